@@ -23,6 +23,7 @@ from bubbleviz.model.operations import (
     RunningTimes,
 )
 from bubbleviz.model.process_groups import Group
+from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import frozen
 
 ValueT = TypeVar("ValueT", bound=Hashable)
@@ -49,6 +50,7 @@ class JoinedRecordings:
     Attributes:
         ranks: by number.
         machine_of_profile: the machine whose clock each profile has.
+        told_clocks: the clock that each profile names; None where it names none.
         timed: whether the UTC of each rank's profile is known.
         operations: ``iteration`` still counts each rank's own.
         busy: their busy intervals.
@@ -66,6 +68,7 @@ class JoinedRecordings:
 
     ranks: tuple[JoinedRank, ...]
     machine_of_profile: tuple[str, ...]
+    told_clocks: tuple[ToldClock | None, ...]
     timed: Bools
     operations: RankOperations
     busy: BusyIntervals
@@ -101,11 +104,12 @@ def join(
     parts = list(zip(recordings, clocks, base_rank, base_row, strict=False))
     return JoinedRecordings(
         ranks=tuple(
-            JoinedRank(i, recording.source.host, machine, rank)
+            JoinedRank(i, _host(recording, rank), machine, rank)
             for i, (recording, machine) in enumerate(zip(recordings, machines, strict=True))
             for rank in recording.ranks
         ),
         machine_of_profile=tuple(machines),
+        told_clocks=tuple(recording.source.clock for recording in recordings),
         timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
         operations=_operations(recordings, clocks, base_rank),
         busy=BusyIntervals(
@@ -134,6 +138,12 @@ def join(
         named_stage=np.concatenate([r.hints.stage for r in recordings]),
         named_iteration=np.concatenate([r.hints.iteration for r in recordings]),
     )
+
+
+def _host(recording: Recording, rank: LocalRank) -> str:
+    """Return a rank's host: its own where a table tells it, else its profile's."""
+    told = rank.told
+    return recording.source.host if told is None or told.host is None else told.host
 
 
 def _hosts(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> HostActivities:

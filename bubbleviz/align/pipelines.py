@@ -114,6 +114,13 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
         )
 
 
+def told_pipelines(ranks: Sequence[JoinedRank]) -> Ints | None:
+    """Return the pipeline of each rank as tables of operations tell it; None where some do not."""
+    told = [None if rank.local.told is None else rank.local.told.pipeline for rank in ranks]
+    known = [pipeline for pipeline in told if pipeline is not None]
+    return np.array(known, np.int64) if len(known) == len(told) else None
+
+
 def distinguish_pipelines(stage: Ints, numbers: RankNumbers) -> Ints:
     """Return the pipeline of each rank where the run's sizes are not given; -1 unknown.
 

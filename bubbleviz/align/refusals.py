@@ -30,6 +30,7 @@ def refuse_other_runs(recordings: Sequence[Recording], machines: Sequence[str]) 
     _refuse_other_shapes(named)
     _refuse_other_namings(named)
     _refuse_one_process_twice(recordings, machines)
+    _refuse_one_rank_twice(recordings)
 
 
 def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
@@ -81,6 +82,19 @@ def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequenc
                 raise MismatchError(
                     f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "
                     "the same host, so they are two captures or two runs; analyze each by itself"
+                )
+
+
+def _refuse_one_rank_twice(recordings: Sequence[Recording]) -> None:
+    """Raise MismatchError where two tables of operations hold the same rank."""
+    paths: dict[int, str] = {}
+    for recording in recordings:
+        for rank in (rank.told.number for rank in recording.ranks if rank.told is not None):
+            path = paths.setdefault(rank, recording.source.path)
+            if path != recording.source.path:
+                raise MismatchError(
+                    f"{path} and {recording.source.path}: both hold rank {rank}; give all rows of "
+                    "a rank in one table, or each rank a number of its own"
                 )
 
 

@@ -22,6 +22,7 @@ from bubbleviz.align.pipelines import (
     rank_numbers,
     reducing,
     refuse_misfit,
+    told_pipelines,
 )
 from bubbleviz.align.replicas import matched, nests
 from bubbleviz.align.stage_checks import contradicted
@@ -47,6 +48,7 @@ from bubbleviz.align.virtual_stages import (
     first_stages,
     named_stages,
     stages_in_order,
+    told_stages,
     with_model_chunks,
 )
 from bubbleviz.model.columns import Ints
@@ -120,7 +122,11 @@ def stage(
         if _is_contradicted(inputs, staging) or _is_other(inputs, staging):
             return _noted(inputs, staging, (GIVEN_CONTRADICTED,))
     elif named is not None:
-        staging = _with(inputs, named, by_name=True)
+        # Names may give a chunk by its stage; tables number the chunks of each rank.
+        by_name = any(rank.local.told is None for rank in joined.ranks)
+        staging = _with(inputs, named, by_name=by_name)
+    elif (told := told_stages(joined)) is not None:
+        staging = _with(inputs, stages_in_order(joined, told, int(told.max(initial=0)) + 1))
     else:
         return _inferred(inputs)
     gap = named is not None and len(distinct(named.virtual_stage)) <= named.virtual_stage.max()
@@ -224,6 +230,9 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     if inputs.parallel is not None:
         pipeline = inputs.parallel.pipeline(number)
         together = inputs.parallel.reducing(number)
+    elif (told := told_pipelines(joined.ranks)) is not None:
+        pipeline = told
+        together = reducing(first, inputs.machine, inputs.numbers)
     else:
         pipeline = distinguish_pipelines(first, inputs.numbers)
         unknown = (pipeline[first >= 0] < 0).any()

@@ -67,6 +67,8 @@ def timebase(
         captures: first and last time of each profile, on its own clock.
         method: one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
+    if any(clock is not None and clock.aligned for clock in joined.told_clocks):
+        return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
         return _by_session(joined, staging, clocks, method)
     precedences, solution, dropped = _solve(joined, staging, _extents(joined, clocks, captures))
@@ -92,6 +94,27 @@ def timebase(
         contradicted=solution.contradiction is not None,
         limitations=tuple(notes),
     )
+
+
+def _as_told(joined: JoinedRecordings) -> Timebase:
+    """Return the clocks as a table of operations tells them that is on one clock already."""
+    uncertainty: dict[str, int | None] = {}
+    for machine, clock in zip(joined.machine_of_profile, joined.told_clocks, strict=True):
+        known = clock is None or not clock.aligned
+        uncertainty[machine] = 0 if known or clock is None else clock.uncertainty_ns
+    lacking = np.array([uncertainty[machine] is None for machine in joined.machines])
+    return Timebase(
+        clocks=tuple(ProfileClock(0, uncertainty[m]) for m in joined.machine_of_profile),
+        machine=joined.machine_of_rank,
+        comparable=~lacking,
+        uncertainty_ns=np.array([_or_none(uncertainty[m]) for m in joined.machines], np.int64),
+        contradicted=False,
+        limitations=(_unbounded(joined, ~lacking),) if lacking.any() else (),
+    )
+
+
+def _or_none(uncertainty_ns: int | None) -> int:
+    return NONE if uncertainty_ns is None else uncertainty_ns
 
 
 def _by_session(

@@ -33,6 +33,19 @@ def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
+def told_stages(joined: JoinedRecordings) -> Ints | None:
+    """Return the place in the pipeline of each rank by tables of operations.
+
+    None where some rank that works has none; of one that does not work it is 0.
+    """
+    told = [None if rank.local.told is None else rank.local.told.stage for rank in joined.ranks]
+    stage = np.array([NONE if place is None else place for place in told], np.int64)
+    working = distinct(joined.operations.rank[np.isin(joined.operations.phase, COUNTED)])
+    if len(working) == 0 or (stage[working] < 0).any():
+        return None
+    return np.maximum(stage, 0)
+
+
 def stages_in_order(joined: JoinedRecordings, place: Ints, devices: int) -> VirtualStages:
     """Return the virtual stages of ranks whose places in the pipeline are given.
 

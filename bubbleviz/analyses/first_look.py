@@ -17,6 +17,7 @@ from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 from bubbleviz.sources.paths import InputFile, find_profiles
+from bubbleviz.sources.readers import reader_of
 
 #: How many profiles of a run are looked at before none is taken to name its operations.
 _MOST = 4
@@ -61,6 +62,8 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> FirstLook:
         if file.path.endswith(SUFFIXES):
             return FirstLook("analyze", "nsys has yet to export the names of ranges")
         try:
+            if reader_of(file.path).table_suffixes:
+                return FirstLook("analyze", f"{file.path} is a table of operations")
             names = sampled_names(file.path, globs, partial(progress.read, file.path))
         except ProfileError:
             continue

@@ -18,11 +18,12 @@ from bubbleviz.conventions.recognition import (
     with_iterations,
 )
 from bubbleviz.interpret.communication_candidates import candidates_in
-from bubbleviz.interpret.inspection import Inspection, look_over
+from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table
 from bubbleviz.interpret.other_commands import other_commands, work_in
 from bubbleviz.interpret.record import opened_profile
 from bubbleviz.model.private_names import note_host
 from bubbleviz.sources.paths import find_profiles
+from bubbleviz.sources.readers import OpenOperations
 
 if TYPE_CHECKING:
     from bubbleviz.count.draft_trial import TriedDraft
@@ -44,6 +45,8 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
     chosen = tuple(each for each in given if each.patterns)
     known = chosen or tuple(built_in().values())
     with opened_profile(file) as (opened, _):
+        if isinstance(opened, OpenOperations):
+            return look_over_table(opened.inspect(()))
         sample = opened.sample(("*",))
         scores = scores_of(sample, tuple(built_in().values()))
         drafted = {} if recognised(scores) and not chosen else drafts(sample)

@@ -39,17 +39,19 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command ``-o`` and an option for each renderer, as ``outputs`` (renderer by file)."""
     by_name = {renderer.name: renderer for renderer in renderers()}
+    arguments = {name: name.replace("-", "_") for name in by_name}
 
     @wraps(command)
     def with_collected(**options: Any) -> None:
         suffixed = options.pop("output")
-        formats = formats_by_file({name: options.pop(name) for name in by_name}, suffixed)
+        files = {name: options.pop(argument) for name, argument in arguments.items()}
+        formats = formats_by_file(files, suffixed)
         command(**options, outputs={file: by_name[name] for file, name in formats.items()})
 
     added = [_parameter("output", Output, None)]
     for name, renderer in by_name.items():
         annotation = Annotated[str | None, output(name, renderer.summary)]
-        added.append(_parameter(name, annotation, None))
+        added.append(_parameter(arguments[name], annotation, None))
     parameters: list[Parameter] = []
     for parameter in signature(command, eval_str=True).parameters.values():
         parameters += added if parameter.name == "outputs" else [parameter]

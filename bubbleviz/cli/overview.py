@@ -33,6 +33,9 @@ def inspection_parts(
 
     from bubbleviz.render.text.tables import HangingLines
 
+    if inspection.told:
+        yield from _table_parts(inspection)
+        return
     devices, shapes = (None, None) if everything else (_DEVICES, _SHAPES)
 
     contents, source = inspection.contents, inspection.contents.source
@@ -79,6 +82,28 @@ def inspection_parts(
         yield Text("\n".join(_trial_lines(inspection)), no_wrap=True)
         lines = map(printable, inspection.suggestion.splitlines())
         yield Text("\n".join(lines) + "\n", no_wrap=True)
+
+
+def _table_parts(inspection: Inspection) -> Iterator[RenderableType]:
+    """Yield what ``inspect`` prints of a table of operations, which tells what they are."""
+    from rich.text import Text
+
+    from bubbleviz.render.text.tables import HangingLines
+
+    contents = inspection.contents
+    head = Text(one_line(contents.source.path, 200), style="bold")
+    head.append(f"\n  a table of operations ({contents.source.format})", style="not bold")
+    yield head
+    yield Text("Rows", style="bold")
+    for table in contents.tables:
+        rows = "not told" if table.rows is None else f"{table.rows:,}"
+        yield Text(f"  {table.what:<30}{rows:>12}")
+    for phase in contents.candidates:
+        yield Text(f"  {phase.name:<30}{phase.count:>12,}")
+    yield Text("Next", style="bold")
+    missing = map(printable, inspection.missing)
+    verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
+    yield HangingLines([*(("  ", line) for line in (verdict, *missing)), ("", "")])
 
 
 def _device_line(device: Device, noun: str) -> tuple[str, str]:

@@ -78,7 +78,7 @@ def collective_intervals(
         iteration=iteration,
         kind=kind,
         group=group,
-        order=_places(launched_ns, start_ns, kind, group, iteration),
+        order=places_by_launch(launched_ns, start_ns, kind, group, iteration),
         sequence=np.append(recorded.sequence, NONE)[at],
         start_ns=start_ns,
         end_ns=end_ns,
@@ -129,7 +129,7 @@ def _iterations(keys: OperationKeys, owner: Ints, launched_ns: Ints) -> Ints:
     return np.where(owned >= 0, owned, before)
 
 
-def _places(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
+def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
     """Return the place of each row among those that agree in some columns, by their launch."""
     key = groups_of(*columns).of_row
     order = np.lexsort((start_ns, launched_ns, key))

@@ -84,6 +84,7 @@ class Inspection:
             the draft does.
         trial: what the draft makes of this profile; None without one.
         candidates: sentences on kernels that may be communication, and count as compute.
+        told: whether it is a table, which tells what its operations are.
     """
 
     contents: Contents
@@ -94,6 +95,7 @@ class Inspection:
     suggestion: str | None
     trial: DraftTrial | None = None
     candidates: tuple[str, ...] = ()
+    told: bool = False
 
     def tried(self, draft: str | None, trial: DraftTrial | None) -> Inspection:
         """Return the inspection with a draft, or without one.
@@ -164,6 +166,15 @@ def look_over(
         folded(sample, _SHAPES),
         suggestion,
     )
+
+
+def look_over_table(contents: Contents) -> Inspection:
+    """Return the inspection of a table of operations."""
+    labels = {phase.label for phase in COUNTED}
+    counted = any(phase.name in labels for phase in contents.candidates)
+    lacking = f"no row is a forward or a backward ({', '.join(p.label for p in COUNTED)})"
+    missing = contents.missing if counted else (lacking, *contents.missing)
+    return Inspection(contents, (), counted, missing, (), None, told=True)
 
 
 def _evidence(contents: Contents, convention: Convention, parts_left: bool) -> Evidence | None:

@@ -46,7 +46,7 @@ def keys_of(
     counted = placed.unnumbered[first]
     order = occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
     microbatch = np.where(counted, order, name.microbatch)
-    phase = _fused_backward(rank, name)
+    phase = fused_backward(name.phase, (rank, name.chunk, name.stage, name.microbatch))
     key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
     keys = OperationKeys(
         rank=rank.copy(),
@@ -67,21 +67,25 @@ def keys_of(
     return keys, NameHints(stage=name.stage.copy(), iteration=placed.mark[first])
 
 
-def _fused_backward(rank: Ints, names: NameMeanings) -> Ints:
-    """Return the phases, with B made BW where that backward never gets a W on its rank.
+def fused_backward(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+    """Return phases, with B made BW where that backward never gets a W on its rank.
 
     A ``W_clear`` (a W without a microbatch) may settle any backward of its chunk.
+
+    Args:
+        phase: of each operation.
+        whole: rank, chunk, stage and microbatch of each; -1 where names do not give it.
     """
-    phase = names.phase.copy()
+    phase = phase.copy()
     if len(phase) == 0:
         return phase
-    whole = (rank, names.chunk, names.stage, names.microbatch)
+    rank, chunk, stage, microbatch = whole
     number = groups_of(*whole).of_row
-    chunk = groups_of(*whole[:3]).of_row
+    of_chunk = groups_of(rank, chunk, stage).of_row
     weights = phase == Phase.W
-    clears = weights & (names.microbatch < 0)
-    settled = np.isin(number, number[weights]) | np.isin(chunk, chunk[clears])
+    clears = weights & (microbatch < 0)
+    settled = np.isin(number, number[weights]) | np.isin(of_chunk, of_chunk[clears])
     # A W that names no chunk either may settle any backward of its rank.
-    settled |= np.isin(rank, rank[clears & (names.chunk < 0) & (names.stage < 0)])
+    settled |= np.isin(rank, rank[clears & (chunk < 0) & (stage < 0)])
     phase[(phase == Phase.B) & ~settled] = Phase.BW
     return phase

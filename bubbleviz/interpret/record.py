@@ -23,7 +23,7 @@ from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
-from bubbleviz.sources.readers import OpenFile
+from bubbleviz.sources.readers import OpenFile, OpenOperations
 from bubbleviz.timing import Step, noting, step
 
 #: So many rows are looked at to recognise names, if so many of them name a whole forward or
@@ -151,6 +151,11 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
         NothingToAnalyseError: no range follows a convention that names forward or backward.
     """
     with opened_file(path, options.jobs, watch) as file:
+        if isinstance(file, OpenOperations):
+            # Most files are profiles.
+            from bubbleviz.interpret.tables.recording import recording_of
+
+            return recording_of(file.operations())
         try:
             return _recorded(file, path, options)
         except NothingToAnalyseError as error:

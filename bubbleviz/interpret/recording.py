@@ -12,6 +12,7 @@ from bubbleviz.interpret.keys import NameHints
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -34,6 +35,7 @@ class LocalRank:
         global_rank: number in the run; None unknown.
         place: the device in words, ``GPU 0``.
         world_size: how many ranks the run has; None unknown.
+        told: what a table of operations tells of it; None of a profile's.
     """
 
     process: int
@@ -42,6 +44,7 @@ class LocalRank:
     global_rank: int | None
     place: str
     world_size: int | None
+    told: ToldPlace | None = None
 
 
 @frozen

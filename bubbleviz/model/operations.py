@@ -227,6 +227,11 @@ class RankIntervals(Table):
     start_ns: Ints
     end_ns: Ints
 
+    @classmethod
+    def none(cls) -> RankIntervals:
+        """Return no intervals."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
 
 @frozen
 class RunningTimes(Table):

@@ -266,6 +266,21 @@ HOST = "host"
 
 
 @frozen
+class ToldClock:
+    """A clock that a table of operations names.
+
+    Attributes:
+        name: of the clock; what has its name shares it.
+        aligned: whether its times are on the report's clock already.
+        uncertainty_ns: how far it is off then, at most; None where nothing bounds that.
+    """
+
+    name: str
+    aligned: bool = False
+    uncertainty_ns: int | None = None
+
+
+@frozen
 class Source:
     """Where a profile came from.
 
@@ -279,6 +294,7 @@ class Source:
         session_utc_ns: host's UTC clock at the profile's time 0.
         session_clock_ns: host's steady clock at the profile's time 0.
         device: what its devices are: ``GPU``, another accelerator's name, or :data:`HOST`.
+        clock: that its times are of, where that is told; None for its host's.
     """
 
     path: str
@@ -290,6 +306,7 @@ class Source:
     session_utc_ns: int | None
     session_clock_ns: int | None
     device: str = "GPU"
+    clock: ToldClock | None = None
 
     @property
     def on_host(self) -> bool:

@@ -72,6 +72,8 @@ def assemble(
             *_limitations(recordings, run, counts),
             *_of_explanation(explanation, counts),
         ),
+        exposed=run.exposed,
+        overheads=run.overheads,
     )
 
 

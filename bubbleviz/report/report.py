@@ -7,6 +7,7 @@ clock, which is the first profile's own.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from bubbleviz.count.iterations import Iteration, Iterations, typical
@@ -64,6 +65,8 @@ class Report:
         plan: how the order differs from the given plan; None without one.
         alternatives: other schedules at the same times; None if not analysed.
         command: the command line; empty where there was none.
+        exposed: when only collectives ran on a rank.
+        overheads: when the profiler held a rank up.
     """
 
     version: str
@@ -85,6 +88,8 @@ class Report:
     plan: Recognition | None = None
     alternatives: Alternatives | None = None
     command: str = ""
+    exposed: RankIntervals = field(default_factory=RankIntervals.none)
+    overheads: RankIntervals = field(default_factory=RankIntervals.none)
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)

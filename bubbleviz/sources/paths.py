@@ -150,6 +150,28 @@ def profiles_among(files: Sequence[str]) -> list[str]:
     return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
 
 
+def _tables_among(files: Sequence[str]) -> list[str]:
+    """Return the files with the endings of tables of operations that are such by their beginning.
+
+    Args:
+        files: of one directory.
+    """
+    from bubbleviz.sources.gzip_files import head_of
+    from bubbleviz.sources.readers import readers
+
+    tabular = [reader for reader in readers() if reader.table_suffixes]
+    tables = []
+    for file in files:
+        if file.lower().endswith(_table_suffixes()):
+            try:
+                head = head_of(file)
+            except ProfileError:
+                continue
+            if any(reader.recognises(head) for reader in tabular):
+                tables.append(file)
+    return tables
+
+
 def _is_own_trace(file: str) -> bool:
     """Tell whether a file is a trace that this program wrote beside the profiles of a run."""
     if not file.endswith(".trace.json"):
@@ -182,6 +204,13 @@ def _suffixes() -> tuple[str, ...]:
     return tuple(suffix for reader in readers() for suffix in reader.suffixes)
 
 
+def _table_suffixes() -> tuple[str, ...]:
+    """Return the endings of tables of operations."""
+    from bubbleviz.sources.readers import readers
+
+    return tuple(suffix for reader in readers() for suffix in reader.table_suffixes)
+
+
 def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     content = [str(entry) for entry in Path(path).iterdir() if entry.is_file()]
     others = [file for file in content if also is not None and also.recognises(file)]
@@ -191,7 +220,10 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     below = _run_below(path)
     if below is not None:
         return _in_directory(below, also)
-    looked_for = ", ".join(f"*{suffix}" for suffix in (*_suffixes(), *SUFFIXES))
+    # Beside profiles, tables are mostly what was made of them.
+    if tables := _tables_among(content):
+        return sorted(tables, key=natural_key)
+    looked_for = ", ".join(f"*{suffix}" for suffix in (*_suffixes(), *SUFFIXES, *_table_suffixes()))
     neither = "no profile" if also is None else f"neither {also.name} nor a profile"
     raise InputError(
         f"{path}: the directory holds {neither} (looked for {looked_for}); "

@@ -19,6 +19,7 @@ from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
 from tests.support.nsys_exports import C, K, R, profile
+from tests.support.operation_tables import tables_in
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space, trace_json
 
@@ -39,7 +40,13 @@ def planted(folder: Path) -> dict[str, Path]:
     planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
     planes.write_bytes(space(PLANES))
     made.write_bytes(gzip.compress(trace_json(PLANES)))
-    return {"nsys": export, "kineto": trace, "xplane": planes, "xla-trace": made}
+    return {
+        "nsys": export,
+        "kineto": trace,
+        "xplane": planes,
+        "xla-trace": made,
+        **tables_in(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
+    }
 
 
 def claimed_by(path: Path) -> list[str]:
@@ -55,7 +62,7 @@ def test_one_reader_claims_each_file(tmp_path: Path) -> None:
     for name, path in planted(tmp_path).items():
         assert claimed_by(path) == [name]
         assert reader_of(str(path)).name == name
-        assert str(path).endswith(KNOWN[name].suffixes)
+        assert str(path).endswith(KNOWN[name].suffixes or KNOWN[name].table_suffixes)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +110,10 @@ def test_a_reader_itself_declares_what_a_directory_holds(
 
 # --- what a partial reading must hold
 
+#: Those that hold operations themselves have no kernels.
+PROFILES = [name for name, reader in KNOWN.items() if not reader.table_suffixes]
+TABLES = [name for name, reader in KNOWN.items() if reader.table_suffixes]
+
 
 def without_calls(folder: Path) -> dict[str, Path]:
     """Write a file of each kind that tells work, and neither launches nor ranges."""
@@ -120,7 +131,7 @@ def without_calls(folder: Path) -> dict[str, Path]:
     return {"nsys": export, "kineto": trace, "xplane": planes, "xla-trace": made}
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", PROFILES)
 def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
     name: str, tmp_path: Path
 ) -> None:
@@ -144,7 +155,7 @@ def test_a_partial_reading_has_the_work_and_reports_what_stands_for_launches(
         assert notes & {"launches", "GPU work"}
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", PROFILES)
 def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
     name: str, tmp_path: Path
 ) -> None:
@@ -159,7 +170,7 @@ def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
             assert not found.launches_known
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", PROFILES)
 def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path) -> None:
     empty = [P("/device:GPU:0"), P("/host:CPU")]
     content = {
@@ -180,6 +191,30 @@ def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path)
         file.read((), partial=True)
 
 
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
+    name: str, partial: bool, tmp_path: Path
+) -> None:
+    path = str(planted(tmp_path)[name])
+
+    with (
+        KNOWN[name].open_file(path, 1, unwatched) as file,
+        pytest.raises(NothingToAnalyseError, match=r"bubbleviz analyze .* gives its bubbles"),
+    ):
+        file.read((), partial=partial)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_tell_operations(name: str, tmp_path: Path) -> None:
+    with KNOWN[name].open_file(str(planted(tmp_path)[name]), 1, unwatched) as file:
+        assert isinstance(file, readers.OpenOperations)
+        found = file.operations().operations
+
+    assert found.start_ns.tolist() == [0, 10]
+    assert found.end_ns.tolist() == [10, 30]
+
+
 # --- real files
 
 
@@ -189,6 +224,7 @@ OF_FOLDER = {
     "jax/*.xplane.pb": "xplane",
     "jax/*.json.gz": "xla-trace",
     "nsys/**/*.sqlite": "nsys",
+    "straggler/*.parquet": "parquet",
 }
 
 

@@ -25,6 +25,7 @@ def lay_out(folder: Path) -> None:
         shutil.copytree(FIXTURES / "1f1b", folder / name)
     for name in ("node0.sqlite", "node1.sqlite"):
         shutil.copy(FIXTURES / "zb-h2" / name, folder / name)
+    assert main(["analyze", str(folder / "run"), "--csv", str(folder / "operations.csv")]) == 0
     for name in ("report.json", "before.json", "after.json"):
         assert main(["analyze", str(folder / "run"), "--json", str(folder / name)]) == 0
     # A plan of run/ and one of traces/.

@@ -83,7 +83,8 @@ def machines_of(
     first: dict[str, Source] = {}
     machines = []
     for source in sources:
-        name = machine.get(source.host, source.host)
+        clock = source.host if source.clock is None else source.clock.name
+        name = machine.get(source.host, clock)
         share = _are_timed if source.host in machine else _may_share
         if name in first and not share(source, first[name]):
             name = f"{name} ({source.path})"

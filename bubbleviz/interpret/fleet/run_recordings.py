@@ -9,6 +9,7 @@ from bubbleviz.interpret.fleet.fleet import Fleet
 from bubbleviz.interpret.fleet.glances import Glance
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.tables.clocks import by_clock
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.progress import Progress
@@ -43,7 +44,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
 def record_all(
     fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
 ) -> tuple[list[Recording], tuple[Limitation, ...]]:
-    """Return the recordings, and limitations for files of a directory that cannot be read.
+    """Return the recordings, one a clock, and limitations for files that cannot be read.
 
     Args:
         fleet: where the files are read.
@@ -66,6 +67,9 @@ def record_all(
             add(outcome.steps)
             note_paths([outcome.recording.source.path])
             note_host(outcome.recording.source.host)
+            for told in (rank.told for rank in outcome.recording.ranks):
+                if told is not None and told.host is not None:
+                    note_host(told.host)
             outcomes[number] = outcome.recording
         first = min(bad, default=len(files))
         if bad and all(before in outcomes for before in range(first)):
@@ -75,4 +79,5 @@ def record_all(
     errors = [outcome for outcome in ordered if isinstance(outcome, ProfileError)]
     if not recordings:
         raise errors[0]
+    recordings = [part for recording in recordings for part in by_clock(recording)]
     return recordings, tuple(unreadable_profile(str(error)) for error in errors)

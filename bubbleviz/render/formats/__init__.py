@@ -15,6 +15,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
+    from bubbleviz.model.arrow import ArrowTable
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -81,6 +82,41 @@ def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[b
         check=check,
         binary=True,
         draws=DRAWN,
+    )
+
+
+def as_parquet(
+    name: str, summary: str, suffix: str, table: Callable[[Report], ArrowTable]
+) -> Renderer[bytes]:
+    """Return the renderer of a table of the report as Parquet.
+
+    Args:
+        name: of its option.
+        summary: one line for help.
+        suffix: ending of its files.
+        table: returns the table.
+    """
+
+    def check() -> None:
+        from bubbleviz.render.arrow_files import check as check_pyarrow
+
+        check_pyarrow()
+
+    def render(report: Report, view: View) -> bytes:
+        del view
+        from bubbleviz.render.arrow_files import parquet_bytes
+
+        check()
+        return parquet_bytes(table(report))
+
+    return Renderer(
+        name=name,
+        summary=summary,
+        suffixes=(suffix,),
+        render=render,
+        order=3,
+        check=check,
+        binary=True,
     )
 
 

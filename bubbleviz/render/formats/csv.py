@@ -1,4 +1,7 @@
-"""CSV: one row an operation, in order of (rank, start)."""
+"""CSV: one row an operation, in order of (rank, start).
+
+Behind the columns that people read stand those by which the table can be analysed again.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
     from bubbleviz.model.columns import Ints
+    from bubbleviz.report.operation_columns import OperationColumn
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -34,8 +38,11 @@ def render(report: Report, view: View) -> str:
     """Return all operations as CSV, whatever the view."""
     del view
     from bubbleviz.model.texts import csv_text
+    from bubbleviz.report.operation_columns import further_columns
 
-    return csv_text(COLUMNS, zip(*_columns(report), strict=True))
+    further = further_columns(report)
+    columns = [*_columns(report), *map(_listed, further.values())]
+    return csv_text((*COLUMNS, *further), zip(*columns, strict=True))
 
 
 def _columns(report: Report) -> list[list[object]]:
@@ -77,6 +84,15 @@ def iteration_names(report: Report, iteration: Ints) -> list[object]:
 
     names = {i.index: inert(i.name) for i in report.iterations}
     return [names.get(index, "") for index in iteration.tolist()]
+
+
+def _listed(column: OperationColumn) -> list[object]:
+    """Return the cells of a further column."""
+    import numpy as np
+
+    if isinstance(column, np.ndarray):
+        return ["" if value == -1 else value for value in column.tolist()]
+    return list(column.listed())
 
 
 def _numbers(column: Ints) -> list[object]:

@@ -11,7 +11,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
@@ -21,6 +21,7 @@ from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 
 if TYPE_CHECKING:
+    from bubbleviz.model.operation_table import OperationTable
     from bubbleviz.model.profile import Contents, Profile
 
 
@@ -40,7 +41,7 @@ _ENDINGS = (".sqlite", ".db", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
 _OTHERS = (
     (b"PAR1", "a Parquet table"),
     (b"ARROW1", "an Arrow table"),
-    (b"FEA1", "an Arrow table"),
+    (b"FEA1", "a table of Feather's first version; write it again as Parquet"),
     (b"\x89HDF", "an HDF5 file"),
     (b"PK\x03\x04", "a ZIP archive; unpack it"),
     (b"\xfd7zXZ", "an XZ archive; unpack it"),
@@ -86,6 +87,18 @@ class OpenFile(Protocol):
         """Return the contents of the file, for a first look."""
 
 
+@runtime_checkable
+class OpenOperations(OpenFile, Protocol):
+    """An open file that holds operations themselves, instead of what they are worked out from."""
+
+    def operations(self) -> OperationTable:
+        """Return them.
+
+        Raises:
+            ProfileError: the file cannot be read, or holds no operations.
+        """
+
+
 @frozen
 class Reader:
     """A kind of file that can be read.
@@ -102,6 +115,8 @@ class Reader:
             kind.
         superseded_by: endings of files that hold more of the same run; of a directory such a file
             is read instead of one of this kind with the same name.
+        table_suffixes: endings of tables of operations, which a directory stands for where it holds
+            no profile.
         folder: where a tool puts profiles below its directory, a folder for each run; "" for
             nowhere.
     """
@@ -114,6 +129,7 @@ class Reader:
     possible_suffixes: tuple[str, ...] = ()
     is_possible: Callable[[bytes], bool] = lambda _: False
     superseded_by: tuple[str, ...] = ()
+    table_suffixes: tuple[str, ...] = ()
     folder: str = ""
 
 
@@ -183,7 +199,8 @@ def reader_of(path: str) -> Reader:
         )
     raise ProfileError(
         f"{path}: no profile, but {_kind_of(head)}; give an SQLite export of nsys, a trace of "
-        "PyTorch (.json, .json.gz), or one of XLA (.xplane.pb, .trace.json.gz)"
+        "PyTorch (.json, .json.gz), one of XLA (.xplane.pb, .trace.json.gz), or a table of "
+        "operations (.csv, .parquet, .arrow)"
     )
 
 

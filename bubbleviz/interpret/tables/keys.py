@@ -1,0 +1,139 @@
+"""Keys: what the rows of a table leave open of operations, by their order in time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.interpret.iterations import (
+    HostOrder,
+    constant_names,
+    number_iterations,
+    occurrences,
+)
+from bubbleviz.interpret.keys import NameHints, fused_backward
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operation_table import OperationTable
+from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phases import COUNTED, TRANSFERS, WORK, Phase
+from bubbleviz.model.values import frozen
+
+
+@frozen
+class KeyedRows:
+    """The operations of a table, with keys.
+
+    Attributes:
+        operations: in order of (rank, host start).
+        hints: what the table gives beyond their keys.
+        unnumbered: whose microbatch is counted by order.
+    """
+
+    operations: RankOperations
+    hints: NameHints
+    unnumbered: Bools
+
+
+def in_host_order(table: OperationTable) -> Ints:
+    """Return the rows of a table in order of (rank, host start)."""
+    operations = table.operations
+    return np.lexsort((operations.start_ns, operations.host_start_ns, operations.rank))
+
+
+def keyed(table: OperationTable, order: Ints, numbers: Ints) -> KeyedRows:
+    """Return a table's operations with keys.
+
+    Args:
+        table: as read.
+        order: its rows in order of (rank, host start).
+        numbers: of the table's iterations; -1 for one that is only told apart.
+    """
+    operations = table.operations.take(order)
+    stage = _virtual_stages(table, operations, table.virtual_stage[order])
+    rank, chunk = operations.rank, operations.chunk
+    if "chunk" not in table.told:
+        chunk = _counted(rank, stage)
+    none = np.full(len(order), NONE, np.int64)
+    phase = fused_backward(operations.phase, (rank, chunk, none, operations.microbatch))
+    operations = operations.changed(phase=phase, chunk=chunk)
+    timing = _host_order(operations)
+    constant = constant_names(timing)
+    told = "iteration" in table.told
+    iteration = (
+        _numbered(rank, operations.iteration) if told else number_iterations(timing, constant)
+    )
+    counted = np.isin(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    unnumbered = counted & (operations.microbatch < 0)
+    if not told:
+        unnumbered |= constant & np.isin(phase, WORK)
+    by_order = occurrences((rank, iteration, phase, chunk, operations.sequence))
+    microbatch = np.where(unnumbered, by_order, operations.microbatch)
+    key = rank, iteration, phase, chunk, operations.sequence, microbatch
+    again = occurrences((*key, operations.second_microbatch, operations.second_chunk))
+    mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
+    return KeyedRows(
+        operations.changed(
+            iteration=iteration,
+            microbatch=microbatch,
+            occurrence=np.where(operations.occurrence >= 0, operations.occurrence, again),
+        ),
+        NameHints(stage=stage, iteration=mark),
+        unnumbered,
+    )
+
+
+def _numbered(rank: Ints, name: Ints) -> Ints:
+    """Return each rank's iterations, counted from 0 in the order of their first operations.
+
+    Args:
+        rank: of each operation, in order of (rank, host start).
+        name: of its iteration; -1 none.
+    """
+    known = np.flatnonzero(name != NONE)
+    groups = groups_of(rank[known], name[known])
+    place = np.empty(len(groups), np.int64)
+    place[np.argsort(groups.first)] = np.arange(len(groups))
+    first = np.full(int(rank.max(initial=0)) + 1, len(groups))
+    np.minimum.at(first, rank[known[groups.first]], place)
+    result = np.full(len(rank), NONE, np.int64)
+    result[known] = place[groups.of_row] - first[rank[known]]
+    return result
+
+
+def _host_order(operations: RankOperations) -> HostOrder:
+    key = groups_of(operations.chunk, operations.sequence, operations.microbatch).of_row
+    second = operations.second_microbatch, operations.second_chunk
+    phase = operations.phase
+    return HostOrder(
+        rank=operations.rank.copy(),
+        microbatch=operations.microbatch.copy(),
+        key=key,
+        whole_key=groups_of(key, phase, *second).of_row,
+        mark=np.full(len(operations), NONE, np.int64),
+        forward=np.isin(phase, (Phase.F, Phase.FB)),
+        counted=np.isin(phase, COUNTED),
+        transfer=np.isin(phase, TRANSFERS),
+        optimizer=phase == Phase.OPTIMIZER,
+        post_validation=np.zeros(len(operations), bool),
+    )
+
+
+def _virtual_stages(table: OperationTable, operations: RankOperations, told: Ints) -> Ints:
+    """Return the virtual stage of each operation, as far as the table gives it; -1 unknown.
+
+    A rank's stage is that of its only chunk.
+    """
+    if "virtual_stage" in table.told:
+        return told
+    stage = np.array([NONE if p.stage is None else p.stage for p in table.places], np.int64)
+    if (operations.chunk > 0).any():
+        return np.full(len(operations), NONE, np.int64)
+    return stage[operations.rank]
+
+
+def _counted(rank: Ints, stage: Ints) -> Ints:
+    """Return chunks for operations whose table names none: of each rank by its virtual stages."""
+    held = groups_of(rank, np.maximum(stage, 0))
+    first = np.full(int(rank.max(initial=0)) + 1, len(held))
+    np.minimum.at(first, rank, held.of_row)
+    return np.asarray(held.of_row - first[rank], np.int64)

@@ -1,0 +1,68 @@
+"""Limitations of a table: what it leaves open, or has twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.interpret.tables.keys import KeyedRows
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operation_table import OperationTable
+from bubbleviz.model.phases import COMPUTE, COUNTED
+
+#: What columns tell that few tables have, and what is unknown without them.
+_OPTIONAL = (
+    ("launched_ns", "when the host launched operations, so late launches have no cause"),
+    ("kernels", "kernels, so gaps between them inside operations are not seen"),
+)
+
+
+def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, ...]:
+    """Return the limitations of a table.
+
+    Args:
+        table: as read.
+        rows: its operations, with keys.
+    """
+    path = table.source.path
+    return tuple(
+        Limitation(what, f"{path}: {reason}", count, kind)
+        for what, reason, count, kind in _candidates(table, rows)
+        if count
+    )
+
+
+def _candidates(
+    table: OperationTable, rows: KeyedRows
+) -> Iterator[tuple[str, str, int, LimitationKind]]:
+    operations, other = rows.operations, LimitationKind.OTHER
+    untold = [what for column, what in _OPTIONAL if column not in table.told]
+    yield "what the table does not tell", "; and ".join(untold), len(untold), other
+    compute = np.isin(operations.phase, COMPUTE)
+    counted = np.isin(operations.phase, COUNTED)
+    yield (
+        "operations without any GPU work",
+        "their rows have no start and no end, so they have no device time",
+        int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
+        other,
+    )
+    yield (
+        "microbatch numbers are inferred",
+        "the table gives none, so they are counted by order within an iteration",
+        int(rows.unnumbered.any()),
+        LimitationKind.MICROBATCHES_INFERRED,
+    )
+    yield (
+        "operations cut by the end of the capture",
+        "the table says so",
+        int((operations.cut > 0).sum()),
+        other,
+    )
+    repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
+    yield (
+        "repeated operations",
+        "the same microbatch, chunk and phase occur again in one iteration",
+        int(repeated.sum()),
+        other,
+    )

@@ -1,0 +1,104 @@
+"""Recording of a table: its operations as those of a profile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.collectives import ReplicaCollectives
+from bubbleviz.interpret.coverage import Coverage
+from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.interpret.tables.collectives import collectives_of
+from bubbleviz.interpret.tables.keys import in_host_order, keyed
+from bubbleviz.interpret.tables.limitations import limitations_of
+from bubbleviz.interpret.tables.work import RankTimes, busy_of, of_ranks, times_of
+from bubbleviz.model.columns import Ints, joined
+from bubbleviz.model.grouping import places_in
+from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
+from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.sources.tables.keys import number_of_iteration
+
+#: What stands where a profile has the convention of its ranges' names.
+TABLE = "table"
+
+
+def recording_of(table: OperationTable) -> Recording:
+    """Return the recording of a table.
+
+    Raises:
+        NothingToAnalyseError: it holds no forward or backward.
+    """
+    if not np.isin(table.operations.phase, COUNTED).any():
+        labels = ", ".join(phase.label for phase in COUNTED)
+        raise NothingToAnalyseError(
+            f"{table.source.path}: no row is a forward or a backward ({labels}), so there is no "
+            "bubble to measure; add their rows"
+        )
+    order = in_host_order(table)
+    numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
+    rows = keyed(table, order, numbers)
+    count = len(table.places)
+    waits = _reordered(table.waits, order)
+    busy = busy_of(rows.operations, waits)
+    rank = table.operations.rank
+    unattributed = of_ranks(table.unattributed, rank, count)
+    exposed = of_ranks(table.exposed, rank, count)
+    operations = rows.operations
+    busy_ns = group_sum(busy.operation, len(operations), busy.end_ns - busy.start_ns)
+    operations = operations.changed(busy_ns=busy_ns)
+    times = list(times_of(table, operations, busy, unattributed, exposed))
+    spanned = operations.has_span == 1
+    return Recording(
+        source=table.source,
+        convention=TABLE,
+        conventions=frozenset((TABLE,)),
+        ranks=tuple(_local_rank(place) for place in table.places),
+        operations=operations,
+        hints=rows.hints,
+        busy=busy,
+        active=joined([each.active for each in times]),
+        running=joined([each.running for each in times]),
+        unattributed=unattributed,
+        exposed=joined([each.exposed for each in times]),
+        overheads=of_ranks(table.overheads, rank, count),
+        hosts=HostActivities(*(np.empty(0, np.int64) for _ in range(5))),
+        replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
+        collectives=collectives_of(table, order, operations),
+        coverage=_coverage(operations.kernels, times),
+        start_ns=int(operations.start_ns[spanned].min(initial=0) if spanned.any() else 0),
+        end_ns=int(operations.end_ns[spanned].max() if spanned.any() else 0),
+        limitations=limitations_of(table, rows),
+    )
+
+
+def _reordered(times: RowIntervals, order: Ints) -> RowIntervals:
+    """Return times of rows that stand in another order now."""
+    return RowIntervals(places_in(order)[times.row], times.start_ns.copy(), times.end_ns.copy())
+
+
+def _local_rank(place: ToldPlace) -> LocalRank:
+    return LocalRank(
+        process=place.number,
+        device_id=0,
+        device=None,
+        global_rank=place.global_rank,
+        place=f"rank {place.number}",
+        world_size=None,
+        told=place,
+    )
+
+
+def _coverage(kernels: Ints, ranks: list[RankTimes]) -> Coverage:
+    """Return counts of kernels, which all belong to operations."""
+    count = int(kernels.sum())
+    return Coverage(
+        kernels=count,
+        linked_kernels=count,
+        attributed_kernels=count,
+        cross_thread_kernels=0,
+        ambiguous_kernels=0,
+        ranks=tuple(each.coverage for each in ranks),
+        unattributed=(),
+    )

@@ -1,0 +1,92 @@
+"""Operation tables: the operations of a run as rows, told by whoever recorded them.
+
+Where a profile holds kernels, calls and ranges, from which operations are worked out, a table holds
+the operations themselves, and what else is known of the ranks that ran them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.profile import Source, ToldClock
+from bubbleviz.model.values import frozen
+
+
+@frozen
+class ToldPlace:
+    """What a table tells of one rank.
+
+    Attributes:
+        number: that the table gives the rank.
+        global_rank: its number in the run; None unknown.
+        host: its hostname; None unknown.
+        clock: that its times are of; None for the one that all tables share.
+        stage: virtual stage of its model chunk 0; None unknown.
+        pipeline: of the rank: -1 where it is told that nobody knows, None where nothing is told.
+    """
+
+    number: int
+    global_rank: int | None = None
+    host: str | None = None
+    clock: ToldClock | None = None
+    stage: int | None = None
+    pipeline: int | None = None
+
+
+@frozen
+class RowIntervals(Table):
+    """Times that cells of a table hold beside the operation of their row.
+
+    Attributes:
+        row: of the table.
+        start_ns: start.
+        end_ns: end, exclusive.
+    """
+
+    row: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+    @classmethod
+    def none(cls) -> RowIntervals:
+        """Return no times at all."""
+        return cls(*(np.empty(0, np.int64) for _ in range(3)))
+
+
+@frozen
+class OperationTable:
+    """A table of operations, read; its rows are in any order.
+
+    Attributes:
+        source: where it came from.
+        operations: a row each; ``rank`` is the place in ``places``, ``iteration`` that in
+            ``iterations``, and what the table does not tell is -1 (``kernels``: 0).
+        places: the ranks, by the numbers that the table gives them.
+        iterations: names of iterations.
+        virtual_stage: of each operation; -1 unknown.
+        kind: what each row does that is a collective, as the table names it; none elsewhere.
+        group: among whom it does so; likewise.
+        paired: whether iterations of one name are the same on all ranks.
+        told: names of the columns that were read.
+        waits: when operations did not keep their GPU busy, since receives of their own waited.
+        unattributed: when ranks computed outside operations.
+        exposed: when only collectives ran on ranks.
+        overheads: when the profiler held ranks up.
+    """
+
+    source: Source
+    operations: RankOperations
+    places: tuple[ToldPlace, ...]
+    iterations: tuple[str, ...]
+    virtual_stage: Ints
+    kind: CodedTexts
+    group: CodedTexts
+    paired: bool
+    told: frozenset[str]
+    waits: RowIntervals
+    unattributed: RowIntervals
+    exposed: RowIntervals
+    overheads: RowIntervals

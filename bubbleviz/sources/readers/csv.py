@@ -1,0 +1,62 @@
+"""CSV: a table of operations as delimited text, with or without gzip."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.readers import OpenFile, Reader
+
+
+def _open_file(
+    path: str,
+    jobs: int = 1,  # noqa: ARG001 - one thread reads it
+    watch: Watch = unwatched,
+) -> AbstractContextManager[OpenFile]:
+    """Open a file; its package is imported only now, so that other formats start faster."""
+    from bubbleviz.sources.tables.delimited import read_delimited
+    from bubbleviz.sources.tables.file import open_table
+
+    return open_table(path, "csv", watch, read_delimited)
+
+
+def _columns(head: bytes) -> list[str]:
+    """Return the names of columns in the first line; none where it is no such line."""
+    line = head.split(b"\n", 1)[0]
+    if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
+        return []
+    from bubbleviz.sources.tables.delimited import header_in
+
+    return header_in(head)
+
+
+def _recognises(head: bytes) -> bool:
+    """Tell whether the first line names the columns that operations need."""
+    columns = _columns(head)
+    if not columns:
+        return False
+    from bubbleviz.sources.tables.schema import lacking
+
+    return not lacking(columns)
+
+
+def _is_possible(head: bytes) -> bool:
+    """Tell whether the first lines are those of any table: as many cells in each."""
+    columns = _columns(head)
+    if len(columns) < 2 or not all(columns):
+        return False
+    from bubbleviz.sources.tables.delimited import header_in
+
+    lines = head.split(b"\n", 2)
+    return len(lines) < 2 or not lines[1].strip() or len(header_in(lines[1])) == len(columns)
+
+
+READER = Reader(
+    name="csv",
+    suffixes=(),
+    recognises=_recognises,
+    open_file=_open_file,
+    decoded_whole=True,
+    is_possible=_is_possible,
+    table_suffixes=(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
+)

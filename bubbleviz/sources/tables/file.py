@@ -1,0 +1,122 @@
+"""An open table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.operation_table import OperationTable
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.profile import Contents, NameCount, Profile, Source, TableCount, ToldClock
+from bubbleviz.model.texts import shell_word
+from bubbleviz.progress import Watch
+from bubbleviz.sources.tables.cells import Cells
+from bubbleviz.sources.tables.operations import operation_table
+
+#: Tables share one clock, whatever hosts they name, unless their column ``clock`` says otherwise.
+_ONE_CLOCK = ToldClock("tables")
+
+
+#: Columns of which most tables should have some, and what is unknown without them.
+_UNTOLD = (
+    ("iteration", "iterations are told apart by repeated microbatches and optimizer steps"),
+    ("stage", "stages are worked out by waiting times"),
+    ("microbatch", "microbatches are counted by order"),
+    ("launched_ns", "nothing shows when the host launched late"),
+)
+
+
+@dataclass
+class OpenTable:
+    """A table of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
+
+    Attributes:
+        path: of the file.
+        format: name of its kind.
+        read_cells: reads its columns.
+    """
+
+    path: str
+    format: str
+    read_cells: Callable[[], Cells]
+
+    @cached_property
+    def _table(self) -> OperationTable:
+        source = Source(
+            path=self.path,
+            host=Path(self.path).name,
+            host_known=False,
+            format=self.format,
+            nsys_version=None,
+            schema_version=None,
+            session_utc_ns=None,
+            session_clock_ns=0,
+            device="rank",
+            clock=_ONE_CLOCK,
+        )
+        return operation_table(self.read_cells(), source)
+
+    def operations(self) -> OperationTable:
+        """Return the table.
+
+        Raises:
+            ProfileError: it cannot be read, or holds no operations.
+        """
+        return self._table
+
+    def sample(self, globs: Sequence[str]) -> Mapping[str, int]:
+        """Return no names: a table says what its operations are."""
+        del globs
+        return {}
+
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Refuse: a table holds no kernels.
+
+        Raises:
+            ProfileError: always; it says what is wrong with a table that is none of operations.
+        """
+        del globs, partial
+        self.operations()
+        raise NothingToAnalyseError(
+            f"{self.path}: a table of operations, which holds no kernels, calls or ranges; "
+            f"bubbleviz analyze {shell_word(self.path)} gives its bubbles"
+        )
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return how many operations of each phase the table holds."""
+        del globs
+        table = self._table
+        operations = table.operations
+        counts = np.bincount(operations.phase, minlength=len(Phase)).tolist()
+        return Contents(
+            source=table.source,
+            tables=(
+                TableCount("operations", "rows", len(operations)),
+                TableCount("ranks", "rank", len(table.places)),
+                TableCount("iterations", "iteration", len(table.iterations) or None),
+            ),
+            processes=tuple(place.number for place in table.places),
+            devices=(),
+            candidates=tuple(
+                NameCount(phase.label, counts[phase]) for phase in Phase if counts[phase]
+            ),
+            ranges=len(operations),
+            missing=tuple(
+                f"no column {name}: {what}" for name, what in _UNTOLD if name not in table.told
+            ),
+            readable=True,
+        )
+
+
+@contextmanager
+def open_table(
+    path: str, kind: str, watch: Watch, read_cells: Callable[[str, Watch], Cells]
+) -> Iterator[OpenTable]:
+    """Open a table; it is read when it is first asked for anything."""
+    yield OpenTable(path, kind, lambda: read_cells(path, watch))

@@ -1,0 +1,171 @@
+"""Tables that a report writes and that are analysed again: the same ratios and causes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.render.formats import Renderer
+from bubbleviz.render.formats import csv as csv_renderer
+from bubbleviz.render.formats import parquet as parquet_renderer
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.places import FIXTURES
+from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE
+
+RENDERERS: dict[str, Renderer[Any]] = {
+    "csv": csv_renderer.RENDERER,
+    "parquet": parquet_renderer.RENDERER,
+}
+MORE = {
+    "replicas": replace(BASE, replicas=2, servers=2),
+    "tensor": replace(BASE, tensor=2, replicas=2, jitter=0.2),
+    "overhead": replace(BASE, overhead=True),
+    "dualpipe": replace(ZERO_BUBBLE, schedule="dualpipe", microbatches=8),
+    "iterations that cannot be paired": replace(BASE, schedule="chimera"),
+    "clocks without a bound": replace(BASE, stages=1, replicas=2, servers=2),
+    "missing ranks": replace(BASE, files="rank", absent=(1,)),
+    "drift": replace(BASE, servers=2, drift_ppb=(0, 20_000)),
+}
+
+
+def again(report: Report, folder: Path, kind: str) -> Report:
+    """Return the analysis of the table that a report writes."""
+    content = RENDERERS[kind].render(report, View())
+    path = folder / f"operations.{kind}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return bubbleviz.analyze(path)
+
+
+def numbers(report: Report) -> dict[str, Any]:
+    """Return all ratios, windows, and causes by rank and iteration."""
+    return {
+        "headline": report.headline,
+        "ranks": [(rank.stage, rank.pipeline, rank.host) for rank in report.ranks],
+        "iterations": [
+            (i.name, i.kind, i.complete, i.averaged, i.microbatches, dict(i.ratios))
+            for i in report.iterations
+        ],
+        "accounts": [
+            (r.rank, name, *(getattr(account, field) for field in ACCOUNT))
+            for i in report.iterations
+            for r in i.ranks
+            for name, account in r.accounts.items()
+        ],
+        "causes": {n: t.tolist() for n, t in report.explanation.causes.idle_ns.items()},
+    }
+
+
+ACCOUNT = (
+    *("start_ns", "end_ns", "compute_ns", "optimizer_ns"),
+    *("overlap_ns", "unattributed_ns", "bubble_ns"),
+)
+
+
+def check(report: Report, folder: Path, kind: str) -> None:
+    first, second = numbers(report), numbers(again(report, folder, kind))
+    for what, expected in first.items():
+        assert second[what] == expected, what
+
+
+@pytest.mark.parametrize("kind", RENDERERS)
+@pytest.mark.parametrize("name", [*RUNS, *MORE])
+def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
+    plant((RUNS | MORE)[name], tmp_path / "run")
+
+    check(bubbleviz.analyze(tmp_path / "run"), tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", RENDERERS)
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
+def test_fixtures(name: str, kind: str, tmp_path: Path) -> None:
+    check(bubbleviz.analyze(FIXTURES / name), tmp_path, kind)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    planting=st.builds(
+        Planting,
+        schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b", "zb-h1"]),
+        stages=st.integers(1, 4),
+        microbatches=st.sampled_from([4, 8]),
+        replicas=st.integers(1, 2),
+        jitter=st.sampled_from([0.0, 0.2]),
+        transfer_ns=st.sampled_from([0, 30_000]),
+        kernel_gap_ns=st.sampled_from([0, 3_000]),
+        barrier=st.booleans(),
+        overhead=st.booleans(),
+        stray=st.sampled_from(["none", "busy", "idle"]),
+        iteration_ranges=st.booleans(),
+        seed=st.integers(0, 5),
+    )
+)
+def test_any_run(planting: Planting, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("again")
+    plant(planting, folder / "run")
+
+    check(bubbleviz.analyze(folder / "run"), folder, "csv")
+
+
+def test_a_table_of_a_table_is_the_same_table(tmp_path: Path) -> None:
+    report = again(bubbleviz.analyze(FIXTURES / "1f1b"), tmp_path, "csv")
+    first = csv_renderer.render(report, View())
+
+    assert csv_renderer.render(again(report, tmp_path, "csv"), View()) == first
+
+
+def test_a_window_is_read_again_with_the_names_of_its_iterations(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b", window="iteration:1-2")
+    second = again(report, tmp_path, "parquet")
+
+    assert [i.name for i in second.iterations] == ["1", "2"]
+    assert [i.ratios["schedule"] for i in second.iterations] == [
+        i.ratios["schedule"] for i in report.iterations
+    ]
+
+
+def test_documented_columns_come_first(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    header = csv_renderer.render(report, View()).partition("\n")[0].split(",")
+    (tmp_path / "t.parquet").write_bytes(RENDERERS["parquet"].render(report, View()))
+    frame = pl.read_parquet(tmp_path / "t.parquet")
+
+    assert tuple(header[: len(csv_renderer.COLUMNS)]) == csv_renderer.COLUMNS
+    assert header == [name for name in frame.columns if not name.startswith("second_")]
+    assert frame.height == len(report.operations)
+    assert frame["start_ns"].to_list() == report.operations.start_ns.tolist()
+
+
+def test_every_table_is_written_as_parquet(tmp_path: Path) -> None:
+    names = ["x.parquet", "x.bubbles.parquet", "x.iterations.parquet"]
+    outputs = [word for name in names for word in ("-o", str(tmp_path / name))]
+
+    assert main(["analyze", str(FIXTURES / "1f1b"), *outputs]) == 0
+    operations, bubbles, iterations = (pl.read_parquet(tmp_path / name) for name in names)
+
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    assert operations.height == len(report.operations)
+    assert bubbles.height == len(report.bubbles)
+    assert iterations.height == len(report.iterations)
+    rows = np.array(bubbles["after"].drop_nulls())
+    assert set(operations["rank"].to_numpy()[rows]) == {0, 1, 2, 3}
+
+
+def test_parquet_has_the_same_bytes_each_time() -> None:
+    report = bubbleviz.analyze(FIXTURES / "1f1b")
+    render = RENDERERS["parquet"].render
+
+    assert render(report, View()) == render(report, View())

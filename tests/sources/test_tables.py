@@ -1,0 +1,448 @@
+"""Tables of operations as input: what they may hold, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.errors import BubblevizError, MismatchError, ProfileError
+from bubbleviz.report.report import Report
+from tests.support.operation_tables import Columns, csv_of, stream_of, written
+
+#: Two microbatches on two stages, 1F1B, in units of 10 ns.
+RANK = [0, 0, 0, 0, 1, 1, 1, 1]
+PHASE = ["F", "F", "B", "B", "F", "B", "F", "B"]
+MICROBATCH = [0, 1, 0, 1, 0, 0, 1, 1]
+START = [0, 10, 40, 60, 10, 20, 40, 50]
+END = [10, 20, 60, 80, 20, 40, 50, 70]
+ONE: dict[str, list[Any]] = {
+    "rank": RANK,
+    "phase": PHASE,
+    "microbatch": MICROBATCH,
+    "start_ns": START,
+    "end_ns": END,
+}
+
+
+def without(name: str) -> dict[str, list[Any]]:
+    return {column: cells for column, cells in ONE.items() if column != name}
+
+
+def ratio(report: Report) -> float | None:
+    return report.iterations[0].ratios["schedule"].value
+
+
+def refusal(path: Path, columns: Columns) -> str:
+    """Return why a table is refused, in one line; as CSV and as Parquet."""
+    said = set()
+    for file in (csv_of(path / "t.csv", columns), written(path, columns, "t")["parquet"]):
+        with pytest.raises(BubblevizError) as caught:
+            bubbleviz.analyze(file)
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).startswith(str(file))
+        said.add(str(caught.value).removeprefix(str(file)))
+    assert len(said) == 1
+    return said.pop()
+
+
+# --- nothing
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_an_empty_table_is_refused(kind: str, tmp_path: Path) -> None:
+    path = written(tmp_path, {name: [] for name in ONE})[kind]
+
+    with pytest.raises(ProfileError, match="the table is empty; write a row for each operation"):
+        bubbleviz.analyze(path)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").touch()
+
+    with pytest.raises(BubblevizError, match="the file is empty"):
+        bubbleviz.analyze(tmp_path / "t.csv")
+
+
+# --- what is read
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_four_columns_are_enough(kind: str, tmp_path: Path) -> None:
+    report = bubbleviz.analyze(written(tmp_path, without("microbatch"))[kind])
+
+    assert ratio(report) == 1 - 120 / 160
+    assert report.operations.microbatch.tolist() == [0, 1, 0, 1, 0, 0, 1, 1]
+    assert [rank.stage for rank in report.ranks] == [0, 1]
+    assert report.convention == "table"
+    assert report.profiles[0].format == kind
+
+
+def test_a_stream_of_arrow_is_read(tmp_path: Path) -> None:
+    assert ratio(bubbleviz.analyze(stream_of(tmp_path / "t.arrows", ONE))) == 1 - 120 / 160
+
+
+def test_csv_may_be_gzipped_have_a_bom_and_other_delimiters(tmp_path: Path) -> None:
+    text = csv_of(tmp_path / "t.csv", ONE).read_text()
+    packed = tmp_path / "t.csv.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    for name, content in (
+        ("b.csv", "\ufeff" + text),
+        ("s.csv", text.replace(",", ";")),
+        ("t.tsv", text.replace(",", "\t")),
+        ("r.csv", text.replace("\n", "\r\n")),
+        ("l.csv", text + "\n\n"),
+    ):
+        (tmp_path / name).write_bytes(content.encode())
+        assert ratio(bubbleviz.analyze(tmp_path / name)) == 1 - 120 / 160
+    assert ratio(bubbleviz.analyze(packed)) == 1 - 120 / 160
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("us", 1e-3), ("ms", 1e-6), ("s", 1e-9)])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_times_have_the_unit_of_their_name_and_are_rounded(
+    unit: str, scale: float, kind: str, tmp_path: Path
+) -> None:
+    columns = without("start_ns") | {f"start_{unit}": [start * scale for start in START]}
+    del columns["end_ns"]
+    lengths = [end - start for start, end in zip(START, END, strict=True)]
+    columns[f"duration_{unit}"] = [length * scale for length in lengths]
+
+    operations = bubbleviz.analyze(written(tmp_path, columns)[kind]).operations
+
+    assert operations.start_ns.tolist() == START
+    assert operations.end_ns.tolist() == END
+
+
+def test_operations_that_touch_stay_so_when_they_are_rounded(tmp_path: Path) -> None:
+    lengths = [0.1 / 3] * 10
+    starts = np.concatenate(([0.0], np.cumsum(lengths)[:-1])).tolist()
+    columns: dict[str, Sequence[Any]] = {
+        "rank": [0] * 10,
+        "phase": ["F", "B"] * 5,
+        "microbatch": [number // 2 for number in range(10)],
+        "start_us": starts,
+        "duration_us": lengths,
+    }
+    operations = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns)).operations
+
+    assert operations.start_ns[1:].tolist() == operations.end_ns[:-1].tolist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_epochs_are_times_like_any_other(kind: str, tmp_path: Path) -> None:
+    epoch = 1_763_860_000_123_456_789
+    late = {name: [time + epoch for time in ONE[name]] for name in ("start_ns", "end_ns")}
+
+    report = bubbleviz.analyze(written(tmp_path, ONE | late)[kind])
+
+    assert ratio(report) == 1 - 120 / 160
+    assert report.operations.start_ns.tolist() == late["start_ns"]
+
+
+def test_columns_of_dates_are_nanoseconds(tmp_path: Path) -> None:
+    frame = pl.DataFrame(ONE).with_columns(
+        pl.col("start_ns").cast(pl.Datetime("ns")), pl.col("end_ns").cast(pl.Datetime("ns"))
+    )
+    frame.write_parquet(tmp_path / "t.parquet")
+
+    assert ratio(bubbleviz.analyze(tmp_path / "t.parquet")) == 1 - 120 / 160
+
+
+def test_rows_may_be_in_any_order_and_columns_unknown(tmp_path: Path) -> None:
+    columns = ONE | {"note": list("abcdefgh")}
+    shuffled = {
+        name: [cells[at] for at in (5, 2, 7, 0, 1, 3, 4, 6)] for name, cells in columns.items()
+    }
+
+    assert ratio(bubbleviz.analyze(csv_of(tmp_path / "t.csv", shuffled))) == 1 - 120 / 160
+
+
+def test_iterations_and_stages_are_as_told(tmp_path: Path) -> None:
+    columns = {name: cells * 2 for name, cells in ONE.items()}
+    columns["start_ns"] = START + [start + 100 for start in START]
+    columns["end_ns"] = END + [end + 100 for end in END]
+    columns |= {"iteration": [7] * 8 + [9] * 8, "stage": [1 - rank for rank in RANK] * 2}
+
+    report = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns))
+
+    assert [iteration.name for iteration in report.iterations] == ["7", "9"]
+    assert [rank.label.rpartition(" ")[2] for rank in report.ranks] == ["1", "0"]
+
+
+def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path: Path) -> None:
+    """Two stages of two chunks: the forwards run 0, 1, 0, 1."""
+    columns: dict[str, Sequence[Any]] = {
+        "rank": [0, 1, 0, 1, 1, 0, 1, 0],
+        "stage": [0, 1, 0, 1, 1, 0, 1, 0],
+        "chunk": [0, 0, 1, 1, 1, 1, 0, 0],
+        "phase": ["F"] * 4 + ["B"] * 4,
+        "microbatch": [0] * 8,
+        "start_ns": range(0, 80, 10),
+        "end_ns": range(10, 90, 10),
+    }
+    operations = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns)).operations
+
+    assert operations.virtual_stage.tolist() == [0, 2, 2, 0, 1, 3, 3, 1]
+
+
+def test_collectives_have_kinds_and_groups(tmp_path: Path) -> None:
+    columns: dict[str, Sequence[Any]] = {
+        "rank": [0, 0, 0],
+        "phase": ["F", "B", "collective"],
+        "start_ns": [0, 10, 30],
+        "end_ns": [10, 20, 40],
+        "kind": ["", "", "all-reduce"],
+        "group": ["", "", "norm"],
+    }
+    from bubbleviz.interpret.record import ReadOptions, record
+
+    found = record(str(csv_of(tmp_path / "t.csv", columns)), ReadOptions()).recording.collectives
+
+    assert (found.kinds, [group.name for group in found.groups]) == (("AllReduce",), ["norm"])
+    assert (found.kind.tolist(), found.group.tolist()) == ([0], [0])
+    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([30], [40])
+
+
+def test_a_collective_alone_is_idle_time_of_its_own(tmp_path: Path) -> None:
+    columns: dict[str, Sequence[Any]] = {
+        "rank": [0] * 4,
+        "iteration": [0] * 4,
+        "phase": ["F", "COLLECTIVE", "B", "Optimizer"],
+        "start_ns": [0, 5, 30, 50],
+        "end_ns": [10, 25, 50, 60],
+    }
+    report = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns))
+    idle = polars_rows(report)
+
+    assert idle[0] == {"cause": "collective", "start_ns": 10, "end_ns": 25}
+
+
+def polars_rows(report: Report) -> list[dict[str, Any]]:
+    return pl.DataFrame(report.bubbles).select("cause", "start_ns", "end_ns").to_dicts()
+
+
+# --- several files
+
+
+def halves(folder: Path) -> list[Path]:
+    paths = []
+    for rank in (0, 1):
+        rows = [at for at, own in enumerate(RANK) if own == rank]
+        one = {name: [cells[at] for at in rows] for name, cells in ONE.items()}
+        paths.append(csv_of(folder / f"rank{rank}.csv", one))
+    return paths
+
+
+def test_a_file_a_rank_and_their_directory_share_a_clock(tmp_path: Path) -> None:
+    paths = halves(tmp_path)
+
+    assert ratio(bubbleviz.analyze(paths)) == 1 - 120 / 160
+    assert ratio(bubbleviz.analyze(tmp_path)) == 1 - 120 / 160
+
+
+def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:
+    fixture = Path(__file__).parents[2] / "fixtures" / "1f1b"
+    for file in fixture.glob("*.sqlite"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    csv_of(tmp_path / "t.csv", ONE)
+
+    assert [p.format for p in bubbleviz.analyze(tmp_path).profiles] == ["nsys"]
+
+
+def test_a_rank_in_two_files_is_refused(tmp_path: Path) -> None:
+    first = csv_of(tmp_path / "a.csv", ONE)
+    second = csv_of(tmp_path / "b.csv", ONE | {"name": ["x"] * 8})
+
+    with pytest.raises(MismatchError, match="both hold rank 0; give all rows of a rank in one"):
+        bubbleviz.analyze([first, second])
+
+
+def test_hosts_share_a_clock_unless_they_name_clocks(tmp_path: Path) -> None:
+    hosts = [f"node{rank}" for rank in RANK]
+    late = {
+        name: [time + 1_000_000 * rank for time, rank in zip(ONE[name], RANK, strict=True)]
+        for name in ("start_ns", "end_ns")
+    }
+    one = bubbleviz.analyze(csv_of(tmp_path / "a.csv", ONE | {"host": hosts}))
+    two = bubbleviz.analyze(
+        csv_of(tmp_path / "b.csv", ONE | late | {"host": hosts, "clock": hosts})
+    )
+
+    assert ratio(one) == 1 - 120 / 160
+    assert [rank.host for rank in one.ranks] == ["node0", "node1"]
+    assert len(one.profiles) == 1
+    assert [profile.host for profile in two.profiles] == ["node0", "node1"]
+    assert two.profiles[1].clock_uncertainty_ns is not None
+    assert abs(two.profiles[1].clock_offset_ns + 1_000_000) <= 10
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("name", ["rank", "phase", "start_ns", "end_ns"])
+def test_a_column_that_is_missing_is_named_with_those_found(name: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, without(name))
+
+    assert f"lacks the column {name}" in said
+    assert all(repr(other) in said for other in ONE if other != name)
+    assert said.endswith("rename those that hold them (bubbleviz guide tables)")
+
+
+def test_a_table_of_something_else_says_what_it_lacks(tmp_path: Path) -> None:
+    said = refusal(tmp_path, {"step": [1, 2], "loss": [0.5, 0.4]})
+
+    assert "no table of operations, since it lacks the columns rank, phase, start_ns" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "cell", "words"),
+    [
+        ("rank", 2, None, "row 3: rank is empty"),
+        ("rank", 2, -1, "row 3: rank is -1, and should be a whole number from 0"),
+        ("rank", 2, 0.5, "row 3: rank is 0.5, and should be a whole number"),
+        ("phase", 1, "Fwd", "row 2: the phase 'Fwd' is unknown; the phases are F, B, W, BW"),
+        ("phase", 1, "optimiser", "did you mean Optimizer?"),
+        ("phase", 1, None, "row 2: phase is empty"),
+        ("end_ns", 3, 59, "row 4: end_ns is 59, before start_ns, which is 60"),
+        ("end_ns", 3, None, "row 4: end_ns is empty"),
+        ("start_ns", 3, float("nan"), "row 4: start_ns is NaN, which is no time"),
+        ("start_ns", 3, float("inf"), "row 4: start_ns is 'inf', which is no number"),
+        ("start_ns", 3, 1e30, "row 4: start_ns is 1e+30, centuries away; check the unit"),
+        ("microbatch", 4, "x", "row 5: the microbatch 'x' is no whole number"),
+        ("microbatch", 1, 0, "holds the"),
+    ],
+)
+def test_a_cell_that_cannot_be_is_named(
+    name: str, row: int, cell: object, words: str, tmp_path: Path
+) -> None:
+    cells = [*ONE[name][:row], cell, *ONE[name][row + 1 :]]
+    if name == "microbatch":
+        columns: dict[str, list[Any]] = ONE | {
+            name: [*map(str, cells)],
+            "occurrence": [0] * 8,
+            "iteration": [0] * 8,
+        }
+    else:
+        columns = ONE | {name: cells}
+
+    assert words in refusal(tmp_path, columns)
+
+
+def test_texts_are_no_numbers(tmp_path: Path) -> None:
+    said = refusal(tmp_path, ONE | {"start_ns": ["0", "10", "soon", "60", "10", "20", "40", "50"]})
+
+    assert said == ": row 3: start_ns is 'soon', which is no number"
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("stage", 0, 1), ("pipeline", 1, 2), ("host", "a", "b"), ("virtual_stage", 0, 3)],
+)
+def test_rows_that_contradict_each_other_are_named(
+    name: str, first: Any, second: Any, tmp_path: Path
+) -> None:
+    said = refusal(tmp_path, ONE | {name: [first, first, second, *[first] * 5]})
+
+    assert said.startswith(f": row 3: rank 0 has {name} ")
+    assert "in row 1; give each rank" in said
+
+
+def test_a_row_that_stands_twice_is_named(tmp_path: Path) -> None:
+    said = refusal(tmp_path, {name: [*cells, cells[2]] for name, cells in ONE.items()})
+
+    assert ": row 9: it holds the " in said
+    assert "of microbatch 0 that row 3 holds, too; give each operation once" in said
+
+
+def test_a_table_without_forwards_is_refused(tmp_path: Path) -> None:
+    assert "no row is a forward or a backward" in refusal(tmp_path, ONE | {"phase": ["R"] * 8})
+
+
+def test_rows_of_other_lengths_are_refused(tmp_path: Path) -> None:
+    path = csv_of(tmp_path / "t.csv", ONE)
+    path.write_text(path.read_text() + "0,F\n")
+
+    with pytest.raises(ProfileError, match="row 9: it has 2 cells, and the header 5"):
+        bubbleviz.analyze(path)
+
+
+def test_a_parquet_file_that_is_cut_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, ONE)["parquet"]
+    path.write_bytes(path.read_bytes()[:-20])
+
+    with pytest.raises(ProfileError, match=r"a Parquet table that cannot be read \("):
+        bubbleviz.analyze(path)
+
+
+def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, ONE)["parquet"]
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+
+    with pytest.raises(ProfileError, match=r"install it with pip install 'bubbleviz\[parquet\]'"):
+        bubbleviz.analyze(path)
+
+
+def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "=cmd|'/c calc'!A1<script>alert(1)</script>\x1b[31m\u202e" + "n" * 10_000
+    columns = ONE | {"name": [hostile] * 8, "host": [hostile] * 8, "group": [hostile] * 8}
+    path = str(csv_of(tmp_path / "t.csv", columns))
+
+    assert main(["analyze", path, "--csv", "-"]) == 0
+    written_cells = capsys.readouterr().out
+    assert "\x1b" not in written_cells
+    assert ",=cmd" not in written_cells
+    assert main(["analyze", path]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_hostile_header_is_shown_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('"a\x1b[31m\u202e","' + "b" * 10_000 + '"\n1,2\n')
+
+    assert main(["analyze", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "\x1b" not in said
+    assert len(said) < 1000
+
+
+# --- commands
+
+
+def test_commands_know_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(csv_of(tmp_path / "t.csv", ONE))
+
+    assert main([path]) == 0
+    captured = capsys.readouterr()
+    assert "Bubble ratio (schedule): 25.00 %" in captured.out
+    assert "is a table of operations" in captured.err
+    assert main(["inspect", path]) == 0
+    told = capsys.readouterr().out
+    assert "a table of operations (csv)" in told
+    assert "analyze can compute bubble ratios" in told
+    assert main(["idle", path]) == 1
+    assert "bubbleviz analyze" in capsys.readouterr().err
+
+
+def test_a_saved_report_of_a_table_is_one_like_any_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(csv_of(tmp_path / "t.csv", ONE))
+
+    assert main(["analyze", path, "--json", "-"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["iterations"][0]["bubble_ratio"]["schedule"] == 1 - 120 / 160
+    assert report["profiles"][0]["format"] == "csv"
