@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from bubbleviz.explain.slowdown.links import link_of
 from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
 from bubbleviz.explain.slowdown.replay import Order
 from bubbleviz.explain.slowdown.scenarios import Scenarios
-from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work
+from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
@@ -123,20 +124,6 @@ def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
         ideal_ns=scenarios.ideal,
         replay_error=_replay_error(scenarios, order),
     )
-
-
-def link_of(work: Work) -> tuple[Ints, Ints]:
-    """Return the stages that each row moves data from and to; -1 where it is no transfer."""
-    role = work.role
-    sends = np.isin(role, (Role.SEND_F, Role.SEND_B))
-    paired = np.flatnonzero(np.isin(role, POINT_TO_POINT) & (work.meeting != NONE))
-    pairs = groups_of(work.meeting[paired])
-    stages = np.full((2, len(pairs)), NONE, np.int64)
-    for end, rows in enumerate((paired[sends[paired]], paired[~sends[paired]])):
-        stages[end, pairs.of_row[sends[paired] if end == 0 else ~sends[paired]]] = work.stage[rows]
-    ends = np.full((2, len(work)), NONE, np.int64)
-    ends[:, paired] = np.where((stages != NONE).all(axis=0), stages, NONE)[:, pairs.of_row]
-    return ends[0], ends[1]
 
 
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:

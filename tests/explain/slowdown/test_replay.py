@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
 from bubbleviz.explain.slowdown.replay import Order, replay_of
 from bubbleviz.explain.slowdown.work import Kind, Role, Work, numbered
+from tests.support.recorded_tables import NO_ORDER
 from tests.support.slow_replay import slow_ends
 
 KINDS = (
@@ -18,7 +19,6 @@ KINDS = (
     Kind("recv", Role.RECV_F, "recv"),
     Kind("Optimizer", Role.OPTIMIZER, "Optimizer"),
 )
-NO_ORDER = Order(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def work_of(rows: list[tuple[int, int, int, int, int, int]]) -> Work:
