@@ -126,6 +126,8 @@ def _is_certain(group: Group, present: int) -> bool:
         group: the group.
         present: how many ranks have collectives of it.
     """
+    if group.sole:
+        return True
     return bool(group.ranks) or group.name.startswith(_COMMUNICATOR) or group.size == present
 
 

@@ -20,6 +20,7 @@ class Group:
         ranks: the members' numbers in the run, in order; empty where not all are known.
         size: how many there are; 0 unknown.
         description: of the group, as ``default_pg``; "" unknown.
+        sole: whether no group of other ranks has its name.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Group:
     ranks: tuple[int, ...] = ()
     size: int = 0
     description: str = field(default="", compare=False)
+    sole: bool = False
 
     @property
     def label(self) -> str:

@@ -101,7 +101,7 @@ def test_fixtures(name: str, kind: str, tmp_path: Path) -> None:
         Planting,
         schedule=st.sampled_from(["1f1b", "gpipe", "interleaved-1f1b", "zb-h1"]),
         stages=st.integers(1, 4),
-        microbatches=st.sampled_from([4, 8]),
+        microbatches=st.sampled_from([12, 24]),
         replicas=st.integers(1, 2),
         jitter=st.sampled_from([0.0, 0.2]),
         transfer_ns=st.sampled_from([0, 30_000]),

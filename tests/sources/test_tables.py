@@ -207,7 +207,7 @@ def test_collectives_have_kinds_and_groups(tmp_path: Path) -> None:
 
     found = record(str(csv_of(tmp_path / "t.csv", columns)), ReadOptions()).recording.collectives
 
-    assert (found.kinds, [group.name for group in found.groups]) == (("AllReduce",), ["norm"])
+    assert (found.kinds, [group.name for group in found.groups]) == (("AllReduce", ""), ["norm"])
     assert (found.kind.tolist(), found.group.tolist()) == ([0], [0])
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([30], [40])
 

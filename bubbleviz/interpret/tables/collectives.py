@@ -48,6 +48,8 @@ def collectives_of(
     own = operations.take(rows)
     kind, kinds = _numbered(table.kind.at(order[rows]), _kind)
     group, groups = _numbered(table.group.at(order[rows]), str)
+    # A row without a kind does something, and nobody knows what.
+    kind = np.where(kind == NONE, len(kinds), kind)
     place = places_by_launch(own.host_start_ns, own.start_ns, own.rank, own.iteration, kind, group)
     nothing = np.full(len(rows), NONE, np.int64)
     collectives = CollectiveIntervals(
@@ -61,8 +63,8 @@ def collectives_of(
         end_ns=own.end_ns,
         operation=rows,
         meeting=nothing.copy(),
-        kinds=tuple(kinds),
-        groups=tuple(Group(name=name) for name in groups),
+        kinds=(*kinds, ""),
+        groups=tuple(Group(name=name, sole=True) for name in groups),
     )
     return collectives.take(np.lexsort((own.start_ns, own.rank)))
 
