@@ -105,7 +105,7 @@ class Replay:
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints | None = None) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
 
-        An iteration ends with the last optimizer, where it has one.
+        An iteration ends with the last optimizer; of ranks without any all work counts.
 
         Args:
             own_ns: as for ``ends_ns``.
@@ -220,7 +220,7 @@ def _by_level(
 def _closing(work: Work, rows: Ints) -> Ints:
     """Return the places of the rows that end iterations, iteration by iteration."""
     iteration, optimizes = work.iteration[rows], work.role[rows] == Role.OPTIMIZER
-    numbers = groups_of(iteration).of_row
-    some = np.bincount(numbers, optimizes) > 0
-    closing = np.flatnonzero(optimizes | ~some[numbers]) if len(rows) else rows
+    place = work.rank_iteration[rows]
+    some = np.bincount(place, optimizes) > 0
+    closing = np.flatnonzero(optimizes | ~some[place]) if len(rows) else rows
     return closing[np.argsort(iteration[closing], kind="stable")]

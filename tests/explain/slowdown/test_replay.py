@@ -99,9 +99,11 @@ def test_equal_starts_and_lengths() -> None:
 
 
 def test_the_last_optimizer_ends_an_iteration() -> None:
-    work = work_of([(0, 0, 2, 0, 4, -1), (0, 0, 0, 0, 9, -1), (0, 1, 0, 0, 9, -1)])
+    """Of a rank without any, all work counts."""
+    rows = [(0, 0, 2, 0, 4, -1), (0, 0, 0, 0, 9, -1), (1, 0, 0, 0, 5, -1), (0, 1, 0, 0, 9, -1)]
+    work = work_of(rows)
 
-    assert replay_of(work, NO_ORDER).lengths_ns(work.own_ns[:, None]).tolist() == [[4], [9]]
+    assert replay_of(work, NO_ORDER).lengths_ns(work.own_ns[:, None]).tolist() == [[5], [9]]
 
 
 def test_an_iteration_in_a_circle_is_left_out() -> None:

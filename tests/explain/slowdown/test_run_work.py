@@ -1,0 +1,127 @@
+"""Work of planted runs: replayed with their delays they take as long as measured."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
+from bubbleviz.explain.slowdown.work import Role
+from bubbleviz.report.report import Report
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.planted_runs import RUNS
+
+EVEN = Planting(iterations=3, barrier=True)
+
+
+@cache
+def folder_of(planting: Planting) -> Path:
+    """Return the folder of a planted run."""
+    folder = Path(tempfile.mkdtemp())
+    plant(planting, folder)
+    return folder
+
+
+@cache
+def report(planting: Planting) -> Report:
+    """Return the report of a planted run."""
+    return bubbleviz.analyze(folder_of(planting))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -> None:
+    source = report(RUNS[name]).explanation.slowdown_source
+    assert source is not None
+    if source.scenarios is None:
+        assert source.reason or not source.averaged.any()
+        return
+    replay = source.scenarios.replay
+    assert len(replay.unordered) == 0
+    work, order = source._work
+    delayed = replay.lengths_ns(source.scenarios.own_ns[:, None], delays_of(work, order))[:, 0]
+    assert delayed.tolist() == measured_ns(work, replay.iterations).tolist()
+
+
+def test_every_computing_operation_of_an_averaged_iteration_is_work() -> None:
+    found = report(EVEN)
+    source = found.explanation.slowdown_source
+    assert source is not None
+    work = source._work[0]
+
+    assert (~work.communicates).sum() == 3 * 4 * (2 * 8 + 1)
+    assert set(work.iteration.tolist()) == {0, 1, 2}
+    norms = work.take(work.role == Role.COLLECTIVE)
+    assert len(norms) == 3 * 4
+    assert len(set(norms.meeting.tolist())) == 3
+
+
+def test_an_even_run_is_ideal() -> None:
+    slowdowns = report(EVEN).slowdowns
+
+    assert slowdowns is not None
+    assert slowdowns.total == pytest.approx(1, abs=1e-6)
+    assert slowdowns.replay_error.mean < 1e-3
+    for by in (slowdowns.by_phase, slowdowns.by_stage, slowdowns.by_rank, slowdowns.by_link):
+        assert list(by.values()) == pytest.approx([1] * len(by), abs=1e-6)
+
+
+def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
+    """Of 4 stages one takes twice as long; the ideal has means: m + p - 1 times F and B."""
+    slowdowns = report(replace(EVEN, slow_stage=2, communication=False)).slowdowns
+    mean_ns = 1.25 * 3_000_000
+    optimizer_ns = 1.25 * 500_000
+
+    assert slowdowns is not None
+    ideal_ns = (8 + 3) * mean_ns + optimizer_ns
+    assert slowdowns.ideal_ns == pytest.approx(ideal_ns, rel=1e-2)
+    assert slowdowns.by_stage[2] == max(slowdowns.by_stage.values())
+    assert slowdowns.by_rank[2] == min(slowdowns.by_stage[2], slowdowns.by_replica[0])
+    assert slowdowns.total == pytest.approx(slowdowns.original_ns / slowdowns.ideal_ns)
+
+
+def test_replicas_meet_in_the_norm_of_gradients() -> None:
+    slowdowns = report(replace(EVEN, replicas=2, jitter=0.05, slow_stage=1)).slowdowns
+
+    assert slowdowns is not None
+    assert set(slowdowns.by_replica) == {0, 1}
+    assert slowdowns.by_phase["AllReduce"] == pytest.approx(1, abs=1e-3)
+    assert slowdowns.replay_error.mean < 0.02
+
+
+def test_one_rank() -> None:
+    slowdowns = report(replace(EVEN, stages=1)).slowdowns
+
+    assert slowdowns is not None
+    assert slowdowns.total == pytest.approx(1, abs=1e-6)
+    assert slowdowns.by_link == {}
+
+
+def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    found = bubbleviz.analyze(path)
+
+    assert found.slowdowns is None
+    assert found.explanation.slowdown_source is not None
+    assert found.explanation.slowdown_source.reason == (
+        "no complete training iteration was recorded"
+    )
+
+
+def test_json_holds_all_slowdowns(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["analyze", str(folder_of(EVEN)), "--json", "-"])
+    slowdown = json.loads(capsys.readouterr().out)["slowdown"]
+
+    assert set(slowdown) >= {"total", "by_phase", "by_stage", "by_replica", "by_rank"}
+    assert set(slowdown) >= {"by_microbatch", "by_link", "by_iteration", "replay_error"}
+    assert set(slowdown) >= {"worker_share", "last_stage_share"}
+    assert set(slowdown["by_stage"]) == {"0", "1", "2", "3"}
+    assert slowdown["by_link"].keys() == {"0-1", "1-0", "1-2", "2-1", "2-3", "3-2"}
