@@ -70,7 +70,12 @@ class _Candidates(Table):
 
 
 def by_ends(
-    collectives: CollectiveIntervals, rows: Ints, cell: Ints, members: Ints, clocks: Clocks
+    collectives: CollectiveIntervals,
+    rows: Ints,
+    cell: Ints,
+    members: Ints,
+    clocks: Clocks,
+    most: Ints | None = None,
 ) -> Ints:
     """Return the meetings of some rows: of those of all ranks of a cell that end together.
 
@@ -80,9 +85,12 @@ def by_ends(
         cell: a number of each of these that those share which can be one; -1 none.
         members: cells and their ranks, shape (2, members).
         clocks: of the ranks.
+        most: how many of the ranks of each cell can be one; None for all of them.
     """
     found = np.full(len(collectives), NONE, np.int64)
     size = np.bincount(members[0], minlength=int(cell.max(initial=NONE)) + 2)
+    if most is not None:
+        size[: len(most)] = np.minimum(size[: len(most)], most[: len(size)])
     tolerance_ns = np.full(len(size), NONE, np.int64)
     for place in np.flatnonzero(size > 1).tolist():
         tolerance_ns[place] = clocks.tolerance_ns(members[1][members[0] == place])
@@ -172,17 +180,21 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     order = np.lexsort((collectives.start_ns, key))
     now, following = order[:-1], order[1:]
     gap_ns = collectives.start_ns[following] - collectives.end_ns[now]
-    joins = (key[now] == key[following]) & (found[now] == NONE) & (found[following] >= 0)
-    joins &= gap_ns <= _PIECES_NS
-    if not joins.any():
-        return found
+    follows = (key[now] == key[following]) & (gap_ns <= _PIECES_NS)
+    # The meeting that each row, or what follows it right away, is in.
+    place = np.arange(len(order))
+    ends = np.append(~follows, True) | (found[order] >= 0)
+    last = np.minimum.accumulate(np.where(ends, place, len(order))[::-1])[::-1]
+    joined = np.full(len(order), NONE, np.int64)
+    joined[order] = found[order[last]]
     # Other members of the meeting have fewer of the kind in the iteration.
     count = np.bincount(key)
     met = np.flatnonzero(found >= 0)
-    fewest, _ = group_extents(found[met], int(found.max()) + 1, count[key[met]], count[key[met]])
-    joins[joins] = count[key[now[joins]]] > fewest[found[following[joins]]]
+    fewest, _ = group_extents(
+        found[met], int(found.max(initial=NONE)) + 1, count[key[met]], count[key[met]]
+    )
+    new = np.flatnonzero((found == NONE) & (joined >= 0))
+    new = new[count[key[new]] > fewest[joined[new]]]
     result = found.copy()
-    # From the end on, so that a piece before a piece joins, too.
-    for at in np.flatnonzero(joins)[::-1].tolist():
-        result[now[at]] = result[following[at]]
+    result[new] = joined[new]
     return result

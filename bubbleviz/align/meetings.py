@@ -26,9 +26,25 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.process_groups import Group
+from bubbleviz.model.values import frozen
 
 #: How communicators of NCCL are named, each of which is the only one of its name.
 _COMMUNICATOR = "0x"
+
+
+@frozen
+class RankPlaces:
+    """Where ranks stand.
+
+    Attributes:
+        stage: of each rank; -1 unknown.
+        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
+        reducing: a number for the ranks that reduce gradients together; -1 none.
+    """
+
+    stage: Ints
+    pipeline: Ints
+    reducing: Ints
 
 
 def met(
@@ -45,41 +61,49 @@ def met(
     table = joined.collectives
     iteration = paired(joined.operations, staging.pairing, table.rank, table.iteration)
     table = table.changed(iteration=iteration)
-    if not staging.pairing.known:
-        iteration = np.full(len(table), NONE, np.int64)
+    places = RankPlaces(staging.stage_of_rank, staging.pipeline, staging.reducing)
     clocks = Clocks(time.machine, time.comparable, time.uncertainty_ns)
-    meeting = meetings_of(
-        table.changed(iteration=iteration), staging, clocks, sizes_known=parallel is not None
-    )
+    if staging.pairing.known:
+        meeting = meetings_of(table, places, clocks, sizes_known=parallel is not None)
+    else:
+        # Then only numbers in groups, and common ends, show what is one.
+        once = table.changed(iteration=np.zeros(len(table), np.int64))
+        meeting = meetings_of(once, places, clocks, sizes_known=False, ordered=False)
     return table.changed(meeting=meeting)
 
 
 def meetings_of(
-    collectives: CollectiveIntervals, staging: Staging, clocks: Clocks, *, sizes_known: bool
+    collectives: CollectiveIntervals,
+    places: RankPlaces,
+    clocks: Clocks,
+    *,
+    sizes_known: bool = False,
+    ordered: bool = True,
 ) -> Ints:
     """Return for each collective a number that those of all ranks share which are one; -1 unknown.
 
     Args:
         collectives: of all ranks on the report's clock, ``iteration`` counted over all of them.
-        staging: of the ranks.
+        places: of the ranks.
         clocks: of the ranks.
         sizes_known: whether the user gave the sizes of the run.
+        ordered: whether iterations of different ranks are known to be the same.
     """
     meeting = np.full(len(collectives), NONE, np.int64)
     if len(collectives) == 0:
         return meeting
-    for own in _by_record(collectives, clocks):
+    for own in _by_record(collectives, clocks, ordered=ordered):
         _add(meeting, own)
     open_rows = (collectives.group == NONE) & (collectives.iteration >= 0)
     open_rows &= np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
-    for partition in _partitions(staging):
+    for partition in _partitions(places):
         rows = np.flatnonzero(open_rows & (meeting == NONE))
         members = np.stack((partition, np.arange(len(partition))))[:, partition >= 0]
         cell = partition[collectives.rank[rows]]
         _add(meeting, _usual(collectives, by_ends(collectives, rows, cell, members, clocks)))
     if sizes_known:
         rows = np.flatnonzero(open_rows & (meeting == NONE))
-        _add(meeting, _in_order(collectives, rows, staging.reducing[collectives.rank]))
+        _add(meeting, _in_order(collectives, rows, places.reducing[collectives.rank]))
     return meeting
 
 
@@ -89,7 +113,9 @@ def _add(meeting: Ints, found: Ints) -> None:
     meeting[new] = found[new] + int(meeting.max(initial=NONE)) + 1
 
 
-def _by_record(collectives: CollectiveIntervals, clocks: Clocks) -> Iterator[Ints]:
+def _by_record(
+    collectives: CollectiveIntervals, clocks: Clocks, *, ordered: bool
+) -> Iterator[Ints]:
     """Yield the meetings of recorded groups: by numbers, by order, by ends."""
     group = collectives.group
     members = distinct_rows(group, collectives.rank)
@@ -111,12 +137,13 @@ def _by_record(collectives: CollectiveIntervals, clocks: Clocks) -> Iterator[Int
     found[rows] = groups_of(group[rows], collectives.sequence[rows]).of_row
     yield _of_several(collectives, found)
     rows = np.flatnonzero(known & ~np.append(numbered, True)[group] & (collectives.iteration >= 0))
-    ordered = _in_order(collectives, rows, group)
-    yield ordered
+    in_order = _in_order(collectives, rows if ordered else rows[:0], group)
+    yield in_order
     # Where ranks ran one in more pieces than others, or groups share a name, the ends show it.
-    rest = (group >= 0) & (found == NONE) & (ordered == NONE)
+    rest = (group >= 0) & (found == NONE) & (in_order == NONE)
     rows = np.flatnonzero(rest & (collectives.iteration >= 0))
-    yield by_ends(collectives, rows, group[rows], members[:, members[0] >= 0], clocks)
+    most = np.array([own.size or len(collectives) for own in collectives.groups], np.int64)
+    yield by_ends(collectives, rows, group[rows], members[:, members[0] >= 0], clocks, most)
 
 
 def _is_certain(group: Group, present: int) -> bool:
@@ -158,12 +185,12 @@ def _in_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
     return _of_several(collectives, found)
 
 
-def _partitions(staging: Staging) -> Iterator[Ints]:
+def _partitions(places: RankPlaces) -> Iterator[Ints]:
     """Yield a number for each rank that those share which can be one group, largest groups first.
 
     It is -1 for ranks that are in none.
     """
-    stage, pipeline = staging.stage_of_rank, staging.pipeline
+    stage, pipeline = places.stage, places.pipeline
     working = stage >= 0
     everyone = np.where(working, 0, NONE) if working.any() else np.zeros(len(stage), np.int64)
     line = np.where(working, pipeline, NONE)
@@ -173,9 +200,9 @@ def _partitions(staging: Staging) -> Iterator[Ints]:
         everyone,
         line,
         np.where(working, stage, NONE),
-        staging.reducing,
+        places.reducing,
         np.where(edge, line, NONE),
-        _beside(staging),
+        _beside(places),
     ):
         number = groups_of(partition).of_row
         key = np.where(partition < 0, NONE, number).tobytes()
@@ -184,12 +211,12 @@ def _partitions(staging: Staging) -> Iterator[Ints]:
             yield partition
 
 
-def _beside(staging: Staging) -> Ints:
+def _beside(places: RankPlaces) -> Ints:
     """Return a number for replicas of a stage that reduce with different ones: tensor-parallel."""
-    stage, place = staging.stage_of_rank, np.full(len(staging.stage_of_rank), NONE, np.int64)
-    rows = np.flatnonzero((stage >= 0) & (staging.reducing >= 0))
-    order = rows[np.lexsort((rows, staging.reducing[rows]))]
-    reducing = staging.reducing[order]
+    stage, place = places.stage, np.full(len(places.stage), NONE, np.int64)
+    rows = np.flatnonzero((stage >= 0) & (places.reducing >= 0))
+    order = rows[np.lexsort((rows, places.reducing[rows]))]
+    reducing = places.reducing[order]
     nth = np.arange(len(order)) - np.searchsorted(reducing, reducing)
     place[order] = groups_of(stage[order], nth).of_row
     return place

@@ -13,6 +13,7 @@ from bubbleviz.count.running_time import time_within
 from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
+from bubbleviz.explain.causes.collective_waits import collective_waits
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
@@ -84,7 +85,8 @@ def explain(run: Run, counts: Counts) -> Explanation:
     if not stages_known:
         dependencies = dependencies.take(np.zeros(len(dependencies), bool))
     inputs = inputs_of(operations, dependencies, stages_known=stages_known)
-    causes, bubbles, idle = causes_of(run, counts, inputs)
+    collectives = collective_waits(run.collectives, operations)
+    causes, bubbles, idle = causes_of(run, counts, inputs, collectives)
     bubbles = with_host_activity(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
     averaged = np.array([i.averaged for i in counts.iterations], bool)

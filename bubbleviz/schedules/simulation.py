@@ -7,6 +7,7 @@ after its producer ended, and the transfer keeps no device busy.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
 import numpy as np
@@ -17,6 +18,9 @@ from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.program import Duration, Program, Task, program_of
+
+#: When an Optimizer can start; see :func:`simulate`.
+Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]
 
 
 @frozen
@@ -76,6 +80,7 @@ class _Simulator:
         barrier: bool,
         prelude: Duration | None,
         delay: Duration | None,
+        gate: Gate | None,
     ) -> None:
         self.program = program
         self.duration = duration
@@ -83,15 +88,20 @@ class _Simulator:
         self.barrier = barrier
         self.prelude = prelude
         self.delay = delay
+        self.gate = gate
+        self.left: dict[tuple[int, int], int] = {}  # the same of a device, by iteration
+        self.done: dict[tuple[int, int], int] = {}  # when a device ended an iteration's work
         self.free = [0] * len(program.tasks)
         self.next = [0] * len(program.tasks)
         self.ended: dict[tuple[int, Phase, int, int], int] = {}
         self.open: dict[int, int] = {}  # work tasks of an iteration that have not run
         self.last: dict[int, int] = {}  # latest end of an iteration's work so far
-        for tasks in program.tasks:
+        for device, tasks in enumerate(program.tasks):
             for task in tasks:
                 if task.operation.phase in WORK:
                     self.open[task.iteration] = self.open.get(task.iteration, 0) + 1
+                    own = task.iteration, device
+                    self.left[own] = self.left.get(own, 0) + 1
         self.rows: list[list[tuple[int, ...]]] = [[] for _ in program.tasks]
 
     def inputs(self, task: Task) -> list[tuple[int, Phase, int, int]]:
@@ -126,6 +136,11 @@ class _Simulator:
             if self.open.get(task.iteration):
                 return None
             local = max(local, self.last.get(task.iteration, 0))
+        if self.gate and task.operation.phase is Phase.OPTIMIZER:
+            opens = self.gate(task.iteration, device, self.done)
+            if opens is None:
+                return None
+            local = max(local, opens)
         return local, remote
 
     def step(self, device: int) -> tuple[Task, ...]:
@@ -191,6 +206,9 @@ class _Simulator:
         if op.phase in WORK:
             self.open[task.iteration] -= 1
             self.last[task.iteration] = max(self.last.get(task.iteration, 0), end)
+            self.left[task.iteration, device] -= 1
+            if not self.left[task.iteration, device]:
+                self.done[task.iteration, device] = end
         if op.phase in (Phase.F, Phase.B, Phase.BW):
             kind = Phase.F if op.phase is Phase.F else Phase.B
             self.ended[task.iteration, kind, op.virtual_stage, op.microbatch] = end
@@ -199,7 +217,7 @@ class _Simulator:
         """Return the devices whose next task may have waited for this one."""
         op, length = task.operation, self.program.length
         neighbour = op.virtual_stage + (1 if op.phase is Phase.F else -1)
-        if self.barrier and not self.open.get(task.iteration):
+        if (self.barrier or self.gate) and not self.open.get(task.iteration):
             return list(range(len(self.program.tasks)))
         inside = neighbour // length == op.virtual_stage // length
         return [self.program.placement[neighbour]] if inside else []
@@ -229,6 +247,7 @@ def simulate(
     barrier: bool = False,
     prelude: Duration | None = None,
     delay: Duration | None = None,
+    gate: Gate | None = None,
 ) -> Simulation:
     """Return when every task runs.
 
@@ -242,6 +261,9 @@ def simulate(
         prelude: the part of a task that runs before its remote input is needed; a task with
             such a part starts without it and waits in the middle.
         delay: how long after it could have started a task starts (a host that launches late).
+        gate: gives for an iteration and a device when its Optimizer can start at the earliest, from
+            when devices ended the iteration's work, by iteration and device; None where that is
+            open yet. It opens at the latest once all have.
 
     Raises:
         MismatchError: the order deadlocks.
@@ -255,6 +277,7 @@ def simulate(
         barrier=barrier,
         prelude=prelude,
         delay=delay,
+        gate=gate,
     )
     run.all()
     names = Simulation.column_names()

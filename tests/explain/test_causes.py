@@ -42,6 +42,7 @@ from tests.support.places import FIXTURES
 
 BASE = Planting(iterations=2, kernels=2)
 US = 1_000
+REPLICAS = replace(BASE, replicas=2, jitter=0.1)
 RUNS = {
     "plain": BASE,
     "late host": replace(BASE, late_stage=2, late_ns=400 * US),
@@ -52,6 +53,17 @@ RUNS = {
     "slow stage": replace(BASE, slow_stage=1, slow_factor=1.5),
     "profiler": replace(BASE, overhead=True, transfer_ns=50 * US),
     "collective": replace(BASE, barrier=True, jitter=0.2),
+    "gradient norm": replace(BASE, barrier=True, norm_ns=20 * US, jitter=0.2),
+    "replicas reduce": replace(REPLICAS, reduce_ns=700 * US),
+    "a replica reduces late": replace(
+        REPLICAS, reduce_ns=700 * US, late_reducer=5, late_reduce_ns=900 * US
+    ),
+    "a reduction in pieces": replace(
+        REPLICAS, reduce_ns=700 * US, reduce_pieces=3, late_reducer=4, late_reduce_ns=300 * US
+    ),
+    "reduction and norm": replace(
+        REPLICAS, reduce_ns=700 * US, barrier=True, norm_ns=30 * US, overhead=True
+    ),
     "all of it": replace(
         BASE,
         late_stage=1,
@@ -210,12 +222,40 @@ class Plain:
             ]
             devices = {(rank.pid, rank.device_id): rank.index for rank in report.ranks}
             self.collectives = [
-                (devices.get((process >> 24 & 0xFFFFFF, device)), start, end)
-                for start, end, process, device in database.execute(
-                    'SELECT start, "end", globalPid, deviceId FROM CUPTI_ACTIVITY_KIND_KERNEL '
-                    "JOIN StringIds ON id = demangledName WHERE value LIKE '%AllReduce%'"
+                (devices[process >> 24 & 0xFFFFFF, device], start, end, kind)
+                for start, end, process, device, kind in database.execute(
+                    "SELECT start, \"end\", globalPid, deviceId, value LIKE '%AllReduce%' "
+                    "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName "
+                    "WHERE value LIKE '%AllReduce%' OR value LIKE '%ReduceScatter%'"
                 )
             ]
+
+    def wholes(self) -> list[list[tuple[int, int, int, int]]]:
+        """Return the pieces of each collective of a rank, which follow each other at once."""
+        wholes: list[list[tuple[int, int, int, int]]] = []
+        for row in sorted(self.collectives, key=lambda row: (row[0], row[3], row[1])):
+            before = wholes[-1][-1] if wholes else (-1, -1, -1, -1)
+            if (before[0], before[2], before[3]) == (row[0], row[1], row[3]):
+                wholes[-1].append(row)
+            else:
+                wholes.append([row])
+        return wholes
+
+    def halves(self, rank: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return when a rank moves data in collectives, and when it waits in them.
+
+        Those of all ranks that end at one instant are one, of which the last begins the move.
+        """
+        wholes = self.wholes()
+        moving, waiting = [], []
+        for own in wholes:
+            together = [o for o in wholes if (o[-1][2], o[0][3]) == (own[-1][2], own[0][3])]
+            entered = max(pieces[0][1] for pieces in together)
+            for owner, start, end, _ in own:
+                if owner == rank:
+                    moving.append((max(start, entered), end))
+                    waiting.append((start, min(end, entered)))
+        return moving, waiting
 
     def causes(
         self,
@@ -261,11 +301,11 @@ class Plain:
         first = min(op["start_ns"] for op in own if op["phase"] in WORK)
         last = max(op["end_ns"] for op in own)
         held = [(s, e) for r, s, e in self.overheads if r == rank]
-        together = [(s, e) for r, s, e in self.collectives if r == rank]
+        moving, waiting = self.halves(rank)
         points = {*window, first, last, drained, filling}
         for start, end, op in busy:
             points |= {start, end, *self.times(op)}
-        points |= {t for pair in (*loose, *held, *together) for t in pair}
+        points |= {t for pair in (*loose, *held, *moving, *waiting) for t in pair}
         edges = sorted(t for t in points if window[0] <= t <= window[1])
         found: Counter[str] = Counter()
         for low, high in pairwise(edges):
@@ -277,14 +317,14 @@ class Plain:
                 continue
             if under(held):
                 cause = "profiler"
-            elif under(together):
+            elif under(moving):
                 cause = "collective"
-            elif low < first:
+            elif low < first or low >= max(last, filling):
                 cause = "warmup"
             elif last <= low < drained:
                 cause = "drain"
-            elif low >= max(last, filling):
-                cause = "warmup"
+            elif under(waiting):
+                cause = "dependency"
             else:
                 coming = next(((s, op) for s, _, op in busy if s > low), None)
                 cause = "other" if coming is None else self.waits(coming[1], low)
@@ -385,11 +425,26 @@ def test_a_profiler_flush_is_the_profilers() -> None:
     assert idle_of(report, Cause.PROFILER, "step") == held > 0
 
 
-def test_an_exposed_all_reduce_is_collective() -> None:
-    _, report = planted("collective")
+def test_an_exposed_all_reduce_is_collective_once_all_have_entered() -> None:
+    _, report = planted("gradient norm")
 
-    assert idle_of(report, Cause.COLLECTIVE, "step") > 1_000 * US
-    assert idle_of(report, Cause.DRAIN, "step") < 1_000 * US
+    assert idle_of(report, Cause.COLLECTIVE, "step") == 2 * 4 * 20 * US
+    assert idle_of(report, Cause.COLLECTIVE) == 0
+    assert idle_of(report, Cause.DRAIN) > 1_000 * US
+
+
+def test_who_waits_in_a_collective_is_told_for_whom() -> None:
+    _, report = planted("a replica reduces late")
+    stages = [rank.stage for rank in report.ranks]
+    late = next(r.index for r in report.ranks if r.pid == 2001 + 64 * 5)
+    partner = next(r for r in range(8) if stages[r] == stages[late] and r != late)
+    bubbles = report.bubbles.take(report.bubbles.waits_in_collective)
+    own = bubbles.take(bubbles.rank == partner)
+
+    assert len(own) > 0
+    assert set(report.operations.rank[own.peer_operation].tolist()) == {late}
+    assert {bubbles.kinds[kind] for kind in own.collective.tolist()} == {"ReduceScatter"}
+    assert set(own.cause.tolist()) == {Cause.DRAIN}
 
 
 def test_receives_split_into_wait_and_transfer() -> None:

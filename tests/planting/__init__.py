@@ -4,10 +4,11 @@
 one ``.sqlite`` a server or a rank and ``truth.json`` beside them, and returns the truth. The same
 planting gives the same bytes. Nothing of it is measured, and none of the data is anyone's::
 
-    options   what can be planted            recorder  what a profiler sees of one rank
-    units     the operations of a run        export    the tables of one file, on its clock
-    host      calls and ranges in time       layout    nsys's tables, written to SQLite
-    truth     what is true of it, and the ratios by slow exact code
+    options     what can be planted           recorder  what a profiler sees of one rank
+    units       the operations of a run       export    the tables of one file, on its clock
+    reductions  collectives before optimizers layout    nsys's tables, written to SQLite
+    host        calls and ranges in time
+    truth       what is true of it, and the ratios by slow exact code
 """
 
 from __future__ import annotations

@@ -30,6 +30,13 @@ class Planting:
         late_stage: device whose host launches every F ``late_ns`` late; -1 for none.
         late_ns: see there.
         barrier: a gradient-norm all-reduce holds every optimizer until all devices are done.
+        norm_ns: how long data moves in it; 0 for none that takes any time.
+        reduce_ns: how long data moves in the reduce-scatter of the replicas of each device, after
+            the last backward of an iteration; 0 for no reduce-scatter.
+        reduce_pieces: kernels of it in a row, on every other rank.
+        late_reducer: rank whose host launches it ``late_reduce_ns`` late; -1 for none.
+        late_reduce_ns: see there.
+        slow_pipeline: pipeline whose operations all take ``slow_factor`` longer; -1 for none.
         postponed_ns: optimizer work that runs as POST_VALIDATION inside the next iteration; 0
             for none.
         evaluation_at: number of an iteration that only goes forward; -1 for none.
@@ -92,6 +99,12 @@ class Planting:
     late_stage: int = -1
     late_ns: int = 0
     barrier: bool = False
+    norm_ns: int = 0
+    reduce_ns: int = 0
+    reduce_pieces: int = 1
+    late_reducer: int = -1
+    late_reduce_ns: int = 0
+    slow_pipeline: int = -1
     postponed_ns: int = 0
     evaluation_at: int = -1
     kernels: int = 2
@@ -139,8 +152,15 @@ class Planting:
             raise ValueError("nested_receive_ns is at least 2000, and well below forward_ns")
         if self.nested_receive_ns and not self.communication:
             raise ValueError("nested_receive_ns needs communication, which plants receives")
+        if self.norm_ns and not self.barrier:
+            raise ValueError("norm_ns needs barrier, which plants the gradient norm")
         if self.servers > self.ranks:
             raise ValueError(f"{self.servers} servers are too many for {self.ranks} ranks")
+
+    @property
+    def gated(self) -> bool:
+        """Whether collectives take time before the optimizer."""
+        return bool(self.norm_ns or self.reduce_ns)
 
     @property
     def ranks(self) -> int:

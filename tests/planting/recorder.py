@@ -57,8 +57,14 @@ KERNEL_NAMES = (
         "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
         "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
     ),
+    (
+        "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"
+        "(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+        "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
+        "_Z43ncclDevKernel_ReduceScatter_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+    ),
 )
-_GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE = range(5)
+_GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE, _REDUCE_SCATTER = range(6)
 
 
 class Recorder:
@@ -149,10 +155,8 @@ class Recorder:
     def _operation(self, number: int, unit: Unit) -> None:
         """Record an operation: its range, launches, and what runs beside its kernels."""
         push = self.host.instant()
-        if unit.name == "Optimizer" and self.planting.barrier:
-            start = min(unit.previous_ns, unit.start_ns - TRANSFER_KERNEL_NS)
-            values = {"stream": COLLECTIVE_STREAM, "name": _ALL_REDUCE, "kind": COMMUNICATION}
-            self._one(start, unit.start_ns, self._lead(unit), **values)
+        if unit.name == "Optimizer":
+            self._reductions(unit)
         rows = self._kernels(number, unit)
         if self.planting.copies and unit.phase is Phase.F:
             times = unit.end_ns - 1_000, unit.end_ns + 4_000
@@ -164,6 +168,25 @@ class Recorder:
         self.host.range(unit.name, push, pop)
         self.planned.append(rows)
         self.span.append((push, pop))
+
+    def _reductions(self, unit: Unit) -> None:
+        """Record the reduce-scatter and the gradient norm before an optimizer."""
+        planting, done_ns = self.planting, unit.previous_ns
+        if planting.reduce_ns:
+            late = self.rank == planting.late_reducer
+            start = done_ns + (planting.late_reduce_ns if late else 0)
+            pieces = planting.reduce_pieces if self.rank % 2 else 1
+            starts, ends = kernel_times(start, unit.reduced_ns, pieces, 0, overlap=False)
+            for low, high in zip(starts.tolist(), ends.tolist(), strict=True):
+                self._collective(_REDUCE_SCATTER, low, high, 0 if late else self._lead(unit))
+            done_ns = unit.reduced_ns
+        if planting.barrier:
+            start = min(done_ns, unit.start_ns - TRANSFER_KERNEL_NS)
+            self._collective(_ALL_REDUCE, start, unit.start_ns, self._lead(unit))
+
+    def _collective(self, name: int, start: int, end: int, lead: int) -> None:
+        values = {"stream": COLLECTIVE_STREAM, "name": name, "kind": COMMUNICATION}
+        self._one(start, end, lead, **values)
 
     def _kernels(self, number: int, unit: Unit) -> int:
         """Record the compute kernels of an operation, and return how many there are."""

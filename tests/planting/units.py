@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation, Setting
 from bubbleviz.schedules.program import POSTPONED, Duration, Task, program_of, stage_durations
 from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.planting.options import Planting
+from tests.planting.reductions import opens_ns, reduced_ns
 
 #: Global time at which the first iteration can start.
 TRAINING_STARTS_NS = 10_000_000_000
@@ -94,9 +96,10 @@ def simulation_of(planting: Planting) -> Simulation:
         program,
         _durations(planting, plan),
         transfer_ns=_transfers(planting, plan),
-        barrier=planting.barrier,
+        barrier=planting.barrier and not planting.gated,
         prelude=prelude if planting.nested_receive_ns else None,
         delay=delay if planting.late_stage >= 0 else None,
+        gate=partial(opens_ns, planting) if planting.gated else None,
     )
 
 
@@ -122,7 +125,9 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
             scale += (
                 planting.jitter * noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
             )
-        if _stage(planting, plan, op.virtual_stage) == planting.slow_stage:
+        device = plan.device_of(op.virtual_stage)
+        slow = device % planting.stages == planting.slow_stage
+        if slow or device // planting.stages == planting.slow_pipeline:
             scale *= planting.slow_factor
         return length if scale == 1.0 else round(length * scale)
 
@@ -153,7 +158,8 @@ def _transfers(planting: Planting, plan: Plan) -> Duration:
 class Unit:
     """One operation of one rank as it is recorded: a task, or several under one name.
 
-    Times are on the global clock; ``previous_ns`` is the end of the rank's unit before.
+    Times are on the global clock; ``previous_ns`` is the end of the rank's unit before, and
+    ``reduced_ns`` that of its reduce-scatter, before an optimizer.
     """
 
     phase: Phase
@@ -171,6 +177,7 @@ class Unit:
     receives: str | None
     sends: str | None
     late: bool
+    reduced_ns: int = 0
 
 
 def units_of(planting: Planting, plan: Plan, sim: Simulation, device: int) -> list[Unit]:
@@ -182,7 +189,25 @@ def units_of(planting: Planting, plan: Plan, sim: Simulation, device: int) -> li
         unit = _unit(planting, plan, sim, row, previous)
         units.append(unit)
         previous = unit.end_ns
+    units = _reduced(planting, sim, device, units)
     return _cleared(units) if planting.w_clear else units
+
+
+def _reduced(planting: Planting, sim: Simulation, device: int, units: list[Unit]) -> list[Unit]:
+    """Return the units of a device, optimizers with the end of their reduce-scatter."""
+    if not planting.gated:
+        return units
+    work = np.isin(sim.phase, WORK)
+    done: dict[tuple[int, int], int] = {}
+    for row in np.flatnonzero(work).tolist():
+        key = int(sim.iteration[row]), int(sim.device[row])
+        done[key] = max(done.get(key, 0), int(sim.end_ns[row]) + TRAINING_STARTS_NS)
+    return [
+        replace(unit, reduced_ns=reduced_ns(planting, unit.iteration, device, done) or 0)
+        if unit.name == "Optimizer"
+        else unit
+        for unit in units
+    ]
 
 
 def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: int) -> Unit:

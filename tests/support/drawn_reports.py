@@ -148,10 +148,9 @@ def report_of(
 def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanation:
     """Return an explanation of nothing."""
     zero = np.zeros((iterations, ranks), np.int64)
-    none = {name: np.empty(0, np.int64) for name in Bubbles.column_names()}
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
-        bubbles=Bubbles(**none, ratio="schedule", operations=operations),
+        bubbles=Bubbles.none("schedule", operations),
         receives=Receives(*(np.empty(0, np.int64) for _ in Receives.column_names())),
         communication=CommunicationTimes(zero, zero, zero, zero, zero),
         phase_times=PhaseTimes((), None, (), (), np.zeros(len(operations))),

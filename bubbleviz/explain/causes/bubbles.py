@@ -34,12 +34,15 @@ class Bubbles(Table, ArrowTable):
         cause: code of :class:`Cause`.
         before: row of the operation that ended last before the idle interval.
         after: row of the next operation.
-        peer_operation: row of the operation on another rank whose result the next one takes.
+        peer_operation: row of the operation on another rank whose result the next one takes; in a
+            collective, that before which the last rank entered.
+        collective: row of ``kinds``: the collective that runs, waiting or moving.
         host_call_id: row of the operations' ``names``: the CUDA call that the launching thread was
             in, where the host is the cause.
         host_range_id: likewise the innermost range.
         ratio: name of the ratio.
         operations: the table that rows and names refer to.
+        kinds: NCCL's names of collectives; "" for what has none.
     """
 
     rank: Ints
@@ -51,16 +54,24 @@ class Bubbles(Table, ArrowTable):
     before: Ints
     after: Ints
     peer_operation: Ints
+    collective: Ints
     host_call_id: Ints
     host_range_id: Ints
     ratio: str = field(metadata={"shared": True})
     operations: Operations = field(metadata={"shared": True})
+    kinds: tuple[str, ...] = field(default=(), metadata={"shared": True})
 
     @classmethod
-    def none(cls, ratio: str, operations: Operations) -> Bubbles:
+    def none(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
         """Return the table of a ratio without any rows."""
         columns: dict[str, Ints] = {name: np.empty(0, np.int64) for name in cls.column_names()}
-        return cls(**columns, ratio=ratio, operations=operations)
+        return cls(**columns, ratio=ratio, operations=operations, kinds=kinds)
+
+    @property
+    def waits_in_collective(self) -> Bools:
+        """Which are a collective's time before its last member entered."""
+        within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
+        return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns of ``--bubbles`` by name, operations by their rows."""
@@ -81,6 +92,7 @@ class Bubbles(Table, ArrowTable):
             "peer_operation": identifiers(self.peer_operation),
             "peer_rank": identifiers(peer),
             "peer_stage": identifiers(operations.stage_of(peer)),
+            "collective": coded(self.collective, [kind or "other" for kind in self.kinds]),
             "host_call": coded(self.host_call_id, operations.names),
             "host_range": coded(self.host_range_id, operations.names),
         }

@@ -1,7 +1,8 @@
 """Cause times: how long ranks were idle for each cause, in each window; they add up exactly.
 
 Idle time before a rank's first operation of an iteration is its warm-up, and after its last one its
-drain, unless the profiler or a collective takes it; in between, idle time keeps its own cause::
+drain, unless the profiler or a collective that moves data takes it; in between, idle time keeps its
+own cause::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """
@@ -19,6 +20,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
+from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model.columns import NONE, Ints, Table, joined
@@ -110,7 +112,7 @@ class _Pieces(Table):
 
 
 def causes_of(
-    run: Run, counts: Counts, inputs: Inputs
+    run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
 ) -> tuple[CauseTimes, Bubbles, tuple[IdleIntervals, ...]]:
     """Return idle times by cause, the bubbles of one ratio, and the idle intervals of each rank.
 
@@ -118,15 +120,16 @@ def causes_of(
         run: the merged profiles.
         counts: windows of the ratios.
         inputs: what operations waited for.
+        collectives: of all ranks, split into waiting and moving.
     """
     shape = (len(run.iteration_names), len(run.ranks), len(Cause))
     idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
     listed = _listed_ratio(counts)
-    nothing = Bubbles.none(listed, run.operations)
+    nothing = Bubbles.none(listed, run.operations, collectives.kinds)
     bubbles, idle_of_ranks = [], []
     between = _ends_and_starts(counts)
     measured = [ratio for ratio in ratio_definitions() if ratio.name in counts.windows]
-    for rank, idle in enumerate(idle_of(run, counts, inputs)):
+    for rank, idle in enumerate(idle_of(run, counts, inputs, collectives)):
         idle_of_ranks.append(idle)
         for ratio in measured:
             pieces = _pieces(idle, _regions(counts, ratio, rank, between))
@@ -212,12 +215,16 @@ def _bubbles(
     continues &= (pieces.cause[1:] == pieces.cause[:-1]) & (
         pieces.start_ns[1:] == pieces.end_ns[:-1]
     )
+    waits_for, collective = idle.peer_operation[pieces.idle], idle.collective[pieces.idle]
+    continues &= (waits_for[1:] == waits_for[:-1]) & (collective[1:] == collective[:-1])
     first, last = np.append(True, ~continues), np.append(~continues, True)
     shown = pieces.take(first)
     # The operation after the drain is of the next iteration: nothing waited for it.
     after = np.where(shown.cause == Cause.DRAIN, NONE, idle.after[shown.idle])
-    peer = np.full(len(after), NONE)
-    peer[after != NONE] = producer[after[after != NONE]]
+    waits_for, collective = waits_for[first], collective[first]
+    peer = np.where((after != NONE) & (collective == NONE), np.append(producer, NONE)[after], NONE)
+    waits = (waits_for != NONE) & (shown.cause != Cause.PROFILER)
+    peer = np.where(waits, waits_for, peer)
     return replace(
         nothing,
         rank=np.full(len(after), rank),
@@ -229,6 +236,7 @@ def _bubbles(
         before=idle.before[shown.idle],
         after=after,
         peer_operation=peer,
+        collective=collective,
         host_call_id=np.full(len(after), NONE),
         host_range_id=np.full(len(after), NONE),
     )

@@ -8,13 +8,15 @@ receive is launched, and where the receive ends::
                          ready     launched      received
 
 Where the stages are unknown, so is whether the input of an operation without a receive was ready.
-Time under the profiler's own work or under a collective goes to these first. Where a receive was
+Time under the profiler's own work goes to it first. Under a collective, a rank depends on the last
+member until that has entered; from then on the collective is the cause. Where a receive was
 recorded, its launch and end are the cuts; the operation's own launch counts from there on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Windows
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -43,6 +46,9 @@ class IdleIntervals(Table):
         interval: number of the idle interval.
         before: row of the operation that ended last before the interval; -1 none.
         after: row of the next operation; -1 none.
+        peer_operation: row of the operation before which the last member entered the collective
+            that the rank waits in; -1 where it waits in none.
+        collective: kind of the collective that the rank is in; -1 none.
     """
 
     start_ns: Ints
@@ -51,6 +57,8 @@ class IdleIntervals(Table):
     interval: Ints
     before: Ints
     after: Ints
+    peer_operation: Ints
+    collective: Ints
 
     def of(self, causes: tuple[Cause, ...]) -> intervals.Intervals:
         """Return the pieces with one of these causes."""
@@ -58,13 +66,16 @@ class IdleIntervals(Table):
         return self.start_ns[rows], self.end_ns[rows]
 
 
-def idle_of(run: Run, counts: Counts, inputs: Inputs) -> Iterator[IdleIntervals]:
+def idle_of(
+    run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
+) -> Iterator[IdleIntervals]:
     """Yield the idle intervals of each rank between its earliest and its latest window."""
     operations = run.operations
     waits = _waits(operations, inputs)
     computing = np.isin(operations.phase, COMPUTE)
     ranks = np.arange(len(run.ranks) + 1)
     bounds = np.searchsorted(operations.rank[run.busy.operation], ranks).tolist()
+    at = np.searchsorted(collectives.rank, ranks).tolist()
     for rank in range(len(run.ranks)):
         low, high = _ends(counts.windows, counts.extents.present[:, rank], rank)
         rows = np.arange(bounds[rank], bounds[rank + 1])
@@ -80,7 +91,9 @@ def idle_of(run: Run, counts: Counts, inputs: Inputs) -> Iterator[IdleIntervals]
         after = _next(gaps[1], start_ns, of_busy)
         before = _previous(gaps[0], end_ns, of_busy)
         idle = _cut(waits, gaps, before, after)
-        idle = _overlaid(idle, _of_rank(run.exposed, rank), Cause.COLLECTIVE)
+        idle = _in_collectives(
+            idle, _of_rank(run.exposed, rank), collectives.take(slice(*at[rank : rank + 2]))
+        )
         yield _overlaid(idle, _of_rank(run.overheads, rank), Cause.PROFILER)
 
 
@@ -169,8 +182,16 @@ def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) ->
     some = end_ns > start_ns
     cause = np.where(wait.unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some]
     interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
+    none = np.full(len(interval), NONE, np.int64)
     return IdleIntervals(
-        start_ns[some], end_ns[some], cause, interval, before[interval], after[interval]
+        start_ns=start_ns[some],
+        end_ns=end_ns[some],
+        cause=cause,
+        interval=interval,
+        before=before[interval],
+        after=after[interval],
+        peer_operation=none,
+        collective=none.copy(),
     )
 
 
@@ -190,21 +211,63 @@ def _overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> 
     """Return idle intervals in which everything within some times has one cause."""
     if len(times[0]) == 0 or len(idle) == 0:
         return idle
-    inside = (times[1] > idle.start_ns[0]) & (times[0] < idle.end_ns[-1])
-    points = np.concatenate((idle.start_ns, idle.end_ns, times[0][inside], times[1][inside]))
-    points = distinct(points)
+    pieces = _divided(idle, times[0], times[1])
+    under = _covering(times[0], times[1], pieces.start_ns) != NONE
+    return replace(pieces, cause=np.where(under, cause, pieces.cause))
+
+
+def _in_collectives(
+    idle: IdleIntervals, exposed: intervals.Intervals, own: CollectiveWaits
+) -> IdleIntervals:
+    """Return idle intervals in which a rank in a collective moves data, or waits in it.
+
+    Where one waits and another moves at a time, data moves.
+
+    Args:
+        idle: idle intervals of a rank.
+        exposed: when collectives ran on it and no operation.
+        own: its collectives.
+    """
+    if len(exposed[0]) == 0 or len(idle) == 0:
+        return idle
+    times = (*exposed, own.start_ns, own.moving_ns, own.end_ns)
+    pieces = _divided(idle, *times)
+    inside = _covering(*exposed, pieces.start_ns) != NONE
+    moves = _covering(own.moving_ns, own.end_ns, pieces.start_ns)
+    waits = _covering(own.start_ns, own.moving_ns, pieces.start_ns)
+    waiting = inside & (moves == NONE) & (waits != NONE)
+    held = np.where(moves != NONE, moves, waits)
+    cause = np.where(waiting, Cause.DEPENDENCY, Cause.COLLECTIVE)
+    kind = np.append(own.kind, NONE)[held]
+    peer = np.append(own.last_operation, NONE)[waits]
+    return replace(
+        pieces,
+        cause=np.where(inside, cause, pieces.cause),
+        peer_operation=np.where(waiting, peer, NONE),
+        collective=np.where(inside, kind, NONE),
+    )
+
+
+def _divided(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
+    """Return idle intervals cut at some times."""
+    low, high = idle.start_ns[0], idle.end_ns[-1]
+    cuts = [times[(times > low) & (times < high)] for times in times_ns]
+    points = distinct(idle.start_ns, idle.end_ns, *cuts)
     starts, ends = points[:-1], points[1:]
     row = np.searchsorted(idle.start_ns, starts, side="right") - 1
     within = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])
-    starts, ends, row = starts[within], ends[within], row[within]
-    at = np.searchsorted(times[0], starts, side="right") - 1
-    under = (at >= 0) & (starts < times[1][np.maximum(at, 0)])
-    pieces = idle.take(row)
-    return IdleIntervals(
-        starts,
-        ends,
-        np.where(under, cause, pieces.cause),
-        pieces.interval,
-        pieces.before,
-        pieces.after,
-    )
+    return replace(idle.take(row[within]), start_ns=starts[within], end_ns=ends[within])
+
+
+def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
+    """Return the interval that covers each time, of several the one that ends last; -1 none."""
+    if len(start_ns) == 0:
+        return np.full(len(time_ns), NONE, np.int64)
+    order = np.argsort(start_ns, kind="stable")
+    latest_ns = np.maximum.accumulate(end_ns[order])
+    # The last to end of those that begin up to each.
+    rises = np.append(True, latest_ns[1:] > latest_ns[:-1])
+    last = order[np.maximum.accumulate(np.where(rises, np.arange(len(order)), 0))]
+    at = np.searchsorted(start_ns[order], time_ns, side="right") - 1
+    found = last[np.maximum(at, 0)]
+    return np.where((at >= 0) & (end_ns[found] > time_ns), found, NONE)
