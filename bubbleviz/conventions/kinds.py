@@ -10,7 +10,7 @@ from importlib.resources import files
 import numpy as np
 
 from bubbleviz.conventions._toml import load_toml
-from bubbleviz.model.columns import Bools, Codes
+from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.values import frozen
 
 #: What stands before the name of a kernel, and where its arguments begin.
@@ -33,8 +33,7 @@ class Kinds:
         receives: of those among them that wait for one peer's data.
         point_to_point: of those among them that pass data from one rank to another.
         collectives: of those among them that no member leaves before all have entered.
-        collective_kinds: NCCL's name of what others of them do, and the regex that finds it; the
-            first that fits decides.
+        collective_kinds: NCCL's name of what others of them do, and the regex that finds it.
         helper_threads: of threads that never run backward.
         added_communication: those of ``communication`` that a user added.
     """
@@ -81,18 +80,17 @@ def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     return np.array([any_of.search(name) is not None for name in names], bool)
 
 
-def kinds_of_collectives(
-    names: Sequence[str], kinds: Sequence[tuple[str, str]]
-) -> tuple[Codes, tuple[str, ...]]:
-    """Return the kind of collective that each name stands for, and the kinds' names.
+def kind_of_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
+    """Return the number of the kind of collective that a kernel's name stands for; -1 none."""
+    match = _any_kind(tuple(kinds)).search(name)
+    return NONE if match is None else int((match.lastgroup or "").removeprefix("k"))
 
-    The last kind, without a name, is that of all others; the last code is that of no name (-1).
-    """
-    texts = (*(kind for kind, _ in kinds), "")
-    code = np.full(len(names) + 1, len(kinds), np.int64)
-    for number in reversed(range(len(kinds))):
-        code[:-1][matching(names, (kinds[number][1],))] = number
-    return code, texts
+
+@cache
+def _any_kind(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+    """Return an expression whose groups are the kinds': one is compiled faster than several."""
+    groups = (f"(?P<k{number}>{regex})" for number, (_, regex) in enumerate(kinds))
+    return re.compile("|".join(groups) or r"(?!)", re.IGNORECASE)
 
 
 def is_nccl(kernel: str) -> bool:

@@ -13,7 +13,7 @@ from bubbleviz.count.running_time import time_within
 from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
-from bubbleviz.explain.causes.collective_waits import collective_waits
+from bubbleviz.explain.causes.collective_waits import collective_times, collective_waits
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
@@ -89,6 +89,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
     causes, bubbles, idle = causes_of(run, counts, inputs, collectives)
     bubbles = with_host_activity(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
+    bounds = _communication_bounds(run, counts, bubbles.ratio, receives)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
     shown = typical(counts.iterations, counts.headline)
@@ -101,8 +102,15 @@ def explain(run: Run, counts: Counts) -> Explanation:
         communication_of(
             operations,
             receives,
-            causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE] + run.collective_gap_ns,
-            *_communication(run, counts, bubbles.ratio, receives),
+            collective_times(
+                collectives,
+                bounds,
+                causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE] + run.collective_gap_ns,
+            ),
+            *(
+                time_within(run.running, column, *bounds)
+                for column in (run.running.communication_ns, run.running.overlapped_ns)
+            ),
         ),
         phase_times_of(operations, stage, averaged, receives),
         path,
@@ -120,13 +128,15 @@ def explain(run: Run, counts: Counts) -> Explanation:
     )
 
 
-def _communication(run: Run, counts: Counts, ratio: str, receives: Receives) -> tuple[Ints, Ints]:
-    """Return how long communication kernels ran in iterations, and how long beside compute.
+def _communication_bounds(
+    run: Run, counts: Counts, ratio: str, receives: Receives
+) -> tuple[Ints, Ints]:
+    """Return since and until when the communication of iterations counts on ranks.
 
-    That is in a rank's window of a ratio, and from the start of the iteration's first receive on
+    That is a rank's window of a ratio, and from the start of the iteration's first receive on
     where that comes before. Where an iteration has no such window, its last work ends it.
     """
-    window, extents, running = counts.windows[ratio], counts.extents, run.running
+    window, extents = counts.windows[ratio], counts.extents
     known = window.known[:, None] & extents.present
     low_ns = np.where(known, window.start_ns, extents.first_ns)
     high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
@@ -134,10 +144,7 @@ def _communication(run: Run, counts: Counts, ratio: str, receives: Receives) -> 
     some = np.flatnonzero(iteration >= 0)
     rank = run.operations.rank[receives.operation[some]]
     np.minimum.at(low_ns, (iteration[some], rank), receives.start_ns[some])
-    return (
-        time_within(running, running.communication_ns, low_ns, high_ns),
-        time_within(running, running.overlapped_ns, low_ns, high_ns),
-    )
+    return low_ns, high_ns
 
 
 def _stages_contradicted(run: Run) -> bool:

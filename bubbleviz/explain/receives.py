@@ -16,6 +16,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, arrivals
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.collective_waits import CollectiveTimes
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
@@ -34,7 +35,7 @@ class Receives(Table):
         ready_ns: when the peer had finished the input.
         end_ns: end of the receive's kernel.
         exposed_ns: how much of the time from ready to the end the rank was idle, and no collective
-            ran.
+            moved data.
     """
 
     operation: Ints
@@ -59,10 +60,11 @@ class CommunicationTimes:
     """How long ranks communicated in iterations; columns of shape (iterations, ranks).
 
     Attributes:
-        wait_ns: receives, before their input was ready.
-        transfer_ns: receives, once their input was ready.
-        exposed_ns: the part of the transfers in which the rank was idle, and exposed collectives:
-            time in which one ran and no compute kernel, in a bubble or in an operation.
+        wait_ns: receives, before their input was ready; and in the window, collectives whose
+            members are known, before the last of these had entered.
+        transfer_ns: receives, once their input was ready, and such collectives, from then on.
+        exposed_ns: the part of the transfers in which the rank was idle, that of other collectives
+            too, and time in which one ran and no compute kernel in an operation.
         communication_ns: union of all communication kernels in the rank's window of the ratio that
             bubbles are shown in, and from the start of its first receive on where that is earlier.
         overlapped_ns: the part of it in which compute kernels ran as well.
@@ -106,7 +108,7 @@ def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[IdleInter
 def communication_of(
     operations: Operations,
     receives: Receives,
-    collective_ns: Ints,
+    collectives: CollectiveTimes,
     communication_ns: Ints,
     overlapped_ns: Ints,
 ) -> CommunicationTimes:
@@ -115,8 +117,7 @@ def communication_of(
     Args:
         operations: of all ranks.
         receives: of these.
-        collective_ns: time of each rank in each iteration in which a collective ran and no compute
-            kernel, shape (iterations, ranks).
+        collectives: how long ranks were in collectives.
         communication_ns: of each rank in each iteration, shape (iterations, ranks).
         overlapped_ns: likewise.
     """
@@ -129,9 +130,9 @@ def communication_of(
         return intervals.group_sum(cell, shape[0] * shape[1], column[some]).reshape(shape)
 
     return CommunicationTimes(
-        wait_ns=summed(receives.wait_ns),
-        transfer_ns=summed(receives.transfer_ns),
-        exposed_ns=summed(receives.exposed_ns) + collective_ns,
+        wait_ns=summed(receives.wait_ns) + collectives.wait_ns,
+        transfer_ns=summed(receives.transfer_ns) + collectives.move_ns,
+        exposed_ns=summed(receives.exposed_ns) + collectives.exposed_ns,
         communication_ns=communication_ns,
         overlapped_ns=overlapped_ns,
     )

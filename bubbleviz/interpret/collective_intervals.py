@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import kinds_of_collectives
+from bubbleviz.conventions.kinds import kind_of_collective
 from bubbleviz.interpret.device_work import RankWork
 from bubbleviz.interpret.recorded_collectives import RecordedCollectives
 from bubbleviz.interpret.spans import owned_by
@@ -23,21 +24,31 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @frozen
-class CollectiveKinds:
-    """Kinds of collectives.
+class CollectiveNames:
+    """What kernels of collectives do, by their names.
 
     Attributes:
-        code: of each name of kernels; the last one is that of no name (-1).
-        names: of the kinds.
+        names: of kernels.
+        kinds: names of collectives, and the regexes that find them.
     """
 
-    code: Codes
-    names: tuple[str, ...]
+    names: Sequence[str]
+    kinds: Sequence[tuple[str, str]]
 
-    @classmethod
-    def of(cls, names: Sequence[str], kinds: Sequence[tuple[str, str]]) -> CollectiveKinds:
-        """Return the kinds of kernels with some names."""
-        return cls(*kinds_of_collectives(names, kinds))
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The names of kinds; the last one is that of what has none."""
+        return (*(name for name, _ in self.kinds), "")
+
+    def kind(self, name_id: Codes) -> Ints:
+        """Return the row of ``texts`` of kernels by the rows of their names; -1 for no name."""
+        used, of_row = np.unique(name_id, return_inverse=True)
+        kinds = [
+            NONE if name < 0 else kind_of_collective(self.names[name], self.kinds)
+            for name in used.tolist()
+        ]
+        kind = np.array(kinds, np.int64)
+        return np.where(kind < 0, len(self.kinds), kind)[of_row.reshape(-1)]
 
 
 def collective_intervals(
@@ -46,7 +57,7 @@ def collective_intervals(
     rows: Ints,
     launched_ns: Ints,
     exposed: intervals.Intervals,
-    kinds: CollectiveKinds,
+    kernels: CollectiveNames,
     recorded: RecordedCollectives,
 ) -> CollectiveIntervals:
     """Return the collectives of a rank that are kept, in order of time.
@@ -57,9 +68,11 @@ def collective_intervals(
         rows: of its work that are communication, and not between two ranks.
         launched_ns: when the host launched these; the end of time where that is unknown.
         exposed: when only they ran.
-        kinds: of collectives.
+        kernels: names of kernels.
         recorded: what the profile records of kernels.
     """
+    if len(rows) == 0:
+        return replace(CollectiveIntervals.none(), kinds=kernels.texts, groups=recorded.groups)
     work = ran.work
     whole = _whole(ran.rows[rows], recorded)
     first = whole.first
@@ -69,7 +82,7 @@ def collective_intervals(
     rows, launched_ns, at = rows[first], launched_ns[first], whole.recorded[first]
     owner = ran.owner[rows].astype(np.int64)
     group = np.append(recorded.group, NONE)[at]
-    kind = kinds.code[ran.name_id[rows]].astype(np.int64)
+    kind = kernels.kind(ran.name_id[rows])
     # A kernel starts after its launch, so that its start stands for it well enough.
     launched_ns = np.where(launched_ns == _NEVER, start_ns, launched_ns)
     iteration = _iterations(keys, owner, launched_ns)
@@ -84,7 +97,7 @@ def collective_intervals(
         end_ns=end_ns,
         operation=owner,
         meeting=np.full(len(rows), NONE, np.int64),
-        kinds=kinds.names,
+        kinds=kernels.texts,
         groups=recorded.groups,
     )
     kept = _kept(keys, table, exposed)

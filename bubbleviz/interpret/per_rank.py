@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.interpret.collective_intervals import CollectiveKinds, collective_intervals
+from bubbleviz.interpret.collective_intervals import CollectiveNames, collective_intervals
 from bubbleviz.interpret.collectives import ReplicaCollectives, collectives_of, kinds_of
 from bubbleviz.interpret.coverage import UnattributedName, rank_coverage, unattributed_names
 from bubbleviz.interpret.device_work import DeviceWork, RankWork
@@ -101,12 +101,12 @@ class _KernelKinds:
     Attributes:
         collective: kind of collective; -1 none.
         point_to_point: whether it is communication between two ranks.
-        kinds: what communication among more ranks does.
+        collectives: the names, and what communication among more ranks does.
     """
 
     collective: Codes
     point_to_point: Bools
-    kinds: CollectiveKinds
+    collectives: CollectiveNames
 
     @classmethod
     def of(cls, names: Sequence[str], kinds: Kinds) -> _KernelKinds:
@@ -114,7 +114,7 @@ class _KernelKinds:
         return cls(
             kinds_of(names, kinds.collectives),
             point_to_point,
-            CollectiveKinds.of(names, kinds.collective_kinds),
+            CollectiveNames(names, kinds.collective_kinds),
         )
 
 
@@ -207,7 +207,7 @@ def _record_rank(
             collectives,
             launched_ns(collectives),
             exposed,
-            kernels.kinds,
+            kernels.collectives,
             profile.collectives,
         ),
         coverage=rank_coverage(ran, loose),

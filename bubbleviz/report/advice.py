@@ -220,6 +220,8 @@ def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     if peer_operation != NONE:
         peer = rank_label(report, int(report.operations.rank[peer_operation]))
         producer = f"{operation_label(report, peer_operation)} of {peer}"
+    if report.bubbles.waits_in_collective[row]:
+        return _waits_in_collective(report, row, peer_operation)
     if cause is Cause.DEPENDENCY and producer:
         return f"it waits for {producer}"
     if cause is Cause.COMMUNICATION and producer:
@@ -227,6 +229,16 @@ def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     if report.no_pipeline is not None and cause in _EDGES:
         return _EDGES[cause]
     return cause.sentence + (_host_state(report, row) if cause is Cause.HOST else "")
+
+
+def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
+    """Return whom a rank waits for in a collective."""
+    kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
+    if peer_operation == NONE:
+        return f"it waits in {kind} for the last rank to enter"
+    last = rank_label(report, int(report.operations.rank[peer_operation]))
+    after = operation_label(report, peer_operation)
+    return f"it waits in {kind} for {last}, which enters it last, after {after}"
 
 
 def _host_state(report: Report, row: int) -> str:

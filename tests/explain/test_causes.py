@@ -253,8 +253,11 @@ class Plain:
             entered = max(pieces[0][1] for pieces in together)
             for owner, start, end, _ in own:
                 if owner == rank:
-                    moving.append((max(start, entered), end))
-                    waiting.append((start, min(end, entered)))
+                    # Nothing moves in 5 us: it was over when the last member entered.
+                    short = own[-1][2] - entered <= 5 * US and own[0][1] < entered
+                    move = end if short else entered
+                    moving.append((max(start, move), end))
+                    waiting.append((start, min(end, move)))
         return moving, waiting
 
     def causes(

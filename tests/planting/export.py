@@ -14,7 +14,15 @@ from tests.planting.host import AUTOGRAD, CALL_NS, MAIN, WATCHDOG
 from tests.planting.layout import Columns as TableColumns
 from tests.planting.layout import enums
 from tests.planting.options import Planting
-from tests.planting.recorder import COMMUNICATION, COPIED, FILLED, KERNEL, KERNEL_NAMES, Recorder
+from tests.planting.recorder import (
+    COMMUNICATION,
+    COPIED,
+    FILLED,
+    KERNEL,
+    KERNEL_NAMES,
+    USUAL_KERNELS,
+    Recorder,
+)
 
 #: UTC of global time 0.
 EPOCH_NS = 1_760_000_000_000_000_000
@@ -326,7 +334,9 @@ def _activity(rows: Arrays) -> dict[str, Ints | int]:
 
 def _kernels(recordings: Sequence[Recording], clock: Clock, strings: _Strings) -> TableColumns:
     rows = _device_rows(recordings, clock, (KERNEL, COMMUNICATION))
-    ids = np.array([[strings.id(text) for text in names] for names in KERNEL_NAMES])
+    # The last ones are of few plantings.
+    used = max(USUAL_KERNELS, int(rows["name"].max(initial=NONE)) + 1)
+    ids = np.array([[strings.id(text) for text in names] for names in KERNEL_NAMES[:used]])
     named = ids[rows["name"]]
     zeros = (
         "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "cacheConfig",

@@ -65,6 +65,8 @@ KERNEL_NAMES = (
     ),
 )
 _GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE, _REDUCE_SCATTER = range(6)
+#: How many of them every export names.
+USUAL_KERNELS = _REDUCE_SCATTER
 
 
 class Recorder:

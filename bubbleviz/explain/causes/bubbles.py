@@ -68,6 +68,11 @@ class Bubbles(Table, ArrowTable):
         return cls(**columns, ratio=ratio, operations=operations, kinds=kinds)
 
     @property
+    def collectives(self) -> tuple[str, ...]:
+        """The names of the kinds of collectives, for people."""
+        return tuple(kind or "other" for kind in self.kinds)
+
+    @property
     def waits_in_collective(self) -> Bools:
         """Which are a collective's time before its last member entered."""
         within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
@@ -92,7 +97,7 @@ class Bubbles(Table, ArrowTable):
             "peer_operation": identifiers(self.peer_operation),
             "peer_rank": identifiers(peer),
             "peer_stage": identifiers(operations.stage_of(peer)),
-            "collective": coded(self.collective, [kind or "other" for kind in self.kinds]),
+            "collective": coded(self.collective, self.collectives),
             "host_call": coded(self.host_call_id, operations.names),
             "host_range": coded(self.host_range_id, operations.names),
         }

@@ -62,8 +62,8 @@ _DESCRIPTIONS = {
     ),
     Cause.COLLECTIVE: _CauseMeaning(
         Region.WINDOW,
-        "only a collective ran",
-        "only a collective runs",
+        "a collective moved data, and nothing else ran",
+        "a collective moves data, and nothing else runs",
     ),
     Cause.WARMUP: _CauseMeaning(
         Region.EDGE,
@@ -77,7 +77,7 @@ _DESCRIPTIONS = {
     ),
     Cause.DEPENDENCY: _CauseMeaning(
         Region.OPERATIONS,
-        "another rank had not finished the next operation's input",
+        "another rank had not finished the input, or entered the collective",
         "it waits for its input",
     ),
     Cause.HOST: _CauseMeaning(

@@ -1,8 +1,8 @@
 """Collective waits: until when each rank only waited in a collective, and for whom.
 
 Data moves from the moment the last member has entered. That one waits least, so the shortest of
-the members' kernels bounds the move, and the rest of each other one is waiting, at its start. No
-common clock is needed::
+the members' kernels bounds the move, and the rest of each other one is waiting, at its start: all
+of it where the shortest takes less than any move does. No common clock is needed::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1                    ├─ moving ─┤      the shortest: it entered last
@@ -22,7 +22,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
-#: Ranks that enter within so long of each other enter together.
+#: Ranks that enter within so long of each other enter together, and no move is so short.
 _GRAIN_NS = 5_000
 
 
@@ -40,6 +40,7 @@ class CollectiveWaits(Table):
         end_ns: when the rank left.
         last_rank: the rank that entered last; -1 where that is the rank itself, or unknown.
         last_operation: row of the operation that it ran or had run before it entered; -1 none.
+        known: whether the members are.
         kinds: NCCL's names of operations; "" for what has none.
     """
 
@@ -51,12 +52,23 @@ class CollectiveWaits(Table):
     end_ns: Ints
     last_rank: Ints
     last_operation: Ints
+    known: Bools
     kinds: tuple[str, ...] = field(metadata={"shared": True})
 
-    @property
-    def waits(self) -> Bools:
-        """Which begin with a wait for another rank."""
-        return np.asarray((self.moving_ns > self.start_ns) & (self.last_rank >= 0), bool)
+
+@frozen
+class CollectiveTimes:
+    """How long ranks were in collectives; columns of shape (iterations, ranks).
+
+    Attributes:
+        wait_ns: before the last member had entered, where the members are known.
+        move_ns: from then on.
+        exposed_ns: while one moved data, or its members are unknown, and no compute kernel ran.
+    """
+
+    wait_ns: Ints
+    move_ns: Ints
+    exposed_ns: Ints
 
 
 def collective_waits(collectives: CollectiveIntervals, operations: Operations) -> CollectiveWaits:
@@ -88,9 +100,11 @@ def collective_waits(collectives: CollectiveIntervals, operations: Operations) -
     earlier = (length_ns - shortest_ns > _GRAIN_NS).astype(np.int64)
     entered = first_of_each(meeting, earlier, idle_ns, rank)[of_meeting]
     other, operation = rank[entered] != rank, before[entered]
+    # So short a time tells no move from the last member's own launch.
+    move_ns = np.where(other & (shortest_ns <= _GRAIN_NS), 0, shortest_ns)
     of_row = members.of_row
     moving_ns[rows] = np.clip(
-        (end_ns - shortest_ns)[of_row], collectives.start_ns[rows], collectives.end_ns[rows]
+        (end_ns - move_ns)[of_row], collectives.start_ns[rows], collectives.end_ns[rows]
     )
     last_rank[rows] = np.where(other, rank[entered], NONE)[of_row]
     last_operation[rows] = np.where(other, operation, NONE)[of_row]
@@ -103,8 +117,31 @@ def collective_waits(collectives: CollectiveIntervals, operations: Operations) -
         end_ns=collectives.end_ns,
         last_rank=last_rank,
         last_operation=last_operation,
+        known=collectives.meeting >= 0,
         kinds=collectives.kinds,
     )
+
+
+def collective_times(
+    collectives: CollectiveWaits, bounds: tuple[Ints, Ints], exposed_ns: Ints
+) -> CollectiveTimes:
+    """Return how long ranks were in the collectives of iterations.
+
+    Args:
+        collectives: of all ranks.
+        bounds: since and until when those of an iteration count, shape (iterations, ranks) each.
+        exposed_ns: while one moved data, or may have, and nothing else ran; the same shape.
+    """
+    own = collectives.take((collectives.iteration >= 0) & collectives.known)
+    at = own.iteration, own.rank
+    low_ns, high_ns = bounds[0][at], bounds[1][at]
+    start_ns, moving_ns, end_ns = (
+        np.clip(time_ns, low_ns, high_ns) for time_ns in (own.start_ns, own.moving_ns, own.end_ns)
+    )
+    wait_ns, move_ns = np.zeros_like(exposed_ns), np.zeros_like(exposed_ns)
+    np.add.at(wait_ns, at, moving_ns - start_ns)
+    np.add.at(move_ns, at, end_ns - moving_ns)
+    return CollectiveTimes(wait_ns, move_ns, exposed_ns)
 
 
 def _running(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:

@@ -28,6 +28,7 @@ COLUMNS = (
     "peer_rank",
     "peer_stage",
     "peer_operation",
+    "collective",
     "host_call",
     "host_range",
 )
@@ -43,6 +44,7 @@ def render(report: Report, view: View) -> str:
 
 def _columns(report: Report) -> list[Sequence[object]]:
     from bubbleviz.explain.causes.cause import Cause
+    from bubbleviz.model.coded_texts import CodedTexts
     from bubbleviz.render.formats.csv import iteration_names
     from bubbleviz.report.advice import operation_labels
 
@@ -50,6 +52,7 @@ def _columns(report: Report) -> list[Sequence[object]]:
     label = {int(cause): cause.label for cause in Cause}
     stage = ["" if rank.stage is None else rank.stage for rank in report.ranks]
     rank = bubbles.rank.tolist()
+    collectives = CodedTexts(bubbles.collective, [inert(name) for name in bubbles.collectives])
     labels = operation_labels(report)
     peer = ["" if row < 0 else int(operations.rank[row]) for row in bubbles.peer_operation.tolist()]
     hosts = [
@@ -71,6 +74,7 @@ def _columns(report: Report) -> list[Sequence[object]]:
         peer,
         ["" if isinstance(index, str) else stage[index] for index in peer],
         labels.at(bubbles.peer_operation).listed(),
+        collectives.listed(),
         [call for call, _ in hosts],
         [around for _, around in hosts],
     ]

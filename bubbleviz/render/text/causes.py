@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 #: The columns of communication.
 _COMMUNICATION = (
-    "wait: a receive runs, its input is not ready on the peer; transfer: from then to its end; "
-    "exposed: transfer while the rank runs nothing, and time in which a collective and no compute "
-    "kernel runs, inside operations too (≥: of the other communication nothing tells waiting from "
-    "transfer); "
+    "wait: a receive runs, its input is not ready on the peer, or a collective, its last member "
+    "has not entered; transfer: from then to its end; exposed: transfer while the rank runs "
+    "nothing, and time in which a collective and no compute kernel runs inside operations (≥: of "
+    "the other communication nothing tells waiting from transfer); "
     "kernels: communication kernels in the window, and from the iteration's first receive on; "
     "overlap: the share of that in which compute kernels run"
 )
@@ -139,8 +139,9 @@ def communication(report: Report, iteration: Iteration) -> Iterator[RenderableTy
     if not times.communication_ns[at, ranks].any() and not times.wait_ns[at, ranks].any():
         return
     columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
-    # Without a receive whose input is known, no time is known to be waiting or transfer.
-    known = len(report.explanation.receives) > 0
+    # Without a receive whose input is known, or a collective whose members are, no time is known to
+    # be waiting or transfer.
+    known = len(report.explanation.receives) > 0 or bool(times.wait_ns.any())
     table = Table("#", "stage", *columns)
     for rank in ranks[:MOST_ROWS]:
         stage, whole = report.ranks[rank].stage, int(times.communication_ns[at, rank])

@@ -178,6 +178,7 @@ class Trace:
             CodedTexts(np.where(of_host, column, NONE), self.names).occurring()
             for column in (table.host_call_id, table.host_range_id)
         )
+        collective = CodedTexts(table.collective, bubbles.collectives)
         peer = CodedTexts(report.operations.rank, self.rank_labels).at(table.peer_operation)
         return self._track(
             "bubbles",
@@ -193,6 +194,7 @@ class Trace:
                 Argument("after", self.labels.at(table.after).occurring()),
                 Argument("peer", peer.occurring()),
                 Argument("peer_operation", self.labels.at(table.peer_operation).occurring()),
+                Argument("collective", collective.occurring()),
                 Argument("host_call", call),
                 Argument("host_range", around),
             ),

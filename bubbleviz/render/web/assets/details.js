@@ -37,12 +37,15 @@ function describeBubble(run, bubble) {
 
 // What a bubble ends with, and what that waited for.
 function waited(run, bubble) {
-  const { after, peer_operation: peer } = run.bubbleRows;
+  const { after, cause, peer_operation: peer } = run.bubbleRows;
   const lines = [];
   if (after[bubble] >= 0) lines.push(`before ${run.label(after[bubble])}`);
   if (peer[bubble] >= 0) {
+    const label = run.label(peer[bubble]), rank = run.rankLabel(run.operations.rank[peer[bubble]]);
     const ends = run.operations.start_ns[peer[bubble]] + run.operations.length_ns[peer[bubble]];
-    lines.push(`waited for ${run.label(peer[bubble])} of ${run.rankLabel(run.operations.rank[peer[bubble]])}, which ended at ${duration(ends - run.startNs)}`);
+    // At either end of an iteration nothing but a collective waits for another rank.
+    const edge = ["warmup", "drain"].includes(run.data.causes[cause[bubble]].name);
+    lines.push(edge ? `waited in a collective for ${rank}, which entered it last, after ${label}` : `waited for ${label} of ${rank}, which ended at ${duration(ends - run.startNs)}`);
   }
   return lines;
 }
