@@ -11,8 +11,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.notebook import NotebookIdleReport
-from bubbleviz.analyses.idle.report import ProvedWait, RankIdle
+from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.analyses.idle.stream_order import last_before, latest_so_far
+from bubbleviz.analyses.idle.waits import ProvedWait
 from bubbleviz.cli.app import main
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES

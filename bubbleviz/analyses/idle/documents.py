@@ -15,10 +15,10 @@ from bubbleviz.analyses.idle.report import (
     ActivityIdle,
     Breakdown,
     IdleReport,
-    ProvedWait,
     RankIdle,
     StepIdle,
 )
+from bubbleviz.analyses.idle.waits import ProvedWait
 from bubbleviz.model.texts import csv_text, inert, json_text
 
 SCHEMA = "bubbleviz.idle/1"

@@ -8,17 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.attribution import (
-    GRAIN_NS,
-    GapCalls,
-    HostRecord,
-    gap_calls_of,
-    host_record_of,
-)
 from bubbleviz.analyses.idle.devices import DeviceTime, idle_by_process
+from bubbleviz.analyses.idle.gap_calls import GRAIN_NS, GapCalls, gap_calls_of
 from bubbleviz.analyses.idle.gaps import GapLaunches, launches_of
 from bubbleviz.analyses.idle.held_work import Launched, Waiting, nothing_proved, waiting_of
 from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, host_ranges_of, main_thread
+from bubbleviz.analyses.idle.host_record import HostRecord, host_record_of
 from bubbleviz.analyses.idle.record_times import RecordTimes
 from bubbleviz.conventions.host_activities import DEVICE, KNOWN, ActivityList, ActivityLookup
 from bubbleviz.conventions.kinds import Kinds

@@ -10,8 +10,9 @@ from bubbleviz.analyses.idle.attribution import AttributedIdle
 from bubbleviz.analyses.idle.devices import DeviceTime
 from bubbleviz.analyses.idle.evidence import IdleEvidence
 from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, names_around
-from bubbleviz.analyses.idle.report import COPY, Example
+from bubbleviz.analyses.idle.report import Example
 from bubbleviz.analyses.idle.totals import step_at
+from bubbleviz.analyses.idle.waits import COPY
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.model.columns import NONE
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.attribution import GRAIN_NS
+from bubbleviz.analyses.idle.gap_calls import GRAIN_NS
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.interpret.steps import Steps
 from bubbleviz.model import intervals

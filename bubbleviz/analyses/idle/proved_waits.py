@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.analyses.idle.attribution import AttributedIdle, SynchronisedCalls
+from bubbleviz.analyses.idle.attribution import AttributedIdle
 from bubbleviz.analyses.idle.blocked_gaps import KIND_NAMES, BlockedGaps, Kind
 from bubbleviz.analyses.idle.devices import DeviceTime
 from bubbleviz.analyses.idle.held_work import HeldWork, Waiting
-from bubbleviz.analyses.idle.report import COPY, Awaited, ProvedWait, order_of
+from bubbleviz.analyses.idle.host_record import SynchronisedCalls
+from bubbleviz.analyses.idle.waits import COPY, Awaited, ProvedWait, order_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of

@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.attribution import AttributedIdle, attribute, host_of_rank
+from bubbleviz.analyses.idle.attribution import AttributedIdle, attribute
 from bubbleviz.analyses.idle.blocked_gaps import blocked_gaps_of, kinds_of
 from bubbleviz.analyses.idle.devices import DeviceTime, devices_of
 from bubbleviz.analyses.idle.evidence import IdleEvidence, IdleOptions, evidence_of, linked_profile
 from bubbleviz.analyses.idle.examples import Examples
 from bubbleviz.analyses.idle.gaps import migrations_of
 from bubbleviz.analyses.idle.host_ranges import main_thread
+from bubbleviz.analyses.idle.host_record import host_of_rank
 from bubbleviz.analyses.idle.proved_waits import RankWaits, WaitNames
-from bubbleviz.analyses.idle.report import COPY, Chunks, IdleGaps, RankIdle
+from bubbleviz.analyses.idle.report import Chunks, IdleGaps, RankIdle
 from bubbleviz.analyses.idle.stream_numbers import synchronisation_of, with_streams_of
 from bubbleviz.analyses.idle.totals import by_activity, by_step, main_activity, step_at, strip_of
+from bubbleviz.analyses.idle.waits import COPY
 from bubbleviz.conventions.host_activities import UNLINKED, UNTRACED
 from bubbleviz.errors import InputError, NothingToAnalyseError
 from bubbleviz.interpret.communication_candidates import candidates_of

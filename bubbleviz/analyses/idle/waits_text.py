@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from bubbleviz.analyses.idle.report import IdleReport, order_of
+from bubbleviz.analyses.idle.report import IdleReport
+from bubbleviz.analyses.idle.waits import order_of
 from bubbleviz.conventions.kinds import plain_name
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import milliseconds, omitted, percent, titled
