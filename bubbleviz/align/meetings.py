@@ -61,6 +61,9 @@ def met(
     table = joined.collectives
     iteration = paired(joined.operations, staging.pairing, table.rank, table.iteration)
     table = table.changed(iteration=iteration)
+    if (table.meeting != NONE).any():
+        # A table of operations tells them.
+        return table
     places = RankPlaces(staging.stage_of_rank, staging.pipeline, staging.reducing)
     clocks = Clocks(time.machine, time.comparable, time.uncertainty_ns)
     if staging.pairing.known:

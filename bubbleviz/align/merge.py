@@ -195,14 +195,20 @@ def _collectives(
     kinds: Numbering[str] = Numbering()
     groups: Numbering[Group] = Numbering()
     tables = []
+    meetings: dict[str, int] = {}
+    count = 0
     for recording, clock, base_rank, base_row in parts:
         table = recording.collectives
+        # Parts of one table number their meetings together.
+        first = meetings.setdefault(recording.source.path, count)
+        count = max(count, first + int(table.meeting.max(initial=NONE)) + 1)
         tables.append(
             table.moved(rank=base_rank, operation=base_row).changed(
                 kind=_renumbered(table.kind, kinds, table.kinds),
                 group=_renumbered(table.group, groups, table.groups),
                 start_ns=clock.of(table.start_ns),
                 end_ns=clock.of(table.end_ns),
+                meeting=np.where(table.meeting == NONE, NONE, table.meeting + first),
             )
         )
     return replace(joined(tables), kinds=kinds.values, groups=groups.values)

@@ -12,6 +12,7 @@ from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.profile import Source, ToldClock
+from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.model.values import frozen
 
 
@@ -75,6 +76,7 @@ class OperationTable:
         unattributed: when ranks computed outside operations.
         exposed: when only collectives ran on ranks.
         overheads: when the profiler held ranks up.
+        collectives: that its cells hold; none where they are rows.
     """
 
     source: Source
@@ -90,3 +92,4 @@ class OperationTable:
     unattributed: RowIntervals
     exposed: RowIntervals
     overheads: RowIntervals
+    collectives: ToldCollectives

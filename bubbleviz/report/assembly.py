@@ -74,6 +74,7 @@ def assemble(
         ),
         exposed=run.exposed,
         overheads=run.overheads,
+        collectives=run.collectives,
     )
 
 

@@ -23,6 +23,7 @@ from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.texts import inert
+from bubbleviz.report.collective_cells import collective_cells
 from bubbleviz.report.report import Report
 
 #: Whole numbers, -1 for none, or texts.
@@ -54,6 +55,10 @@ def further_columns(report: Report) -> Mapping[str, OperationColumn]:
         "unattributed": _beside(operations, report.unattributed),
         "exposed": _beside(operations, report.exposed),
         "profiler": _beside(operations, report.overheads),
+        "collectives": collective_cells(
+            report,
+            _began_last(operations, report.collectives.rank, report.collectives.start_ns),
+        ),
     }
 
 
@@ -103,21 +108,24 @@ def _waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 def _beside(operations: Operations, times: RankIntervals) -> CodedTexts:
     """Return cells with the times of ranks, in the rows of the operations that began last."""
+    row = _began_last(operations, times.rank, times.start_ns)
+    held = row != NONE
+    return _cells(len(operations), row[held], times.start_ns[held], times.end_ns[held])
+
+
+def _began_last(operations: Operations, of_rank: Ints, at_ns: Ints) -> Ints:
+    """Return the operation of a rank that began last before each time, else its first; -1 none."""
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     # Operations, then times, in order of rank and time.
-    rank = np.concatenate((operations.rank, times.rank))
-    time_ns = np.concatenate((began_ns, times.start_ns))
-    order = np.lexsort((np.arange(len(rank)), time_ns, rank))
+    rank = np.concatenate((operations.rank, of_rank))
+    order = np.lexsort((np.arange(len(rank)), np.concatenate((began_ns, at_ns)), rank))
     is_time = order >= len(operations)
     last = np.maximum.accumulate(np.where(is_time, NONE, order)) if len(order) else order
     row = np.full(len(rank), NONE, np.int64)
     row[order] = last
-    row = row[len(operations) :]
-    # What comes before a rank's first operation stands in the row of that.
-    first = np.searchsorted(operations.rank, times.rank)
-    held = first < np.searchsorted(operations.rank, times.rank, side="right")
-    row = np.maximum(row, first)[held]
-    return _cells(len(operations), row, times.start_ns[held], times.end_ns[held])
+    first = np.searchsorted(operations.rank, of_rank)
+    held = first < np.searchsorted(operations.rank, of_rank, side="right")
+    return np.where(held, np.maximum(row[len(operations) :], first), NONE)
 
 
 def _cells(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTexts:

@@ -16,6 +16,7 @@ from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -67,6 +68,7 @@ class Report:
         command: the command line; empty where there was none.
         exposed: when only collectives ran on a rank.
         overheads: when the profiler held a rank up.
+        collectives: when ranks were in which, and which are one.
     """
 
     version: str
@@ -90,6 +92,7 @@ class Report:
     command: str = ""
     exposed: RankIntervals = field(default_factory=RankIntervals.none)
     overheads: RankIntervals = field(default_factory=RankIntervals.none)
+    collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.none)
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)

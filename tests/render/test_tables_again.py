@@ -63,8 +63,23 @@ def numbers(report: Report) -> dict[str, Any]:
             for r in i.ranks
             for name, account in r.accounts.items()
         ],
+        "collectives": [
+            getattr(report.collectives, name).tolist()
+            for name in ("rank", "iteration", "start_ns", "end_ns", "operation", "order")
+        ],
+        "meetings": together(report.collectives.meeting.tolist()),
+        "slowdowns": report.slowdowns and report.slowdowns.total,
         "causes": {n: t.tolist() for n, t in report.explanation.causes.idle_ns.items()},
     }
+
+
+def together(meetings: list[int]) -> list[list[int]]:
+    """Return the rows of each meeting."""
+    rows: dict[int, list[int]] = {}
+    for row, number in enumerate(meetings):
+        if number >= 0:
+            rows.setdefault(number, []).append(row)
+    return sorted(rows.values())
 
 
 ACCOUNT = (

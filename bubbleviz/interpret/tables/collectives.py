@@ -11,6 +11,7 @@ from bubbleviz.interpret.collective_intervals import places_by_launch
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import looked_up, places_in
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import RankOperations
@@ -44,6 +45,8 @@ def collectives_of(
         order: its rows in order of (rank, host start).
         operations: these, with keys.
     """
+    if "collectives" in table.told:
+        return _as_told(table, order, operations)
     rows = np.flatnonzero((operations.phase == Phase.COLLECTIVE) & (operations.has_span == 1))
     own = operations.take(rows)
     kind, kinds = _numbered(table.kind.at(order[rows]), _kind)
@@ -67,6 +70,38 @@ def collectives_of(
         groups=tuple(Group(name=name, sole=True) for name in groups),
     )
     return collectives.take(np.lexsort((own.start_ns, own.rank)))
+
+
+def _as_told(table: OperationTable, order: Ints, operations: RankOperations) -> CollectiveIntervals:
+    """Return the collectives that cells hold, with the meetings that they tell."""
+    told = table.collectives
+    row = places_in(order)[told.row]
+    rank = operations.rank[row]
+    # Iterations go by the names that operations have.
+    number = {name: code for code, name in enumerate(table.iterations)}
+    code = np.array([*(number.get(name, NONE) for name in told.iterations), NONE], np.int64)
+    keys = table.operations.rank[order], table.operations.iteration[order]
+    iteration = looked_up(keys, operations.iteration, (rank, code[told.iteration]))
+    sizes = np.zeros(len(told.groups) + 1, np.int64)
+    sizes[told.group] = told.size
+    collectives = CollectiveIntervals(
+        rank=rank,
+        iteration=np.where(told.iteration == NONE, NONE, iteration),
+        kind=np.where(told.kind == NONE, len(told.kinds), told.kind),
+        group=told.group.copy(),
+        order=told.order.copy(),
+        sequence=told.sequence.copy(),
+        start_ns=told.start_ns.copy(),
+        end_ns=told.end_ns.copy(),
+        operation=np.where(told.owned == 1, row, NONE),
+        meeting=told.meeting.copy(),
+        kinds=(*told.kinds, ""),
+        groups=tuple(
+            Group(name=name, size=size)
+            for name, size in zip(told.groups, sizes.tolist(), strict=False)
+        ),
+    )
+    return collectives.take(np.lexsort((collectives.start_ns, collectives.rank)))
 
 
 def _kind(text: str) -> str:

@@ -18,6 +18,7 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Source
 from bubbleviz.sources.tables.cells import Cells, refused
+from bubbleviz.sources.tables.collective_cells import told_collectives
 from bubbleviz.sources.tables.interval_cells import row_intervals
 from bubbleviz.sources.tables.keys import iterations, names, paired_numbers, phases
 from bubbleviz.sources.tables.ranks import places, refuse_two_stages
@@ -56,6 +57,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
         unattributed=row_intervals(cells, "unattributed"),
         exposed=row_intervals(cells, "exposed"),
         overheads=row_intervals(cells, "profiler"),
+        collectives=told_collectives(cells),
     )
 
 

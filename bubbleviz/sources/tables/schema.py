@@ -36,13 +36,15 @@ _NUMBERS = (
 _TEXTS = ("phase", "iteration", "microbatch", "chunk", "name", "host", "clock", "kind", "group")
 #: Columns of which a cell holds any number of times, ``12..15 20..31``.
 INTERVALS = ("waits", "unattributed", "exposed", "profiler")
+#: The column whose cells hold collectives.
+COLLECTIVES = "collectives"
 _BEGINNING, _ENDING = ("start",), ("end", "duration")
 
 #: Whether the cells of each column that is read are numbers, by the column's name.
 IS_NUMBER: Mapping[str, bool] = {
     **dict.fromkeys(_NUMBERS, True),
     **{f"{what}_{unit}": True for what in (*_BEGINNING, *_ENDING) for unit in UNITS_NS},
-    **dict.fromkeys((*_TEXTS, *INTERVALS), False),
+    **dict.fromkeys((*_TEXTS, *INTERVALS, COLLECTIVES), False),
 }
 #: Columns that a message names; it counts all.
 _NAMED = 20
