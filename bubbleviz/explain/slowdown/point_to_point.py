@@ -17,7 +17,7 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import frozen
 
 #: How far the clock of sends and receives is off that of computes.
-_CLOCK_NS = 50_000
+CLOCK_NS = 50_000
 
 
 @frozen
@@ -92,9 +92,9 @@ def _matched(work: Work, place: Ints, rows: Ints, computes: Ints, *, receives: b
     first_ns = group_extents(place[computes], places, end_ns, end_ns)[0][place[rows]]
     counts = count[place[rows]] > 0
     if receives:
-        counts &= work.start_ns[rows] <= last_ns + _CLOCK_NS
+        counts &= work.start_ns[rows] <= last_ns + CLOCK_NS
     else:
-        counts &= work.end_ns[rows] >= first_ns - _CLOCK_NS
+        counts &= work.end_ns[rows] >= first_ns - CLOCK_NS
     number = numbered(place[rows], work.start_ns[rows])
     counts = _as_first(work, rows, number, place, counts)
     at = np.flatnonzero(counts)

@@ -1,7 +1,7 @@
 """Order of a run's work: what each row of it follows, as far as its times show it.
 
-Operations run in their order. A collective, or a receive, follows the operation that had ended when
-it began; where it was exposed the next operation follows it, else the optimizer does::
+Operations run in their order. A collective follows the operation that had ended when it began;
+where it was exposed the next operation follows it, else the optimizer does::
 
     compute     ├─ B6 ─┤├─ B7 ─┤                 ├ Optimizer ┤
     collective          ├─ bucket 0 ─┤├ bucket 1 ┤
@@ -10,10 +10,14 @@ it began; where it was exposed the next operation follows it, else the optimizer
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from bubbleviz.explain.slowdown.message_order import Pairs, chained, message_order
+from bubbleviz.explain.slowdown.messages import Messages
+from bubbleviz.explain.slowdown.point_to_point import CLOCK_NS, PointToPoint
 from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.run_work import Messages
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Ints
 
@@ -29,18 +33,14 @@ def run_order(work: Work, rows: Ints, messages: Messages, operations: int) -> Or
     """
     place = np.full(operations, NONE, np.int64)
     place[rows] = np.arange(len(rows))
-    seen = np.flatnonzero(messages.seen)
-    send = len(rows) + np.arange(len(seen))
-    receive = send + len(seen)
-    collective = np.arange(len(rows) + 2 * len(seen), len(work))
+    seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
     computes = np.arange(len(rows))
-    unseen = np.flatnonzero(~messages.seen)
+    collective = np.arange(len(rows) + 2 * len(seen), len(work))
     pairs = [
-        _chained(work, computes),
-        (send, place[messages.producer[seen]]),
-        (place[messages.consumer[seen]], receive),
-        (place[messages.consumer[unseen]], place[messages.producer[unseen]]),
-        _last_ended(work, computes, np.concatenate((receive, collective))),
+        chained(work, computes, work.rank_iteration[computes]),
+        (place[unseen.consumer], place[unseen.producer]),
+        *_in_time(work, message_order(work, _point_to_point(place, seen, len(rows)), computes)),
+        _last_ended(work, computes, collective),
         _last_ended(work, collective, collective),
         _followed(work, computes, collective),
     ]
@@ -48,29 +48,39 @@ def run_order(work: Work, rows: Ints, messages: Messages, operations: int) -> Or
     return Order(row, before)
 
 
-def _chained(work: Work, rows: Ints) -> tuple[Ints, Ints]:
-    """Return rows with the one before them on their rank and in their iteration."""
-    place = work.rank_iteration[rows]
-    order = np.lexsort((rows, work.start_ns[rows], place))
-    rows, place = rows[order], place[order]
-    same = place[1:] == place[:-1]
-    return rows[1:][same], rows[:-1][same]
+def _point_to_point(place: Ints, seen: Messages, rows: int) -> PointToPoint:
+    """Return the sends, then the receives of messages, which stand behind so many rows."""
+    pair = np.arange(len(seen))
+    return PointToPoint(
+        row=rows + np.arange(2 * len(seen)),
+        compute=np.concatenate((place[seen.producer], place[seen.consumer])),
+        pair=np.concatenate((pair, pair)),
+    )
 
 
-def _last_ended(work: Work, earlier: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return rows with the last of some others that had ended when they began.
+def _in_time(work: Work, pairs: list[Pairs]) -> Iterator[Pairs]:
+    """Yield pairs without those sends and receives that began before what they would follow ended.
 
-    Rows of one time stand in their order, so that none follows itself.
+    A rank can post receives ahead of the operation before.
+    """
+    for row, before in pairs:
+        late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
+        kept = ~(late & work.communicates[row])
+        yield row[kept], before[kept]
+
+
+def _last_ended(work: Work, earlier: Ints, rows: Ints) -> Pairs:
+    """Return rows with the last of some others that had ended when they began, about.
+
+    What each follows began before it, so that none follows itself.
     """
     place = work.rank_iteration
     both = np.concatenate((earlier, rows))
     begins = np.arange(len(both)) >= len(earlier)
-    time_ns = np.where(begins, work.start_ns[both], work.end_ns[both])
-    length_ns = work.end_ns[both] - work.start_ns[both]
-    # What takes no time ends when it begins: it begins first, lest it follow itself.
-    instant = length_ns == 0
-    turn = np.where(begins, 2, np.where(instant, 3, 1))
-    order = np.lexsort((both, turn, time_ns, place[both]))
+    start_ns = work.start_ns[both]
+    ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
+    turn = np.where(begins, 1, np.where(ended_ns > start_ns, 0, 2))
+    order = np.lexsort((both, turn, np.where(begins, start_ns, ended_ns), place[both]))
     at = np.arange(len(order))
     last = np.maximum.accumulate(np.where(begins[order], NONE, at)) if len(order) else at
     found = np.flatnonzero(begins[order] & (last != NONE))
@@ -79,7 +89,7 @@ def _last_ended(work: Work, earlier: Ints, rows: Ints) -> tuple[Ints, Ints]:
     return row[same], before[same]
 
 
-def _followed(work: Work, computes: Ints, collectives: Ints) -> tuple[Ints, Ints]:
+def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return what follows collectives: the next operation if they were exposed, else the optimizer.
 
     A collective is exposed if the operation before the next one had ended when it did.
@@ -88,26 +98,32 @@ def _followed(work: Work, computes: Ints, collectives: Ints) -> tuple[Ints, Ints
     next_row = _next_begun(work, computes, collectives)
     optimizer = _next_begun(work, optimizers, collectives)
     before = np.full(len(work) + 1, NONE, np.int64)
-    after, earlier = _chained(work, computes)
+    after, earlier = chained(work, computes, work.rank_iteration[computes])
     before[after] = earlier
     previous = before[next_row]
-    exposed = (previous == NONE) | (work.end_ns[previous] <= work.end_ns[collectives])
+    exposed = previous == NONE
+    exposed |= work.end_ns[previous] <= work.end_ns[collectives] + CLOCK_NS
     follower = np.where(exposed, next_row, optimizer)
     some = follower != NONE
     return follower[some], collectives[some]
 
 
 def _next_begun(work: Work, later: Ints, rows: Ints) -> Ints:
-    """Return the first of some others that began once each row had ended; -1 for none."""
+    """Return the first of some others that began once each row had ended, about; -1 for none.
+
+    It began after the row itself.
+    """
     place = work.rank_iteration
     both = np.concatenate((later, rows))
-    ended = np.arange(len(both)) >= len(later)
-    time_ns = np.where(ended, work.end_ns[both], work.start_ns[both])
-    order = np.lexsort((both, ~ended, time_ns, place[both]))
-    at = np.where(ended[order], len(order), np.arange(len(order)))
+    ends = np.arange(len(both)) >= len(later)
+    start_ns = work.start_ns[both]
+    ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
+    turn = np.where(~ends, 1, np.where(ended_ns > start_ns, 0, 2))
+    order = np.lexsort((both, turn, np.where(ends, ended_ns, start_ns), place[both]))
+    at = np.where(ends[order], len(order), np.arange(len(order)))
     following = np.minimum.accumulate(at[::-1])[::-1] if len(order) else at
     found = np.full(len(both), NONE, np.int64)
-    some = np.flatnonzero(ended[order] & (following < len(order)))
+    some = np.flatnonzero(ends[order] & (following < len(order)))
     found[order[some]] = both[order[following[some]]]
     result = found[len(later) :]
     return np.where((result != NONE) & (place[result] == place[rows]), result, NONE)

@@ -9,11 +9,11 @@ import numpy as np
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.explain.slowdown.measured import delays_of
+from bubbleviz.explain.slowdown.messages import messages_of
 from bubbleviz.explain.slowdown.replay import Order
 from bubbleviz.explain.slowdown.run_order import run_order
 from bubbleviz.explain.slowdown.run_work import (
     computing_rows,
-    messages_of,
     outside_operations,
     run_work,
 )

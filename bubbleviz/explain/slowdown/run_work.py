@@ -1,7 +1,7 @@
 """Work of a run: its operations, the messages between them, and its collectives, as one table.
 
-A message is a send from the end of its producer, or the start of the send's kernel, and a receive
-that meets it; where no receive is known, the consumer just follows its producer.
+A message that is seen is a send and a receive that meet; any other consumer just follows its
+producer.
 """
 
 from __future__ import annotations
@@ -10,18 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.arrivals import arrivals
-from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.graph import one_at_a_time
-from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.slowdown.messages import Messages
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import first_of_each, groups_of
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.values import frozen
 
 _ROLES = {
     Phase.F: Role.FORWARD,
@@ -36,83 +33,6 @@ _MESSAGES = (
     Kind("SEND_B", Role.SEND_B, "backward transfers"),
     Kind("RECV_B", Role.RECV_B, "backward transfers"),
 )
-
-
-@frozen
-class Messages(Table):
-    """What operations take from other ranks.
-
-    Attributes:
-        consumer: row of the operations.
-        producer: likewise.
-        forward: whether activations move, and no gradients.
-        receive_start_ns: start of the receive; meaningless where it is not ``seen``.
-        receive_end_ns: its end.
-        send_start_ns: start of the send, no earlier than the end of the producer.
-        send_end_ns: its end.
-        seen: whether a receive shows how long data moved.
-    """
-
-    consumer: Ints
-    producer: Ints
-    forward: Bools
-    receive_start_ns: Ints
-    receive_end_ns: Ints
-    send_start_ns: Ints
-    send_end_ns: Ints
-    seen: Bools
-
-
-def messages_of(
-    operations: Operations, dependencies: Dependencies, receives: Receives, chosen: Bools
-) -> Messages:
-    """Return what operations take from other ranks in their iteration.
-
-    Args:
-        operations: of all ranks.
-        dependencies: between these.
-        receives: of operations.
-        chosen: operations between which messages are wanted.
-    """
-    consumer, producer = dependencies.after, dependencies.before
-    wanted = dependencies.remote & chosen[consumer] & chosen[producer]
-    wanted &= operations.iteration[consumer] == operations.iteration[producer]
-    consumer, producer = consumer[wanted], producer[wanted]
-    at = np.full(len(operations), NONE, np.int64)
-    at[receives.operation] = np.arange(len(receives))
-    receive = at[consumer]
-    # An overlapped pair takes two results; its last receive is that of the later one.
-    latest = first_of_each(consumer, -operations.end_ns[producer])
-    last = np.zeros(len(consumer), bool)
-    last[latest] = True
-    # What began after its consumer brought it nothing.
-    began_ns = np.append(receives.start_ns, 0)[receive]
-    last &= began_ns <= operations.end_ns[consumer] - operations.busy_ns[consumer]
-    receive = np.where(last, receive, NONE)
-    seen = receive != NONE
-    send = arrivals(operations).send[producer]
-    sent = (send != NONE) & (operations.has_span[send] == 1)
-    produced_ns = operations.end_ns[producer]
-    end_ns = np.append(receives.end_ns, 0)[receive]
-    send_start_ns = np.where(sent, operations.start_ns[send], produced_ns)
-    return Messages(
-        consumer=consumer,
-        producer=producer,
-        forward=_forward(operations, consumer, producer),
-        receive_start_ns=np.append(receives.start_ns, 0)[receive],
-        receive_end_ns=end_ns,
-        send_start_ns=np.maximum(send_start_ns, produced_ns),
-        send_end_ns=np.maximum(np.where(sent, operations.end_ns[send], end_ns), produced_ns),
-        seen=seen,
-    )
-
-
-def _forward(operations: Operations, consumer: Ints, producer: Ints) -> Bools:
-    """Return which messages carry activations; of two overlapped pairs the stages tell."""
-    phase, stage = operations.phase, operations.virtual_stage
-    both = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
-    forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
-    return np.where(both, stage[producer] < stage[consumer], forward)
 
 
 def run_work(

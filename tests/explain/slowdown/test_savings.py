@@ -29,7 +29,7 @@ RUNS = {
     "zb-v": replace(BASE, schedule="zb-v"),
     "interleaved": replace(BASE, schedule="interleaved-1f1b", chunks=2),
     "eight stages": replace(BASE, stages=8, microbatches=16),
-    "slow transfers": replace(BASE, transfer_ns=300_000),
+    "slow transfers": replace(BASE, transfer_ns=100_000),
 }
 SLOW_STAGE = Change(Slow.STAGE, (2,))
 
