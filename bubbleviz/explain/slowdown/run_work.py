@@ -20,6 +20,8 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COMPUTE, Phase
 
+#: Clocks of ranks are not off by more.
+_CLOCK_NS = 1_000_000
 _ROLES = {
     Phase.F: Role.FORWARD,
     Phase.B: Role.BACKWARD,
@@ -144,7 +146,23 @@ def outside_operations(
     start_ns, end_ns = group_extents(pieces.of_row, len(pieces), kept.start_ns, kept.end_ns)
     order = np.argsort(pieces.first)
     whole = kept.take(pieces.first[order])
-    return whole.changed(start_ns=start_ns[order], end_ns=end_ns[order])
+    return _held_up(whole.changed(start_ns=start_ns[order], end_ns=end_ns[order]))
+
+
+def _held_up(collectives: CollectiveIntervals) -> CollectiveIntervals:
+    """Return collectives without the meetings that a member left before all had entered.
+
+    That is none, whatever a table calls it.
+    """
+    rows = np.flatnonzero(collectives.meeting != NONE)
+    meetings = groups_of(collectives.meeting[rows])
+    start_ns, end_ns = collectives.start_ns[rows], collectives.end_ns[rows]
+    entered_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
+    left_ns = group_extents(meetings.of_row, len(meetings), end_ns, end_ns)[0]
+    early = entered_ns - left_ns > _CLOCK_NS
+    meeting = collectives.meeting.copy()
+    meeting[rows[early[meetings.of_row]]] = NONE
+    return collectives.changed(meeting=meeting)
 
 
 def _kinds(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from bubbleviz.cli.app import main
 from bubbleviz.explain.slowdown.recorded import recorded_slowdowns
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+from tests.support.documented_files import GUIDES
 from tests.support.straggler_traces import KINDS, published, read_work
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "straggler"
@@ -79,3 +84,31 @@ def test_launch_delays_are_all_that_the_replay_misses(name: str) -> None:
 
     assert error.maximum_with_delays == 0
     assert 1 / (1 - error.mean) == pytest.approx(slowed, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_of_the_trace_has_the_published_slowdowns(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is made as the guide does it; what follows what is seen from its times alone."""
+    example = re.search(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
+    assert example is not None
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(DATA / f"trace-{name}.parquet", "trace.parquet")
+    exec(compile(example[1], "tables", "exec"), {})
+    assert main(["analyze", "operations.parquet", "--json", "report.json"]) == 0
+    found = json.loads(Path("report.json").read_text())["slowdown"]
+    result = published(DATA / f"result-{name}.json")
+    workers, stage = (published(DATA / f"{what}-{name}.json") for what in ("mw", "ms"))
+    close = 1e-3
+
+    assert found["total"] == pytest.approx(result["blocking_slowdown"], rel=close)
+    assert found["worker_share"] == pytest.approx(workers["Mw"], abs=close)
+    assert found["last_stage_share"] == pytest.approx(stage["Ms"], abs=close)
+    for key, of_group in (("by_stage", "stage"), ("by_replica", "dp_rank")):
+        assert found[key] == pytest.approx(result[f"blocking_decompose_by_{of_group}"], rel=close)
+    phases = {"F": "forward-compute", "BW": "backward-compute", "Optimizer": "optimizer"}
+    for phase, kind in phases.items():
+        expected = result["blocking_decompose_by_optype"][kind]
+        assert found["by_phase"][phase] == pytest.approx(expected, rel=close)
+    assert found["replay_error"]["maximum_with_delays"] == 0

@@ -8,12 +8,15 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
+from bubbleviz.explain.slowdown.run_work import outside_operations
 from bubbleviz.explain.slowdown.work import Role
+from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -125,3 +128,44 @@ def test_json_holds_all_slowdowns(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(slowdown) >= {"worker_share", "last_stage_share"}
     assert set(slowdown["by_stage"]) == {"0", "1", "2", "3"}
     assert slowdown["by_link"].keys() == {"0-1", "1-0", "1-2", "2-1", "2-3", "3-2"}
+
+
+def test_members_that_left_before_others_entered_met_nobody() -> None:
+    """Of two meetings the second one is none: rank 1 left long before rank 2 entered."""
+    times = [(0, 0, 90), (1, 50, 92), (1, 100, 110), (2, 5_000_000, 5_000_010)]
+    rank, start_ns, end_ns = np.array(times, np.int64).T.copy()
+    none = np.full(4, -1, np.int64)
+    zero = np.zeros(4, np.int64)
+    collectives = CollectiveIntervals(
+        rank=rank,
+        iteration=zero,
+        kind=zero,
+        group=none,
+        order=zero,
+        sequence=none,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        operation=none,
+        meeting=np.array([7, 7, 8, 8]),
+        kinds=("AllReduce",),
+        groups=(),
+    )
+    operations = report(EVEN).operations
+    kept = outside_operations(collectives, operations, np.ones(1, bool))
+
+    assert kept.meeting.tolist() == [7, 7, -1, -1]
+    assert kept.start_ns.tolist() == start_ns.tolist()
+
+
+def test_pieces_of_a_collective_are_one() -> None:
+    one = np.zeros(2, np.int64)
+    none = np.full(2, -1, np.int64)
+    times = np.array([[5, 9], [0, 4]], np.int64)
+    collectives = CollectiveIntervals(
+        *(one, one, one, none, one, none, times[:, 0].copy(), times[:, 1].copy(), none, one + 3),
+        kinds=("AllReduce",),
+        groups=(),
+    )
+    kept = outside_operations(collectives, report(EVEN).operations, np.ones(1, bool))
+
+    assert (kept.start_ns.tolist(), kept.end_ns.tolist()) == ([0], [9])
