@@ -99,7 +99,6 @@ def names(cells: Cells, phase: Ints) -> tuple[Ints, tuple[str, ...]]:
     column = cells.texts.get("name")
     if column is None:
         return phase.copy(), tuple(labels)
-    column = column.occurring()
     place = np.where(column.known, column.code, len(column.texts) + phase)
     return place, (*column.texts, *labels)
 
@@ -127,12 +126,15 @@ def _looked_up(
     column = cells.texts.get(name, CodedTexts(np.full(cells.rows, NONE, np.int64), ()))
     if needed and not column.known.all():
         raise refused(cells.path, int((~column.known).argmax()), f"{name} is empty; fill it")
-    column = column.occurring()
     numbers = []
     for place, text in enumerate(column.texts):
         found = number(text)
         if found is None:
-            raise refused(cells.path, int((column.code == place).argmax()), reason(text))
+            rows = column.code == place
+            # Categories need not occur.
+            if rows.any():
+                raise refused(cells.path, int(rows.argmax()), reason(text))
+            found = NONE
         numbers.append(found)
     # The last place is that of no text.
     return np.array([*numbers, NONE], np.int64)[column.code]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
@@ -23,6 +25,21 @@ from bubbleviz.sources.tables.interval_cells import row_intervals
 from bubbleviz.sources.tables.keys import iterations, names, paired_numbers, phases
 from bubbleviz.sources.tables.ranks import places, refuse_two_stages
 from bubbleviz.sources.tables.times import spans, times, whole_numbers
+
+#: What an operation is, its times apart.
+_WHAT = (
+    "rank",
+    "iteration",
+    "phase",
+    "microbatch",
+    "chunk",
+    "sequence",
+    "second_microbatch",
+    "second_chunk",
+    "occurrence",
+)
+#: A multiplier that mixes bits (that of splitmix64).
+_ODD = np.uint64(0xBF58476D1CE4E5B9)
 
 
 def operation_table(cells: Cells, source: Source) -> OperationTable:
@@ -129,6 +146,16 @@ def _launches(cells: Cells) -> OperationLaunches:
     )
 
 
+def _differ(columns: Sequence[Ints]) -> bool:
+    """Tell whether all rows surely differ, by a mixture of their columns, which one sort shows."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.view(np.uint64)) * _ODD
+        mixed ^= mixed >> np.uint64(29)
+    mixed.sort()
+    return not (mixed[1:] == mixed[:-1]).any()
+
+
 def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Bools]) -> None:
     """Refuse rows that hold one forward or backward twice.
 
@@ -140,20 +167,13 @@ def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Boo
     """
     start_ns, end_ns, spanned = span
     rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & spanned & (keys.microbatch != NONE))
-    own = keys.take(rows)
-    columns = [
-        own.rank,
-        own.iteration,
-        own.phase,
-        own.microbatch,
-        own.chunk,
-        own.sequence,
-        own.second_microbatch,
-        own.second_chunk,
-        own.occurrence,
-    ]
-    numbered = (own.occurrence != NONE) & (own.iteration != NONE)
+    columns = [getattr(keys, name)[rows] for name in _WHAT]
+    occurrence, iteration = keys.occurrence[rows], keys.iteration[rows]
+    numbered = (occurrence != NONE) & (iteration != NONE)
     columns += [np.where(numbered, NONE, time_ns[rows]) for time_ns in (start_ns, end_ns)]
+    if _differ(columns):
+        return
+    own = keys.take(rows)
     groups = groups_of(*columns)
     if len(groups) == len(rows):
         return

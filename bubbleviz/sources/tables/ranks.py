@@ -7,12 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import first_of_each, groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.sources.tables.cells import Cells, refused, shown
 from bubbleviz.sources.tables.times import whole_numbers
+
+#: Up to about so many numbers of ranks are looked up in a table.
+_FEW = 1 << 20
 
 
 def places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
@@ -24,8 +27,7 @@ def places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     number, known = whole_numbers(cells, "rank")
     if not known.all():
         raise refused(cells.path, int((~known).argmax()), "rank is empty; fill it")
-    values, place = np.unique(number, return_inverse=True)
-    place = place.reshape(-1).astype(np.int64)
+    values, place = _distinct(number)
     count = len(values)
     global_rank = _of_ranks(cells, place, count, "global_rank")
     stage = _of_ranks(cells, place, count, "stage")
@@ -55,6 +57,15 @@ def refuse_two_stages(cells: Cells, place: Ints, chunk: Ints, phase: Ints, stage
     rows = np.flatnonzero(np.isin(phase, COUNTED) & (stage != NONE))
     group = groups_of(place[rows], chunk[rows]).of_row
     _refuse_two(cells, "virtual_stage", group, rows, stage[rows], str)
+
+
+def _distinct(number: Ints) -> tuple[Ints, Ints]:
+    """Return distinct numbers from 0, ascending, and the place of each row's among them."""
+    if int(number.max(initial=0)) > len(number) + _FEW:
+        values, place = np.unique(number, return_inverse=True)
+        return values, place.reshape(-1).astype(np.int64)
+    occurs = np.bincount(number) > 0
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
 
 
 def _clock(name: str | None, uncertainty_ns: Ints | None, at: int) -> ToldClock | None:
@@ -91,9 +102,10 @@ def _texts_of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[st
     codes = column.code[rows]
     _refuse_two(cells, name, place[rows], rows, codes, lambda code: shown(column.texts[code]))
     result: list[str | None] = [None] * count
-    first = first_of_each(place[rows])
-    for row in rows[first].tolist():
-        result[int(place[row])] = column.texts[int(column.code[row])]
+    code_of = np.full(count, NONE, np.int64)
+    code_of[place[rows]] = codes
+    for at, code in enumerate(code_of.tolist()):
+        result[at] = None if code == NONE else column.texts[code]
     return result
 
 
@@ -118,8 +130,8 @@ def _refuse_two(
     if len(rows) == 0:
         return
     first = np.zeros(int(group.max()) + 1, np.int64)
-    order = first_of_each(group)
-    first[group[order]] = order
+    # The first of each group is the last to be set.
+    first[group[::-1]] = np.arange(len(group))[::-1]
     other: Bools = values != values[first[group]]
     if not other.any():
         return
