@@ -34,7 +34,7 @@ RunProfiles = Annotated[
         metavar="PROFILES...",
         help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite) or "
         "reports (.nsys-rep), PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, "
-        ".trace.json.gz).",
+        ".trace.json.gz), tables of operations (.csv, .parquet, .arrow).",
     ),
 ]
 Output = Annotated[

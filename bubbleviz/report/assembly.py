@@ -146,7 +146,9 @@ def _limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
     """Return everything that could not be measured or inferred, the most general first."""
-    limitations = [*run.limitations, *(note for r in recordings for note in r.limitations)]
+    # What is said of no file is said once.
+    of_files = dict.fromkeys(note for recording in recordings for note in recording.limitations)
+    limitations = [*run.limitations, *of_files]
     lacking: dict[str, set[int]] = {}
     for iteration in counts.iterations:
         for rank in iteration.ranks:

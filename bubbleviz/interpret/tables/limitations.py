@@ -11,11 +11,12 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.phases import COMPUTE, COUNTED
 
-#: What columns tell that few tables have, and what is unknown without them.
-_OPTIONAL = (
-    ("launched_ns", "when the host launched operations, so late launches have no cause"),
-    ("kernels", "kernels, so gaps between them inside operations are not seen"),
+#: What no table tells, and what one without launches does not tell either.
+_NO_KERNELS = (
+    "a table of operations holds none, so gaps between kernels inside operations are unknown, and "
+    "so is what hosts did instead of launching"
 )
+_NO_LAUNCHES = "; without a column launched_ns, no idle time is found to be a host's"
 
 
 def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, ...]:
@@ -26,19 +27,20 @@ def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, 
         rows: its operations, with keys.
     """
     path = table.source.path
-    return tuple(
-        Limitation(what, f"{path}: {reason}", count, kind)
-        for what, reason, count, kind in _candidates(table, rows)
-        if count
+    reason = _NO_KERNELS + ("" if "launched_ns" in table.told else _NO_LAUNCHES)
+    return (
+        # Of any number of tables once, and so without a path.
+        Limitation("kernels", reason),
+        *(
+            Limitation(what, f"{path}: {reason}", count, kind)
+            for what, reason, count, kind in _candidates(rows)
+            if count
+        ),
     )
 
 
-def _candidates(
-    table: OperationTable, rows: KeyedRows
-) -> Iterator[tuple[str, str, int, LimitationKind]]:
+def _candidates(rows: KeyedRows) -> Iterator[tuple[str, str, int, LimitationKind]]:
     operations, other = rows.operations, LimitationKind.OTHER
-    untold = [what for column, what in _OPTIONAL if column not in table.told]
-    yield "what the table does not tell", "; and ".join(untold), len(untold), other
     compute = np.isin(operations.phase, COMPUTE)
     counted = np.isin(operations.phase, COUNTED)
     yield (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
@@ -9,14 +11,14 @@ from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.tables.collectives import collectives_of
-from bubbleviz.interpret.tables.keys import in_host_order, keyed
+from bubbleviz.interpret.tables.keys import KeyedRows, in_host_order, keyed
 from bubbleviz.interpret.tables.limitations import limitations_of
 from bubbleviz.interpret.tables.work import RankTimes, busy_of, of_ranks, times_of
 from bubbleviz.model.columns import Ints, joined
 from bubbleviz.model.grouping import places_in
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
-from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.operations import BusyIntervals, HostActivities, RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.sources.tables.keys import number_of_iteration
 
@@ -39,17 +41,28 @@ def recording_of(table: OperationTable) -> Recording:
     order = in_host_order(table)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
     rows = keyed(table, order, numbers)
-    count = len(table.places)
-    waits = _reordered(table.waits, order)
-    busy = busy_of(rows.operations, waits)
-    rank = table.operations.rank
+    busy = busy_of(rows.operations, _reordered(table.waits, order))
+    busy_ns = group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
+    rows = replace(rows, operations=rows.operations.changed(busy_ns=busy_ns))
+    return _recording(table, order, rows, busy)
+
+
+def _recording(
+    table: OperationTable, order: Ints, rows: KeyedRows, busy: BusyIntervals
+) -> Recording:
+    """Return the recording of a table.
+
+    Args:
+        table: as read.
+        order: its rows in order of (rank, host start).
+        rows: these, with keys and busy times.
+        busy: when they kept their GPU busy.
+    """
+    operations, rank, count = rows.operations, table.operations.rank, len(table.places)
     unattributed = of_ranks(table.unattributed, rank, count)
     exposed = of_ranks(table.exposed, rank, count)
-    operations = rows.operations
-    busy_ns = group_sum(busy.operation, len(operations), busy.end_ns - busy.start_ns)
-    operations = operations.changed(busy_ns=busy_ns)
     times = list(times_of(table, operations, busy, unattributed, exposed))
-    spanned = operations.has_span == 1
+    start_ns, end_ns = _extent(operations)
     return Recording(
         source=table.source,
         convention=TABLE,
@@ -67,10 +80,18 @@ def recording_of(table: OperationTable) -> Recording:
         replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
         collectives=collectives_of(table, order, operations),
         coverage=_coverage(operations.kernels, times),
-        start_ns=int(operations.start_ns[spanned].min(initial=0) if spanned.any() else 0),
-        end_ns=int(operations.end_ns[spanned].max() if spanned.any() else 0),
+        start_ns=start_ns,
+        end_ns=end_ns,
         limitations=limitations_of(table, rows),
     )
+
+
+def _extent(operations: RankOperations) -> tuple[int, int]:
+    """Return the first start and the last end of operations."""
+    spanned = operations.has_span == 1
+    if not spanned.any():
+        return 0, 0
+    return int(operations.start_ns[spanned].min()), int(operations.end_ns[spanned].max())
 
 
 def _reordered(times: RowIntervals, order: Ints) -> RowIntervals:

@@ -94,22 +94,30 @@ def times_of(
         own_busy = replace(own_busy, operation=own_busy.operation - rows[rank])
         loose, given = _of_rank(unattributed, rank), _of_rank(exposed, rank)
         ran, collective = _rank_work(rank, own, own_busy, loose, given)
-        operating = busy_times(own, own_busy, COMPUTE)
+        yield _rank_times(own, ran, own_busy, loose, collective, given if told else None)
+
+
+def _rank_times(
+    operations: RankOperations,
+    ran: RankWork,
+    busy: BusyIntervals,
+    loose: intervals.Intervals,
+    collective: Bools,
+    exposed: intervals.Intervals | None,
+) -> RankTimes:
+    """Return what one rank did; ``exposed`` is None where the table does not tell it."""
+    at, operating = np.flatnonzero(collective), busy_times(operations, busy, COMPUTE)
+    if exposed is None:
         computed = intervals.union(
             np.concatenate((operating[0], loose[0])), np.concatenate((operating[1], loose[1]))
         )
-        at = np.flatnonzero(collective)
-        ran_ns = ran.work.start_ns[at], ran.work.end_ns[at]
-        alone = given if told else intervals.difference(intervals.union(*ran_ns), computed)
-        # Of a table an operation is as good as a kernel.
-        each = own.changed(kernels=own.has_span.copy())
-        active, running = active_time(each, ran, own_busy, operating, at)
-        yield RankTimes(
-            active,
-            running,
-            RankIntervals(np.full(len(alone[0]), rank), *alone),
-            _coverage(rank, ran),
-        )
+        together = intervals.union(ran.work.start_ns[at], ran.work.end_ns[at])
+        exposed = intervals.difference(together, computed)
+    # Of a table an operation is as good as a kernel.
+    each = operations.changed(kernels=operations.has_span.copy())
+    active, running = active_time(each, ran, busy, operating, at)
+    alone = RankIntervals(np.full(len(exposed[0]), ran.rank), *exposed)
+    return RankTimes(active, running, alone, _coverage(ran.rank, ran))
 
 
 def _of_rank(times: RankIntervals, rank: int) -> intervals.Intervals:
@@ -144,15 +152,8 @@ def _rank_work(
     communication[first:] = True
     collective = communication.copy()
     collective[: len(busy)] = operations.phase[busy.operation] == Phase.COLLECTIVE
-    work = DeviceWork(
-        start_ns,
-        end_ns,
-        np.full(len(start_ns), rank, np.int32),
-        owner.copy(),
-        ~communication,
-        communication,
-        np.zeros(len(start_ns), bool),
-    )
+    of_rank, never = np.full(len(start_ns), rank, np.int32), np.zeros(len(start_ns), bool)
+    work = DeviceWork(start_ns, end_ns, of_rank, owner.copy(), ~communication, communication, never)
     none = np.empty(0, np.int64)
     rows = np.arange(len(start_ns))
     return RankWork(

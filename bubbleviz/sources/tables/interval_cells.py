@@ -45,8 +45,3 @@ def row_intervals(cells: Cells, name: str) -> RowIntervals:
     at = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
     at += np.repeat(first[code] if len(code) else code, length)
     return RowIntervals(np.repeat(row, length), ends[at, 0].copy(), ends[at, 1].copy())
-
-
-def interval_cell(start_ns: list[int], end_ns: list[int]) -> str:
-    """Return times as such a cell."""
-    return " ".join(f"{low}..{high}" for low, high in zip(start_ns, end_ns, strict=True))
