@@ -19,8 +19,8 @@ from bubbleviz.model.texts import nearest, one_line
 
 #: Of every command: the tables that it prints, in their order.
 OF_ANALYZE = (
-    *("ratios", "ranks", "causes", "communication", "operations", "slowdown"),
-    *("clocks", "coverage"),
+    *("ratios", "ranks", "causes", "communication", "operations", "advice"),
+    *("slowdown", "clocks", "coverage"),
 )
 ALL = "all"
 _OPTIONS = frozenset({"-v", "--details"})

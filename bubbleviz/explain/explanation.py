@@ -29,6 +29,7 @@ from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
+    from bubbleviz.explain.diagnosis.findings import Diagnosis
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 
 #: Iterations with more operations than this are not replayed: it takes seconds.
@@ -70,6 +71,14 @@ class Explanation:
         It is worked out when it is first asked for, which takes seconds for a million operations.
         """
         return None if self.slowdown_source is None else self.slowdown_source.slowdowns
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """What makes the averaged iterations long; None where that is unknown.
+
+        It is worked out when it is first asked for.
+        """
+        return None if self.slowdown_source is None else self.slowdown_source.diagnosis
 
 
 def explain(run: Run, counts: Counts) -> Explanation:
@@ -123,6 +132,8 @@ def explain(run: Run, counts: Counts) -> Explanation:
             receives,
             run.collectives,
             averaged,
+            bubbles,
+            run.iteration_names,
             _no_replay_reason(run, dependencies, shown),
         ),
     )

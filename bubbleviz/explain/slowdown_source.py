@@ -5,14 +5,20 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import Bools
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
+    from bubbleviz.explain.diagnosis.findings import Diagnosis
     from bubbleviz.explain.slowdown.replay import Order
     from bubbleviz.explain.slowdown.scenarios import Scenarios
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
@@ -30,6 +36,8 @@ class SlowdownSource:
         receives: of these.
         collectives: of all ranks.
         averaged: of each iteration, whether it is replayed.
+        bubbles: idle intervals with their causes: how late hosts launched.
+        iteration_names: by index.
         reason: why nothing is; empty where it is.
     """
 
@@ -39,6 +47,8 @@ class SlowdownSource:
     receives: Receives
     collectives: CollectiveIntervals
     averaged: Bools
+    bubbles: Bubbles
+    iteration_names: tuple[str, ...]
     reason: str = ""
 
     @cached_property
@@ -49,6 +59,36 @@ class SlowdownSource:
         if self.scenarios is None:
             return None
         return slowdowns_of(self.scenarios, self._work[1])
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """What makes iterations long; None where that is unknown."""
+        from bubbleviz.explain.diagnosis.findings import diagnose
+
+        if self.scenarios is None:
+            return None
+        hosts = sorted({rank.host for rank in self.ranks})
+        return diagnose(
+            self.scenarios.work,
+            self.scenarios.replay,
+            self.scenarios.early_ns,
+            host_of_rank=np.array([hosts.index(rank.host) for rank in self.ranks], np.int64),
+            late_ns=self._delayed_ns(Cause.HOST),
+            profiler_ns=self._delayed_ns(Cause.PROFILER),
+        )
+
+    def _delayed_ns(self, cause: Cause) -> Ints:
+        """Return how late each row of the work started for one cause, its input being there."""
+        from bubbleviz.explain.slowdown.run_work import computing_rows
+
+        bubbles = self.bubbles.take((self.bubbles.cause == cause) & (self.bubbles.after >= 0))
+        of_operation = group_sum(
+            bubbles.after, len(self.operations), bubbles.end_ns - bubbles.start_ns
+        )
+        rows = computing_rows(self.operations, self.averaged)
+        late_ns = np.zeros(len(self._work[0]), np.int64)
+        late_ns[: len(rows)] = of_operation[rows]
+        return late_ns
 
     @cached_property
     def scenarios(self) -> Scenarios | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, percent
 from bubbleviz.model.values import frozen
+from bubbleviz.report.advice_list import BOUND, advice_of
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import (
@@ -277,7 +278,7 @@ def first_thing(report: Report) -> str | None:
     missing = _missing_ranks(report)
     if missing is not None:
         return f"{missing}. {heavier}" if heavier else missing
-    change = None if replays is None else _best_change(report, replays)
+    change = None if replays is None else _first_advice(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier
     return change if change or replays is None else _schedule_bound(report, replays)
@@ -369,6 +370,16 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     )
 
 
+def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
+    """Return what saves most over the averaged iterations; None where nothing saves enough."""
+    if report.no_pipeline is not None or report.explanation.diagnosis is None:
+        return _best_change(report, replays)
+    listed = advice_of(report, _worth(report, replays["measured"]))
+    if not listed:
+        return None
+    return listed[0].text
+
+
 def _worth(report: Report, measured: WhatIf) -> float:
     """Return the share of an iteration that a change is to save, for a sentence on it.
 
@@ -383,7 +394,10 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
     incomplete = RANKS_MISSING in report.restrictions
     measured, no_delay = replays["measured"], replays["no-delay"]
-    if 1 - no_delay.makespan_ns / measured.makespan_ns >= _worth(report, measured):
+    least = _worth(report, measured)
+    if report.explanation.diagnosis is not None:
+        least = max(least, BOUND)
+    if 1 - no_delay.makespan_ns / measured.makespan_ns >= least:
         measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
         return (
             f"No single delay stands out; without any delay the {measure} would be "
@@ -438,17 +452,24 @@ def _action(report: Report, change: WhatIf) -> str:
     if change.name in _ADVICE:
         return _ADVICE[change.name]
     if change.name == "no-host":
-        return f"Launch earlier{_latest_host(report)}"
+        return f"Launch earlier{latest_host(report)}"
     if change.name == "balanced":
         return f"Balance the stages{_slowest(report)}"
     worst = report.explanation.phase_times.stragglers[:1]
     return "Find out why single operations are slow" + "".join(_straggler(report, s) for s in worst)
 
 
-def _latest_host(report: Report) -> str:
-    """Return which rank's host is late the longest, and where its thread is then."""
+def latest_host(report: Report, ranks: Sequence[int] | None = None) -> str:
+    """Return which rank's host is late the longest, and where its thread is then.
+
+    Args:
+        report: of the run.
+        ranks: among which it is looked for; None for all.
+    """
     bubbles = report.bubbles
     late = np.flatnonzero(bubbles.cause == Cause.HOST)
+    if ranks is not None:
+        late = late[np.isin(bubbles.rank[late], ranks)]
     if len(late) == 0:
         return ""
     length_ns = (bubbles.end_ns - bubbles.start_ns)[late]
@@ -457,7 +478,8 @@ def _latest_host(report: Report) -> str:
     rank = int(total_ns.argmax())
     rows = late[bubbles.rank[late] == rank]
     longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
-    return f" on {rank_label(report, rank)}{_host_state(report, longest)}"
+    others = "" if ranks is None or len(ranks) < 2 else f" and {len(ranks) - 1} more"
+    return f" on {rank_label(report, rank)}{others}{_host_state(report, longest)}"
 
 
 def _slowest(report: Report) -> str:

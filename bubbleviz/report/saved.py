@@ -173,6 +173,7 @@ _SHOWN = (
     "coverage",
     "limitations",
     "methods",
+    "what_to_do_first",
     "advice",
     "typical_iteration",
 )
@@ -271,7 +272,9 @@ class _RatiosDocument(_Header):
     ranks: list[_Entry]
     iterations: list[_IterationFlags]
     summary: _Summary
-    advice: str | None = None
+    what_to_do_first: str | None = None
+    #: Before there was a list of advice, this was what to do first.
+    advice: str | list[_Entry] | None = None
     schedule: _Schedule | None = None
     restriction: str | None = None
     restrictions: list[_Restriction] | None = None
@@ -474,5 +477,6 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         restrictions=_restrictions(document),
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
         first_cause=first_cause([(part.name, part.share) for part in summary.bubble_parts]),
-        advice=document.advice,
+        advice=document.what_to_do_first
+        or (document.advice if isinstance(document.advice, str) else None),
     )

@@ -27,6 +27,23 @@ class Planting:
         jitter: each duration is scaled by a number in [1 - jitter, 1 + jitter].
         slow_stage: device whose operations all take ``slow_factor`` longer; -1 for none.
         slow_factor: see there.
+        slow_rank: device, counted over all pipelines, whose operations take ``slow_rank_factor``
+            longer; -1 for none.
+        slow_rank_factor: see there.
+        slow_microbatch: microbatch that takes ``slow_microbatch_factor`` longer on every stage,
+            in every iteration; -1 for none.
+        slow_microbatch_factor: see there.
+        slow_iteration: iteration in which all operations take ``slow_iteration_factor`` longer;
+            -1 for none.
+        slow_iteration_factor: see there.
+        pause_device: device, counted over all pipelines, of which one F of every ``pause_every``-
+           th iteration takes ``pause_ns`` longer; -1 for none.
+        pause_every: see there.
+        pause_ns: see there.
+        slow_link: stage whose transfers from and to the next one take ``slow_link_factor`` longer;
+            -1 for none.
+        slow_link_factor: see there.
+        drift: device-independent growth of all operations from the first iteration to the last.
         late_stage: device whose host launches every F ``late_ns`` late; -1 for none.
         late_ns: see there.
         barrier: a gradient-norm all-reduce holds every optimizer until all devices are done.
@@ -96,6 +113,18 @@ class Planting:
     jitter: float = 0.0
     slow_stage: int = -1
     slow_factor: float = 2.0
+    slow_rank: int = -1
+    slow_rank_factor: float = 1.5
+    slow_microbatch: int = -1
+    slow_microbatch_factor: float = 1.5
+    slow_iteration: int = -1
+    slow_iteration_factor: float = 1.5
+    pause_device: int = -1
+    pause_every: int = 3
+    pause_ns: int = 5_000_000
+    slow_link: int = -1
+    slow_link_factor: float = 5.0
+    drift: float = 0.0
     late_stage: int = -1
     late_ns: int = 0
     barrier: bool = False

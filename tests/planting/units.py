@@ -129,9 +129,31 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
         slow = device % planting.stages == planting.slow_stage
         if slow or device // planting.stages == planting.slow_pipeline:
             scale *= planting.slow_factor
-        return length if scale == 1.0 else round(length * scale)
+        scale *= _planted_slowness(planting, plan, task)
+        return (length if scale == 1.0 else round(length * scale)) + _pause(planting, plan, task)
 
     return duration
+
+
+def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
+    """Return how many times as long a task takes, for its rank, microbatch and iteration."""
+    op = task.operation
+    scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
+    if plan.device_of(op.virtual_stage) == planting.slow_rank:
+        scale *= planting.slow_rank_factor
+    if op.microbatch == planting.slow_microbatch and op.phase is not Phase.OPTIMIZER:
+        scale *= planting.slow_microbatch_factor
+    if task.iteration == planting.slow_iteration:
+        scale *= planting.slow_iteration_factor
+    return scale
+
+
+def _pause(planting: Planting, plan: Plan, task: Task) -> int:
+    """Return how much longer a task takes since its rank pauses, in its second forward."""
+    op = task.operation
+    pauses = plan.device_of(op.virtual_stage) == planting.pause_device
+    pauses = pauses and op.phase is Phase.F and op.microbatch == 1
+    return planting.pause_ns if pauses and task.iteration % planting.pause_every == 0 else 0
 
 
 def _stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
@@ -148,6 +170,9 @@ def _transfers(planting: Planting, plan: Plan) -> Duration:
     def transfer(task: Task) -> int:
         op = task.operation
         length = planting.transfer_ns if op.phase is Phase.F else back
+        start = _stage(planting, plan, op.virtual_stage) - (1 if op.phase is Phase.F else 0)
+        if planting.slow_link >= 0 and start == planting.slow_link:
+            length = round(length * planting.slow_link_factor)
         more = noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]
         return length + round(length * float(more))
 

@@ -20,4 +20,4 @@ def test_nothing_is_advised_from_an_empty_average(
     shown = " ".join(capsys.readouterr().out.split())
     assert "What to do first: nothing can be advised, since no iteration is averaged" in shown
     assert "any kernel ran for" not in shown
-    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["advice"] is None
+    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None

@@ -79,7 +79,8 @@ class Replay:
 
         Args:
             own_ns: duration of each row, of communication its transfer; shape (rows, scenarios).
-            delay_ns: how long each starts after all that it follows has ended; shape (rows,).
+            delay_ns: how long each starts after all that it follows has ended; shape (rows,), or
+                (rows, scenarios).
 
         Returns:
             In the order of levels, shape (rows, scenarios); two more rows are meaningless.
@@ -88,7 +89,7 @@ class Replay:
         ends = np.empty((count + 2, own_ns.shape[1]), np.int64)
         ends[count], ends[count + 1] = 0, NEVER
         own = own_ns[self.rows]
-        delay = None if delay_ns is None else delay_ns[self.rows, None]
+        delay = None if delay_ns is None else delay_ns[self.rows].reshape(count, -1)
         for level in self.levels:
             starts = ends[level.before[0]]
             for before in level.before[1:]:

@@ -53,6 +53,7 @@ def document(report: Report) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema."""
     from bubbleviz.model.restrictions import written
     from bubbleviz.report.advice import first_thing
+    from bubbleviz.report.advice_list import advice_of
     from bubbleviz.report.bubble_parts import bubble_parts
     from bubbleviz.report.kernel_time import kernel_time_of
     from bubbleviz.report.methods import methods
@@ -82,7 +83,8 @@ def document(report: Report) -> dict[str, Any]:
             }
             for rank in report.ranks
         ],
-        "advice": first_thing(report),
+        "what_to_do_first": first_thing(report),
+        "advice": [asdict(advice) for advice in advice_of(report)],
         **written(report.restrictions),
         "typical_iteration": None if typical is None else typical.index,
         "iterations": [_iteration(report, iteration) for iteration in report.iterations],

@@ -198,7 +198,7 @@ def _limitations(report: Report, display: Display) -> Iterator[Line]:
 
 def _more(display: Display) -> list[Line]:
     words = (
-        "-v (all tables), or -v ratios, ranks, causes, communication, operations, slowdown, "
-        "clocks, coverage"
+        "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
+        "slowdown, clocks, coverage"
     )
     return paragraph(f"{words}; -o bubbles.svg draws it", display, lead="More:", style="dim")

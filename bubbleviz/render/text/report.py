@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
+from bubbleviz.render.text.advice_table import advice_table
 from bubbleviz.render.text.causes import by_rank, causes, communication, idle_of_ranks, longest
 from bubbleviz.render.text.console import WIDTH
 from bubbleviz.render.text.headline import advice, headline
@@ -43,6 +44,7 @@ def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Rendera
     yield from critical_path(report)
     yield from what_if(report)
     yield from alternatives(report)
+    yield from advice_table(report)
     yield from slowdowns(report)
     yield from not_averaged(report)
     yield from clocks(report)
@@ -107,6 +109,10 @@ def _listed_operations(report: Report, _view: View, _width: int) -> Iterator[Ren
     yield from alternatives(report)
 
 
+def _listed_advice(report: Report, _view: View, _width: int) -> Iterator[RenderableType]:
+    yield from advice_table(report)
+
+
 def _listed_slowdowns(report: Report, _view: View, _width: int) -> Iterator[RenderableType]:
     yield from slowdowns(report)
 
@@ -127,6 +133,7 @@ _TABLES: Mapping[str, Callable[[Report, View, int], Iterator[RenderableType]]] =
     "causes": _listed_causes,
     "communication": _listed_communication,
     "operations": _listed_operations,
+    "advice": _listed_advice,
     "slowdown": _listed_slowdowns,
     "clocks": _listed_clocks,
     "coverage": _listed_coverage,

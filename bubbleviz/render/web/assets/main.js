@@ -19,7 +19,7 @@ function showHead(run) {
   byId("about").textContent =
     `${counted(report.ranks.length, "rank")} on ${counted(hosts, "host")}, ${report.summary.iterations} of ${counted(report.iterations.length, "iteration")} averaged${schedule}. ` +
     `${report.headline} is quoted: ${clean(report.headline_reason, 400).replace(/\.$/, "")}.`;
-  byId("advice").textContent = report.advice ? clean(report.advice, 800) : "Nothing to advise.";
+  byId("advice").textContent = report.what_to_do_first ? clean(report.what_to_do_first, 800) : "Nothing to advise.";
   const [title, date] = titleOf(report);
   byId("run-title").textContent = title;
   byId("run-date").textContent = date;

@@ -1,0 +1,72 @@
+"""Faults: what made work take longer than its like, and what it would take without."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
+
+Floats = npt.NDArray[np.float64]
+
+
+class FaultKind(Enum):
+    """The shapes of slowness."""
+
+    RANK = "rank"
+    HOST = "host"
+    STAGE = "stage"
+    MICROBATCH = "microbatch"
+    ITERATION = "iteration"
+    LINK = "link"
+    LAUNCH = "launch"
+    COLLECTIVE = "collective"
+    DRIFT = "drift"
+
+
+@frozen
+class Fault:
+    """One reason why work took longer than its like.
+
+    Attributes:
+        kind: its shape.
+        name: stable and unique in a run, for example ``rank-3``.
+        ranks: that it slows; empty where it is bound to none.
+        stage: that it slows; None for none.
+        link: stages that data moved between; None for none.
+        microbatches: that are slow, as pairs of iteration and microbatch; empty for none.
+        iterations: in which it shows; empty for all.
+        phases: that it slows, and how many times as long as their norm each takes.
+        what: the kind of collective, or of work; empty where the kind of the fault tells.
+        rows: of the work table that it slows.
+        scale: what each would take without it, as a share of what it took; shape of ``rows``.
+        delayed: rows that start late for it.
+        late_ns: how much later; shape of ``delayed``.
+        bound: whether nothing is slow against its like: without the fault work takes no time at
+            all, which is more than can be had.
+    """
+
+    kind: FaultKind
+    name: str
+    ranks: tuple[int, ...]
+    stage: int | None
+    link: tuple[int, int] | None
+    microbatches: tuple[tuple[int, int], ...]
+    iterations: tuple[int, ...]
+    phases: tuple[tuple[str, float], ...]
+    what: str
+    rows: Ints
+    scale: Floats
+    delayed: Ints
+    late_ns: Ints
+    bound: bool = False
+
+    @property
+    def family(self) -> str:
+        """What it shares with faults of which it is a part, or which are parts of it."""
+        if self.kind is FaultKind.LAUNCH:
+            return self.what or "launches"
+        return "pauses" if self.kind is FaultKind.ITERATION and self.what else self.name

@@ -1,0 +1,193 @@
+"""Findings: faults by what iterations save without them, as a replay of all of them proves.
+
+Faults are not added up: without one of two ranks that are equally slow an iteration is as long as
+with it. So each is removed alone, and pairs are where they save clearly more than their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.effects import effects_of
+from bubbleviz.explain.diagnosis.evidence import Evidence
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.shapes import (
+    collective,
+    drift,
+    iteration,
+    launch,
+    link,
+    microbatch,
+    rank,
+    stage,
+)
+from bubbleviz.explain.slowdown.replay import Replay
+from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.values import frozen
+
+#: A saving of less than this share of an iteration is none.
+_LEAST = 0.001
+#: Pairs of so many faults are tried; one counts that saves this many times what its parts do
+#: together, and this much more of an iteration than the better part.
+_PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.25, 0.02
+#: Times that are replayed at once, over all scenarios: 64 MB of them.
+_AT_ONCE = 1 << 23
+
+
+@frozen
+class Finding:
+    """Faults, and what iterations save without them.
+
+    Attributes:
+        faults: one, or several that save more together than apart.
+        saving_ns: mean over the iterations.
+        saving_ratio: the same as a share of their mean length.
+        deviation_ns: standard deviation of the saving over the iterations.
+        saved_iterations: number of iterations that save anything to speak of.
+    """
+
+    faults: tuple[Fault, ...]
+    saving_ns: float
+    saving_ratio: float
+    deviation_ns: float
+    saved_iterations: int
+
+
+@frozen
+class Diagnosis:
+    """Why iterations are long.
+
+    Attributes:
+        findings: those that save anything, the largest saving first.
+        iterations: how many were replayed.
+        length_ns: their mean length.
+    """
+
+    findings: tuple[Finding, ...]
+    iterations: int
+    length_ns: float
+
+
+def diagnose(
+    work: Work,
+    replay: Replay,
+    delay_ns: Ints,
+    *,
+    host_of_rank: Ints | None = None,
+    late_ns: Ints | None = None,
+    profiler_ns: Ints | None = None,
+) -> Diagnosis:
+    """Return what makes iterations long.
+
+    Args:
+        work: of all ranks, in the iterations that count.
+        replay: of it.
+        delay_ns: how much each row starts after all that it follows, whatever else changes.
+        host_of_rank: number of the host of each rank; None where hosts are unknown.
+        late_ns: how late each row started since its host had not launched it; None for unknown.
+        profiler_ns: likewise since the profiler held its process up.
+    """
+    if not len(replay.iterations):
+        return Diagnosis((), 0, 0.0)
+    none, never = np.zeros(0, np.int64), np.zeros(len(work), np.int64)
+    seen = Evidence(
+        work,
+        work.own_ns,
+        effects_of(work),
+        none if host_of_rank is None else host_of_rank,
+        never if late_ns is None else late_ns,
+        never if profiler_ns is None else profiler_ns,
+    )
+    trial = _Trial(replay, seen.own_ns, delay_ns + seen.late_ns + seen.profiler_ns)
+    base_ns = trial.lengths_ns([()])[0]
+    faults = _faults(seen)
+    alone = trial.findings(base_ns, [(fault,) for fault in faults])
+    ranked = sorted(alone, key=lambda f: -f.saving_ns)
+    tried = [f.faults[0] for f in ranked[:_PAIRED]]
+    pairs = [pair for pair in combinations(tried, 2) if not _overlap(*pair)]
+    saved = {f.faults[0].name: f.saving_ns for f in alone}
+    together = [
+        finding
+        for finding in trial.findings(base_ns, pairs)
+        if _counts(finding, [saved[f.name] for f in finding.faults], float(base_ns.mean()))
+    ]
+    findings = [f for f in (*together, *ranked) if f.saving_ratio >= _LEAST]
+    findings.sort(key=lambda f: -f.saving_ns)
+    return Diagnosis(tuple(findings), len(base_ns), float(base_ns.mean()))
+
+
+def _faults(seen: Evidence) -> list[Fault]:
+    shapes = (rank, stage, microbatch, iteration, drift, link, collective, launch)
+    return [fault for shape in shapes for fault in shape.faults(seen)]
+
+
+def _overlap(first: Fault, second: Fault) -> bool:
+    """Return whether one of two faults is part of the other."""
+    return first.kind is second.kind and first.kind in (
+        FaultKind.LINK,
+        FaultKind.ITERATION,
+        FaultKind.LAUNCH,
+    )
+
+
+def _counts(together: Finding, parts: Sequence[float], length_ns: float) -> bool:
+    """Return whether faults together save clearly more than apart."""
+    more_ns = together.saving_ns - max(parts)
+    return together.saving_ns > _MORE_THAN_PARTS * sum(parts) and more_ns > _MORE * length_ns
+
+
+@frozen(eq=False, shown=False)
+class _Trial:
+    """Iterations that are replayed without some faults."""
+
+    replay: Replay
+    own_ns: Ints
+    delay_ns: Ints
+
+    def lengths_ns(self, scenarios: Sequence[Sequence[Fault]]) -> Ints:
+        """Return how long iterations take without the faults of each scenario.
+
+        Returns:
+            Shape (scenarios, iterations).
+        """
+        step = max(1, _AT_ONCE // (len(self.own_ns) + 1))
+        parts = [
+            self._replayed(scenarios[low : low + step]) for low in range(0, len(scenarios), step)
+        ]
+        return (
+            np.concatenate(parts) if parts else np.zeros((0, len(self.replay.iterations)), np.int64)
+        )
+
+    def _replayed(self, scenarios: Sequence[Sequence[Fault]]) -> Ints:
+        own_ns = np.repeat(self.own_ns[:, None], len(scenarios), axis=1)
+        delay_ns = np.repeat(self.delay_ns[:, None], len(scenarios), axis=1)
+        for number, faults in enumerate(scenarios):
+            for fault in faults:
+                own_ns[fault.rows, number] = np.rint(own_ns[fault.rows, number] * fault.scale)
+                delay_ns[fault.delayed, number] -= fault.late_ns
+        return self.replay.lengths_ns(own_ns, delay_ns).T
+
+    def findings(self, base_ns: Ints, scenarios: Iterable[Sequence[Fault]]) -> list[Finding]:
+        """Return what each scenario saves."""
+        listed = [tuple(faults) for faults in scenarios]
+        lengths = self.lengths_ns(listed)
+        return [
+            _finding(faults, base_ns, base_ns - row)
+            for faults, row in zip(listed, lengths, strict=True)
+        ]
+
+
+def _finding(faults: tuple[Fault, ...], base_ns: Ints, saved_ns: Ints) -> Finding:
+    mean_ns: float = float(saved_ns.mean())
+    spread = saved_ns - mean_ns
+    return Finding(
+        faults,
+        mean_ns,
+        mean_ns / max(float(base_ns.mean()), 1.0),
+        float(np.sqrt((spread * spread).sum() / max(len(saved_ns) - 1, 1))),
+        int((saved_ns > _LEAST * base_ns).sum()),
+    )

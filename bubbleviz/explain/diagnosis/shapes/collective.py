@@ -1,0 +1,28 @@
+"""Collectives: how long data moves in them, once their last member has entered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.slowdown.work import Role
+from bubbleviz.model.grouping import rows_by_value
+
+
+def faults(seen: Evidence) -> Iterator[Fault]:
+    """Yield each kind of collective."""
+    work = seen.work
+    rows = np.flatnonzero((work.role >= Role.PARAMETERS) & (seen.own_ns > 0))
+    for kind, at in rows_by_value(work.kind[rows]):
+        name = work.kinds[kind].name
+        yield slow(
+            FaultKind.COLLECTIVE,
+            f"collective-{name}",
+            rows[at],
+            np.zeros(len(at)),
+            what=name,
+            bound=True,
+        )

@@ -1,0 +1,80 @@
+"""Iterations: all ranks are slow in some, or one rank pauses in some operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.medians import median_of
+from bubbleviz.model.columns import Bools
+from bubbleviz.model.grouping import distinct
+
+#: A compute that takes this many times as long as its like paused.
+_PAUSED = 1.5
+#: A rank that is slow in more than this share of its iterations does not pause: it is slow.
+_FEW = 0.5
+#: So many ranks that pause are faults of their own.
+_MOST = 4
+
+
+def faults(seen: Evidence) -> Iterator[Fault]:
+    """Yield iterations that are slow on all ranks, then ranks that pause, then all pauses."""
+    yield from _on_all_ranks(seen)
+    yield from _pauses(seen)
+
+
+def _on_all_ranks(seen: Evidence) -> Iterator[Fault]:
+    effects, work = seen.effects, seen.work
+    groups, effect = effects.iterations, effects.iteration_effect / effects.trend
+    size = np.bincount(groups.of_row, minlength=len(groups))
+    out = effects.stands_out(effect, size, against=0.0)
+    if not out.any():
+        return
+    at = np.flatnonzero(out[groups.of_row])
+    yield slow(
+        FaultKind.ITERATION,
+        "iterations",
+        effects.rows[at],
+        1 / effect[groups.of_row[at]],
+        iterations=work.iteration[effects.rows[groups.first[out]]].tolist(),
+        phases=(("", median_of(effect[out])),),
+    )
+
+
+def _pauses(seen: Evidence) -> Iterator[Fault]:
+    effects, work = seen.effects, seen.work
+    size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
+    slow_pace = effects.stands_out(effects.pace, size, against=0.0)
+    paused = (effects.rest > _PAUSED) & (np.log(effects.rest) > 6 * effects.noise)
+    factor = np.where(paused, effects.rest, 1.0)
+    factor *= np.where(slow_pace, effects.pace, 1.0)[effects.paces.of_row]
+    lost_ns = effects.time_ns * (1 - 1 / factor)
+    rank = work.rank[effects.rows]
+    lost = np.bincount(rank, lost_ns)
+    ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
+    for one in ranks[:_MOST]:
+        yield _pause(seen, factor > 1, factor, [one], rank == one)
+    if len(ranks) > 1:
+        yield _pause(seen, factor > 1, factor, sorted(ranks), np.ones(len(rank), bool))
+
+
+def _pause(
+    seen: Evidence, slowed: Bools, factor: np.ndarray[tuple[int], np.dtype[np.float64]],
+    ranks: list[int], of_ranks: Bools,
+) -> Fault:  # fmt: skip
+    effects, work = seen.effects, seen.work
+    at = np.flatnonzero(slowed & of_ranks)
+    rows = effects.rows[at]
+    return slow(
+        FaultKind.ITERATION,
+        f"pauses-{ranks[0]}" if len(ranks) == 1 else "pauses",
+        rows,
+        1 / factor[at],
+        ranks=ranks,
+        iterations=distinct(work.iteration[rows]).tolist(),
+        phases=(("", median_of(factor[at])),),
+        what="pause",
+    )

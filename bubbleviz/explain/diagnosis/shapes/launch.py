@@ -1,0 +1,48 @@
+"""Launches: the host launches operations late, though their inputs are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.evidence import Evidence
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import distinct
+
+#: So many ranks that launch late are faults of their own.
+_MOST = 4
+
+
+def faults(seen: Evidence) -> Iterator[Fault]:
+    """Yield the ranks whose hosts launch late, then all of them, then the profiler's part."""
+    rows = np.flatnonzero(seen.late_ns > 0)
+    rank = seen.work.rank[rows]
+    lost = np.bincount(rank, seen.late_ns[rows])
+    ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
+    for one in ranks[:_MOST]:
+        yield _fault(seen, f"launch-{one}", rows[rank == one], seen.late_ns)
+    if len(ranks) > 1:
+        yield _fault(seen, "launches", rows, seen.late_ns)
+    held = np.flatnonzero(seen.profiler_ns > 0)
+    if len(held):
+        yield _fault(seen, "profiler", held, seen.profiler_ns, "profiler")
+
+
+def _fault(seen: Evidence, name: str, rows: Ints, late_ns: Ints, what: str = "") -> Fault:
+    return Fault(
+        kind=FaultKind.LAUNCH,
+        name=name,
+        ranks=tuple(distinct(seen.work.rank[rows]).tolist()),
+        stage=None,
+        link=None,
+        microbatches=(),
+        iterations=tuple(distinct(seen.work.iteration[rows]).tolist()),
+        phases=(),
+        what=what,
+        rows=np.zeros(0, np.int64),
+        scale=np.zeros(0),
+        delayed=rows,
+        late_ns=late_ns[rows],
+    )

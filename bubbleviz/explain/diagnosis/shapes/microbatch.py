@@ -1,0 +1,49 @@
+"""Microbatches: one takes longer on every stage, since its sequences are longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.medians import median_of, quantile_of
+
+#: Where more than this share of the microbatches stand out, their lengths vary as a whole.
+_MANY = 0.2
+
+
+def faults(seen: Evidence) -> Iterator[Fault]:
+    """Yield the microbatches that are slow on every stage, or all of them where they vary."""
+    effects, work = seen.effects, seen.work
+    groups, effect = effects.microbatches, effects.microbatch_effect
+    size = np.bincount(groups.of_row, minlength=len(groups))
+    out = effects.stands_out(effect, size, against=0.0)
+    if not out.any():
+        return
+    first = effects.rows[groups.first]
+    slow_ones = np.flatnonzero(out)
+    pairs = zip(
+        work.iteration[first[slow_ones]].tolist(),
+        work.microbatch[first[slow_ones]].tolist(),
+        strict=True,
+    )
+    if out.mean() > _MANY:
+        at = np.flatnonzero(work.microbatch[effects.rows] >= 0)
+        of_row = effect[groups.of_row[at]]
+        scale = of_row.mean() / of_row
+        what, worst = "lengths", quantile_of(effect, 0.95) / quantile_of(effect, 0.05)
+    else:
+        at = np.flatnonzero(out[groups.of_row])
+        scale = 1 / effect[groups.of_row[at]]
+        what, worst = "", median_of(effect[slow_ones])
+    yield slow(
+        FaultKind.MICROBATCH,
+        "microbatches",
+        effects.rows[at],
+        scale,
+        microbatches=sorted(set(pairs)),
+        phases=(("", worst),),
+        what=what,
+    )

@@ -1,0 +1,69 @@
+"""Ranks and hosts: all that a GPU computes takes longer than its copies elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct, groups_of
+
+#: So many ranks at most are faults of their own.
+_MOST = 8
+
+
+def faults(seen: Evidence) -> Iterator[Fault]:
+    """Yield the ranks that are slower than their copies, and hosts all of whose ranks are."""
+    effects, work = seen.effects, seen.work
+    size = np.bincount(effects.cells.of_row, minlength=len(effects.cells))
+    copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
+    out = effects.stands_out(effects.rank_effect, size, 1 / np.maximum(copies - 1, 1))
+    rank = work.rank[effects.rows[effects.cells.first]]
+    excess = np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0)
+    lost = np.bincount(rank, excess)
+    slow_ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
+    for host, ranks in _hosts(seen, slow_ranks):
+        yield _fault(seen, out, rank, FaultKind.HOST, f"host-{host}", ranks)
+        slow_ranks = [r for r in slow_ranks if r not in ranks]
+    for one in slow_ranks[:_MOST]:
+        yield _fault(seen, out, rank, FaultKind.RANK, f"rank-{one}", [one])
+
+
+def _hosts(seen: Evidence, slow_ranks: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield hosts of several ranks, not of all, that are slow one and all."""
+    if not len(seen.host_of_rank):
+        return
+    present = distinct(seen.work.rank)
+    host = seen.host_of_rank[present]
+    for one in distinct(host[np.isin(present, slow_ranks)]).tolist():
+        ranks = present[host == one].tolist()
+        if 1 < len(ranks) < len(present) and set(ranks) <= set(slow_ranks):
+            yield one, ranks
+
+
+def _fault(
+    seen: Evidence, out: Bools, rank: Ints, kind: FaultKind, name: str, ranks: list[int]
+) -> Fault:
+    effects, work = seen.effects, seen.work
+    cells = out & np.isin(rank, ranks)
+    at = np.flatnonzero(cells[effects.cells.of_row])
+    rows, cell = effects.rows[at], effects.cells.of_row[at]
+    # Without the fault cells take the times of the others.
+    phases = groups_of(work.kind[effects.rows[effects.cells.first[np.flatnonzero(cells)]]])
+    own = np.bincount(phases.of_row, effects.cell_ns[cells])
+    others = np.bincount(phases.of_row, (effects.cell_ns / effects.rank_effect)[cells])
+    kinds = distinct(work.kind[effects.rows[effects.cells.first[np.flatnonzero(cells)]]]).tolist()
+    ratios = (own / others).tolist()
+    stages = distinct(work.stage[rows]).tolist()
+    return slow(
+        kind,
+        name,
+        rows,
+        1 / effects.rank_effect[cell],
+        ranks=ranks,
+        stage=stages[0] if len(stages) == 1 else None,
+        phases=[(seen.phase(k), r) for k, r in zip(kinds, ratios, strict=True)],
+    )

@@ -1,0 +1,200 @@
+"""Fault sentences: what to do about each shape of slowness, for people.
+
+A new shape gets its sentence in ``_SENTENCES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:  # most commands hold no report with faults
+    from bubbleviz.explain.diagnosis.fault import Fault
+    from bubbleviz.report.report import Report
+
+#: So many names stand in a sentence.
+_NAMED = 3
+
+
+@frozen
+class FaultText:
+    """A fault in words.
+
+    Attributes:
+        action: what to do, as the beginning of a sentence.
+        evidence: what shows the fault, as a sentence without its end; empty where the action tells.
+        next_step: what to look at, likewise.
+    """
+
+    action: str
+    evidence: str = ""
+    next_step: str = ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Evidence and next step, where there are any."""
+        return tuple(text for text in (self.evidence, self.next_step) if text)
+
+
+def text_of(report: Report, fault: Fault, seen: str) -> FaultText:
+    """Return what to do about a fault, and what shows it.
+
+    Args:
+        report: of the run.
+        fault: the fault.
+        seen: in how many iterations it shows, as ``3 of 4 iterations``.
+    """
+    return _SENTENCES[fault.kind.value](report, fault, seen)
+
+
+def _rank(report: Report, fault: Fault, seen: str) -> FaultText:
+    others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its like"
+    return FaultText(
+        f"Find out why {_place(report, fault.ranks[0])} is slow",
+        f"{_phases(fault)} as long as on {others}, in {seen}",
+        "Look at its clocks, its temperature and what else runs on its host",
+    )
+
+
+def _host(report: Report, fault: Fault, seen: str) -> FaultText:
+    return FaultText(
+        f"Find out why host {report.ranks[fault.ranks[0]].host} is slow",
+        f"On all of its {counted(len(fault.ranks), 'rank')} {_phases(fault)} as long as elsewhere, "
+        f"in {seen}",
+        "Look at its clocks, its cooling and what else runs on it",
+    )
+
+
+def _stage(report: Report, fault: Fault, seen: str) -> FaultText:
+    copies = sum(rank.stage == fault.stage for rank in report.ranks)
+    where = f", {_place(report, fault.ranks[0])}," if copies == 1 else ""
+    return FaultText(
+        f"Balance the stages, stage {fault.stage} is slow",
+        f"{_phases(fault)} as long on stage {fault.stage}{where} as on the others, in {seen}",
+        "Move layers away from it",
+    )
+
+
+def _microbatch(_: Report, fault: Fault, __: str) -> FaultText:
+    times = f"{fault.phases[0][1]:.2f} times"
+    if fault.what:
+        return FaultText(
+            "Balance the lengths of the microbatches",
+            f"On every stage the longest twentieth takes {times} as long as the shortest",
+        )
+    numbers = sorted({microbatch for _, microbatch in fault.microbatches})
+    named = listed([str(number) for number in numbers], _NAMED)
+    word = "microbatch" if len(numbers) == 1 else "microbatches"
+    return FaultText(
+        f"Look at the sequence lengths of {word} {named}",
+        f"On every stage they take {times} as long as the others "
+        f"({len(fault.microbatches):,} in all)",
+    )
+
+
+def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
+    named = listed(_iteration_names(report, fault), _NAMED)
+    times = f"{fault.phases[0][1]:.1f} times"
+    share = f"{counted(len(fault.iterations), 'iteration')} ({named})"
+    if not fault.what:
+        return FaultText(
+            f"Find out what slows all ranks in {share}",
+            f"Operations take {times} as long as in the others",
+        )
+    some = counted(len(fault.ranks), "rank")
+    who = _place(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
+    return FaultText(
+        f"Find out why single operations of {who} are slow in {share}",
+        f"They take {times} as long as their like",
+        "Look for garbage collection, checkpoints and data loading at these times",
+    )
+
+
+def _iteration_names(report: Report, fault: Fault) -> list[str]:
+    source = report.explanation.slowdown_source
+    return [] if source is None else [source.iteration_names[k] for k in fault.iterations]
+
+
+def _link(_: Report, fault: Fault, seen: str) -> FaultText:
+    if fault.link is None:
+        return FaultText(
+            "Make transfers between stages faster, or overlap them with other microbatches"
+        )
+    low, high = fault.link
+    return FaultText(
+        f"Find out why the link between stages {low} and {high} is slow",
+        f"Transfers take {fault.phases[0][1]:.1f} times as long as between others, in {seen}",
+    )
+
+
+def _collective(_: Report, fault: Fault, __: str) -> FaultText:
+    what = fault.what.rsplit(" ", 1)[0] if fault.what else "collectives"
+    return FaultText(
+        f"Overlap {what} with compute, or shorten it", "Its data moves while ranks are idle"
+    )
+
+
+def _drift(report: Report, fault: Fault, _: str) -> FaultText:
+    who = "all ranks" if fault.what else _ranks(report, fault.ranks)
+    return FaultText(
+        f"Find out why {who} become slower and slower",
+        f"Operations take {fault.phases[0][1]:.2f} times as long in the last iteration as in the "
+        "first",
+        "Look at temperature and clocks",
+    )
+
+
+def _launch(report: Report, fault: Fault, _: str) -> FaultText:
+    from bubbleviz.report.advice import latest_host
+
+    if fault.what:
+        return FaultText(
+            "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
+        )
+    return FaultText(f"Launch earlier{latest_host(report, fault.ranks)}")
+
+
+_SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
+    "rank": _rank,
+    "host": _host,
+    "stage": _stage,
+    "microbatch": _microbatch,
+    "iteration": _iteration,
+    "link": _link,
+    "collective": _collective,
+    "drift": _drift,
+    "launch": _launch,
+}
+
+
+def _place(report: Report, rank: int) -> str:
+    """Return a rank with its label."""
+    return f"rank {rank} ({report.ranks[rank].label})"
+
+
+def _ranks(report: Report, ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return _place(report, ranks[0])
+    return f"ranks {listed([str(rank) for rank in ranks], _NAMED)}"
+
+
+def _phases(fault: Fault) -> str:
+    """Return how much longer each phase takes: ``F takes 2.50 and BW 2.27 times``."""
+    first, *others = [f"{phase} takes {ratio:.2f}" for phase, ratio in fault.phases[:_NAMED]]
+    rest = [text.replace(" takes", "") for text in others]
+    joined = first if not rest else f"{', '.join([first, *rest[:-1]])} and {rest[-1]}"
+    return f"{joined} times"
+
+
+def outcome(length_ns: float, saving_ns: float, ranks: int) -> str:
+    """Return what a saving is: in ms an iteration, percent, and GPU-hours a day."""
+    share = saving_ns / length_ns if length_ns else 0.0
+    hours = 24 * ranks * share
+    return (
+        f"an iteration would take {(length_ns - saving_ns) / 1e6:,.3f} ms instead of "
+        f"{length_ns / 1e6:,.3f} ms (-{percent(share)}; {hours:,.1f} GPU-hours a day on "
+        f"{counted(ranks, 'rank')})"
+    )

@@ -1,0 +1,163 @@
+"""Planted faults: the first advice names each, and what it saves is true.
+
+The truth is the same run planted without its faults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+import bubbleviz
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.explain.diagnosis.findings import Diagnosis
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.advice_list import Advice, advice_of
+from bubbleviz.report.report import Report
+from tests.planting import Planting, plant
+
+BASE = Planting(
+    stages=4,
+    replicas=4,
+    iterations=4,
+    servers=2,
+    barrier=True,
+    jitter=0.02,
+    transfer_ns=20_000,
+)
+LONG = replace(BASE, iterations=12, replicas=1, servers=1)
+
+
+@cache
+def _report(planting: Planting) -> Report:
+    with TemporaryDirectory() as folder:
+        plant(planting, Path(folder))
+        sizes = Parallel(1, planting.stages, planting.replicas)
+        return bubbleviz.analyze(folder, parallel=sizes)
+
+
+def _diagnosis(planting: Planting) -> Diagnosis:
+    diagnosis = _report(planting).explanation.diagnosis
+    assert diagnosis is not None
+    return diagnosis
+
+
+def _first(planting: Planting) -> Advice:
+    return advice_of(_report(planting))[0]
+
+
+FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
+    "rank": (BASE, replace(BASE, slow_rank=6), "rank", "rank 6 (node1 GPU 1) is slow"),
+    "rank by a tenth": (
+        BASE,
+        replace(BASE, slow_rank=6, slow_rank_factor=1.1),
+        "rank",
+        "on the other ranks of stage 2",
+    ),
+    "one of two copies": (
+        replace(BASE, replicas=2),
+        replace(BASE, replicas=2, slow_rank=6),
+        "rank",
+        "rank 6 (node1 GPU 1) is slow",
+    ),
+    "stage": (
+        BASE,
+        replace(BASE, slow_stage=2, slow_factor=1.3),
+        "stage",
+        "Balance the stages, stage 2 is slow",
+    ),
+    "microbatch": (
+        BASE,
+        replace(BASE, slow_microbatch=3),
+        "microbatch",
+        "sequence lengths of microbatch 3",
+    ),
+    "iteration": (
+        BASE,
+        replace(BASE, slow_iteration=2),
+        "iteration",
+        "slows all ranks in 1 iteration (2)",
+    ),
+    "pauses": (
+        BASE,
+        replace(BASE, pause_device=9, pause_every=2),
+        "iteration",
+        "single operations of rank 9 (node0 GPU 6) are slow in 2 iterations (0, 2)",
+    ),
+    "link": (
+        BASE,
+        replace(BASE, slow_link=1, slow_link_factor=30),
+        "link",
+        "link between stages 1 and 2 is slow",
+    ),
+    "late launches": (
+        BASE,
+        replace(BASE, late_stage=1, late_ns=400_000),
+        "launch",
+        "Launch earlier on rank 1 (node0 GPU 4) and 3 more",
+    ),
+    "drift": (LONG, replace(LONG, drift=0.3), "drift", "all ranks become slower and slower"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_named_first_and_its_saving_is_true(name: str) -> None:
+    without, planted, kind, words = FAULTS[name]
+    first = _first(planted)
+
+    assert first.kind == kind
+    assert words in first.text
+    assert first.text == first_thing(_report(planted))
+    truth_ns = _diagnosis(planted).length_ns - _diagnosis(without).length_ns
+    length_ns = _diagnosis(planted).length_ns
+    assert abs(first.saving_ns - truth_ns) < 0.02 * length_ns
+    assert first.saving_ns > 0.5 * truth_ns
+
+
+@pytest.mark.parametrize("planting", [BASE, LONG, replace(BASE, jitter=0.1, transfer_ns=0)])
+def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
+    assert str(first_thing(_report(planting))).startswith("The schedule itself")
+
+
+def test_two_faults_are_told_apart() -> None:
+    planted = replace(BASE, slow_rank=6, slow_stage=1, slow_factor=1.3)
+    first = _first(planted)
+    # The slow stage hides behind the slow rank, so it saves nothing on its own.
+    assert first.kind == "rank+stage"
+    assert "rank 6 (node1 GPU 1) is slow" in first.text
+    assert "stage 1 is slow" in first.text
+    truth_ns = _diagnosis(planted).length_ns - _diagnosis(BASE).length_ns
+    assert first.saving_ns == pytest.approx(truth_ns, rel=0.02)
+
+
+def test_the_replay_is_as_long_as_what_was_measured() -> None:
+    planted = replace(BASE, slow_rank=6, slow_microbatch=3)
+    measured = _report(planted).summary.window_ns["step"].mean
+    assert measured is not None
+    assert _diagnosis(planted).length_ns == pytest.approx(measured, rel=0.01)
+
+
+def test_the_json_lists_what_saves_most_first() -> None:
+    from bubbleviz.render.formats.json import document
+
+    report = _report(replace(BASE, slow_rank=6))
+    written = json.loads(json.dumps(document(report)))
+    assert written["what_to_do_first"] == first_thing(report)
+    savings = list(_of(written["advice"], "saving_ns"))
+    assert savings
+    assert savings == sorted(savings, reverse=True)
+    assert written["advice"][0]["ranks"] == [6]
+    assert written["advice"][0]["stage"] == 2
+
+
+def _of(listed: list[dict[str, object]], key: str) -> Iterator[int]:
+    for advice in listed:
+        value = advice[key]
+        assert isinstance(value, int)
+        yield value
