@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.explain.diagnosis.evidence import Evidence, slow
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.medians import group_medians, others_medians
-from bubbleviz.explain.slowdown.slowdowns import link_of
+from bubbleviz.explain.slowdown.links import link_of
 from bubbleviz.explain.slowdown.work import Role
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of
