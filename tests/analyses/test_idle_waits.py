@@ -489,6 +489,22 @@ def test_traces_of_pytorch_prove_the_same(tmp_path: Path, device: int, *, record
     add_up(rank)
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_waits_with_times_that_doubles_round_are_read(tmp_path: Path, *, cut: bool) -> None:
+    file = synchronised(two_devices(tmp_path, device=0), [Rec(20, 42, 3, 9)], [WAITED])
+    (trace,) = traces_of(file, tmp_path)
+    document = json.loads(gzip.decompress(trace.read_bytes()))
+    for event in document["traceEvents"]:
+        event["ts"] += 1712195495505583.25 if event["cat"] != "cuda_event" else 0
+    # Of a file that is cut short events are decoded one by one.
+    text = json.dumps(document)
+    trace.write_bytes(gzip.compress((text[: text.rindex("]")] if cut else text).encode()))
+
+    rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
+
+    assert rank.waits == expected.waits != ()
+
+
 def test_a_trace_whose_waits_tell_nothing_proves_nothing(tmp_path: Path) -> None:
     file = synchronised(two_devices(tmp_path), [], [WAITED, Wait(45, 7, 42, None)])
     (trace,) = traces_of(file, tmp_path)

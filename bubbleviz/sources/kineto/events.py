@@ -72,8 +72,8 @@ UNUSED = frozenset(
 PHASES = frozenset("BEiICbneSTpFstfMNODPvVRrc()")
 #: Blocks that contain this hold events of collectives.
 COLLECTIVE_MARK = b'"Collective name"'
-#: Blocks that contain one of these hold waits, or records of events.
-SYNCHRONISATION_MARKS = b'"cuda_sync"', b'"cuda_event"'
+#: Waits, and records of events, which have arguments of their own.
+SYNCHRONISATION_CATEGORIES = frozenset(("cuda_sync", "cuda_event"))
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
@@ -135,6 +135,12 @@ class SynchronisationEvent(KinetoEvent, gc=False):
 
 class ExactKinetoEvent(ExactTraceEvent, gc=False):
     """The same, with times as the decimals that the file holds."""
+
+    args: CollectiveArgs | None = None
+
+
+class ExactSynchronisationEvent(ExactKinetoEvent, gc=False):
+    """The same with the arguments of waits and records of events."""
 
     args: SynchronisationArgs | None = None
 

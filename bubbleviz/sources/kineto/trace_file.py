@@ -22,14 +22,15 @@ from bubbleviz.sources.kineto.events import (
     KERNEL,
     OPERATOR,
     PYTHON,
-    SYNCHRONISATION_MARKS,
+    SYNCHRONISATION_CATEGORIES,
     CollectiveEvent,
     ExactKinetoEvent,
+    ExactSynchronisationEvent,
     KinetoEvent,
     SynchronisationEvent,
 )
 from bubbleviz.sources.kineto.profile import KinetoProfile, read_profile
-from bubbleviz.sources.trace_events.file import RareEvent, TraceFile, opened_trace
+from bubbleviz.sources.trace_events.file import CategorisedEvent, RareEvent, TraceFile, opened_trace
 
 #: What an inspection counts: name, categories in the file, and code.
 _COUNTED = (
@@ -127,9 +128,10 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
     Raises:
         ProfileError: it cannot be opened.
     """
-    rare = (
-        RareEvent[KinetoEvent](SYNCHRONISATION_MARKS, SynchronisationEvent),
-        RareEvent[KinetoEvent]((COLLECTIVE_MARK,), CollectiveEvent),
+    rare = RareEvent[KinetoEvent](COLLECTIVE_MARK, CollectiveEvent)
+    categorised = CategorisedEvent[KinetoEvent, ExactKinetoEvent](
+        SYNCHRONISATION_CATEGORIES, SynchronisationEvent, ExactSynchronisationEvent
     )
-    with opened_trace(path, KinetoEvent, ExactKinetoEvent, watch, rare) as file:
+    events = KinetoEvent, ExactKinetoEvent
+    with opened_trace(path, *events, watch, rare, categorised) as file:
         yield KinetoFile(file)

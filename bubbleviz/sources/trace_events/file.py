@@ -48,12 +48,29 @@ class RareEvent(Generic[EventT]):
     """An event with more fields than most.
 
     Attributes:
-        marks: any block with such an event holds one of them.
+        mark: bytes that any block with such an event holds.
         event: struct that the events of such a block are decoded to.
     """
 
-    marks: tuple[bytes, ...]
+    mark: bytes
     event: type[EventT]
+
+
+@frozen
+class CategorisedEvent(Generic[EventT, ExactT]):
+    """An event with more fields than any other, known by its category.
+
+    A block that holds one is decoded twice: less work than to look for bytes in all blocks.
+
+    Attributes:
+        categories: of such events.
+        event: struct that the events of such a block are decoded to.
+        exact: struct that they are decoded to where a double would round their times.
+    """
+
+    categories: frozenset[str]
+    event: type[EventT]
+    exact: type[ExactT]
 
 
 class TraceFile(Generic[EventT, ExactT]):
@@ -71,7 +88,8 @@ class TraceFile(Generic[EventT, ExactT]):
         chunks: UnpackedFile,
         event: type[EventT],
         exact: type[ExactT],
-        rare: Sequence[RareEvent[EventT]],
+        rare: RareEvent[EventT] | None,
+        categorised: CategorisedEvent[EventT, ExactT] | None,
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
         self._unpacked, self._chunks = chunks, iter(chunks)
@@ -79,14 +97,18 @@ class TraceFile(Generic[EventT, ExactT]):
         self._head, self._tail = b"", b""
         self._too_deep = False
         self._bare = self._holds_objects = self._holds_events = False
-        self._exact = exact
+        self._exact = categorised.exact if categorised else exact
         # The struct is only known at run time, which type checkers cannot follow.
         self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
-        self._rare_decoders = [
-            (kind.marks, msgspec.json.Decoder(list[kind.event], strict=False))  # type: ignore[name-defined]
-            for kind in rare
-        ]
+        self._rare = rare
+        self._rare_decoder = self._fast_decoder
+        if rare is not None:
+            self._rare_decoder = msgspec.json.Decoder(list[rare.event], strict=False)  # type: ignore[name-defined]
         self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
+        self._categories = categorised.categories if categorised else frozenset()
+        if categorised is not None:
+            self._full_decoder = msgspec.json.Decoder(list[categorised.event], strict=False)  # type: ignore[name-defined]
+            self._full_exact_decoder = msgspec.json.Decoder(list[categorised.exact], strict=False)  # type: ignore[name-defined]
 
     def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
         """Yield the events, in the order of the file.
@@ -227,19 +249,20 @@ class TraceFile(Generic[EventT, ExactT]):
     def _decoded(self, block: bytes) -> Sequence[EventT | ExactT] | None:
         """Return the events of a list; None where it is none, or they do not fit their struct."""
         try:
-            events: Sequence[EventT | ExactT] = self._decoder_of(block).decode(block)
+            rare = self._rare is not None and self._rare.mark in block
+            decoder = self._rare_decoder if rare else self._fast_decoder
+            events: Sequence[EventT | ExactT] = decoder.decode(block)
+            full = bool(self._categories) and self._holds_categorised(events)
             if may_be_rounded(events):
-                events = self._exact_decoder.decode(block)
+                return (self._full_exact_decoder if full else self._exact_decoder).decode(block)
+            if full:
+                return self._full_decoder.decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return events
 
-    def _decoder_of(self, block: bytes) -> msgspec.json.Decoder[list[EventT]]:
-        """Return what decodes a block: to events with more fields where it holds such."""
-        for marks, decoder in self._rare_decoders:
-            if any(mark in block for mark in marks):
-                return decoder
-        return self._fast_decoder
+    def _holds_categorised(self, events: Sequence[EventT | ExactT]) -> bool:
+        return not self._categories.isdisjoint({event.cat for event in events})
 
     def _boundary(self, end: int) -> int | None:
         """Return where the last ``}, {`` before ``end`` begins; None where there is none near."""
@@ -292,7 +315,8 @@ def opened_trace(
     event: type[EventT],
     exact: type[ExactT],
     watch: Watch = unwatched,
-    rare: Sequence[RareEvent[EventT]] = (),
+    rare: RareEvent[EventT] | None = None,
+    categorised: CategorisedEvent[EventT, ExactT] | None = None,
 ) -> Iterator[TraceFile[EventT, ExactT]]:
     """Open a file of trace events.
 
@@ -301,10 +325,11 @@ def opened_trace(
         event: struct that an event is decoded to.
         exact: struct that it is decoded to where a double would round its times.
         watch: takes the share of the file that has been read.
-        rare: events with more fields than most; of several that a block holds, the first decide.
+        rare: events with more fields than most.
+        categorised: events with more fields than these.
 
     Raises:
         ProfileError: it cannot be opened.
     """
     with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, event, exact, rare)
+        yield TraceFile(path, chunks, event, exact, rare, categorised)
