@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.analyses.idle.stream_order import last_before, latest_so_far
 from bubbleviz.analyses.idle.waits import ProvedWait
 from bubbleviz.cli.app import main
+from bubbleviz.errors import ProfileError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import US, add_up, c, k, only, spent
@@ -624,3 +627,35 @@ def test_the_outputs_say_who_waited_for_what(
     report = bubbleviz.idle(file)
     assert isinstance(report, NotebookIdleReport)
     assert "GPU 1 stream 20" in report._repr_html_()
+
+
+@pytest.mark.parametrize("value", [None, -(1 << 62), -1, 0, 1 << 31, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("table", [WAITS, RECORDS])
+def test_odd_values_prove_nothing_wrong(tmp_path: Path, table: str, value: int | None) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
+    with closing(sqlite3.connect(file)) as database:
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+        # As older versions made them, without limits of what columns hold.
+        database.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
+        database.execute(f"DROP TABLE {table}")
+        database.execute(f"ALTER TABLE copy RENAME TO {table}")
+        database.execute(f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
+        for row, column in enumerate(columns, 2):
+            database.execute(f"INSERT INTO {table} SELECT * FROM {table} WHERE _rowid_ = 1")
+            statement = f"UPDATE {table} SET {column} = ? WHERE _rowid_ = {row}"
+            database.execute(statement, (value,))
+        database.commit()
+
+    for rank in bubbleviz.idle(file).ranks:
+        add_up(rank)
+        assert all(wait.blocked_ns <= 450 * US for wait in rank.waits)
+
+
+def test_text_where_a_number_belongs_is_told(tmp_path: Path) -> None:
+    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED])
+    with closing(sqlite3.connect(file)) as database:
+        database.execute(f"UPDATE {WAITS} SET eventId = 'x'")
+        database.commit()
+
+    with pytest.raises(ProfileError, match=r"synchronisation/waits\.sql failed"):
+        bubbleviz.idle(file)
