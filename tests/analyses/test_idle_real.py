@@ -33,8 +33,34 @@ def test_every_real_export_with_work_adds_up(file: Path) -> None:
 
     for rank in report.ranks:
         add_up(rank)
+        waiting_ns = sum(part.idle_ns for part in rank.activities if part.activity == "waiting")
+        assert sum(wait.idle_ns for wait in rank.waits) <= waiting_ns
     as_json(report, 5)
     csv_of_gaps(report)
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "calls", "works"),
+    [
+        # Versions of 2022 to 2025, whose numbers for the kinds of waits differ.
+        ("rodinia_report3", ["cudaThreadSynchronize"], {"Fan1", "Fan2"}),
+        ("nsightful_power_iteration", ["cudaStreamSynchronize"], {"copy or memset"}),
+        ("gomory_report10", ["cudaDeviceSynchronize", "cudaEventSynchronize"], None),
+        ("pipit_cloverleaf", ["cudaDeviceSynchronize"], None),
+    ],
+)
+def test_what_hosts_of_real_exports_waited_for(
+    name: str, calls: list[str], works: set[str] | None
+) -> None:
+    rank = only(bubbleviz.idle(DATA / "nsys" / f"{name}.sqlite"))
+
+    # All of their waiting is known: each call waits for one stream, or the only device.
+    (waiting,) = (part for part in rank.activities if part.activity == "waiting")
+    assert sum(wait.idle_ns for wait in rank.waits) == waiting.idle_ns
+    assert {wait.waiting for wait in rank.waits} == {f"host, {call}" for call in calls}
+    assert {wait.stream for wait in rank.waits} == {"stream 7"}
+    assert works is None or {wait.work.partition("(")[0] for wait in rank.waits} == works
 
 
 @real
