@@ -76,11 +76,15 @@ class Waiting:
         held: work of streams that waited.
         host: waits of hosts.
         streams: the stream of each activity; -1 unknown. Empty where nothing is proved.
+        asked: how many waits of streams for events there are.
+        unrecorded: for how many of them no record of the event is known.
     """
 
     held: HeldWork
     host: HostWaits
     streams: Ints
+    asked: int = 0
+    unrecorded: int = 0
 
 
 def nothing_proved() -> Waiting:
@@ -149,7 +153,9 @@ def waiting_of(found: Synchronisation, records: RecordTimes, work: Launched) -> 
         order, closing, done_ns, (places[0][0], stream), places[2][0][of_device],
         waited_ns[of_device],
     )  # fmt: skip
-    return Waiting(held, _host_waits(waits, np.where(own, NONE, by)), found.streams)
+    host = _host_waits(waits, np.where(own, NONE, by))
+    unrecorded = int((record[own] == NONE).sum())
+    return Waiting(held, host, found.streams, int(own.sum()), unrecorded)
 
 
 class _Ranks:

@@ -208,6 +208,14 @@ def _limitations(evidence: IdleEvidence, ranks: Sequence[RankIdle]) -> Iterator[
             "it counts in no sum",
             single,
         )
+    waiting = evidence.waiting
+    if 2 * waiting.unrecorded > waiting.asked:
+        yield Limitation(
+            "what streams waited for",
+            f"{path}: most of their waits are for events whose record is not in the profile; such "
+            "idle time counts as stream or rank dependency",
+            waiting.unrecorded,
+        )
     totals = [total for rank in ranks for total in rank.activities]
     unlinked = [total for total in totals if total.activity == UNLINKED]
     if unlinked:
