@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
-
-from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.coded_texts import CodedTexts, coded_texts
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import capitalised, percent
-from bubbleviz.model.values import frozen
+from bubbleviz.model.texts import percent
 from bubbleviz.report.advice_list import BOUND, advice_of
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
+from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
+from bubbleviz.report.late_hosts import latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import (
     KERNELS_LEFT_OUT,
@@ -38,8 +32,6 @@ _BETWEEN = 0.01
 _LOST = 0.01
 #: Changes that are for comparison only.
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
-#: Characters of a range's name in a sentence.
-_LONGEST_NAME = 60
 #: What to do to get a change, where that is the same for every run.
 _ADVICE = {
     "no-transfer": "Make transfers between stages faster, or overlap them with other microbatches",
@@ -100,163 +92,6 @@ _OF_RESTRICTION = {
     RANKS_UNNAMED: _RANKS_UNNAMED,
     WORK_UNKNOWN: _WORK_UNKNOWN,
 }
-#: Causes that come with the schedule itself.
-_INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
-#: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
-_EDGES = {
-    Cause.WARMUP: "another rank has begun the iteration",
-    Cause.DRAIN: "another rank has not ended the iteration",
-}
-
-
-@frozen
-class LongBubble:
-    """One of the longest bubbles, for people.
-
-    Attributes:
-        row: of the table of bubbles.
-        sentence: what happened.
-    """
-
-    row: int
-    sentence: str
-
-
-def operation_label(report: Report, row: int) -> str:
-    """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
-    operations = report.operations
-    return _label(
-        int(operations.phase[row]),
-        int(operations.microbatch[row]),
-        int(operations.second_microbatch[row]),
-        int(operations.chunk[row]) if _has_chunks(report) else NONE,
-    )
-
-
-def operation_labels(report: Report) -> CodedTexts:
-    """Return the names of all operations, by row."""
-    operations, several = report.operations, _has_chunks(report)
-    chunk = operations.chunk if several else np.full(len(operations), NONE, np.int64)
-    return coded_texts(
-        _label, operations.phase, operations.microbatch, operations.second_microbatch, chunk
-    )
-
-
-def _has_chunks(report: Report) -> bool:
-    """Return whether any rank has several chunks."""
-    return bool((report.operations.chunk > 0).any())
-
-
-def _label(phase: int, first: int, second: int, chunk: int) -> str:
-    numbers = ";".join(str(number) for number in (first, second) if number >= 0)
-    where = f" of chunk {chunk}" if chunk >= 0 else ""
-    return f"{Phase(phase).label}{numbers}{where}"
-
-
-def rank_label(report: Report, rank: int) -> str:
-    """Return the name of a rank in a sentence: its stage where no other rank has that stage."""
-    stage = report.ranks[rank].stage
-    alone = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
-    return f"stage {stage}" if alone else f"rank {rank} ({report.ranks[rank].label})"
-
-
-def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
-    """Return the longest bubbles of averaged iterations that the schedule does not imply.
-
-    Where there are none, those that it implies. Of the bubbles of one rank with one cause before
-    operations of one phase, only the longest is listed.
-    """
-    bubbles = report.bubbles
-    implied, avoidable = _averaged_bubbles(report)
-    rows = avoidable if len(avoidable) else implied
-    # Of similar bubbles, the longest stands for all.
-    after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
-    alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
-    times = np.bincount(alike.of_row, minlength=len(alike))
-    shown = np.sort(alike.first)[:count]
-    return tuple(
-        LongBubble(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
-        for at in shown.tolist()
-    )
-
-
-def longest_implied(report: Report) -> LongBubble | None:
-    """Return the longest bubble that the schedule implies, where one it does not is listed."""
-    implied, avoidable = _averaged_bubbles(report)
-    if not len(implied) or not len(avoidable):
-        return None
-    row = int(implied[0])
-    return LongBubble(row, _sentence(report, row, 1))
-
-
-def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
-    """Return the bubbles of averaged iterations, longest first: implied by the schedule or not."""
-    bubbles = report.bubbles
-    averaged = np.array([i.averaged for i in report.iterations] or [False])
-    some = (
-        np.flatnonzero(averaged[bubbles.iteration]) if averaged.any() else np.arange(len(bubbles))
-    )
-    length_ns = (bubbles.end_ns - bubbles.start_ns)[some]
-    some = some[np.argsort(-length_ns, kind="stable")]
-    inherent = np.isin(bubbles.cause[some], _INHERENT)
-    return some[inherent], some[~inherent]
-
-
-def _sentence(report: Report, row: int, times: int) -> str:
-    bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
-    who = rank_label(report, int(bubbles.rank[row]))
-    who = capitalised(who)
-    length = _ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
-    after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
-    upto = f" before {operation_label(report, after)}" if after != NONE else ""
-    iteration = report.iterations[int(bubbles.iteration[row])].name
-    idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
-    similar = f" (the longest of {times:,})" if times > 1 else ""
-    return idle + _reason(report, row, cause, peer_operation) + similar
-
-
-def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
-    """Return why a rank is idle, given the operation whose result the next one takes."""
-    producer = ""
-    if peer_operation != NONE:
-        peer = rank_label(report, int(report.operations.rank[peer_operation]))
-        producer = f"{operation_label(report, peer_operation)} of {peer}"
-    if report.bubbles.waits_in_collective[row]:
-        return _waits_in_collective(report, row, peer_operation)
-    if cause is Cause.DEPENDENCY and producer:
-        return f"it waits for {producer}"
-    if cause is Cause.COMMUNICATION and producer:
-        return f"the result of {producer} is in transfer"
-    if report.no_pipeline is not None and cause in _EDGES:
-        return _EDGES[cause]
-    return cause.sentence + (_host_state(report, row) if cause is Cause.HOST else "")
-
-
-def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
-    """Return whom a rank waits for in a collective."""
-    kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
-    if peer_operation == NONE:
-        return f"it waits in {kind} for the last rank to enter"
-    last = rank_label(report, int(report.operations.rank[peer_operation]))
-    after = operation_label(report, peer_operation)
-    return f"it waits in {kind} for {last}, which enters it last, after {after}"
-
-
-def _host_state(report: Report, row: int) -> str:
-    """Return where the launching thread was in a bubble; empty where that is unknown."""
-    call, range_name = host_activity(report, row)
-    inside = f" inside {_shortened(range_name)!r}" if range_name else ""
-    call = _shortened(call) if call else None
-    if call:
-        return f", its thread is in {call}{inside}"
-    return f", its thread is{inside}, outside CUDA" if inside else ""
-
-
-def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
-    """Return (CUDA call, range) that the host was in during a bubble; None for none."""
-    names = report.operations.names
-    call, range_id = int(report.bubbles.host_call_id[row]), int(report.bubbles.host_range_id[row])
-    return names[call] if call != NONE else None, names[range_id] if range_id != NONE else None
 
 
 def first_thing(report: Report) -> str | None:
@@ -364,8 +199,8 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     outcome = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
     return (
         f"{_action(report, best)}: iteration {_typical_name(report)} would take "
-        f"{_ms(best.makespan_ns)} instead of {_ms(measured.makespan_ns)} ({-100 * saved:.1f} %) "
-        f"from its first F to its last backward, {outcome} "
+        f"{in_ms(best.makespan_ns)} instead of {in_ms(measured.makespan_ns)} "
+        f"({-100 * saved:.1f} %) from its first F to its last backward, {outcome} "
         f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
     )
 
@@ -424,7 +259,7 @@ def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
 
 def _typical_name(report: Report) -> str:
     path = report.explanation.path
-    return "?" if path is None else _shortened(report.iterations[path.iteration].name)
+    return "?" if path is None else shortened(report.iterations[path.iteration].name)
 
 
 def _only_schedule(measured: WhatIf, headline: float | None) -> str:
@@ -459,29 +294,6 @@ def _action(report: Report, change: WhatIf) -> str:
     return "Find out why single operations are slow" + "".join(_straggler(report, s) for s in worst)
 
 
-def latest_host(report: Report, ranks: Sequence[int] | None = None) -> str:
-    """Return which rank's host is late the longest, and where its thread is then.
-
-    Args:
-        report: of the run.
-        ranks: among which it is looked for; None for all.
-    """
-    bubbles = report.bubbles
-    late = np.flatnonzero(bubbles.cause == Cause.HOST)
-    if ranks is not None:
-        late = late[np.isin(bubbles.rank[late], ranks)]
-    if len(late) == 0:
-        return ""
-    length_ns = (bubbles.end_ns - bubbles.start_ns)[late]
-    total_ns = np.zeros(len(report.ranks), np.int64)
-    np.add.at(total_ns, bubbles.rank[late], length_ns)
-    rank = int(total_ns.argmax())
-    rows = late[bubbles.rank[late] == rank]
-    longest = int(rows[np.argmax((bubbles.end_ns - bubbles.start_ns)[rows])])
-    others = "" if ranks is None or len(ranks) < 2 else f" and {len(ranks) - 1} more"
-    return f" on {rank_label(report, rank)}{others}{_host_state(report, longest)}"
-
-
 def _slowest(report: Report) -> str:
     times = report.explanation.phase_times
     if not times.imbalance:
@@ -499,15 +311,6 @@ def _straggler(report: Report, straggler: Straggler) -> str:
     rank = rank_label(report, int(report.operations.rank[straggler.operation]))
     label = operation_label(report, straggler.operation)
     return f" ({label} of {rank} took {straggler.times:.1f} times its median)"
-
-
-def _shortened(name: str) -> str:
-    """Return a name short enough for a sentence."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def _ms(time_ns: int) -> str:
-    return f"{time_ns / 1e6:,.3f} ms"
 
 
 def _percent(ratio: float | None) -> str:

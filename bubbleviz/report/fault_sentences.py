@@ -148,7 +148,7 @@ def _drift(report: Report, fault: Fault, _: str) -> FaultText:
 
 
 def _launch(report: Report, fault: Fault, _: str) -> FaultText:
-    from bubbleviz.report.advice import latest_host
+    from bubbleviz.report.late_hosts import latest_host
 
     if fault.what:
         return FaultText(

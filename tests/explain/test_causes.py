@@ -31,7 +31,8 @@ from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
-from bubbleviz.report.advice import first_thing, longest_bubbles
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.long_bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -46,7 +46,7 @@ def _columns(report: Report) -> list[Sequence[object]]:
     from bubbleviz.explain.causes.cause import Cause
     from bubbleviz.model.coded_texts import CodedTexts
     from bubbleviz.render.formats.csv import iteration_names
-    from bubbleviz.report.advice import operation_labels
+    from bubbleviz.report.labels import operation_labels
 
     bubbles, operations = report.bubbles, report.operations
     label = {int(cause): cause.label for cause in Cause}
@@ -81,7 +81,7 @@ def _columns(report: Report) -> list[Sequence[object]]:
 
 
 def _host(report: Report, row: int) -> tuple[str, str]:
-    from bubbleviz.report.advice import host_activity
+    from bubbleviz.report.late_hosts import host_activity
 
     call, around = host_activity(report, row)
     return inert(call or ""), inert(around or "")

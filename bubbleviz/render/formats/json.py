@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bubbleviz.explain.critical_path import CriticalPath
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition
-    from bubbleviz.report.advice import LongBubble
+    from bubbleviz.report.long_bubbles import LongBubble
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -190,7 +190,7 @@ def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return the explanation except for causes."""
-    from bubbleviz.report.advice import longest_bubbles
+    from bubbleviz.report.long_bubbles import longest_bubbles
 
     explanation = report.explanation
     times, path = explanation.phase_times, explanation.path

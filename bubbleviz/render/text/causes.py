@@ -93,7 +93,7 @@ def longest(report: Report) -> Iterator[RenderableType]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
     from rich.text import Text
 
-    from bubbleviz.report.advice import longest_bubbles, longest_implied
+    from bubbleviz.report.long_bubbles import longest_bubbles, longest_implied
 
     bubbles, implied = longest_bubbles(report), longest_implied(report)
     if not bubbles:

@@ -44,7 +44,7 @@ def slowdowns(report: Report) -> Iterator[RenderableType]:
 
 def _slowest(report: Report, found: Slowdowns) -> Iterator[tuple[str, float]]:
     """Yield what costs most of each kind, the slowest first."""
-    from bubbleviz.report.advice import rank_label
+    from bubbleviz.report.labels import rank_label
 
     groups = (
         [(f"phase {name}", s) for name, s in found.by_phase.items()],

@@ -25,7 +25,7 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
     """Yield the busy times of operations and transfers, with imbalance and stragglers."""
     from rich.text import Text
 
-    from bubbleviz.report.advice import operation_label, rank_label
+    from bubbleviz.report.labels import operation_label, rank_label
 
     times = report.explanation.phase_times
     if not times.kinds:
@@ -83,7 +83,7 @@ def critical_path(report: Report) -> Iterator[RenderableType]:
     import numpy as np
     from rich.text import Text
 
-    from bubbleviz.report.advice import rank_label
+    from bubbleviz.report.labels import rank_label
 
     path = report.explanation.path
     if path is None or len(path.operations) == 0:

@@ -34,7 +34,7 @@ from bubbleviz.render.trace.tracks import (
     Value,
     lanes_of,
 )
-from bubbleviz.report.advice import operation_labels
+from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
 
 #: Of a name from a profile, characters; viewers show less, and each repetition takes room.

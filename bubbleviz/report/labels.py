@@ -1,0 +1,61 @@
+"""Labels: how sentences call operations, ranks and times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.model.coded_texts import CodedTexts, coded_texts
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import Phase
+from bubbleviz.report.report import Report
+
+#: Characters of a range's name in a sentence.
+_LONGEST_NAME = 60
+
+
+def operation_label(report: Report, row: int) -> str:
+    """Return the name of an operation: ``F3``, with its chunk where ranks have several."""
+    operations = report.operations
+    return _label(
+        int(operations.phase[row]),
+        int(operations.microbatch[row]),
+        int(operations.second_microbatch[row]),
+        int(operations.chunk[row]) if _has_chunks(report) else NONE,
+    )
+
+
+def operation_labels(report: Report) -> CodedTexts:
+    """Return the names of all operations, by row."""
+    operations, several = report.operations, _has_chunks(report)
+    chunk = operations.chunk if several else np.full(len(operations), NONE, np.int64)
+    return coded_texts(
+        _label, operations.phase, operations.microbatch, operations.second_microbatch, chunk
+    )
+
+
+def _has_chunks(report: Report) -> bool:
+    """Return whether any rank has several chunks."""
+    return bool((report.operations.chunk > 0).any())
+
+
+def _label(phase: int, first: int, second: int, chunk: int) -> str:
+    numbers = ";".join(str(number) for number in (first, second) if number >= 0)
+    where = f" of chunk {chunk}" if chunk >= 0 else ""
+    return f"{Phase(phase).label}{numbers}{where}"
+
+
+def rank_label(report: Report, rank: int) -> str:
+    """Return the name of a rank in a sentence: its stage where no other rank has that stage."""
+    stage = report.ranks[rank].stage
+    alone = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
+    return f"stage {stage}" if alone else f"rank {rank} ({report.ranks[rank].label})"
+
+
+def shortened(name: str) -> str:
+    """Return a name short enough for a sentence."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def in_ms(time_ns: int) -> str:
+    """Return a time in milliseconds."""
+    return f"{time_ns / 1e6:,.3f} ms"
