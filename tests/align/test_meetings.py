@@ -144,6 +144,15 @@ def test_what_ran_before_by_itself_is_no_piece() -> None:
     assert met(own, places([0, 0])) == [(0, 2)]
 
 
+def test_ranks_leave_long_collectives_farther_apart() -> None:
+    """Within 2 % of what the last to enter takes, 10,000; of 2,000 they may be 50 apart."""
+    long = [(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)]
+    short = [(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)]
+
+    assert met(table(*long), places([0, 0])) == [(0, 1)]
+    assert met(table(*short), places([0, 0])) == []
+
+
 def test_clocks_may_be_off_by_their_uncertainty() -> None:
     rows = [
         (rank, n, 0, 1_000 * n, 1_000 * n + 500 + 150 * rank) for n in range(3) for rank in range(2)

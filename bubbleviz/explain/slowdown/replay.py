@@ -89,7 +89,9 @@ class Replay:
         ends = np.empty((count + 2, own_ns.shape[1]), np.int64)
         ends[count], ends[count + 1] = 0, NEVER
         own = own_ns[self.rows]
-        delay = None if delay_ns is None else delay_ns[self.rows].reshape(count, -1)
+        delay = None if delay_ns is None else delay_ns[self.rows]
+        if delay is not None and delay.ndim == 1:
+            delay = delay[:, None]
         for level in self.levels:
             starts = ends[level.before[0]]
             for before in level.before[1:]:
