@@ -116,7 +116,7 @@ def _opened(path: str, what: str, kind: Callable[[str], ColumnFile]) -> Iterator
 
     try:
         yield kind(path)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
         reason = one_line(str(error).split("\n", 1)[0], _LONGEST_REASON)
         raise ProfileError(
             f"{path}: {what} that cannot be read ({reason}); write it again"
@@ -150,6 +150,8 @@ def _columns(path: str, opened: Callable[[str], AbstractContextManager[ColumnFil
         if twice:
             raise ProfileError(f"{path}: two columns are named {twice[0]}; leave one out")
         table = file.columns(names)
+        # Of a file of IPC nothing is checked before it is used, offsets into its texts included.
+        table.validate(full=True)
         numbers, texts = {}, {}
         for name in names:
             column = table.column(name)

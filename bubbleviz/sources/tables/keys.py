@@ -11,12 +11,14 @@ from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import suggestion
-from bubbleviz.sources.tables.cells import Cells, refused, shown
+from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
 from bubbleviz.sources.tables.times import whole_numbers
 
 _PHASES = {phase.label.lower(): phase for phase in Phase}
 #: A number, or two of an operation that names two things.
-_NUMBERS = re.compile(r"([0-9]{1,18})(?:\.0*)?(?:;([0-9]{1,18}))?")
+_NUMBERS = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
+#: The number of an iteration; training scripts may count more than steps in it.
+_STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 #: Iterations that no range names, beside one that some range does; reports write these.
 _BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 
@@ -49,17 +51,21 @@ def iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     if column is None:
         return np.full(cells.rows, NONE, np.int64), ()
     column = column.occurring()
+    names = []
     for place, text in enumerate(column.texts):
-        if _NUMBERS.fullmatch(text) is None and _BESIDE.fullmatch(text) is None:
+        whole = _STEP.fullmatch(text)
+        if whole is None and _BESIDE.fullmatch(text) is None:
             row = int((column.code == place).argmax())
             reason = f"the iteration {shown(text)} is no whole number; number the iterations"
             raise refused(cells.path, row, reason)
+        names.append(text if whole is None else str(int(whole[1])))
+    column = stripped(column.code, names)
     return column.code, tuple(column.texts)
 
 
 def number_of_iteration(name: str) -> int:
     """Return the number of an iteration; -1 for one that has none, but a place beside another."""
-    match = _NUMBERS.fullmatch(name)
+    match = _STEP.fullmatch(name)
     return NONE if match is None else int(match[1])
 
 

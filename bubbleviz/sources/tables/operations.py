@@ -26,6 +26,8 @@ from bubbleviz.sources.tables.keys import iterations, names, paired_numbers, pha
 from bubbleviz.sources.tables.ranks import places, refuse_two_stages
 from bubbleviz.sources.tables.times import spans, times, whole_numbers
 
+#: Nothing takes longer.
+_FARTHEST_NS = 1 << 62
 #: What an operation is, its times apart.
 _WHAT = (
     "rank",
@@ -126,7 +128,7 @@ def _spans(cells: Cells, span: tuple[Ints, Ints, Bools]) -> OperationSpans:
     """Return when operations ran; as far as is told, their kernels kept the GPU busy throughout."""
     start_ns, end_ns, spanned = span
     length_ns = end_ns - start_ns
-    active_ns, known = whole_numbers(cells, "active_ns")
+    active_ns, known = whole_numbers(cells, "active_ns", below=_FARTHEST_NS)
     return OperationSpans(
         start_ns=start_ns,
         end_ns=end_ns,

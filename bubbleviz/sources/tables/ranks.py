@@ -14,6 +14,8 @@ from bubbleviz.model.profile import ToldClock
 from bubbleviz.sources.tables.cells import Cells, refused, shown
 from bubbleviz.sources.tables.times import whole_numbers
 
+#: More ranks, and so stages and pipelines, than any run has.
+_MOST_RANKS = 1_000_000
 #: Up to about so many numbers of ranks are looked up in a table.
 _FEW = 1 << 20
 
@@ -24,7 +26,7 @@ def places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     Raises:
         ProfileError: a row has no rank, or two rows contradict each other.
     """
-    number, known = whole_numbers(cells, "rank")
+    number, known = whole_numbers(cells, "rank", below=_MOST_RANKS)
     if not known.all():
         raise refused(cells.path, int((~known).argmax()), "rank is empty; fill it")
     values, place = _distinct(number)
@@ -85,7 +87,8 @@ def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> Ints | None:
     """Return the number of each rank in a column; -1 none, and None without the column."""
     if name not in cells.numbers:
         return None
-    values, known = whole_numbers(cells, name, least=NONE)
+    below = 1 << 62 if name == "clock_uncertainty_ns" else _MOST_RANKS
+    values, known = whole_numbers(cells, name, least=NONE, below=below)
     rows = np.flatnonzero(known & (values != NONE))
     _refuse_two(cells, name, place[rows], rows, values[rows], str)
     result = np.full(count, NONE, np.int64)

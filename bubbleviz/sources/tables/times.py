@@ -64,7 +64,7 @@ def times(cells: Cells, name: str) -> Ints:
 
 
 def whole_numbers(
-    cells: Cells, name: str, otherwise: int = NONE, least: int | None = 0
+    cells: Cells, name: str, otherwise: int = NONE, least: int = 0, below: int = 1 << 31
 ) -> tuple[Ints, Bools]:
     """Return a column of whole numbers, and which cells hold one.
 
@@ -72,24 +72,24 @@ def whole_numbers(
         cells: of the table.
         name: of the column, which may be missing.
         otherwise: what stands in cells that are empty.
-        least: the smallest number that has a meaning; None for any.
+        least: the smallest number that has a meaning.
+        below: what all numbers that have one are smaller than.
 
     Raises:
-        ProfileError: a cell holds a fraction, or a number below the least.
+        ProfileError: a cell holds a fraction, or a number without a meaning.
     """
     column = cells.numbers.get(name)
     if column is None:
         return np.full(cells.rows, otherwise, np.int64), np.zeros(cells.rows, bool)
     known = column.filled & ~np.isnan(column.values)
     values = np.where(known, column.values, 0)
-    bad = np.zeros(len(values), bool) if least is None else values < least
+    bad = (values < least) | (values >= below)
     if values.dtype.kind == "f":
-        bad |= (values != np.rint(values)) | (np.abs(values) >= _FARTHEST_NS)
+        bad |= values != np.rint(values)
     if bad.any():
         row = int(bad.argmax())
-        raise refused(
-            cells.path, row, f"{name} is {values[row]}, and should be a whole number from {least}"
-        )
+        reason = f"{name} is {values[row]}, and should be a whole number from {least}"
+        raise refused(cells.path, row, f"{reason} to {below - 1:,}")
     return np.where(known, values.astype(np.int64), otherwise), known
 
 
