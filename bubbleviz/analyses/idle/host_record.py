@@ -125,8 +125,10 @@ def _calls(
     activity = np.array([numbers.number(of_call[name][0]) for name in names], np.int64)
     strength = np.array([of_call[name][1] for name in names], np.int64)
     rows = np.flatnonzero(np.array([of_call[name][0] == WAITING for name in names], bool))
+    rows = rows if len(waits) else rows[:0]
     ids = process_of(calls.thread[rows]), calls.correlation_id[rows].astype(np.int64)
-    by = looked_up((waits.process, waits.correlation_id), waits.by, ids)
+    keys = waits.process, waits.correlation_id
+    by = looked_up(keys, waits.by, ids) if len(rows) else rows
     rows, by = rows[by != NONE], by[by != NONE]
     activity[rows] = SYNCHRONISED + np.arange(len(rows))
     texts = Numbering[str]()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import looked_up
+from bubbleviz.model.grouping import distinct, looked_up
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
@@ -23,7 +23,7 @@ def synchronisation_of(
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
     found, lost = profile.synchronisation()
-    processes = np.unique(profile.activities.ranks[:, 0])
+    processes = distinct(profile.activities.ranks[:, 0])
     if found is None or len(processes) != 1:
         return found, lost
     records, waits = found.records, found.waits
