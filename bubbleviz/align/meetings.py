@@ -28,8 +28,6 @@ from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.process_groups import Group
 from bubbleviz.model.values import frozen
 
-#: How communicators of NCCL are named, each of which is the only one of its name.
-_COMMUNICATOR = "0x"
 
 
 @frozen
@@ -156,9 +154,7 @@ def _is_certain(group: Group, present: int) -> bool:
         group: the group.
         present: how many ranks have collectives of it.
     """
-    if group.sole:
-        return True
-    return bool(group.ranks) or group.name.startswith(_COMMUNICATOR) or group.size == present
+    return group.sole or bool(group.ranks) or group.size == present
 
 
 def _of_several(collectives: CollectiveIntervals, number: Ints) -> Ints:

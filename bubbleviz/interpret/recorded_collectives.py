@@ -118,7 +118,7 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
     own[own] = thread[opened[own]] == thread[len(payloads) :][own]
     rows, opened = rows[own], opened[own]
     groups = tuple(
-        Group(name=f"0x{number:016x}", size=size)
+        Group(name=f"0x{number:016x}", size=size, sole=True)
         for number, size in zip(payloads.communicators, sizes.tolist(), strict=True)
     )
     unknown = np.full(len(rows), NONE, np.int64)

@@ -191,7 +191,7 @@ def test_sizes_that_the_user_gives_need_no_clock() -> None:
     assert met(table(*rows), where, clocks(0, -1, -1, -1), sizes_known=True) == [(0, 1), (2, 3)]
 
 
-COMMUNICATOR = Group("0x00000000000000a1", size=2)
+COMMUNICATOR = Group("0x00000000000000a1", size=2, sole=True)
 
 
 @pytest.mark.parametrize("group", [COMMUNICATOR, Group("dp", "", (3, 7), 2), Group("dp", size=2)])
@@ -225,6 +225,6 @@ def test_a_recorded_group_with_more_pieces_on_a_rank_meets_by_its_ends() -> None
 
 
 def test_another_groups_collectives_are_not_taken_for_ones_without() -> None:
-    own = table((0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100), groups=(Group("0xb2", size=8),))
+    own = table((0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100), groups=(Group("0xb2", size=8, sole=True),))
 
     assert met(own, places([0, 0])) == []

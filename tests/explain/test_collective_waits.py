@@ -1,0 +1,308 @@
+"""Until when ranks wait in a collective, and for whom."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.collective_waits import CollectiveWaits, collective_waits
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import Phase
+from bubbleviz.report.advice import longest_bubbles, longest_implied
+from bubbleviz.report.report import Report
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.drawn_reports import Op, operations_of
+from tests.support.nccl_payloads import carry, carrying
+from tests.support.nsys_exports import C, K, R, global_id, profile
+
+US = 1_000
+MS = 1_000_000
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
+    """Return collectives of (rank, start_us, end_us, meeting)."""
+    none = np.full(len(rows), -1, np.int64)
+    rank, start, end, meeting = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+    columns = dict.fromkeys(CollectiveIntervals.column_names(), none) | {
+        "rank": rank,
+        "kind": np.zeros(len(rows), np.int64),
+        "start_ns": start * US,
+        "end_ns": end * US,
+        "meeting": meeting,
+    }
+    return replace(CollectiveIntervals.none(), **columns, kinds=("AllReduce",))
+
+
+def worked(*spans: tuple[int, int, int]) -> Operations:
+    """Return operations of (rank, start_us, end_us)."""
+    ops = [Op(rank, Phase.F, 0, start * US, end * US) for rank, start, end in sorted(spans)]
+    return operations_of(ops)[0]
+
+
+def moves(found: CollectiveWaits) -> list[tuple[int, int, int]]:
+    """Return when data moves, who entered last, and the row of what that had run before."""
+    columns = found.moving_ns // US, found.last_rank, found.last_operation
+    return list(zip(*(values.tolist() for values in columns), strict=True))
+
+
+def test_nothing_waits_where_there_is_no_collective() -> None:
+    assert len(collective_waits(table(), worked())) == 0
+    assert len(collective_waits(table(), worked((0, 0, 10)))) == 0
+
+
+def test_the_shortest_kernel_is_the_move() -> None:
+    own = table((0, 100, 1_000, 7), (1, 700, 1_000, 7), (2, 500, 1_000, 7))
+
+    assert moves(collective_waits(own, worked((1, 0, 600)))) == [
+        (700, 1, 0),
+        (700, -1, -1),
+        (700, 1, 0),
+    ]
+
+
+def test_no_common_clock_is_needed() -> None:
+    own = table((0, 100, 1_000, 7), (1, 90_700, 91_000, 7))
+
+    assert moves(collective_waits(own, worked())) == [(700, 1, -1), (90_700, -1, -1)]
+
+
+def test_unknown_members_wait_for_nobody() -> None:
+    assert moves(collective_waits(table((0, 100, 1_000, -1)), worked())) == [(100, -1, -1)]
+
+
+def test_a_kernel_in_pieces_is_entered_once() -> None:
+    own = table((0, 100, 1_000, 7), (1, 600, 700, 7), (1, 700, 800, 7), (1, 810, 1_000, 7))
+
+    assert moves(collective_waits(own, worked())) == [
+        (600, 1, -1),
+        (600, -1, -1),
+        (700, -1, -1),
+        (810, -1, -1),
+    ]
+    # The other way round, its first pieces wait.
+    own = table((0, 800, 1_000, 7), (1, 600, 700, 7), (1, 700, 900, 7), (1, 900, 1_000, 7))
+    found = collective_waits(own, worked())
+    assert [moving for moving, *_ in moves(found)] == [800, 700, 800, 900]
+
+
+def test_of_those_that_enter_together_the_one_that_worked_was_waited_for() -> None:
+    own = table((0, 500, 1_000, 7), (1, 500, 1_000, 7), (2, 300, 1_000, 7))
+    found = collective_waits(own, worked((0, 0, 100), (1, 0, 499), (2, 0, 300)))
+
+    assert [last for _, last, _ in moves(found)] == [1, -1, 1]
+
+
+def test_what_it_still_runs_is_what_it_ran_before_it_entered() -> None:
+    own = table((0, 500, 1_000, 7), (1, 800, 1_000, 7))
+    found = collective_waits(own, worked((1, 0, 400), (1, 400, 900), (1, 900, 950)))
+
+    assert moves(found)[0] == (800, 1, 1)
+
+
+def test_no_move_takes_less_than_a_launch() -> None:
+    own = table((0, 100, 1_000, 7), (1, 996, 1_000, 7))
+
+    assert moves(collective_waits(own, worked())) == [(1_000, 1, -1), (996, -1, -1)]
+
+
+# Whole runs
+
+
+def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
+    """Write two iterations of 10 ms of a rank on a host of its own, whose clock nobody knows.
+
+    Rank 1 works until 6 ms, rank 0 until 3 ms; the reduce-scatter ends at 6.5 ms.
+    """
+    done = 6 if rank else 3
+    kernels, calls, ranges = [], [], []
+    payloads: list[tuple[int, str, str, tuple[int, ...]]] = []
+    for n in range(3):
+        at = 10 * MS * n + rank * 777 * MS
+        host = at - 500 * US
+        spans = (
+            ("F0.0.0", "gemm", 0, MS),
+            ("B0.0.0", "gemm", MS, done * MS),
+            ("ncclReduceScatter", SCATTER, done * MS, 6 * MS + 500 * US),
+            ("Optimizer", "adam", 6 * MS + 500 * US, 7 * MS),
+        )
+        ranges.append(R(host, host + 200, f"iter_{rank}_{n}", tid=rank + 1, pid=rank + 1))
+        for place, (name, kernel, start, end) in enumerate(spans):
+            begin, number = host + 10 + 40 * place, 4 * n + place
+            ranges.append(R(begin, begin + 30, name, tid=rank + 1, pid=rank + 1))
+            calls.append(C(begin + 5, begin + 6, number, tid=rank + 1, pid=rank + 1))
+            kernels.append(K(at + start, at + end, number, kernel, pid=rank + 1))
+            if kernel == SCATTER and communicator is not None:
+                payloads.append((begin, name, "reduce", (communicator, 4096, 0)))
+    path = profile(
+        folder,
+        kernels,
+        calls,
+        ranges,
+        name=f"rank{rank}.sqlite",
+        hostname=f"node{rank}",
+        utc_epoch_ns=None,
+    )
+    return Path(carrying(path, payloads, pid=rank + 1))
+
+
+def test_communicators_need_no_common_clock(tmp_path: Path) -> None:
+    report = bubbleviz.analyze([rank_of_run(tmp_path, rank, communicator=0xAB) for rank in (0, 1)])
+    idle_ns = report.explanation.causes.idle_ns["period"]
+
+    # In each of two periods.
+    assert idle_ns[:2, 0, Cause.DEPENDENCY].tolist() == [3 * MS, 3 * MS]
+    assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[500 * US] * 2] * 2
+    assert notes(report).isdisjoint({UNKNOWN, LACKING})
+
+
+UNKNOWN = "collectives whose members are unknown"
+LACKING = "collectives of which members are not recorded"
+
+
+def notes(report: Report) -> set[str]:
+    return {note.what for note in report.limitations}
+
+
+def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> None:
+    paths = [rank_of_run(tmp_path, rank, communicator=None) for rank in (0, 1)]
+    report = bubbleviz.analyze(paths, align="none")
+    idle_ns = report.explanation.causes.idle_ns["period"]
+
+    assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[3_500 * US, 500 * US]] * 2
+    (note,) = [note for note in report.limitations if note.what == UNKNOWN]
+    assert note.count == 6
+
+
+def test_members_that_no_profile_is_of_are_a_limitation(tmp_path: Path) -> None:
+    paths = [rank_of_run(tmp_path, rank, communicator=0xAB) for rank in (0, 1)]
+    for path, rank in zip(paths, (0, 1), strict=True):
+        with closing(sqlite3.connect(path)) as db:
+            start = db.execute("SELECT min(start) - 1 FROM NVTX_EVENTS").fetchone()[0]
+            db.execute(
+                'INSERT INTO NVTX_EVENTS (start, "end", eventType, text, globalTid, domainId) '
+                "VALUES (?, ?, 59, 'ncclCommInitRank', ?, 0)",
+                (start, start + 1, global_id(rank + 1, rank + 1)),
+            )
+            db.commit()
+        carry(path, start, (0xAB, 3, rank, 0), rank + 1)
+    report = bubbleviz.analyze(paths)
+
+    assert notes(report) & {UNKNOWN, LACKING} == {LACKING}
+
+
+def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank(tmp_path: Path) -> None:
+    planting = Planting(
+        iterations=2,
+        replicas=2,
+        stages=2,
+        microbatches=4,
+        reduce_ns=300 * US,
+        slow_pipeline=1,
+        slow_factor=2.0,
+        iteration_ranges=True,
+    )
+    plant(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path, parallel=Parallel(pp=2, dp=2))
+    slow = next(r for r in report.ranks if (r.stage, r.pipeline) == (0, 1))
+    bubbles = report.bubbles.take(report.bubbles.waits_in_collective)
+    waits = bubbles.take(bubbles.end_ns - bubbles.start_ns > MS)
+
+    assert len(waits) > 0
+    assert set(report.operations.rank[waits.peer_operation].tolist()) <= {
+        r.index for r in report.ranks if r.pipeline == 1
+    }
+    told = longest_bubbles(report) + tuple(filter(None, (longest_implied(report),)))
+    assert any(
+        f"waits in ReduceScatter for rank {slow.index} (" in bubble.sentence for bubble in told
+    )
+
+
+def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(tmp_path: Path) -> None:
+    planting = Planting(
+        iterations=3,
+        replicas=2,
+        servers=4,
+        reduce_ns=700 * US,
+        jitter=0.1,
+        iteration_ranges=True,
+        clock_error_ns=(0, 3 * MS, -2 * MS, MS),
+        drift_ppb=(0, 20_000, -10_000, 5_000),
+        barrier=True,
+        norm_ns=30 * US,
+    )
+    plant(planting, tmp_path)
+    report = bubbleviz.analyze(tmp_path, parallel=Parallel(pp=4, dp=2))
+    collective_ns = report.explanation.causes.idle_ns["period"][:2, :, Cause.COLLECTIVE]
+
+    # Drifting clocks stretch these times by less than a millionth.
+    assert collective_ns == pytest.approx(np.full((2, 8), 730 * US), rel=1e-3)
+    assert notes(report).isdisjoint({UNKNOWN, LACKING})
+
+
+def test_process_groups_of_traces_need_no_common_clock(tmp_path: Path) -> None:
+    paths = [torch_rank(tmp_path, rank) for rank in (0, 1)]
+    report = bubbleviz.analyze(paths)
+    idle_ns = report.explanation.causes.idle_ns["period"]
+
+    assert idle_ns[0, 0, Cause.DEPENDENCY] == 3 * MS
+    assert idle_ns[0, :, Cause.COLLECTIVE].tolist() == [500 * US] * 2
+
+
+def torch_rank(folder: Path, rank: int) -> Path:
+    """Write the same run as a trace of PyTorch's profiler."""
+    done = 6_000 if rank else 3_000
+    events: list[dict[str, Any]] = []
+    for n in range(2):
+        at, host = 10_000 * n + 50_000, 10_000 * n + 49_000
+        spans = (
+            ("F0.0.0", "gemm", 0, 1_000),
+            ("B0.0.0", "gemm", 1_000, done),
+            ("nccl:_reduce_scatter_base", SCATTER, done, 6_500),
+            ("Optimizer", "adam", 6_500, 7_000),
+        )
+        thread = {"pid": 9, "tid": 9}
+        step = {"cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": host, "dur": 400}
+        events.append({"ph": "X", **step, **thread})
+        for place, (name, kernel, start, end) in enumerate(spans):
+            begin, number = host + 10 + 40 * place, 4 * n + place
+            own: dict[str, Any] = {"correlation": number, "device": 0, "stream": 7}
+            if kernel == SCATTER:
+                own |= {
+                    "Collective name": "_reduce_scatter_base",
+                    "Group size": 2,
+                    "Process Group Name": "7",
+                    "Process Group Ranks": "[0, 1]",
+                    "Seq": n,
+                    "External id": 100 + number,
+                }
+            called = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin + 5, "dur": 1}
+            ran = {"cat": "kernel", "name": kernel, "ts": at + start, "dur": end - start}
+            ranged = {"cat": "user_annotation", "name": name, "ts": begin, "dur": 30}
+            events += [
+                {"ph": "X", **ranged, **thread},
+                {"ph": "X", **called, **thread, "args": own},
+                {"ph": "X", **ran, "pid": 0, "tid": 7, "args": own},
+            ]
+    document = {
+        "schemaVersion": 1,
+        "host_name": f"node{rank}",
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000 + rank * 40 * MS,
+        "traceEvents": events,
+    }
+    path = folder / f"rank{rank}.pt.trace.json"
+    path.write_text(json.dumps(document))
+    return path

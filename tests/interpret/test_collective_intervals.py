@@ -1,0 +1,222 @@
+"""The collectives of ranks that are kept, and what profiles record of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.process_groups import Group
+from tests.support.nccl_payloads import carrying
+from tests.support.nsys_exports import C, K, R, profile
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+#: Name of a kernel, its launch, start and end.
+Work = tuple[str, int, int, int]
+
+
+def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recording:
+    """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
+    own = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
+    path = profile(
+        folder,
+        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(own)],
+        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
+        [R(0, 20, "F0.0.0"), R(25, 40, "B0.0.0"), R(45, 60, "Optimizer"), *ranges],
+    )
+    return record(str(path), ReadOptions()).recording
+
+
+def shown(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
+    """Return kind, start, end, iteration and order of each."""
+    columns = (table.kind, table.start_ns, table.end_ns, table.iteration, table.order)
+    return [
+        (table.kinds[kind], *more)
+        for kind, *more in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def test_a_rank_without_collectives_has_none(tmp_path: Path) -> None:
+    assert len(recording(tmp_path).collectives) == 0
+    assert len(recording(tmp_path, (SENDRECV, 12, 500, 600)).collectives) == 0
+
+
+def test_what_follows_the_last_backward_is_kept_in_order(tmp_path: Path) -> None:
+    work = [(REDUCE, 43, 500, 650), (SCATTER, 42, 410, 500), (REDUCE, 48, 500, 660)]
+    table = recording(tmp_path, *work).collectives
+
+    assert shown(table) == [
+        ("ReduceScatter", 410, 500, 0, 0),
+        ("AllReduce", 500, 650, 0, 0),
+        ("AllReduce", 500, 660, 0, 1),
+    ]
+    assert table.operation.tolist() == [-1, -1, 2]
+    assert set(table.group.tolist()) == set(table.meeting.tolist()) == {-1}
+
+
+def test_what_comes_before_the_first_operation_has_no_iteration(tmp_path: Path) -> None:
+    table = recording(tmp_path, (REDUCE, -5, 20, 90)).collectives
+
+    assert table.iteration.tolist() == [-1]
+
+
+def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Path) -> None:
+    inside = [(REDUCE, 11, 110 + 10 * n, 115 + 10 * n) for n in range(5)]
+
+    assert len(recording(tmp_path, *inside[:3]).collectives) == 3
+    assert len(recording(tmp_path, *inside).collectives) == 0
+    # Unless a rank idles under it: places count those that are left out.
+    table = recording(tmp_path, *inside, (REDUCE, 12, 210, 290)).collectives
+    assert shown(table) == [("AllReduce", 210, 290, 0, 5)]
+
+
+# Communicators of nsys exports
+
+
+def with_communicators(folder: Path) -> Recording:
+    own = (
+        *(("gemm", 10, 1_000, 1_100), ("gemm", 30, 1_200, 1_300), ("adam", 90, 2_000, 2_100)),
+        *((REDUCE, 45, 1_300, 1_500), (SCATTER, 65, 1_500, 1_600), (REDUCE, 82, 1_700, 1_800)),
+    )
+    ranges = [
+        *(R(0, 20, "F0.0.0"), R(25, 35, "B0.0.0"), R(85, 95, "Optimizer")),
+        *(R(40, 50, "ncclAllReduce"), R(60, 70, "ncclReduceScatter"), R(2, 3, "ncclCommInitRank")),
+        R(80, 83, "ncclAllReduce"),
+    ]
+    path = profile(
+        folder,
+        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(own)],
+        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
+        ranges,
+    )
+    carrying(
+        path,
+        [
+            (2, "ncclCommInitRank", "init", (0xAB, 4, 1, 0)),
+            (40, "ncclAllReduce", "reduce", (0xAB, 4096, 0)),
+            (60, "ncclReduceScatter", "reduce", (0xCD, 4096, 0)),
+            (80, "ncclAllReduce", "reduce", (0xAB, 4096, 0)),
+        ],
+    )
+    return record(str(path), ReadOptions()).recording
+
+
+def test_kernels_belong_to_the_communicator_of_their_range(tmp_path: Path) -> None:
+    table = with_communicators(tmp_path).collectives
+
+    assert [table.groups[group].name[-2:] for group in table.group.tolist()] == ["ab", "cd", "ab"]
+    assert [table.groups[group].size for group in table.group.tolist()] == [4, 0, 4]
+    assert table.order.tolist() == [0, 0, 1]
+
+
+# Process groups of PyTorch
+
+
+def event(cat: str, name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": end - start, **more}
+
+
+def work(number: int, launch: float, start: float, end: float, name: str, **args: Any) -> list[Any]:
+    own = {"correlation": number, "device": 0, "stream": 7, **args}
+    place = {"pid": 9, "tid": 9}
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, **place, args=own),
+        event("kernel", name, start, end, pid=0, tid=7, args=own),
+    ]
+
+
+def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, Any]]) -> Path:
+    """Write a rank of one F and one B, with collectives after it."""
+    place = {"pid": 9, "tid": 9}
+    events = [
+        event("user_annotation", "F0.0.0", 5, 45, **place),
+        event("user_annotation", "B0.0.0", 46, 75, **place),
+        *work(1, 10, 100, 200, "gemm"),
+        *work(2, 50, 210, 300, "gemm"),
+    ]
+    for number, (start, end, args) in enumerate(collectives):
+        events += work(10 + number, 80 + 2 * number, start, end, SCATTER, **args)
+    document = {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+        "traceEvents": events,
+    }
+    path = folder / f"rank{rank}.pt.trace.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def recorded(sequence: int, operator: int) -> dict[str, Any]:
+    """Return what PyTorch records of a kernel."""
+    return {
+        "Collective name": "_reduce_scatter_base",
+        "Group size": 2,
+        "Process Group Name": "7",
+        "Process Group Ranks": "[0, 1]",
+        "Seq": sequence,
+        "External id": operator,
+    }
+
+
+def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path,
+        0,
+        (300, 350, recorded(4, 1)),
+        (360, 400, recorded(4, 1)),
+        (400, 450, recorded(5, 2)),
+    )
+    table = record(str(path), ReadOptions()).recording.collectives
+
+    base = int(table.start_ns[0])
+
+    assert (table.start_ns - base).tolist() == [0, 100_000]
+    assert (table.end_ns - base).tolist() == [100_000, 150_000]
+    assert table.sequence.tolist() == [4, 5]
+    assert [table.groups[group] for group in table.group.tolist()] == [
+        Group("7", "", (0, 1), 2)
+    ] * 2
+
+
+# Kinds
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        (REDUCE, "AllReduce"),
+        (SCATTER, "ReduceScatter"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half", "ReduceScatter"),
+        ("ncclReduceScatterRingLLKernel_sum_f16", "ReduceScatter"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "Reduce"),
+        ("ncclReduceRingLLKernel_sum_f32", "Reduce"),
+        ("void ncclAllGatherRingLLKernel_copy_i8", "AllGather"),
+        ("ncclDevKernel_Broadcast_RING_LL", "Broadcast"),
+        ("nccl:AlltoAll", "AlltoAll"),
+        ("nccl:Gather", "Gather"),
+        ("all-reduce.3", "AllReduce"),
+        ("reduce-scatter.1", "ReduceScatter"),
+        ("psum_scatter.2", "ReduceScatter"),
+        ("all-reduce-start.1", ""),
+        ("all-gather-done", ""),
+        ("c10d::allreduce_", ""),
+        ("gloo:all_reduce", "AllReduce"),
+        ("ncclDevKernel_Generic", ""),
+        ("mscclKernel_Sum_half_LL", ""),
+    ],
+)
+def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
+    kinds = default_kinds().collective_kinds
+    number = kind_of_collective(kernel, kinds)
+
+    assert ("" if number < 0 else kinds[number][0]) == kind
