@@ -29,7 +29,6 @@ from bubbleviz.model.process_groups import Group
 from bubbleviz.model.values import frozen
 
 
-
 @frozen
 class RankPlaces:
     """Where ranks stand.
