@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -381,6 +383,29 @@ def test_a_parquet_file_that_is_cut_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ProfileError, match=r"a Parquet table that cannot be read \("):
         bubbleviz.analyze(path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
+def test_damaged_tables_end_in_a_sentence_or_a_report(kind: str, seed: int, tmp_path: Path) -> None:
+    choice = random.Random(seed)
+    path = written(tmp_path, ONE | {"host": ["node0"] * 8, "group": list("abcdefgh")})[kind]
+    whole = path.read_bytes()
+    for _ in range(30):
+        content = bytearray(whole)
+        for _ in range(choice.randint(1, 6)):
+            content[choice.randrange(len(content))] = choice.randrange(256)
+        path.write_bytes(content[: choice.choice([len(content), choice.randrange(len(content))])])
+        with contextlib.suppress(BubblevizError):
+            bubbleviz.analyze(path)
+
+
+@pytest.mark.parametrize("name", ["rank", "stage", "microbatch", "chunk", "pipeline"])
+def test_numbers_that_no_run_has_are_refused(name: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, ONE | {name: [10**15, *([0] * 7)]})
+
+    assert said.startswith(": row 1: ")
+    assert "whole number" in said
 
 
 def test_without_pyarrow_a_parquet_file_says_how_to_install_it(
