@@ -248,7 +248,22 @@ def test_a_file_a_rank_and_their_directory_share_a_clock(tmp_path: Path) -> None
     paths = halves(tmp_path)
 
     assert ratio(bubbleviz.analyze(paths)) == 1 - 120 / 160
-    assert ratio(bubbleviz.analyze(tmp_path)) == 1 - 120 / 160
+    report = bubbleviz.analyze(tmp_path, jobs=2)
+    assert ratio(report) == 1 - 120 / 160
+    assert [rank.label for rank in report.ranks] == ["table rank 0", "table rank 1"]
+
+
+def test_names_of_hosts_and_clocks_are_hidden_where_names_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = ONE | {"host": [f"secret{r}" for r in RANK], "clock": [f"hidden{r}" for r in RANK]}
+    path = str(csv_of(tmp_path / "t.csv", columns))
+
+    for output in ("csv", "json"):
+        assert main(["analyze", path, "--anonymous", f"--{output}", "-"]) == 0
+        said = capsys.readouterr()
+        assert "secret" not in said.out + said.err
+        assert "hidden" not in said.out + said.err
 
 
 def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bubbleviz.errors import MismatchError, ProfileError
 from bubbleviz.interpret.fleet.fleet import Fleet
@@ -66,10 +66,8 @@ def record_all(
         else:
             add(outcome.steps)
             note_paths([outcome.recording.source.path])
-            note_host(outcome.recording.source.host)
-            for told in (rank.told for rank in outcome.recording.ranks):
-                if told is not None and told.host is not None:
-                    note_host(told.host)
+            for host in _hosts(outcome.recording):
+                note_host(host)
             outcomes[number] = outcome.recording
         first = min(bad, default=len(files))
         if bad and all(before in outcomes for before in range(first)):
@@ -81,3 +79,14 @@ def record_all(
         raise errors[0]
     recordings = [part for recording in recordings for part in by_clock(recording)]
     return recordings, tuple(unreadable_profile(str(error)) for error in errors)
+
+
+def _hosts(recording: Recording) -> Iterator[str]:
+    """Yield the names of hosts in a recording, and of clocks, which are mostly those of hosts."""
+    if recording.source.clock is None:
+        yield recording.source.host
+    for told in (rank.told for rank in recording.ranks):
+        if told is not None and told.host is not None:
+            yield told.host
+        if told is not None and told.clock is not None:
+            yield told.clock.name

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +22,8 @@ from bubbleviz.sources.tables.operations import operation_table
 _ONE_CLOCK = ToldClock("tables")
 
 
+#: What stands for the host of ranks that a table names none for: any number of tables is one run.
+_UNKNOWN_HOST = "table"
 #: Columns of which most tables should have some, and what is unknown without them.
 _UNTOLD = (
     ("iteration", "iterations are told apart by repeated microbatches and optimizer steps"),
@@ -50,7 +51,7 @@ class OpenTable:
     def _table(self) -> OperationTable:
         source = Source(
             path=self.path,
-            host=Path(self.path).name,
+            host=_UNKNOWN_HOST,
             host_known=False,
             format=self.format,
             nsys_version=None,
