@@ -34,7 +34,10 @@ def without_members(
     line = [packing.place(exposed.rank, t) for t in (exposed.start_ns, exposed.end_ns)]
     times = [packing.place(collectives.rank, t) for t in (collectives.start_ns, collectives.end_ns)]
     alone = measure_within((line[0], line[1]), times[0], times[1]) > 0
-    unknown = int((alone & (collectives.meeting == NONE)).sum())
+    # Of a group that a table names and one rank has, the others are not in the table.
+    sole = np.array([*(group.sole for group in collectives.groups), False], bool)
+    unmet = alone & (collectives.meeting == NONE)
+    unknown = int((unmet & ~sole[collectives.group]).sum())
     if unknown:
         yield Limitation(
             "collectives whose members are unknown",
@@ -49,7 +52,7 @@ def without_members(
     members = distinct_rows(meeting, collectives.rank[known])[0]
     present = np.bincount(members, minlength=int(meeting.max(initial=NONE)) + 1)
     partial = size[collectives.group[known]] > present[meeting]
-    lacking = int((alone[known] & partial).sum())
+    lacking = int((alone[known] & partial).sum() + (unmet & sole[collectives.group]).sum())
     if lacking:
         yield Limitation(
             "collectives of which members are not recorded",

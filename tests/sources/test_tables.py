@@ -228,6 +228,20 @@ def test_a_collective_alone_is_idle_time_of_its_own(tmp_path: Path) -> None:
     assert idle[0] == {"cause": "collective", "start_ns": 10, "end_ns": 25}
 
 
+def test_a_group_of_one_rank_lacks_the_others(tmp_path: Path) -> None:
+    columns: dict[str, Sequence[Any]] = {
+        "rank": [0, 0, 0, 0],
+        "phase": ["F", "B", "COLLECTIVE", "Optimizer"],
+        "start_ns": [0, 10, 20, 40],
+        "end_ns": [10, 20, 40, 50],
+        "group": ["", "", "norm", ""],
+    }
+    report = bubbleviz.analyze(csv_of(tmp_path / "t.csv", columns))
+
+    assert "collectives of which members are not recorded" in {n.what for n in report.limitations}
+    assert "collectives whose members are unknown" not in {n.what for n in report.limitations}
+
+
 def polars_rows(report: Report) -> list[dict[str, Any]]:
     return pl.DataFrame(report.bubbles).select("cause", "start_ns", "end_ns").to_dicts()
 
