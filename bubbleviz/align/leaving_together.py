@@ -123,6 +123,8 @@ def by_ends(
     tolerance_ns = own.tolerance_ns + _slack_ns(shortest_ns)[number]
     together = whole & ((high - low)[number] <= tolerance_ns)
     together[together] = _steady(collectives, own.take(together), low[number[together]])
+    if not together.any():
+        return found
     found[rows[together]] = number[together]
     return _with_pieces(collectives, found)
 

@@ -98,6 +98,8 @@ def meetings_of(
     open_rows &= np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
     for partition in _partitions(places):
         rows = np.flatnonzero(open_rows & (meeting == NONE))
+        if len(rows) == 0:
+            break
         members = np.stack((partition, np.arange(len(partition))))[:, partition >= 0]
         cell = partition[collectives.rank[rows]]
         _add(meeting, _usual(collectives, by_ends(collectives, rows, cell, members, clocks)))
@@ -118,6 +120,8 @@ def _by_record(
 ) -> Iterator[Ints]:
     """Yield the meetings of recorded groups: by numbers, by order, by ends."""
     group = collectives.group
+    if not (group >= 0).any():
+        return
     members = distinct_rows(group, collectives.rank)
     present = np.bincount(members[0][members[0] >= 0], minlength=len(collectives.groups))
     certain = np.array(
@@ -127,8 +131,6 @@ def _by_record(
         ],
         bool,
     )
-    if not (group >= 0).any():
-        return
     numbered = np.ones(len(collectives.groups), bool)
     numbered[group[(group >= 0) & (collectives.sequence < 0)]] = False
     known = (group >= 0) & np.append(certain, False)[group]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.grouping import distinct_rows
 from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
@@ -23,21 +23,8 @@ def without_members(
         collectives: of all ranks.
         exposed: when only collectives ran on ranks.
     """
-    ranks = int(max(exposed.rank.max(initial=NONE), collectives.rank.max(initial=NONE))) + 1
-    extents = group_extents(
-        np.concatenate((exposed.rank, collectives.rank)),
-        ranks,
-        np.concatenate((exposed.start_ns, collectives.start_ns)),
-        np.concatenate((exposed.end_ns, collectives.end_ns)),
-    )
-    packing = Packing.of(*extents)
-    line = [packing.place(exposed.rank, t) for t in (exposed.start_ns, exposed.end_ns)]
-    times = [packing.place(collectives.rank, t) for t in (collectives.start_ns, collectives.end_ns)]
-    alone = measure_within((line[0], line[1]), times[0], times[1]) > 0
-    # Of a group that a table names and one rank has, the others are not in the table.
-    sole = np.array([*(group.sole for group in collectives.groups), False], bool)
-    unmet = alone & (collectives.meeting == NONE)
-    unknown = int((unmet & ~sole[collectives.group]).sum())
+    unmet, lonely = collectives.meeting == NONE, _of_lone_groups(collectives)
+    unknown = _count(collectives, exposed, unmet & ~lonely)
     if unknown:
         yield Limitation(
             "collectives whose members are unknown",
@@ -46,13 +33,7 @@ def without_members(
             "the last rank to enter counts as collective, too",
             unknown,
         )
-    size = np.array([*(group.size for group in collectives.groups), 0], np.int64)
-    known = np.flatnonzero(collectives.meeting >= 0)
-    meeting = collectives.meeting[known]
-    members = distinct_rows(meeting, collectives.rank[known])[0]
-    present = np.bincount(members, minlength=int(meeting.max(initial=NONE)) + 1)
-    partial = size[collectives.group[known]] > present[meeting]
-    lacking = int((alone[known] & partial).sum() + (unmet & sole[collectives.group]).sum())
+    lacking = _count(collectives, exposed, (unmet & lonely) | _lacks_members(collectives))
     if lacking:
         yield Limitation(
             "collectives of which members are not recorded",
@@ -60,3 +41,39 @@ def without_members(
             "collective, too",
             lacking,
         )
+
+
+def _count(collectives: CollectiveIntervals, exposed: RankIntervals, which: Bools) -> int:
+    """Return how many of some collectives ran while nothing else did."""
+    if not which.any():
+        return 0
+    own = collectives.take(which)
+    ranks = int(max(exposed.rank.max(initial=NONE), own.rank.max())) + 1
+    extents = group_extents(
+        np.concatenate((exposed.rank, own.rank)),
+        ranks,
+        np.concatenate((exposed.start_ns, own.start_ns)),
+        np.concatenate((exposed.end_ns, own.end_ns)),
+    )
+    packing = Packing.of(*extents)
+    alone, times = (
+        [packing.place(table.rank, time_ns) for time_ns in (table.start_ns, table.end_ns)]
+        for table in (exposed, own)
+    )
+    return int((measure_within((alone[0], alone[1]), times[0], times[1]) > 0).sum())
+
+
+def _of_lone_groups(collectives: CollectiveIntervals) -> Bools:
+    """Return which collectives are of groups that are sure: where nobody is met, others lack."""
+    return np.array([*(group.sole for group in collectives.groups), False], bool)[collectives.group]
+
+
+def _lacks_members(collectives: CollectiveIntervals) -> Bools:
+    """Return which collectives have members on ranks that no profile is of."""
+    size = np.array([*(group.size for group in collectives.groups), 0], np.int64)
+    if not size.any():
+        return np.zeros(len(collectives), bool)
+    known = collectives.meeting >= 0
+    members = distinct_rows(collectives.meeting[known], collectives.rank[known])[0]
+    present = np.bincount(members, minlength=int(collectives.meeting.max()) + 1)
+    return np.asarray(known & (size[collectives.group] > present[collectives.meeting]), bool)

@@ -306,3 +306,67 @@ def torch_rank(folder: Path, rank: int) -> Path:
     path = folder / f"rank{rank}.pt.trace.json"
     path.write_text(json.dumps(document))
     return path
+
+
+def gathered_run(folder: Path) -> Report:
+    """Return two stages on one host that gather parameters after their first forward.
+
+    ::
+
+        rank 0   F0 ├──── waits ─────┤▓ moves ▓├ F1      BW0           BW1
+        rank 1     F0 ██████████████ ├▓ moves ▓├ BW0 █████    F1   BW1
+    """
+    gather = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    stages = (
+        (
+            *(("F0.0.0", "gemm", 0, 1), ("gather", gather, 1, 5), ("F1.0.0", "gemm", 5, 6)),
+            *(("B0.0.0", "gemm", 8, 9), ("B1.0.0", "gemm", 12, 13), ("Optimizer", "adam", 13, 14)),
+        ),
+        (
+            *(("F0.0.0", "gemm", 1, 4), ("gather", gather, 4, 5), ("B0.0.0", "gemm", 5, 8)),
+            *(("F1.0.0", "gemm", 8, 10), ("B1.0.0", "gemm", 10, 12), ("Optimizer", "adam", 13, 14)),
+        ),
+    )
+    kernels, calls, ranges = [], [], []
+    for rank, spans in enumerate(stages):
+        for place, (name, kernel, start, end) in enumerate(spans):
+            at = 100 * place
+            ranges.append(R(at, at + 30, name, tid=rank + 1, pid=rank + 1))
+            calls.append(C(at + 5, at + 6, place, tid=rank + 1, pid=rank + 1))
+            kernels.append(
+                K(10_000 + start * MS, 10_000 + end * MS, place, kernel, pid=rank + 1, device=rank)
+            )
+    return bubbleviz.analyze(profile(folder, kernels, calls, ranges))
+
+
+def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
+    tmp_path: Path,
+) -> None:
+    report = gathered_run(tmp_path)
+    idle_ns = report.explanation.causes.idle_ns["schedule"][0]
+
+    # Rank 0 waits in the collective, for its gradients from 6 to 8, and from 9 to 12.
+    assert idle_ns[:, Cause.DEPENDENCY].tolist() == [(3 + 2 + 3) * MS, 0]
+    assert idle_ns[:, Cause.COLLECTIVE].tolist() == [MS, MS]
+    (waits,) = np.flatnonzero(report.bubbles.waits_in_collective).tolist()
+    assert int(report.operations.rank[report.bubbles.peer_operation[waits]]) == 1
+
+
+def test_without_the_move_of_a_collective_its_wait_stays(tmp_path: Path) -> None:
+    explanation = gathered_run(tmp_path).explanation
+    replays = {change.name: change for change in explanation.what_if}
+
+    assert replays["measured"].makespan_ns == 13 * MS
+    assert replays["no-collective"].makespan_ns == 12 * MS
+    assert replays["no-delay"].makespan_ns == 12 * MS
+    assert explanation.path is not None
+    assert ("collective", MS) in {(part.what, part.time_ns) for part in explanation.path.parts}
+
+
+def test_what_a_collective_takes_stands_in_the_table_of_communication(tmp_path: Path) -> None:
+    times = gathered_run(tmp_path).explanation.communication
+
+    assert times.wait_ns.tolist() == [[3 * MS, 0]]
+    assert times.transfer_ns.tolist() == [[MS, MS]]
+    assert times.exposed_ns.tolist() == [[MS, MS]]
+    assert times.communication_ns.tolist() == [[4 * MS, MS]]
