@@ -207,12 +207,10 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
 
 def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     """Return what saves most over the averaged iterations; None where nothing saves enough."""
-    if report.no_pipeline is not None or report.explanation.diagnosis is None:
-        return _best_change(report, replays)
     listed = advice_of(report, _worth(report, replays["measured"]))
-    if not listed:
-        return None
-    return listed[0].text
+    if report.no_pipeline is not None or (report.explanation.diagnosis is None and not listed):
+        return _best_change(report, replays)
+    return listed[0].text if listed else None
 
 
 def _worth(report: Report, measured: WhatIf) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import counted, percent
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most commands hold no report
@@ -12,7 +12,9 @@ if TYPE_CHECKING:  # most commands hold no report
     from bubbleviz.report.report import Report
 
 #: What nothing is slow for has to save so much, and so much more than what is.
-BOUND, _BOUND_COUNTS = 0.02, 2 / 3
+BOUND, _BOUND_COUNTS = 0.05, 2 / 3
+#: Another schedule that saves less is not worth the change.
+_LEAST_OF_SCHEDULE = 0.02
 #: A saving within this share of another is the same.
 _SAME = 0.95
 #: So much advice is listed.
@@ -52,17 +54,64 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
         worth: the share of an iteration that advice is to save.
     """
     diagnosis = report.explanation.diagnosis
-    if diagnosis is None:
-        return ()
-    chosen = [f for f in _ranked(diagnosis) if f.saving_ratio >= worth]
-    return tuple(_advice(report, diagnosis, finding) for finding in chosen[:_LISTED])
+    findings = [] if diagnosis is None else _ranked(diagnosis)
+    listed = [
+        (_weight(finding), _advice(report, diagnosis, finding))
+        for finding in findings[: _LISTED + 1]
+        if diagnosis is not None and finding.saving_ratio >= worth
+    ]
+    other = _schedule(report)
+    if other is not None and other.saving_ratio >= max(worth, _LEAST_OF_SCHEDULE):
+        listed.append((other.saving_ratio, other))
+    listed.sort(key=lambda pair: -pair[0])
+    return tuple(advice for _, advice in listed[:_LISTED])
+
+
+def _schedule(report: Report) -> Advice | None:
+    """Return the advice to run the fastest schedule that fits in the same memory, if that is known.
+
+    Other schedules are simulated without any delay, so they are held against the same order
+    without any.
+    """
+    others = report.alternatives
+    rows = {} if others is None else {row.name: row for row in others.rows}
+    measured, same = rows.pop("measured", None), rows.pop("no-delay", None)
+    if others is None or measured is None or same is None or others.window != "schedule":
+        return None
+    whole_ms, same_ms = measured.makespan_ms, same.makespan_ms
+    known = [r for r in rows.values() if r.fits and r.makespan_ms is not None]
+    best = min(known, key=lambda row: row.makespan_ms or 0.0, default=None)
+    if best is None or best.makespan_ms is None or not whole_ms or same_ms is None:
+        return None
+    saving_ms = same_ms - best.makespan_ms
+    action = f"Run the schedule {best.name}, which fits in the same memory"
+    what = (
+        f"at the measured times and without any delay an iteration would take "
+        f"{best.makespan_ms:,.3f} ms instead of {same_ms:,.3f} ms "
+        f"(-{percent(saving_ms / same_ms)}) from its first F to its last backward"
+    )
+    return Advice(
+        kind="schedule",
+        ranks=(),
+        stage=None,
+        saving_ns=round(1e6 * saving_ms),
+        saving_ratio=saving_ms / whole_ms,
+        iterations=report.summary.iterations,
+        action=action,
+        text=f"{action}: {what}",
+    )
 
 
 def _ranked(diagnosis: Diagnosis) -> list[Finding]:
     """Return the findings that are worth a sentence, one of each family."""
     findings = [f for f in diagnosis.findings if not _bound(f) or f.saving_ratio >= BOUND]
     findings = [f for f in findings if not _contained(f, findings)]
-    return sorted(findings, key=lambda f: -f.saving_ns * (_BOUND_COUNTS if _bound(f) else 1))
+    return sorted(findings, key=lambda finding: -_weight(finding))
+
+
+def _weight(finding: Finding) -> float:
+    """Return the share that a finding saves, less where no work can get that fast."""
+    return finding.saving_ratio * (_BOUND_COUNTS if _bound(finding) else 1)
 
 
 def _bound(finding: Finding) -> bool:

@@ -9,9 +9,11 @@ import numpy as np
 from bubbleviz.explain.diagnosis.evidence import Evidence, slow
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.medians import median_of, quantile_of
+from bubbleviz.model.columns import Bools, Ints
 
-#: Where more than this share of the microbatches stand out, their lengths vary as a whole.
-_MANY = 0.2
+#: Where more than this share of the microbatches stand out, their lengths vary as a whole, unless
+#: half of their numbers at most do so in nearly all iterations.
+_MANY, _SOME_NUMBERS, _ALWAYS = 0.2, 0.5, 0.8
 
 
 def faults(seen: Evidence) -> Iterator[Fault]:
@@ -29,7 +31,7 @@ def faults(seen: Evidence) -> Iterator[Fault]:
         work.microbatch[first[slow_ones]].tolist(),
         strict=True,
     )
-    if out.mean() > _MANY:
+    if out.mean() > _MANY and not _same_numbers(work.microbatch[first], out):
         at = np.flatnonzero(work.microbatch[effects.rows] >= 0)
         of_row = effect[groups.of_row[at]]
         scale = of_row.mean() / of_row
@@ -47,3 +49,18 @@ def faults(seen: Evidence) -> Iterator[Fault]:
         phases=(("", worst),),
         what=what,
     )
+
+
+def _same_numbers(number: Ints, out: Bools) -> bool:
+    """Return whether a few numbers of microbatches are the slow ones, time and again.
+
+    Args:
+        number: of each microbatch of an iteration and replica; -1 for none.
+        out: which of these stand out.
+    """
+    numbered = number >= 0
+    all_times = np.bincount(number[numbered])
+    times = np.bincount(number[numbered & out], minlength=len(all_times))
+    slow_numbers = times > 0
+    always = times[slow_numbers] >= _ALWAYS * all_times[slow_numbers]
+    return bool(always.all() and slow_numbers.sum() <= _SOME_NUMBERS * (all_times > 0).sum())
