@@ -152,10 +152,17 @@ def test_the_python_examples_run_one_after_the_other(
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="BUBBLEVIZ_DATA names no folder")
 @pytest.mark.parametrize(
-    ("job", "ranks", "steps", "ratio"), [("ST", 8, 32, 0.5158), ("AR", 16, 44, 0.5385)]
+    ("job", "ranks", "steps", "ratio", "slowdown"),
+    [("ST", 8, 32, 0.5158, 1.179), ("AR", 16, 44, 0.5385, 1.973)],
 )
 def test_the_example_of_tables_reads_published_traces(
-    job: str, ranks: int, steps: int, ratio: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: str,
+    ranks: int,
+    steps: int,
+    ratio: float,
+    slowdown: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (example,) = examples_of(GUIDES / "tables.md", "python")
     monkeypatch.chdir(tmp_path)
@@ -170,6 +177,8 @@ def test_the_example_of_tables_reads_published_traces(
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(ratio, abs=1e-4)
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
+    assert report.slowdowns is not None
+    assert report.slowdowns.total == pytest.approx(slowdown, abs=5e-4)
 
 
 @pytest.mark.parametrize("name", ["conventions", "traces"])
