@@ -92,6 +92,34 @@ def test_a_stream_of_arrow_is_read(tmp_path: Path) -> None:
     assert ratio(bubbleviz.analyze(stream_of(tmp_path / "t.arrows", ONE))) == 1 - 120 / 160
 
 
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_types_of_newer_arrow_are_read(compression: Any, tmp_path: Path) -> None:
+    frame = pl.DataFrame(ONE | {"host": ["node0"] * 8, "start_ns": list(map(str, START))})
+    newest = pl.CompatLevel.newest()
+    frame.write_ipc(tmp_path / "t.arrow", compat_level=newest, compression=compression)
+
+    report = bubbleviz.analyze(tmp_path / "t.arrow")
+
+    assert ratio(report) == 1 - 120 / 160
+    assert report.ranks[0].host == "node0"
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical(), pl.Enum(["node0", "unused"])])
+def test_categories_are_texts(kind: Any, tmp_path: Path) -> None:
+    frame = pl.DataFrame(ONE | {"host": pl.Series(["node0"] * 8, dtype=kind)})
+    frame.with_columns(pl.col("phase").cast(pl.Categorical)).write_parquet(tmp_path / "t.parquet")
+
+    assert bubbleviz.analyze(tmp_path / "t.parquet").ranks[0].host == "node0"
+
+
+@pytest.mark.parametrize("kind", [pl.Int8, pl.UInt16, pl.Float32, pl.Float64, pl.UInt64])
+def test_whole_numbers_may_have_any_type(kind: Any, tmp_path: Path) -> None:
+    frame = pl.DataFrame(ONE).with_columns(pl.exclude("phase").cast(kind))
+    frame.write_parquet(tmp_path / "t.parquet")
+
+    assert ratio(bubbleviz.analyze(tmp_path / "t.parquet")) == 1 - 120 / 160
+
+
 def test_csv_may_be_gzipped_have_a_bom_and_other_delimiters(tmp_path: Path) -> None:
     text = csv_of(tmp_path / "t.csv", ONE).read_text()
     packed = tmp_path / "t.csv.gz"

@@ -1,126 +1,20 @@
-"""Arrow: Parquet files and Arrow IPC files (Feather) or streams, read by pyarrow."""
+"""Arrow: the columns of Parquet files and Arrow IPC files (Feather) or streams."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, NumberColumn, refused, shown, stripped
+from bubbleviz.sources.tables.column_files import ColumnFile, opened_arrow, opened_parquet
 from bubbleviz.sources.tables.schema import IS_NUMBER, refuse_lacking
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-#: Characters of pyarrow's own words in a refusal.
-_LONGEST_REASON = 120
-
-
-class ColumnFile(Protocol):
-    """A file of columns, opened."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of its columns."""
-
-    @property
-    def rows(self) -> int | None:
-        """How many rows it says that it has; None where it does not."""
-
-    def columns(self, names: Sequence[str]) -> Any:
-        """Return some columns as a table of pyarrow."""
-
-
-class _ParquetFile:
-    """A Parquet file."""
-
-    def __init__(self, path: str) -> None:
-        from pyarrow import parquet
-
-        self._file = parquet.ParquetFile(path)
-        self.names: Sequence[str] = list(self._file.schema_arrow.names)
-        self.rows: int | None = self._file.metadata.num_rows
-
-    def columns(self, names: Sequence[str]) -> Any:
-        return self._file.read(columns=list(names))
-
-
-class _ArrowFile:
-    """A file or a stream of Arrow IPC."""
-
-    def __init__(self, path: str) -> None:
-        import pyarrow as pa
-
-        mapped = pa.memory_map(path)
-        try:
-            reader = pa.ipc.open_file(mapped)
-        except pa.ArrowInvalid:
-            mapped.seek(0)
-            reader = pa.ipc.open_stream(mapped)
-        self._reader = reader
-        self.names: Sequence[str] = list(reader.schema.names)
-        self.rows: int | None = None
-
-    def columns(self, names: Sequence[str]) -> Any:
-        return self._reader.read_all().select(list(names))
-
-
-def check_pyarrow(path: str, what: str) -> None:
-    """Refuse to go on without pyarrow.
-
-    Raises:
-        ProfileError: it is not installed.
-    """
-    try:
-        import pyarrow  # noqa: F401 - whether it is there is all that is asked
-    except ImportError as error:
-        raise ProfileError(
-            f"{path}: {what} is read by pyarrow, which is not installed; install it with "
-            "pip install 'bubbleviz[parquet]', or write the table as CSV"
-        ) from error
-
-
-@contextmanager
-def opened_parquet(path: str) -> Iterator[ColumnFile]:
-    """Open a Parquet file.
-
-    Raises:
-        ProfileError: pyarrow is not installed, or cannot read it.
-    """
-    with _opened(path, "a Parquet table", _ParquetFile) as file:
-        yield file
-
-
-@contextmanager
-def opened_arrow(path: str) -> Iterator[ColumnFile]:
-    """Open a file of Arrow IPC.
-
-    Raises:
-        ProfileError: pyarrow is not installed, or cannot read it.
-    """
-    with _opened(path, "an Arrow table", _ArrowFile) as file:
-        yield file
-
-
-@contextmanager
-def _opened(path: str, what: str, kind: Callable[[str], ColumnFile]) -> Iterator[ColumnFile]:
-    check_pyarrow(path, what)
-    import pyarrow as pa
-
-    try:
-        yield kind(path)
-    except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
-        reason = one_line(str(error).split("\n", 1)[0], _LONGEST_REASON)
-        raise ProfileError(
-            f"{path}: {what} that cannot be read ({reason}); write it again"
-        ) from error
 
 
 def read_parquet(path: str, watch: Watch) -> Cells:
@@ -154,12 +48,19 @@ def _columns(path: str, opened: Callable[[str], AbstractContextManager[ColumnFil
         table.validate(full=True)
         numbers, texts = {}, {}
         for name in names:
-            column = table.column(name)
+            column = _plain(table.column(name))
             if IS_NUMBER[name]:
                 numbers[name] = _numbers(path, name, column)
             else:
                 texts[name] = _texts(path, name, column)
         return Cells(path, table.num_rows, numbers, texts)
+
+
+def _plain(column: Any) -> Any:
+    """Return a column whose texts are of the type that every version of pyarrow computes with."""
+    import pyarrow as pa
+
+    return column.cast(pa.string()) if str(column.type) == "string_view" else column
 
 
 def _numbers(path: str, name: str, column: Any) -> NumberColumn:
