@@ -1,0 +1,90 @@
+"""The picture of slowdowns, and their table."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.render.formats.slowdowns import RENDERER
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.nsys_exports import C, K, R, profile
+
+RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_stage=1)
+
+
+def texts(svg: str) -> list[str]:
+    """Return the texts of a picture."""
+    return ["".join(node.itertext()) for node in ET.fromstring(svg).iter() if "text" in node.tag]
+
+
+def planted(folder: Path, planting: Planting = RUN) -> Report:
+    """Return the report of a planted run."""
+    plant(planting, folder)
+    return bubbleviz.analyze(folder)
+
+
+def test_a_map_of_ranks_and_a_curve_over_iterations(tmp_path: Path) -> None:
+    report = planted(tmp_path)
+    found = report.slowdowns
+    assert found is not None
+    shown = texts(RENDERER.render(report, View()))
+
+    assert shown[0] == f"Slowdown {found.total:.3f} over 3 iterations"
+    assert {"replica 0", "replica 1", "stage"} <= set(shown)
+    for slowdown in found.by_rank.values():
+        assert f"{slowdown:.2f}" in shown
+    assert "1.00" in shown
+    assert f"{max(found.by_iteration.values()):.2f}" in shown
+
+
+def test_a_single_iteration_is_a_level_line(tmp_path: Path) -> None:
+    report = planted(tmp_path, replace(RUN, iterations=1, stages=1, replicas=1, slow_stage=-1))
+
+    assert re.search(r'd="M\S+ \S+,?L', RENDERER.render(report, View()))
+
+
+def test_without_slowdowns_the_reason_is_given(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    shown = texts(RENDERER.render(bubbleviz.analyze(path), View()))
+
+    assert shown == ["Slowdowns are unknown", "no complete training iteration was recorded"]
+
+
+def test_many_stages_and_replicas_say_what_is_left_out(tmp_path: Path) -> None:
+    report = planted(tmp_path, replace(RUN, stages=2, microbatches=2, replicas=66, iterations=1))
+    ranks = tuple(
+        replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
+    )
+    shown = texts(RENDERER.render(replace(report, ranks=ranks), View()))
+
+    assert "and 4 cells more" in shown
+
+
+def test_a_table_with_what_costs_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = planted(tmp_path)
+    found = report.slowdowns
+    assert found is not None
+    assert main(["analyze", str(tmp_path), "-v", "slowdown"]) == 0
+    printed = capsys.readouterr().out
+
+    assert re.search(rf"all together\s+{found.total:.3f}", printed)
+    assert re.search(rf"stage 1\s+{found.by_stage[1]:.3f}", printed)
+    assert "slowest 3 %" in printed
+
+
+def test_a_table_without_slowdowns_gives_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    assert main(["analyze", str(path), "-v", "slowdown"]) == 0
+
+    assert "Slowdowns are unknown: no complete training iteration" in capsys.readouterr().out
