@@ -23,7 +23,7 @@ def without_members(
         collectives: of all ranks.
         exposed: when only collectives ran on ranks.
     """
-    unmet, lonely = collectives.meeting == NONE, _of_lone_groups(collectives)
+    unmet, lonely = _waits_for_others(collectives), _of_certain_groups(collectives)
     unknown = _count(collectives, exposed, unmet & ~lonely)
     if unknown:
         yield Limitation(
@@ -63,9 +63,16 @@ def _count(collectives: CollectiveIntervals, exposed: RankIntervals, which: Bool
     return int((measure_within((alone[0], alone[1]), times[0], times[1]) > 0).sum())
 
 
-def _of_lone_groups(collectives: CollectiveIntervals) -> Bools:
-    """Return which collectives are of groups that are sure: where nobody is met, others lack."""
-    return np.array([*(group.sole for group in collectives.groups), False], bool)[collectives.group]
+def _waits_for_others(collectives: CollectiveIntervals) -> Bools:
+    """Return which collectives meet none, and are not of one rank alone."""
+    alone = np.array([*(group.size == 1 for group in collectives.groups), False], bool)
+    return np.asarray((collectives.meeting == NONE) & ~alone[collectives.group], bool)
+
+
+def _of_certain_groups(collectives: CollectiveIntervals) -> Bools:
+    """Return which are of groups whose members are certain: those that meet none lack them."""
+    certain = (group.sole or bool(group.ranks) for group in collectives.groups)
+    return np.array([*certain, False], bool)[collectives.group]
 
 
 def _lacks_members(collectives: CollectiveIntervals) -> Bools:
@@ -75,5 +82,6 @@ def _lacks_members(collectives: CollectiveIntervals) -> Bools:
         return np.zeros(len(collectives), bool)
     known = collectives.meeting >= 0
     members = distinct_rows(collectives.meeting[known], collectives.rank[known])[0]
-    present = np.bincount(members, minlength=int(collectives.meeting.max()) + 1)
-    return np.asarray(known & (size[collectives.group] > present[collectives.meeting]), bool)
+    present = np.bincount(members, minlength=int(collectives.meeting.max(initial=NONE)) + 1)
+    members_of = np.append(present, 0)[collectives.meeting]
+    return np.asarray(known & (size[collectives.group] > members_of), bool)

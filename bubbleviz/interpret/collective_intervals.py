@@ -14,11 +14,13 @@ from bubbleviz.interpret.spans import owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.grouping import found_in, groups_of
+from bubbleviz.model.grouping import distinct, found_in, groups_of
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.values import frozen
 
+#: A rank reduces in no more buckets than that an iteration.
+_FEW = 64
 #: What stands for the launch of work whose launch is unknown.
 _NEVER = np.iinfo(np.int64).max
 
@@ -156,6 +158,7 @@ def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.In
     """Return which collectives are kept; see :class:`CollectiveIntervals`."""
     owned = owned_by(keys, table.operation, WORK)
     alike = groups_of(table.kind, table.group).of_row
-    few = np.bincount(alike, minlength=1)[alike] <= len(keys)
+    iterations = len(distinct(keys.iteration)) or 1
+    few = np.bincount(alike, minlength=1)[alike] <= _FEW * iterations
     idle = intervals.measure_within(exposed, table.start_ns, table.end_ns) > 0
     return np.asarray(~owned | few | idle, bool)

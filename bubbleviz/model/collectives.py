@@ -26,8 +26,8 @@ class CollectiveIntervals(Table):
 
     A row is one kernel, or several that a profile records as one operation. Kept are the kernels
     that no forward or backward owns (what synchronises replicas, norms, parameters), and of those
-    that one owns what ran while the rank was idle, and kinds of which a rank ran no more than it
-    has operations (buckets of gradients). What tensor parallelism runs inside operations would be
+    that one owns what ran while the rank was idle, and kinds of a group of which a rank ran at most
+    64 an iteration (buckets of gradients). What tensor parallelism runs inside operations would be
     as many rows as kernels, and explains no idle time.
 
     Attributes:

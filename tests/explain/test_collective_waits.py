@@ -370,3 +370,29 @@ def test_what_a_collective_takes_stands_in_the_table_of_communication(tmp_path: 
     assert times.transfer_ns.tolist() == [[MS, MS]]
     assert times.exposed_ns.tolist() == [[MS, MS]]
     assert times.communication_ns.tolist() == [[4 * MS, MS]]
+
+
+def test_a_bucket_under_the_late_rank_s_own_compute_ends_the_others_wait(tmp_path: Path) -> None:
+    """Rank 1 reduces while it still computes; rank 0 has been waiting for it."""
+    kernels, calls, ranges = [], [], []
+    for rank, (done, entered) in enumerate(((3, 3), (7, 6))):
+        spans = (
+            ("F0.0.0", 0, "gemm", 0, 1_000),
+            ("B0.0.0", 100, "gemm", 1_000, 1_000 * done),
+            ("B0.0.0", 100, SCATTER, 1_000 * entered, 6_500),
+            ("Optimizer", 200, "adam", 7_000, 8_000),
+        )
+        for number, (_, host, kernel, start, end) in enumerate(spans):
+            at = host + 5 + 2 * number
+            calls.append(C(at, at + 1, number, tid=rank + 1, pid=rank + 1))
+            kernels.append(
+                K(MS + start * US, MS + end * US, number, kernel, pid=rank + 1, stream=number)
+            )
+        for name, host in (("F0.0.0", 0), ("B0.0.0", 100), ("Optimizer", 200)):
+            ranges.append(R(host, host + 50, name, tid=rank + 1, pid=rank + 1))
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges), parallel=Parallel(dp=2))
+    idle_ns = report.explanation.causes.idle_ns["schedule"][0]
+
+    assert idle_ns[0, Cause.COLLECTIVE] == 500 * US
+    assert idle_ns[0, Cause.DRAIN] == 3_500 * US
+    assert idle_ns[1].sum() == 0

@@ -70,13 +70,13 @@ def test_what_comes_before_the_first_operation_has_no_iteration(tmp_path: Path) 
 
 
 def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Path) -> None:
-    inside = [(REDUCE, 11, 110 + 10 * n, 115 + 10 * n) for n in range(5)]
+    inside = [(REDUCE, 11, 110 + n, 111 + n) for n in range(65)]
 
-    assert len(recording(tmp_path, *inside[:3]).collectives) == 3
+    assert len(recording(tmp_path, *inside[:64]).collectives) == 64
     assert len(recording(tmp_path, *inside).collectives) == 0
     # Unless a rank idles under it: places count those that are left out.
     table = recording(tmp_path, *inside, (REDUCE, 12, 210, 290)).collectives
-    assert shown(table) == [("AllReduce", 210, 290, 0, 5)]
+    assert shown(table) == [("AllReduce", 210, 290, 0, 65)]
 
 
 # Communicators of nsys exports
