@@ -83,7 +83,7 @@ def saved(scenarios: Scenarios, together: Sequence[Sequence[Change]]) -> tuple[S
         scenarios: the replay of all iterations.
         together: changes that are made at once, by scenario.
     """
-    lengths = scenarios.replayed([changed_ns(scenarios, changes) for changes in together])
+    lengths = scenarios.replayed(changed_ns(scenarios, changes) for changes in together)
     whole = scenarios.original
     return tuple(
         Saving(tuple(changes), whole - length, (whole - length) / whole if whole else 0.0)

@@ -13,7 +13,8 @@ all ranks and iterations, transfers the median. What a set of work costs is seen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -63,7 +64,7 @@ class Scenarios:
         """Mean length of ideal iterations, in ns."""
         return float(self.ideal_lengths_ns.mean())
 
-    def put_back(self, sets: Sequence[Bools]) -> Floats:
+    def put_back(self, sets: Iterable[Bools]) -> Floats:
         """Return the mean length of ideal iterations with the own times of each set, in ns.
 
         Args:
@@ -71,7 +72,7 @@ class Scenarios:
         """
         return self._means(sets, self.own_ns, self.ideal_ns)
 
-    def without(self, sets: Sequence[Bools]) -> Floats:
+    def without(self, sets: Iterable[Bools]) -> Floats:
         """Return the mean length of the iterations with ideal times for each set, in ns.
 
         Args:
@@ -79,25 +80,24 @@ class Scenarios:
         """
         return self._means(sets, self.ideal_ns, self.own_ns)
 
-    def replayed(self, own_ns: Sequence[Ints]) -> Floats:
+    def replayed(self, own_ns: Iterable[Ints]) -> Floats:
         """Return the mean length of the iterations with other times, in ns.
 
         Args:
-            own_ns: of each row, by scenario.
+            own_ns: of each row, by scenario; only some are held at a time.
         """
+        scenarios = iter(own_ns)
         step = max(1, _AT_ONCE // (len(self.work) + 1))
-        means = [
-            self.replay.lengths_ns(np.stack(own_ns[low : low + step], axis=1), self.early_ns).mean(
-                axis=0
-            )
-            for low in range(0, len(own_ns), step)
-        ]
+        means = []
+        while some := list(islice(scenarios, step)):
+            lengths_ns = self.replay.lengths_ns(np.stack(some, axis=1), self.early_ns)
+            means.append(lengths_ns.mean(axis=0))
         return np.concatenate(means) if means else np.zeros(0)
 
-    def _means(self, sets: Sequence[Bools], inside_ns: Ints, outside_ns: Ints) -> Floats:
-        return self.replayed([np.where(rows, inside_ns, outside_ns) for rows in sets])
+    def _means(self, sets: Iterable[Bools], inside_ns: Ints, outside_ns: Ints) -> Floats:
+        return self.replayed(np.where(rows, inside_ns, outside_ns) for rows in sets)
 
-    def removal(self, sets: Sequence[Bools]) -> list[float | None]:
+    def removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the share of the slowdown that goes where each set takes ideal times.
 
         None where there is no slowdown to take a share of.
@@ -105,7 +105,7 @@ class Scenarios:
         lost = self.original - self.ideal
         return [float((self.original - ns) / lost) if lost else None for ns in self.without(sets)]
 
-    def addition(self, sets: Sequence[Bools]) -> list[float | None]:
+    def addition(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the share of the slowdown that comes where each set takes its own times.
 
         None where there is no slowdown to take a share of.

@@ -133,7 +133,7 @@ def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dic
         for name, label in labels.items()
         for value in distinct(label[label != NONE]).tolist()
     ]
-    means = scenarios.put_back([labels[name] == value for name, value in groups])
+    means = scenarios.put_back(labels[name] == value for name, value in groups)
     by: dict[str, dict[int, float]] = {name: {} for name in labels}
     for (name, value), mean in zip(groups, means.tolist(), strict=True):
         by[name][value] = mean / scenarios.ideal
