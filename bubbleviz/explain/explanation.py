@@ -14,7 +14,7 @@ from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
 from bubbleviz.explain.causes.collective_waits import collective_times, collective_waits
-from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
 from bubbleviz.explain.graph import graph_of

@@ -16,7 +16,7 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model import intervals

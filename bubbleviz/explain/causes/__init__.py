@@ -1,5 +1,6 @@
 """Causes: why ranks were idle.
 
-A cause is a line in ``cause.py`` and a rule in ``idle.py``, which cuts idle intervals by cause.
-``cause_times.py`` adds them up in each window, ``bubbles.py`` lists them.
+A cause is a line in ``cause.py`` and a rule in ``idle.py``, which cuts idle intervals by cause;
+``collective_waits.py`` divides collectives into waiting and moving, ``cause_times.py`` adds up causes
+in each window, and ``bubbles.py`` lists them.
 """

@@ -21,7 +21,8 @@ from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitio
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
 from bubbleviz.explain.causes.collective_waits import CollectiveWaits
-from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
+from bubbleviz.explain.causes.idle import idle_of
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import expanded

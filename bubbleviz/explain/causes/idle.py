@@ -16,7 +16,6 @@ recorded, its launch and end are the cuts; the operation's own launch counts fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,44 +25,13 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Windows
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.collective_waits import CollectiveWaits
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals, in_collectives, overlaid
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
-
-
-@frozen
-class IdleIntervals(Table):
-    """The idle intervals of one rank, cut by cause; warm-up and drain depend on the window.
-
-    Attributes:
-        start_ns: start of the piece.
-        end_ns: end.
-        cause: code of :class:`Cause`.
-        interval: number of the idle interval.
-        before: row of the operation that ended last before the interval; -1 none.
-        after: row of the next operation; -1 none.
-        peer_operation: row of the operation before which the last member entered the collective
-            that the rank waits in; -1 where it waits in none.
-        collective: kind of the collective that the rank is in; -1 none.
-    """
-
-    start_ns: Ints
-    end_ns: Ints
-    cause: Ints
-    interval: Ints
-    before: Ints
-    after: Ints
-    peer_operation: Ints
-    collective: Ints
-
-    def of(self, causes: tuple[Cause, ...]) -> intervals.Intervals:
-        """Return the pieces with one of these causes."""
-        rows = np.isin(self.cause, causes)
-        return self.start_ns[rows], self.end_ns[rows]
 
 
 def idle_of(
@@ -91,10 +59,10 @@ def idle_of(
         after = _next(gaps[1], start_ns, of_busy)
         before = _previous(gaps[0], end_ns, of_busy)
         idle = _cut(waits, gaps, before, after)
-        idle = _in_collectives(
+        idle = in_collectives(
             idle, _of_rank(run.exposed, rank), collectives.take(slice(*at[rank : rank + 2]))
         )
-        yield _overlaid(idle, _of_rank(run.overheads, rank), Cause.PROFILER)
+        yield overlaid(idle, _of_rank(run.overheads, rank), Cause.PROFILER)
 
 
 def _ends(windows: Mapping[str, Windows], present: Bools, rank: int) -> intervals.Intervals:
@@ -205,69 +173,3 @@ def _received(operations: Operations, known: Arrivals) -> tuple[Ints, Ints]:
     later = named & (~inside | (ended_ns > operations.received_ns))
     launched_ns = np.where(later, of_name, launched_ns)
     return np.where(launched_ns == NONE, NEVER, launched_ns), known.exact_ns
-
-
-def _overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> IdleIntervals:
-    """Return idle intervals in which everything within some times has one cause."""
-    if len(times[0]) == 0 or len(idle) == 0:
-        return idle
-    pieces = _divided(idle, times[0], times[1])
-    under = _covering(times[0], times[1], pieces.start_ns) != NONE
-    return replace(pieces, cause=np.where(under, cause, pieces.cause))
-
-
-def _in_collectives(
-    idle: IdleIntervals, exposed: intervals.Intervals, own: CollectiveWaits
-) -> IdleIntervals:
-    """Return idle intervals in which a rank in a collective moves data, or waits in it.
-
-    Where one waits and another moves at a time, data moves.
-
-    Args:
-        idle: idle intervals of a rank.
-        exposed: when collectives ran on it and no operation.
-        own: its collectives.
-    """
-    if len(exposed[0]) == 0 or len(idle) == 0:
-        return idle
-    times = (*exposed, own.start_ns, own.moving_ns, own.end_ns)
-    pieces = _divided(idle, *times)
-    inside = _covering(*exposed, pieces.start_ns) != NONE
-    moves = _covering(own.moving_ns, own.end_ns, pieces.start_ns)
-    waits = _covering(own.start_ns, own.moving_ns, pieces.start_ns)
-    waiting = inside & (moves == NONE) & (waits != NONE)
-    held = np.where(moves != NONE, moves, waits)
-    cause = np.where(waiting, Cause.DEPENDENCY, Cause.COLLECTIVE)
-    kind = np.append(own.kind, NONE)[held]
-    peer = np.append(own.last_operation, NONE)[waits]
-    return replace(
-        pieces,
-        cause=np.where(inside, cause, pieces.cause),
-        peer_operation=np.where(waiting, peer, NONE),
-        collective=np.where(inside, kind, NONE),
-    )
-
-
-def _divided(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
-    """Return idle intervals cut at some times."""
-    low, high = idle.start_ns[0], idle.end_ns[-1]
-    cuts = [times[(times > low) & (times < high)] for times in times_ns]
-    points = distinct(idle.start_ns, idle.end_ns, *cuts)
-    starts, ends = points[:-1], points[1:]
-    row = np.searchsorted(idle.start_ns, starts, side="right") - 1
-    within = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])
-    return replace(idle.take(row[within]), start_ns=starts[within], end_ns=ends[within])
-
-
-def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
-    """Return the interval that covers each time, of several the one that ends last; -1 none."""
-    if len(start_ns) == 0:
-        return np.full(len(time_ns), NONE, np.int64)
-    order = np.argsort(start_ns, kind="stable")
-    latest_ns = np.maximum.accumulate(end_ns[order])
-    # The last to end of those that begin up to each.
-    rises = np.append(True, latest_ns[1:] > latest_ns[:-1])
-    last = order[np.maximum.accumulate(np.where(rises, np.arange(len(order)), 0))]
-    at = np.searchsorted(start_ns[order], time_ns, side="right") - 1
-    found = last[np.maximum(at, 0)]
-    return np.where((at >= 0) & (end_ns[found] > time_ns), found, NONE)
