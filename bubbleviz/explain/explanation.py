@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
 
 #: Iterations with more operations than this are not replayed: it takes seconds.
 MOST_OPERATIONS = 500_000
+#: Of more operations over all iterations a replay takes half a minute and several gigabytes.
+MOST_REPLAYED = 5_000_000
 
 
 @frozen
@@ -200,6 +202,11 @@ def _no_replay_reason(run: Run, dependencies: Dependencies, shown: Iteration | N
         return "the ranks share no clock"
     if not run.paired:
         return "it is unknown which iterations of the ranks are one"
+    if len(run.operations) > MOST_REPLAYED:
+        return (
+            f"the run holds {counted(len(run.operations), 'operation')}; at most "
+            f"{MOST_REPLAYED:,} are replayed"
+        )
     return _unordered_reason(run, dependencies, shown)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from bubbleviz.explain import explanation
 from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
 from bubbleviz.explain.slowdown.run_work import outside_operations
 from bubbleviz.explain.slowdown.work import Role
@@ -169,3 +171,15 @@ def test_pieces_of_a_collective_are_one() -> None:
     kept = outside_operations(collectives, report(EVEN).operations, np.ones(1, bool))
 
     assert (kept.start_ns.tolist(), kept.end_ns.tolist()) == ([0], [9])
+
+
+def test_very_many_operations_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explanation, "MOST_REPLAYED", 100)
+    found = bubbleviz.analyze(folder_of(EVEN))
+
+    assert found.slowdowns is None
+    assert found.explanation.slowdown_source is not None
+    assert re.fullmatch(
+        r"the run holds [0-9,]+ operations; at most 100 are replayed",
+        found.explanation.slowdown_source.reason,
+    )
