@@ -840,7 +840,7 @@ def test_hostile_names_are_inert_in_csv(bench: Bench, text: str) -> None:
     assert len(rows) == 1 + len(NAMES)
     assert len(table.splitlines()) == len(rows)
     for row in rows:
-        assert len(row) == 15
+        assert len(row) == len(rows[0]) > 15
         for cell in row:
             assert cell.lstrip("-").isdigit() or not cell.startswith(FORMULA)
             assert "\0" not in cell

@@ -190,7 +190,7 @@ def reader_of(path: str) -> Reader:
     if recognised is not None:
         return recognised
     for reader in readers():
-        if reader.is_possible(head):
+        if reader.is_possible(head) and _may_be(path, reader):
             return reader
     if path.endswith(_ENDINGS):
         raise ProfileError(
@@ -202,6 +202,13 @@ def reader_of(path: str) -> Reader:
         "PyTorch (.json, .json.gz), one of XLA (.xplane.pb, .trace.json.gz), or a table of "
         "operations (.csv, .parquet, .arrow)"
     )
+
+
+def _may_be(path: str, reader: Reader) -> bool:
+    """Tell whether a file that looks like a kind may be of it: a profile's name is that of none."""
+    if not reader.table_suffixes or path.endswith(reader.table_suffixes):
+        return True
+    return not path.endswith(_ENDINGS)
 
 
 def emptiness(path: str) -> str:

@@ -92,7 +92,6 @@ def refuse_lacking(path: str, names: Iterable[str]) -> None:
         return
     found = listed((repr(one_line(name, _LONGEST_NAME)) for name in given), _NAMED) or "none"
     raise SchemaError(
-        f"{path}: no table of operations, since it lacks the "
-        f"column{'s' if len(lacks) > 1 else ''} {', '.join(lacks)}; its columns are {found}; "
-        "rename those that hold them (bubbleviz guide tables)"
+        f"{path}: no table of operations, since it lacks {', '.join(lacks)}; its columns are "
+        f"{found}; rename those that hold them (bubbleviz guide tables)"
     )
