@@ -25,8 +25,10 @@ from bubbleviz.explain.diagnosis.shapes import (
     stage,
 )
 from bubbleviz.explain.slowdown.replay import Replay
-from bubbleviz.explain.slowdown.work import Work
-from bubbleviz.model.columns import Ints
+from bubbleviz.explain.slowdown.work import Role, Work
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import frozen
 
 #: A saving of less than this share of an iteration is none.
@@ -34,8 +36,8 @@ _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
 #: together, and this much more of an iteration than the better part.
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.25, 0.02
-#: More of it where one of them is no fault, but a bound.
-_MORE_WITH_BOUND = 0.05
+#: The same where one of them is no fault, but a bound.
+_MORE_THAN_PARTS_AND_BOUND, _MORE_WITH_BOUND = 1.5, 0.05
 #: Times that are replayed at once, over all scenarios: 64 MB of them.
 _AT_ONCE = 1 << 23
 
@@ -98,7 +100,7 @@ def diagnose(
     none, never = np.zeros(0, np.int64), np.zeros(len(work), np.int64)
     seen = Evidence(
         work,
-        work.own_ns,
+        _own_times(work),
         effects_of(work),
         none if host_of_rank is None else host_of_rank,
         never if late_ns is None else late_ns,
@@ -122,6 +124,25 @@ def diagnose(
     return Diagnosis(tuple(findings), len(base_ns), float(base_ns.mean()))
 
 
+def _own_times(work: Work) -> Ints:
+    """Return how long each row took itself, without waiting.
+
+    Of a collective the member that entered last waited least, so none moved data for longer than
+    the shortest took, whatever their clocks say. Where members are unknown, those are taken for
+    them that are of its kind in the iteration.
+    """
+    own_ns = work.own_ns
+    rows = np.flatnonzero(work.role >= Role.PARAMETERS)
+    if len(rows):
+        unknown = work.meeting[rows] == NONE
+        by_meeting = np.where(unknown, NONE, work.meeting[rows])
+        alike = groups_of(by_meeting, work.iteration[rows], work.kind[rows])
+        length_ns = (work.end_ns - work.start_ns)[rows]
+        shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
+        own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
+    return own_ns
+
+
 def _faults(seen: Evidence) -> list[Fault]:
     shapes = (rank, stage, microbatch, iteration, drift, link, collective, launch)
     return [fault for shape in shapes for fault in shape.faults(seen)]
@@ -139,8 +160,10 @@ def _overlap(first: Fault, second: Fault) -> bool:
 def _counts(together: Finding, parts: Sequence[float], length_ns: float) -> bool:
     """Return whether faults together save clearly more than apart."""
     more_ns = together.saving_ns - max(parts)
-    more = _MORE_WITH_BOUND if any(fault.bound for fault in together.faults) else _MORE
-    return together.saving_ns > _MORE_THAN_PARTS * sum(parts) and more_ns > more * length_ns
+    bound = any(fault.bound for fault in together.faults)
+    times = _MORE_THAN_PARTS_AND_BOUND if bound else _MORE_THAN_PARTS
+    more = _MORE_WITH_BOUND if bound else _MORE
+    return together.saving_ns > times * sum(parts) and more_ns > more * length_ns
 
 
 @frozen(eq=False, shown=False)
