@@ -40,6 +40,12 @@ class Clocks:
     comparable: Bools
     uncertainty_ns: Ints
 
+    @property
+    def common(self) -> Ints:
+        """A number for each rank that those share whose times can be compared."""
+        known = self.comparable & (self.uncertainty_ns >= 0)
+        return np.where(known[self.machine], NONE, self.machine)
+
     def tolerance_ns(self, ranks: Ints) -> int:
         """Return how far the ends of one collective of some ranks may be apart; -1 any."""
         machines = distinct(self.machine[ranks])

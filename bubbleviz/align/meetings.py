@@ -22,7 +22,7 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.process_groups import Group
@@ -96,17 +96,32 @@ def meetings_of(
         _add(meeting, own)
     open_rows = (collectives.group == NONE) & (collectives.iteration >= 0)
     open_rows &= np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
+    without_group = open_rows.copy()
     for partition in _partitions(places):
         rows = np.flatnonzero(open_rows & (meeting == NONE))
         if len(rows) == 0:
             break
-        members = np.stack((partition, np.arange(len(partition))))[:, partition >= 0]
-        cell = partition[collectives.rank[rows]]
-        _add(meeting, _usual(collectives, by_ends(collectives, rows, cell, members, clocks)))
+        cell, whole = _on_one_clock(partition, clocks)
+        members = np.stack((cell, np.arange(len(cell))))[:, cell >= 0]
+        found = by_ends(collectives, rows, cell[collectives.rank[rows]], members, clocks)
+        found = _usual(collectives, found)
+        _add(meeting, np.where(whole[collectives.rank], found, NONE))
+        # Those whose clocks cannot be compared may be members as well: no smaller group is certain.
+        alone = np.bincount(members[0], minlength=1)[cell] == 1
+        open_rows &= whole[collectives.rank] | ((found == NONE) & ~alone[collectives.rank])
     if sizes_known:
-        rows = np.flatnonzero(open_rows & (meeting == NONE))
+        rows = np.flatnonzero(without_group & (meeting == NONE))
         _add(meeting, _in_order(collectives, rows, places.reducing[collectives.rank]))
     return meeting
+
+
+def _on_one_clock(partition: Ints, clocks: Clocks) -> tuple[Ints, Bools]:
+    """Return the cells of a partition, divided by clocks, and whether each rank's is undivided."""
+    divided = groups_of(partition, clocks.common)
+    parts = np.bincount(groups_of(partition[divided.first]).of_row)
+    whole = (parts == 1)[groups_of(partition).of_row]
+    inside = partition >= 0
+    return np.where(inside, divided.of_row, NONE), np.asarray(whole | ~inside, bool)
 
 
 def _add(meeting: Ints, found: Ints) -> None:

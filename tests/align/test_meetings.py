@@ -191,6 +191,20 @@ def test_sizes_that_the_user_gives_need_no_clock() -> None:
     assert met(table(*rows), where, clocks(0, -1, -1, -1), sizes_known=True) == [(0, 1), (2, 3)]
 
 
+def test_no_smaller_group_is_certain_where_a_larger_one_cannot_be_refuted() -> None:
+    where = places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
+    apart = Clocks(column([0, 0, 1, 1]), np.array([True, False]), column([0, -1]))
+    rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
+
+    assert met(table(*rows), where, apart) == []
+    assert met(table(*rows), where, apart, sizes_known=True) == [(0, 2), (1, 3)]
+    # Here the ranks of one clock show that not all are one.
+    where = places([0, 0, 1, 1, 2])
+    apart = Clocks(column([0, 0, 0, 0, 1]), np.array([True, False]), column([0, -1]))
+    rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
+    assert met(table(*rows), where, apart) == [(0, 1), (2, 3)]
+
+
 COMMUNICATOR = Group("0x00000000000000a1", size=2, sole=True)
 
 
