@@ -119,3 +119,13 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
         )
         latest[rows] = np.where(launched > 0, latest_ns[launched - 1], NEVER)
     return latest
+
+
+def inputs_ready(operations: RankOperations) -> Ints:
+    """Return when the input of each operation was there at the latest, ``NEVER`` where unknown.
+
+    A span that begins after its receive, or on a rank without any, begins when its input is there.
+    """
+    known = arrivals(operations)
+    ready_ns = np.maximum(operations.start_ns, known.latest_ns)
+    return np.where((known.latest_ns != NEVER) | ~known.receives, ready_ns, NEVER)

@@ -121,6 +121,7 @@ def _precedences(
         after_ns=np.concatenate((ready_ns[usable], exact_ns[pair])),
         before_row=before[row],
         after_row=after[row],
+        iteration=operations.iteration[after[row]],
     )
 
 
@@ -162,6 +163,7 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
                 after_ns=collectives.end_ns[after],
                 before_row=none,
                 after_row=none.copy(),
+                iteration=collectives.iteration[after],
             )
         )
     return together(*parts)

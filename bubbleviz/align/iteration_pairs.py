@@ -11,7 +11,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.iteration_shifts import NTP_NS, history_of, shift, shift_beside
+from bubbleviz.align.arrivals import inputs_ready
+from bubbleviz.align.iteration_histories import RankHistory, history_of
+from bubbleviz.align.iteration_shifts import shift, shift_beside
+from bubbleviz.align.machine_links import MachineLink, Neighbours, linked
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, without
 from bubbleviz.model.operations import RankOperations
@@ -27,14 +30,13 @@ class Pairing:
         iteration: number of each operation's iteration over all ranks; -1 none.
         names: of the iterations.
         known: whether it is known.
-        by_count: whether only equal counts tell it: iterations are shorter than the clocks of
-            several machines may be apart.
+        links: how iterations of two machines were paired that have no names.
     """
 
     iteration: Ints
     names: tuple[str, ...]
     known: bool
-    by_count: bool = False
+    links: tuple[MachineLink, ...] = ()
 
 
 @frozen
@@ -47,6 +49,8 @@ class Places:
         stage: of each rank; -1 unknown.
         machine: a number for the clock of each rank.
         timed: whether the UTC of each rank's profile is known.
+        recorded_ns: when the first kernel or call of each rank's profile began, and the last
+            ended.
     """
 
     order: Ints
@@ -54,6 +58,7 @@ class Places:
     stage: Ints
     machine: Ints
     timed: Bools
+    recorded_ns: tuple[Ints, Ints]
 
 
 def pair_iterations(
@@ -71,12 +76,12 @@ def pair_iterations(
     unnamed = without(operations.rank[counted], operations.rank[counted & (named >= 0)])
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
-    moves, known, by_count = _moves(operations, virtual_stage, places, counted)
-    iteration = operations.iteration + moves[operations.rank]
+    moves = _moves(operations, virtual_stage, places, counted)
+    iteration = operations.iteration + moves.of_rank[operations.rank]
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
     names = tuple(map(str, range(len(present))))
-    return Pairing(_renumbered(iteration, present), names, known, by_count)
+    return Pairing(_renumbered(iteration, present), names, moves.known, moves.links)
 
 
 def paired(operations: RankOperations, pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
@@ -92,42 +97,73 @@ def paired(operations: RankOperations, pairing: Pairing, rank: Ints, iteration: 
     return looked_up(keys, pairing.iteration, (rank, iteration))
 
 
+@frozen
+class _Moves:
+    """How rank's iteration numbers are moved.
+
+    Attributes:
+        of_rank: by rank.
+        known: whether all are known.
+        links: how those of two machines were found.
+    """
+
+    of_rank: Ints
+    known: bool
+    links: tuple[MachineLink, ...]
+
+
 def _moves(
     operations: RankOperations, virtual_stage: Ints, places: Places, counted: Bools
-) -> tuple[Ints, bool, bool]:
-    """Return each rank's shift of iteration numbers, whether all are known, and only by counts.
+) -> _Moves:
+    """Return each rank's shift of iteration numbers.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
-    first rank of all, and a copy beside the copy before it. A rank without GPU work has no times
-    to compare and takes part in no ratio, so it is left where it is.
+    first rank of all, and a copy beside the copy before it. The first rank of a machine is linked
+    by all evidence there is; then the machine's clock is known well enough for all others. A rank
+    without GPU work has no times to compare and takes part in no ratio, so it is left where it is.
     """
     moves = np.zeros(len(places.order), np.int64)
-    known, by_count = True, False
     spanned = counted & (operations.has_span == 1)
     order = places.order[np.isin(places.order, operations.rank[spanned])].tolist()
-    by_rank = np.argsort(operations.rank, kind="stable")
-    bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
-    histories = {}
-    for rank in order:
-        rows = by_rank[bounds[rank] : bounds[rank + 1]]
-        histories[rank] = history_of(operations.take(rows), virtual_stage[rows])
+    histories = _histories(operations, virtual_stage, places, order)
+    neighbours = []
     for above, rank in pairwise(order):
         first = places.pipeline[above] != places.pipeline[rank]
         before = order[0] if first else above
-        same = bool(places.machine[before] == places.machine[rank])
-        beside = first or places.stage[before] == places.stage[rank] >= 0
-        move = (shift_beside if beside else shift)(
-            histories[before],
-            histories[rank],
-            one_clock=same,
-            timed=bool(places.timed[before] and places.timed[rank]),
-        )
+        beside = bool(first or places.stage[before] == places.stage[rank] >= 0)
+        neighbours.append(Neighbours(before, rank, beside))
+    machine = places.machine.tolist()
+    joined = linked(
+        histories, neighbours, machine, lambda a, b: bool(places.timed[a] and places.timed[b])
+    )
+    known = True
+    for pair in neighbours:
+        move = None
+        ends = machine[pair.first], machine[pair.second]
+        if ends[0] == ends[1] or all(end in joined.offset_ns for end in ends):
+            by_ns = joined.offset_ns.get(ends[1], 0) - joined.offset_ns.get(ends[0], 0)
+            on_one_clock = shift_beside if pair.beside else shift
+            move = on_one_clock(histories[pair.first], histories[pair.second].moved(by_ns))
         known = known and move is not None
-        by_count |= (
-            not same and len(histories[rank].start_ns) > 1 and histories[rank].length_ns <= NTP_NS
+        moves[pair.second] = moves[pair.first] + (move or 0)
+    return _Moves(moves, known, joined.links)
+
+
+def _histories(
+    operations: RankOperations, virtual_stage: Ints, places: Places, order: list[int]
+) -> dict[int, RankHistory]:
+    """Return the histories of ranks."""
+    by_rank = np.argsort(operations.rank, kind="stable")
+    bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
+    ready_ns = inputs_ready(operations)
+    histories = {}
+    for rank in order:
+        rows = by_rank[bounds[rank] : bounds[rank + 1]]
+        recorded = int(places.recorded_ns[0][rank]), int(places.recorded_ns[1][rank])
+        histories[rank] = history_of(
+            operations.take(rows), virtual_stage[rows], ready_ns[rows], recorded
         )
-        moves[rank] = moves[before] + (move or 0)
-    return moves, known, by_count and known
+    return histories
 
 
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:

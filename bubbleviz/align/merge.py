@@ -52,6 +52,8 @@ class JoinedRecordings:
         machine_of_profile: the machine whose clock each profile has.
         told_clocks: the clock that each profile names; None where it names none.
         timed: whether the UTC of each rank's profile is known.
+        recorded_start_ns: when the first kernel or call of each rank's profile began.
+        recorded_end_ns: when the last one ended.
         operations: ``iteration`` still counts each rank's own.
         busy: their busy intervals.
         unattributed: compute outside every compute operation.
@@ -70,6 +72,8 @@ class JoinedRecordings:
     machine_of_profile: tuple[str, ...]
     told_clocks: tuple[ToldClock | None, ...]
     timed: Bools
+    recorded_start_ns: Ints
+    recorded_end_ns: Ints
     operations: RankOperations
     busy: BusyIntervals
     unattributed: RankIntervals
@@ -111,6 +115,8 @@ def join(
         machine_of_profile=tuple(machines),
         told_clocks=tuple(recording.source.clock for recording in recordings),
         timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
+        recorded_start_ns=_by_rank(parts, [r.start_ns for r in recordings]),
+        recorded_end_ns=_by_rank(parts, [r.end_ns for r in recordings]),
         operations=_operations(recordings, clocks, base_rank),
         busy=BusyIntervals(
             operation=np.concatenate([r.busy.operation + row for r, _, _, row in parts]),
@@ -144,6 +150,16 @@ def _host(recording: Recording, rank: LocalRank) -> str:
     """Return a rank's host: its own where a table tells it, else its profile's."""
     told = rank.told
     return recording.source.host if told is None or told.host is None else told.host
+
+
+def _by_rank(parts: Sequence[tuple[Recording, ProfileClock, int, int]], times: list[int]) -> Ints:
+    """Return one time of each profile for each of its ranks, on the report's clock."""
+    return np.concatenate(
+        [
+            np.repeat(c.of(np.array([time], np.int64)), len(r.ranks))
+            for (r, c, *_), time in zip(parts, times, strict=True)
+        ]
+    )
 
 
 def _hosts(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> HostActivities:

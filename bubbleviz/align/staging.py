@@ -14,6 +14,7 @@ import numpy as np
 
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
 from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.pairing_limitations import pairing_limitations
 from bubbleviz.align.pipeline_evidence import microbatches_nest, transfers_or_orders_differ
 from bubbleviz.align.pipelines import (
     Parallel,
@@ -28,12 +29,10 @@ from bubbleviz.align.replicas import matched, nests
 from bubbleviz.align.stage_checks import contradicted
 from bubbleviz.align.stage_order import order_by_number, order_virtual_stages
 from bubbleviz.align.staging_limitations import (
-    BY_COUNT,
     CONTRADICTED,
     GIVEN_CONTRADICTED,
     REPLICAS,
     STAGES_MISSING,
-    UNPAIRED,
     UNPROVEN,
     ranks_missing,
     reaches_beyond,
@@ -186,10 +185,7 @@ def _noted(
     """Return the staging with its limitations."""
     operations, virtual_stage = staging.operations, staging.virtual_stage
     doubtful = GIVEN_CONTRADICTED in notes
-    if not staging.pairing.known:
-        notes = (*notes, UNPAIRED)
-    if staging.pairing.by_count:
-        notes = (*notes, BY_COUNT)
+    notes = (*notes, *pairing_limitations(staging.pairing, inputs.joined.ranks))
     stages_missing = stages_missing or (
         not doubtful
         and (
@@ -246,7 +242,14 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         operations,
         joined.named_iteration,
         virtual_stage,
-        Places(order, pipeline, first, inputs.machine, joined.timed),
+        Places(
+            order,
+            pipeline,
+            first,
+            inputs.machine,
+            joined.timed,
+            (joined.recorded_start_ns, joined.recorded_end_ns),
+        ),
     )
     return Staging(
         operations,

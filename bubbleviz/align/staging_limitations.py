@@ -18,17 +18,6 @@ from bubbleviz.model.texts import listed
 
 #: Ranks that a limitation lists.
 _LISTED = 8
-UNPAIRED = Limitation(
-    "which iterations of the ranks belong together",
-    "iterations could not be matched across ranks, so ratios over ranks are left out and nothing "
-    "bounds the clocks of several hosts; name iterations in the ranges, or start all captures at "
-    "the same iteration",
-)
-BY_COUNT = Limitation(
-    "which iterations of the hosts belong together",
-    "they are shorter than clocks may be off (0.1 s), and paired in order because all ranks hold "
-    "as many; name iterations in the ranges to be sure",
-)
 CONTRADICTED = Limitation(
     "stages of ranks",
     "the order that the waiting times give contradicts the data dependencies, as replicas of one "

@@ -7,9 +7,11 @@ off by what NTP leaves over. What happened before what bounds that from both sid
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import field
 
 import numpy as np
 
+from bubbleviz.align.bounds.clock_steps import ClockStep, clock_steps, corrections_within
 from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.bounds.offsets import GRAIN_NS, Contradiction, Solution, solve
 from bubbleviz.align.bounds.precedences import Precedences, together
@@ -19,7 +21,7 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.staging import Staging
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.texts import listed
+from bubbleviz.model.texts import counted, listed
 from bubbleviz.model.values import frozen
 
 #: Machines that a limitation names; it counts all.
@@ -41,6 +43,8 @@ class Timebase:
         uncertainty_ns: of each machine; -1 where nothing bounds it.
         contradicted: whether what happened before what contradicts itself.
         limitations: what could not be inferred.
+        jump_ns: by iteration, by how much lengths of time may be off that one clock alone gives, as
+            it was set meanwhile; empty where none was.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -49,6 +53,7 @@ class Timebase:
     uncertainty_ns: Ints
     contradicted: bool
     limitations: tuple[Limitation, ...]
+    jump_ns: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def timebase(
@@ -71,13 +76,16 @@ def timebase(
         return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
         return _by_session(joined, staging, clocks, method)
-    precedences, solution, dropped = _solve(joined, staging, _extents(joined, clocks, captures))
-    corrections = dict(zip(joined.machines, solution.corrections, strict=True))
+    extents = _extents(joined, clocks, captures)
+    precedences, solution, dropped = _solve(joined, staging, extents)
+    steps, limit = clock_steps(precedences, len(joined.machines))
+    found = corrections_within(limit, precedences, extents) if steps else solution.corrections
+    corrections = dict(zip(joined.machines, found, strict=True))
     corrected = tuple(
         clock.corrected(corrections[machine])
         for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
     )
-    uncertainty = [c.uncertainty_ns for c in solution.corrections]
+    uncertainty = [c.uncertainty_ns for c in found]
     known = np.array([u is not None for u in uncertainty])
     notes = []
     if not known.all() and staging.pairing.known:
@@ -86,12 +94,15 @@ def timebase(
         notes.append(_COLLECTIVES_DROPPED)
     if solution.contradiction is not None:
         notes.append(_contradicting(joined, staging, precedences, solution.contradiction))
+    if steps:
+        notes.append(_stepped(joined, staging, steps))
     return Timebase(
         clocks=corrected,
         machine=joined.machine_of_rank,
         comparable=known,
         uncertainty_ns=np.array([NONE if u is None else u for u in uncertainty], np.int64),
-        contradicted=solution.contradiction is not None,
+        contradicted=solution.contradiction is not None or len(steps) > 0,
+        jump_ns=_jumps(len(staging.pairing.names), steps, solution.contradiction),
         limitations=tuple(notes),
     )
 
@@ -250,6 +261,35 @@ def _contradicting(
         f"{contradiction.by_ns / 1e3:,.1f} us; a clock was set during the capture, or the "
         "profiles are not of one run; the clocks are those that break least, and every ratio that "
         "needs them is marked (!)",
+    )
+
+
+def _jumps(
+    iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
+) -> Ints:
+    """Return by how much clocks may have jumped in each iteration; empty if none did."""
+    jumps = np.zeros(iterations, np.int64)
+    if not steps and contradiction is not None:
+        return jumps + 2 * contradiction.by_ns
+    for step in steps:
+        # Bounds tell about by how much.
+        at = slice(step.before, step.behind + 1)
+        jumps[at] = np.maximum(jumps[at], abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS))
+    return jumps if steps else np.empty(0, np.int64)
+
+
+def _stepped(joined: JoinedRecordings, staging: Staging, steps: Sequence[ClockStep]) -> Limitation:
+    """Return a limitation on clocks that were set during the capture."""
+    step = max(steps, key=lambda step: abs(step.by_ns))
+    first, second = (joined.machines[number] for number in (step.first, step.second))
+    more = f", and {counted(len(steps) - 1, 'further pair')} of hosts" if len(steps) > 1 else ""
+    return Limitation(
+        "clocks that were set during the capture",
+        f"about iteration {staging.pairing.names[step.behind]} the clock of {second} jumps by "
+        f"{-step.by_ns / 1e3:+,.1f} us against that of {first}{more}; uncertainties cover both "
+        "sides of that, and every ratio is marked (!), as times taken on such a clock alone are "
+        "wrong, too",
+        len(steps),
     )
 
 

@@ -258,7 +258,8 @@ def _ratio(measurements: _Measurements, ratio: RatioDefinition, k: int, present:
         window_ns=(2 * window_ns + len(present)) // (2 * len(present)),
         interval=None if bounds is None else bounds.ratio_interval(k, work_ns, len(present)),
         incomplete=incomplete,
-        contradicted=bounds is not None and bool(bounds.contradicted[k]),
+        contradicted=len(run.timebase.jump_ns) > 0
+        or (bounds is not None and bool(bounds.contradicted[k])),
     )
 
 

@@ -32,6 +32,7 @@ class WindowBounds:
         comparable: whether the clocks of all ranks in it can be compared.
         bounded: whether the uncertainty of these clocks is known.
         contradicted: whether it needs clocks that contradict each other.
+        jump_ns: by how much a clock was set in it.
     """
 
     low_ns: Ints
@@ -40,6 +41,7 @@ class WindowBounds:
     comparable: Bools
     bounded: Bools
     contradicted: Bools
+    jump_ns: Ints
 
     def ratio_interval(self, k: int, work_ns: int, ranks: int) -> tuple[float, float] | None:
         """Return the bounds of a bubble ratio; None where no uncertainty is known.
@@ -54,9 +56,10 @@ class WindowBounds:
         if not self.bounded[k] or self.low_ns[k] <= 0:
             return None
         units = DRIFT if self.across[k] else 0.0
-        least, most = work_ns * (1 - units), work_ns * (1 + units)
+        jumps = int(self.jump_ns[k]) * ranks
+        least, most = work_ns * (1 - units) - jumps, work_ns * (1 + units) + jumps
         low, high = int(self.low_ns[k]) * ranks, int(self.high_ns[k]) * ranks
-        return max(low - most, 0.0) / low, (high - least) / high
+        return max(low - most, 0.0) / low, (high - max(least, 0.0)) / high
 
 
 def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
@@ -88,13 +91,15 @@ def window_bounds(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
             )
     across = takes_part.sum(axis=1) > 1
     unknown = timebase.uncertainty_ns < 0
+    jump_ns = timebase.jump_ns if len(timebase.jump_ns) else np.zeros(iterations, np.int64)
     return WindowBounds(
-        low_ns=low_ns,
-        high_ns=high_ns,
+        low_ns=low_ns - jump_ns,
+        high_ns=high_ns + jump_ns,
         across=across,
         comparable=~across | ~(takes_part & ~timebase.comparable).any(axis=1),
         bounded=~across | ~(takes_part & unknown).any(axis=1),
         contradicted=across & timebase.contradicted,
+        jump_ns=jump_ns,
     )
 
 

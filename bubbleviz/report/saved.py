@@ -240,6 +240,7 @@ class _Entry:
 @frozen
 class _IterationFlags:
     clocks_contradict: bool = False
+    clock_set: bool = False
     incomplete: bool = False
     averaged: bool = True
 
@@ -457,6 +458,7 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             f"{path}: the report lacks {what}; write it again with bubbleviz analyze --json"
         )
     contradicted = any(i.clocks_contradict for i in document.iterations)
+    clock_set = any(i.clock_set for i in document.iterations)
     return SavedReport(
         version=document.version,
         headline=document.headline,
@@ -470,7 +472,7 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
                 summary.window_ns[name],
                 summary.bubble_interval.get(name),
                 # Bounds, be they unknown, are those of ratios that need a common clock.
-                contradicted=contradicted and name in summary.bubble_interval,
+                contradicted=clock_set or (contradicted and name in summary.bubble_interval),
             )
             for name, bubble in summary.bubble_ratio.items()
         ),

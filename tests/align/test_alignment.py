@@ -21,6 +21,7 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueFile, TrueOperation, Truth
+from tests.support.host_clocks import with_period
 from tests.support.nsys_exports import C, K, R, profile
 
 SECOND = 1_000_000_000
@@ -107,7 +108,8 @@ class Clocks:
         """Return the file's times of true ones."""
         start = file.session_start_ns
         began = start + start * file.drift_ppb // 10**9
-        return np.asarray(time + time * file.drift_ppb // 10**9 - began, np.int64)
+        step = np.where(time >= file.step_at_ns, file.step_ns, 0)
+        return np.asarray(time + time * file.drift_ppb // 10**9 + step - began, np.int64)
 
     def error_ns(self, own: ProfileSummary, rank: int) -> float:
         """Return by how much a rank's operations are off at most, as its profile's clock is told.
@@ -362,10 +364,8 @@ def jumping(path: Path, at_ns: int, by_ns: int) -> None:
 
 
 def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
-    paths, truth = planted(replace(SHORT, stages=4, servers=2), tmp_path)
-    middle = truth.operations[-1].file_start_ns
-    assert middle is not None
-    jumping(paths[1], middle // 2, 3_000_000)
+    paths, truth = planted(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
+    jumping(paths[1], first_start(truth, truth.files[1], 4) + 10_000_000, 3_000_000)
 
     report = bubbleviz.analyze(paths)
 
@@ -377,7 +377,9 @@ def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     missed = float(note.reason.split("misses by ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
-        assert {n for n, r in iteration.ratios.items() if r.contradicted} == {"schedule", "step"}
+        known = {n for n, r in iteration.ratios.items() if r.value is not None}
+        assert {n for n, r in iteration.ratios.items() if r.contradicted} == known
+        assert {"schedule", "stage", "step"} <= known
     uncertainty = report.profiles[1].clock_uncertainty_ns
     assert uncertainty is not None
     assert uncertainty > 1_300_000
@@ -698,13 +700,72 @@ def test_a_clock_that_is_set_moves_no_iteration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_short_iterations_pair_by_their_count_and_say_so(named: bool, tmp_path: Path) -> None:
-    paths, _ = planted(replace(SHORT, iteration_ranges=named), tmp_path)
+def test_what_pairs_iterations_without_names_is_told(named: bool, tmp_path: Path) -> None:
+    paths, _ = planted(replace(SHORT, iterations=6, iteration_ranges=named), tmp_path)
 
     report = bubbleviz.analyze(paths)
 
-    said = any("paired in order" in note.reason for note in report.limitations)
-    assert said is not named
+    told = [n.reason for n in report.limitations if n.what.startswith("how iterations of the")]
+    assert len(told) == (not named)
+    for reason in told:
+        assert "how long their iterations take" in reason
+        assert "the next best pairing" in reason
+
+
+def test_iterations_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> None:
+    alike = replace(SHORT, iterations=5, jitter=0, transfer_jitter=0, clock_error_ns=())
+    paths, _ = planted(alike, tmp_path)
+
+    report = bubbleviz.analyze(paths)
+
+    (note,) = (n for n in report.limitations if n.what.startswith("which iterations of the ranks"))
+    assert "is off by 1 iteration and moves clocks by" in note.reason
+    assert "name iterations in the ranges" in note.reason
+    assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
+
+
+@pytest.mark.parametrize("off", [-5000, -194, -20, 150, 200, 1000])
+def test_utc_that_is_off_by_an_iteration_pairs_no_other_iterations(
+    off: int, tmp_path: Path
+) -> None:
+    planting = with_period(
+        replace(SHORT, stages=2, servers=2, iterations=6, jitter=0.02), 194_000_000
+    )
+    paths, truth = planted(replace(planting, clock_error_ns=(0, off * 1_000_000)), tmp_path)
+
+    report = bubbleviz.analyze(paths, align="causal")
+
+    check(report, truth)
+    assert len(report.iterations) == 6
+
+
+@pytest.mark.parametrize("step", [-20_000_000, -200_000, 200_000, 1_000_000, 20_000_000])
+@pytest.mark.parametrize("host", [0, 1])
+def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
+    host: int, step: int, tmp_path: Path
+) -> None:
+    planting = with_period(
+        replace(SHORT, stages=2, servers=2, iterations=8, jitter=0.02), 194_000_000
+    )
+    steps = (step, 0) if host == 0 else (0, step)
+    planting = replace(planting, step_ns=steps, step_at_ns=760_000_000)
+    paths, truth = planted(planting, tmp_path)
+
+    report = bubbleviz.analyze(paths, align="causal")
+
+    clocks = Clocks(truth)
+    assert len(report.iterations) == 8
+    for rank, own in enumerate(report.profiles):
+        assert own.clock_uncertainty_ns is not None
+        assert clocks.error_ns(own, rank) <= own.clock_uncertainty_ns + 2
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        for name, ratio in iteration.ratios.items():
+            if ratio.value is not None:
+                assert ratio.contradicted, name
+            if ratio.interval is not None:
+                low, high = ratio.interval
+                assert low - 1e-9 <= (true.bubble_ratio[name] or 0) <= high + 1e-9
+    assert any(n.what.startswith("clocks that were set") for n in report.limitations)
 
 
 def test_utc_that_contradicts_dependencies_is_told(tmp_path: Path) -> None:

@@ -106,7 +106,9 @@ def test_the_headline_says_why_it_is_not_the_period(tmp_path: Path) -> None:
 def test_without_a_common_clock_the_headline_is_a_known_ratio(
     tmp_path: Path, schedule: str, iterations: int
 ) -> None:
-    planting = Planting(schedule=schedule, iterations=iterations, servers=2, transfer_ns=10_000)
+    planting = Planting(
+        schedule=schedule, iterations=iterations, servers=2, transfer_ns=10_000, jitter=0.05
+    )
     truth = plant(planting, tmp_path)
     paths = [tmp_path / file.path for file in truth.files]
 

@@ -22,7 +22,9 @@ def precedences(pairs: Sequence[Pair]) -> Precedences:
     """Return the pairs as a table; their rows are named by their place."""
     before, after, before_ns, after_ns = np.array(pairs, np.int64).reshape(-1, 4).T
     place = np.arange(len(pairs), dtype=np.int64)
-    return Precedences(before, after, before_ns, after_ns, place, place.copy())
+    return Precedences(
+        before, after, before_ns, after_ns, place, place.copy(), np.zeros_like(place)
+    )
 
 
 def solved(pairs: Sequence[Pair], clocks: int = 2, capture: int = 1_000) -> Solution:

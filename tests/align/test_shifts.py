@@ -6,41 +6,62 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bubbleviz.align.iteration_shifts import NTP_NS, OperationEnds, RankHistory, shift, shift_beside
+from bubbleviz.align.iteration_histories import OperationEnds, RankHistory
+from bubbleviz.align.iteration_links import Link, link
+from bubbleviz.align.iteration_shifts import shift, shift_beside
+from bubbleviz.model.columns import Ints
 
 MS = 1_000_000
 #: An iteration: F down, F up, B up, B down, 10 ms each.
 PERIOD = 40 * MS
 
 
-def column(values: Iterable[int]) -> npt.NDArray[np.int64]:
+def column(values: Iterable[int]) -> Ints:
     return np.array(list(values), np.int64)
 
 
 def track(
-    iterations: Iterable[int], stage: int, off_ns: int = 0, period: int = PERIOD
+    iterations: Iterable[int],
+    stage: int,
+    off_ns: int = 0,
+    starts: Ints | None = None,
+    recorded_ns: tuple[int, int] | None = None,
 ) -> RankHistory:
     """Return a rank of a pipeline of two that captured these of the run's iterations.
 
-    Its clock is off by ``off_ns``.
+    Its clock is off by ``off_ns``; iterations start every ``PERIOD``, or at ``starts``.
     """
     held = list(iterations)
-    forward, backward = ((10, 40), (20, 30))[stage]
+    begin = column(k * PERIOD for k in range(64)) if starts is None else starts
+    ready, ends = (((0, 30), (10, 40)), ((10, 20), (20, 30)))[stage]
     events = OperationEnds(
         iteration=column(n for n in range(len(held)) for _ in range(2)),
         microbatch=column(0 for _ in range(2 * len(held))),
         virtual_stage=column(stage for _ in range(2 * len(held))),
         is_backward=column((0, 1) * len(held)),
-        end_ns=column(k * period + end * MS + off_ns for k in held for end in (forward, backward)),
+        ready_ns=column(int(begin[k]) + at * MS + off_ns for k in held for at in ready),
+        end_ns=column(int(begin[k]) + at * MS + off_ns for k in held for at in ends),
     )
-    starts = column(k * period + (forward - 10) * MS + off_ns for k in held)
-    return RankHistory(events, starts, period)
+    start_ns = column(int(begin[k]) + ready[0] * MS + off_ns for k in held)
+    seen = recorded_ns or (int(events.ready_ns.min(initial=0)), int(events.end_ns.max(initial=0)))
+    return RankHistory(events, start_ns, PERIOD, np.full(len(held), np.nan), seen)
 
 
-@pytest.mark.parametrize("one_clock", [True, False])
+def irregular(seed: int, spread_ns: float = 2 * MS) -> Ints:
+    """Return starts of iterations that are not equally long."""
+    lengths = np.random.default_rng(seed).normal(0, spread_ns, 64)
+    return np.cumsum(PERIOD + 8 * MS + lengths.astype(np.int64))
+
+
+def beside(a: RankHistory, b: RankHistory, *, timed: bool = True) -> Link:
+    """Return the link of two ranks of a pipeline."""
+    return link(a, b, beside=False, timed=timed)
+
+
 @pytest.mark.parametrize(
     ("above", "below", "expected"),
     [
@@ -51,73 +72,133 @@ def track(
         (range(4), range(1, 5), 1),
     ],
 )
-def test_dependencies_tell_the_shift(
-    above: range, below: range, expected: int, one_clock: bool
+def test_dependencies_tell_the_shift_on_one_clock(
+    above: range, below: range, expected: int
 ) -> None:
-    period = PERIOD if one_clock else 10 * NTP_NS
-
-    found = shift(
-        track(above, 0, period=period), track(below, 1, period=period), one_clock=one_clock
-    )
-
-    assert found == expected
-
-
-def test_iterations_shorter_than_clocks_are_off_keep_equal_counts_in_order() -> None:
-    above = track(range(6), 0)
-
-    assert shift(above, track(range(6), 1, off_ns=90 * MS), one_clock=False) == 0
-    # Of several shifts that clocks allow none is told where the counts differ.
-    assert shift(above, track(range(1, 6), 1), one_clock=False) is None
-
-
-def test_clocks_that_are_not_known_at_all_keep_equal_counts_in_order() -> None:
-    hour = 3600 * 1000 * MS
-    above = track(range(6), 0)
-
-    assert shift(above, track(range(6), 1, off_ns=hour), one_clock=False) == 0
-    assert shift(above, track(range(1, 6), 1, off_ns=hour), one_clock=False) is None
+    assert shift(track(above, 0), track(below, 1)) == expected
 
 
 def test_without_a_microbatch_in_common_nothing_is_told() -> None:
     above, below = track(range(4), 0), track(range(4), 1)
     other = replace(below, ends=replace(below.ends, microbatch=below.ends.microbatch + 1))
 
-    for one_clock in (True, False):
-        assert shift(above, other, one_clock=one_clock) is None
+    assert shift(above, other) is None
+    assert not beside(above, other).decided
 
 
 def test_what_breaks_dependencies_on_one_clock_is_told_from_what_does_not() -> None:
     above, below = track(range(4), 0), track(range(4), 1)
 
     # By less than a quarter of an iteration: equal counts stay in order.
-    assert shift(above, track(range(4), 1, off_ns=-19 * MS), one_clock=True) == 0
+    assert shift(above, track(range(4), 1, off_ns=-19 * MS)) == 0
     # By more: another shift breaks nothing.
-    assert shift(above, track(range(4), 1, off_ns=-30 * MS), one_clock=True) == -1
-    assert shift(below, above, one_clock=True) == 0
+    assert shift(above, track(range(4), 1, off_ns=-30 * MS)) == -1
+    assert shift(below, above) == 0
 
 
 def test_replicas_pair_by_when_their_iterations_start() -> None:
-    long = 10 * NTP_NS
-    one = track(range(5), 0, period=long)
+    one = track(range(5), 0)
 
-    for one_clock in (True, False):
-        other = track(range(1, 5), 0, off_ns=NTP_NS, period=long)
-        assert shift_beside(one, other, one_clock=one_clock) == 1
+    assert shift_beside(one, track(range(1, 5), 0, off_ns=2 * MS)) == 1
     # Between starts nothing tells, unless the counts agree.
-    half = track(range(5), 0, off_ns=long // 2, period=long)
-    assert shift_beside(one, half, one_clock=True) == 0
-    assert shift_beside(one, track(range(4), 0, long // 2, long), one_clock=True) is None
-    # Iterations shorter than clocks of two machines are off tell nothing either.
-    short = track(range(5), 0)
-    assert shift_beside(short, track(range(1, 5), 0), one_clock=True) == 1
-    assert shift_beside(short, track(range(1, 5), 0), one_clock=False) is None
-    assert shift_beside(short, track(range(5), 0), one_clock=False) == 0
+    assert shift_beside(one, track(range(5), 0, off_ns=PERIOD // 2)) == 0
+    assert shift_beside(one, track(range(4), 0, PERIOD // 2)) is None
 
 
 def test_a_rank_without_iterations_has_no_shift() -> None:
     none = track((), 0)
 
-    assert shift(none, track(range(3), 1), one_clock=True) is None
-    assert shift(none, track(range(3), 1), one_clock=False) is None
-    assert shift_beside(none, track(range(3), 0), one_clock=True) is None
+    assert shift(none, track(range(3), 1)) is None
+    assert shift_beside(none, track(range(3), 0)) is None
+    assert not beside(none, track(range(3), 1)).decided
+    assert not link(none, track(range(3), 0), beside=True, timed=True).decided
+
+
+def test_iterations_that_are_all_alike_are_not_paired_across_clocks() -> None:
+    above = track(range(6), 0)
+
+    for off_ns in (0, 90 * MS, PERIOD, -PERIOD):
+        assert not beside(above, track(range(6), 1, off_ns=off_ns)).decided
+        assert not beside(above, track(range(1, 6), 1, off_ns=off_ns)).decided
+        assert not link(above, track(range(6), 0, off_ns), beside=True, timed=True).decided
+
+
+@given(
+    seed=st.integers(0, 1000),
+    off_ns=st.integers(-5000 * MS, 5000 * MS),
+    first=st.integers(0, 3),
+    timed=st.booleans(),
+)
+def test_lengths_of_iterations_pair_them_whatever_the_clocks_show(
+    seed: int, off_ns: int, first: int, *, timed: bool
+) -> None:
+    starts = irregular(seed)
+    above = track(range(10), 0, starts=starts)
+
+    found = beside(above, track(range(first, 10), 1, off_ns, starts), timed=timed)
+
+    assert found.best is not None
+    assert (found.decided, found.best.move) == (True, first)
+
+
+@given(seed=st.integers(0, 1000), off_ns=st.integers(-5000 * MS, 5000 * MS))
+def test_captures_without_an_iteration_in_common_are_not_paired(seed: int, off_ns: int) -> None:
+    starts = irregular(seed)
+    above = track(range(8), 0, starts=starts)
+
+    assert not beside(above, track(range(20, 28), 1, off_ns, starts)).decided
+
+
+@given(seed=st.integers(0, 1000), lag=st.sampled_from((2, 4)))
+def test_a_pattern_that_repeats_itself_is_not_taken_for_evidence(seed: int, lag: int) -> None:
+    lengths = np.tile(irregular(seed)[:lag] % (5 * MS), 32) + PERIOD + 8 * MS
+    starts = np.cumsum(lengths)
+
+    found = beside(track(range(12), 0, starts=starts), track(range(lag, 12), 1, starts=starts))
+
+    assert not found.decided or (found.best is not None and found.best.move == lag)
+
+
+def test_a_clock_that_was_set_does_not_hide_what_fits() -> None:
+    starts = irregular(1)
+    below = track(range(10), 1, starts=starts)
+    late = below.ends.iteration >= 5
+    below = replace(
+        below,
+        ends=replace(
+            below.ends,
+            ready_ns=below.ends.ready_ns + np.where(late, 5 * MS, 0),
+            end_ns=below.ends.end_ns + np.where(late, 5 * MS, 0),
+        ),
+    )
+
+    found = beside(track(range(10), 0, starts=starts), below)
+
+    assert found.best is not None
+    assert (found.decided, found.best.move, found.best.settings) == (True, 0, 1)
+
+
+def test_captures_that_ran_before_and_behind_their_iterations_start_together() -> None:
+    long = (-100 * PERIOD, 200 * PERIOD)
+    above, below = (track(range(6), stage, recorded_ns=long) for stage in (0, 1))
+
+    found = beside(above, below)
+
+    assert found.decided
+    assert found.best is not None
+    assert found.best.move == 0
+
+
+def test_iterations_of_other_operations_are_not_the_same() -> None:
+    """The fourth iteration only goes forward."""
+    histories = []
+    for stage, first in ((0, 0), (1, 1)):
+        whole = track(range(first, 9), stage)
+        evaluation = (whole.ends.iteration == 3 - first) & (whole.ends.is_backward == 1)
+        histories.append(replace(whole, ends=whole.ends.take(~evaluation)))
+
+    found = beside(*histories)
+
+    assert found.best is not None
+    assert found.best.move == 1
+    assert found.rival is None or found.rival.shapes > 0 or found.margin < 7

@@ -215,6 +215,8 @@ def _true_file(name: str, recordings: list[Recording], clock: Clock) -> TrueFile
         copy_ns=total((COPIED, FILLED), "length"),
         calls=sum(len(recording.calls["start"]) for recording in recordings),
         ranges=sum(len(recording.ranges["start"]) for recording in recordings),
+        step_ns=clock.step_ns,
+        step_at_ns=clock.step_at_ns if clock.step_ns else 0,
     )
 
 

@@ -23,6 +23,7 @@ from tests.planting.recorder import (
     USUAL_KERNELS,
     Recorder,
 )
+from tests.planting.units import TRAINING_STARTS_NS
 
 #: UTC of global time 0.
 EPOCH_NS = 1_760_000_000_000_000_000
@@ -51,6 +52,8 @@ class Clock:
     session_start_ns: int
     error_ns: int
     drift_ppb: int
+    step_ns: int = 0
+    step_at_ns: int = 0
 
     @property
     def started_ns(self) -> int:
@@ -65,6 +68,7 @@ class Clock:
     def of(self, times: Ints) -> Ints:
         """Return the file's times of global times."""
         shown = times + times * self.drift_ppb // 10**9
+        shown = shown + np.where(times >= self.step_at_ns, self.step_ns, 0)
         return np.asarray(shown - self.started_ns, dtype=np.int64)
 
     def of_one(self, time: int) -> int:
@@ -127,7 +131,13 @@ def clock_of(planting: Planting, place: Place) -> Clock:
         return values[place.host] if place.host < len(values) else 0
 
     start = 1_000_000_000 + place.file * planting.session_gap_ns
-    return Clock(start, at(planting.clock_error_ns), at(planting.drift_ppb))
+    return Clock(
+        start,
+        at(planting.clock_error_ns),
+        at(planting.drift_ppb),
+        at(planting.step_ns),
+        TRAINING_STARTS_NS + planting.step_at_ns,
+    )
 
 
 @dataclass

@@ -82,6 +82,8 @@ class Planting:
         session_gap_ns: how much later each file's session starts than the one before.
         clock_error_ns: error of each host's UTC; missing ones are 0.
         drift_ppb: how much each host's clock is fast, in 1e-9, UTC included; missing ones are 0.
+        step_ns: how far each host's clock is set forward at ``step_at_ns``; missing ones are 0.
+        step_at_ns: instant after the start of training.
         copies: plant a copy that ends after F's kernels, and a fill inside B.
         stray: compute kernels of no operation: ``none``, ``busy`` (while an operation runs),
             ``idle``, or ``recv`` (idle, launched inside a receive's range).
@@ -158,6 +160,8 @@ class Planting:
     session_gap_ns: int = 40_000_000
     clock_error_ns: tuple[int, ...] = ()
     drift_ppb: tuple[int, ...] = ()
+    step_ns: tuple[int, ...] = ()
+    step_at_ns: int = 0
     copies: bool = False
     stray: str = "none"
     stray_every: int = 4

@@ -6,7 +6,8 @@ The file ``truth.json`` beside the exports::
      "planting": {every option},
      "files":  [{"path", "host", "session_start_ns", "utc_epoch_ns", "clock_error_ns",
                  "drift_ppb", "kernels", "unlinked_kernels", "cross_thread_kernels",
-                 "unranged_kernels", "gpu_ns", "comm_ns", "copy_ns", "calls", "ranges"}],
+                 "unranged_kernels", "gpu_ns", "comm_ns", "copy_ns", "calls", "ranges",
+                 "step_ns", "step_at_ns"}],
      "ranks":  [{"rank", "file", "host", "pid", "device_id", "uuid", "stage", "pipeline"}],
      "operation_columns": [...], "operations": [[...], ...],
      "unattributed_columns": ["rank", "start_ns", "end_ns", "where"], "unattributed": [[...], ...],
@@ -17,8 +18,9 @@ The file ``truth.json`` beside the exports::
                      "first_ns", "last_ns"}]}]}
 
 Times without a prefix are nanoseconds on the true global clock; ``file_`` times are the file's
-own. A host's clock shows ``c(t) = t + t * drift_ppb // 10**9`` at the true time t; a file's time is
-``c(t) - c(session_start_ns)``, and ``utc_epoch_ns`` is ``c(session_start_ns)`` after the epoch plus
+own. A host's clock shows ``c(t) = t + t * drift_ppb // 10**9`` at the true time t, and ``step_ns``
+more from ``step_at_ns`` on; a file's time is ``c(t) - c(session_start_ns)``, the latter without the
+step, and ``utc_epoch_ns`` is ``c(session_start_ns)`` after the epoch plus
 ``clock_error_ns``. ``busy`` lists the
 busy intervals where the span has holes, else it is empty.
 An operation without device work has null times. ``unranged_kernels`` lie in no range at all;
@@ -58,6 +60,8 @@ class TrueFile:
     copy_ns: int
     calls: int
     ranges: int
+    step_ns: int = 0
+    step_at_ns: int = 0
 
 
 @dataclass(frozen=True)

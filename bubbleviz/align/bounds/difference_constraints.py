@@ -83,3 +83,9 @@ def middles(limit: Floats, reference: int) -> tuple[Floats, Bools]:
     root = np.where(mutual[reference], reference, mutual.argmax(axis=0))
     clock = np.arange(len(limit))
     return (paths[root, clock] - paths[clock, root]) / 2, mutual[reference]
+
+
+def half_widths(limit: Floats, reference: int) -> Floats:
+    """Return half of what is left open of each clock against the reference; infinite for all."""
+    paths = _shortest_paths(limit)
+    return np.asarray((paths[reference] + paths[:, reference]) / 2, np.float64)

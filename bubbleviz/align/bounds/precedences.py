@@ -19,6 +19,7 @@ class Precedences(Table):
         after_ns: time of the second on its own clock.
         before_row: row of what the first event is; -1 none.
         after_row: likewise of the second.
+        iteration: of the second, counted over all ranks.
     """
 
     before: Ints
@@ -27,6 +28,7 @@ class Precedences(Table):
     after_ns: Ints
     before_row: Ints
     after_row: Ints
+    iteration: Ints
 
 
 def together(*parts: Precedences) -> Precedences:

@@ -24,7 +24,7 @@ function marksOf(report, name) {
   const needs = report.iterations.some((own) => own.bubble_interval && name in own.bubble_interval);
   const notes = [];
   if (interval && interval[0] < interval[1]) notes.push(`clock bounds ${between(interval)} %`);
-  if (needs && report.iterations.some((own) => own.clocks_contradict)) notes.push("! clocks contradict each other");
+  if (report.iterations.some((own) => own.clock_set || (needs && own.clocks_contradict))) notes.push("! clocks contradict each other");
   // A report without codes has the words of one alone.
   const texts = report.restrictions?.map((own) => own.text || own.code) ?? [report.restriction];
   notes.push(...texts.filter(Boolean).map((text) => clean(text, 200)));

@@ -1,0 +1,317 @@
+"""Jobs of several hosts whose clocks are wrong, and whether a report of them is right.
+
+``python -m scripts.measure_pairing`` plants jobs over a grid and counts how they come out::
+
+    right     iterations are paired as they were, and no clock or ratio is off by more than said
+    unknown   the pairing is not known, and the report says so
+    wrong     anything else: what must never be
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import bubbleviz
+from bubbleviz.errors import BubblevizError
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.report.report import Report
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.planting.truth import TrueFile, Truth
+
+MS = 1_000_000
+SECOND = 1000 * MS
+#: Iterations that a host's capture holds: from the first to the one before the second.
+Held = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A planted job, and which iterations each host's capture holds; () for all."""
+
+    planting: Planting
+    held: tuple[Held, ...] = ()
+    inside: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it, in words."""
+        p = self.planting
+        period_ms = iteration_ns(p) // MS
+        errors = "/".join(str(e // MS) for e in p.clock_error_ns[: p.servers])
+        steps = [s / 1e6 for s in p.step_ns if s]
+        return (
+            f"{p.schedule} servers={p.servers} replicas={p.replicas} iterations={p.iterations} "
+            f"period={period_ms}ms jitter={p.jitter} errors={errors}ms held={self.held} "
+            f"inside={self.inside} steps={steps} seed={p.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job came out: ``right``, ``unknown`` or ``wrong``, and why."""
+
+    kind: str
+    reason: str = ""
+
+
+def iteration_ns(planting: Planting) -> int:
+    """Return about how long an iteration takes."""
+    work = planting.forward_ns + planting.backward_ns + planting.weight_ns
+    return (planting.microbatches + planting.stages - 1) * work + max(planting.optimizer_ns, 0)
+
+
+def with_period(planting: Planting, period_ns: int) -> Planting:
+    """Return the planting with iterations of about that length."""
+    part = period_ns // (3 * (planting.microbatches + planting.stages - 1))
+    return replace(
+        planting,
+        forward_ns=part,
+        backward_ns=part,
+        weight_ns=part,
+        optimizer_ns=max(part // 2, 10_000),
+    )
+
+
+def outcome_of(job: Job) -> Outcome:
+    """Plant a job, analyze it, and hold the report against the truth."""
+    with TemporaryDirectory() as folder:
+        truth = plant(job.planting, Path(folder))
+        paths = [Path(folder) / file.path for file in truth.files]
+        for number, path in enumerate(paths):
+            if job.held:
+                _keep(path, *_extent(job, truth, truth.files[number], job.held[number]))
+        try:
+            report = bubbleviz.analyze(paths, align="causal")
+        except BubblevizError as error:
+            return Outcome("unknown", f"refused: {error}")
+    # Of what a capture cut, the truth tells no ratio.
+    lows, highs = zip(*(job.held or [(-1, job.planting.iterations + 1)]), strict=True)
+    return compared(report, truth, range(max(lows) + 1, min(highs) - 1))
+
+
+def compared(report: Report, truth: Truth, whole: range) -> Outcome:
+    """Return how a report compares with the truth; ratios of these true iterations."""
+    unpaired = [n for n in report.limitations if n.what.startswith("which iterations of the")]
+    known = _known_offsets(report)
+    own = _true_iterations(report, truth)
+    pairs = {
+        (int(k), t) for k, t in zip(report.operations.iteration, own, strict=True) if k >= 0 <= t
+    }
+    mixed = len({k for k, _ in pairs}) != len(pairs)
+    values = [r.value for i in report.iterations for n, r in i.ratios.items() if n != "stage"]
+    if mixed:
+        said = bool(unpaired) and not known and all(v is None for v in values)
+        return Outcome("unknown") if said else Outcome("wrong", "iterations of others are paired")
+    problem = _clock_problem(report, truth, own) or _ratio_problem(report, truth, own, whole)
+    if problem:
+        return Outcome("wrong", problem)
+    return Outcome("right" if known and not unpaired else "unknown", "" if known else "no bounds")
+
+
+def _known_offsets(report: Report) -> bool:
+    return all(profile.clock_uncertainty_ns is not None for profile in report.profiles)
+
+
+def _extent(job: Job, truth: Truth, file: TrueFile, held: Held) -> tuple[int, int]:
+    """Return first and last time of a capture on the clock of its file."""
+    lead_ns = iteration_ns(job.planting) // 50
+    inside_ns = round(job.inside * iteration_ns(job.planting))
+    bounds = [_first_start(truth, file, k) for k in held]
+    low = 0 if bounds[0] is None else bounds[0] - lead_ns + inside_ns * (held[0] > 0)
+    high = 1 << 60 if bounds[1] is None else bounds[1] - lead_ns + inside_ns
+    return low, high
+
+
+def _first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
+    """Return when an iteration starts on a file's clock; None if there is none."""
+    ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
+    starts = [
+        op.file_start_ns
+        for op in truth.operations
+        if op.rank in ranks and op.iteration == iteration and op.file_start_ns is not None
+    ]
+    return min(starts, default=None)
+
+
+def _keep(path: Path, low_ns: int, high_ns: int) -> None:
+    """Leave of an export what starts in [low, high)."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            db.execute(f"DELETE FROM {table} WHERE start < ? OR start >= ?", (low_ns, high_ns))
+
+
+def _file_times(report: Report, profile: int, times: Ints) -> Ints:
+    """Return times of the report on the clock of a profile."""
+    clock = report.profiles[profile]
+    ppm = clock.clock_drift_ppm * 1e-6
+    own = times - clock.clock_offset_ns
+    return np.asarray(own - np.rint((own - clock.clock_t0_ns) * ppm / (1 + ppm)), np.int64)
+
+
+def _true_iterations(report: Report, truth: Truth) -> list[int]:
+    """Return the true iteration of each operation of the report; -1 for others than F, B and W."""
+    files = [file.path for file in truth.files]
+    table = report.operations
+    spanned = (table.has_span == 1) & np.isin(table.phase, COUNTED)
+    found = np.full(len(table), -1, np.int64)
+    for rank in report.ranks:
+        (true,) = (
+            r.rank
+            for r in truth.ranks
+            if (files.index(r.file), r.pid, r.device_id) == (rank.profile, rank.pid, rank.device_id)
+        )
+        ops = sorted(
+            (op.file_end_ns, op.iteration)
+            for op in truth.operations
+            if op.rank == true and op.file_end_ns is not None
+        )
+        ends, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
+        rows = np.flatnonzero((table.rank == rank.index) & spanned)
+        at = _file_times(report, rank.profile, table.end_ns[rows])
+        # Of one that the capture cut, the last kernels are missing.
+        place = np.clip(np.searchsorted(ends, at - 3), 0, len(ends) - 1)
+        found[rows] = iterations[place]
+    return found.tolist()
+
+
+def _shown(file: TrueFile, times: Ints) -> Ints:
+    """Return a file's times of true ones."""
+    start = file.session_start_ns
+    began = start + start * file.drift_ppb // 10**9
+    steps = np.where(times >= file.step_at_ns, file.step_ns, 0) if file.step_ns else 0
+    return np.asarray(times + times * file.drift_ppb // 10**9 + steps - began, np.int64)
+
+
+def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
+    """Return by how much a clock is off, if that is more than its uncertainty."""
+    files = [file.path for file in truth.files]
+    table, spanned = report.operations, np.array(own) >= 0
+    held = {}
+    for shown in report.ranks:
+        rows = np.flatnonzero((table.rank == shown.index) & spanned)
+        ends = _file_times(report, shown.profile, table.end_ns[rows])
+        held[shown.profile, shown.pid, shown.device_id] = int(ends.min()), int(ends.max())
+    for rank in truth.ranks:
+        clock = report.profiles[files.index(rank.file)]
+        if clock.clock_uncertainty_ns is None:
+            continue
+        low, high = held[files.index(rank.file), rank.pid, rank.device_id]
+        times = [
+            (o.end_ns, o.file_end_ns)
+            for o in truth.operations
+            if o.rank == rank.rank and low <= (o.file_end_ns or low - 1) <= high
+        ]
+        true, file_ns = np.array(times, np.int64).T
+        drifted = np.rint((file_ns - clock.clock_t0_ns) * clock.clock_drift_ppm * 1e-6)
+        told = file_ns + clock.clock_offset_ns + drifted
+        error = float(np.abs(told - _shown(truth.files[0], true)).max())
+        if error > clock.clock_uncertainty_ns + 2:
+            return (
+                f"clock of {rank.host} off by {error / 1e3:.1f} us, said "
+                f"{clock.clock_uncertainty_ns / 1e3:.1f} us"
+            )
+    return ""
+
+
+def _ratio_problem(report: Report, truth: Truth, own: Sequence[int], whole: range) -> str:
+    """Return which ratio's interval lacks the true one, or is not marked where a clock stepped."""
+    right = {i.index: i.bubble_ratio for i in truth.iterations}
+    ranks = len(truth.ranks)
+    stepped = any(file.step_ns for file in truth.files)
+    table = report.operations
+    for iteration in report.iterations:
+        rows = np.flatnonzero((table.iteration == iteration.index) & (np.array(own) >= 0))
+        if len(iteration.ranks) < ranks or not len(rows) or not iteration.complete:
+            continue
+        true = own[int(rows[0])]
+        if true not in whole:
+            continue
+        for name in ("schedule", "step", "stage", "period"):
+            ratio, value = iteration.ratios.get(name), right[true][name]
+            if ratio is None or ratio.value is None or value is None:
+                continue
+            if ratio.interval is not None:
+                low, high = ratio.interval
+                if not low - 1e-9 <= value <= high + 1e-9:
+                    return f"{name} {value:.4f} not in {low:.4f}..{high:.4f}"
+            elif not ratio.contradicted and abs(ratio.value - value) > (2e-3 if stepped else 1e-3):
+                return f"{name} {ratio.value:.4f} is {value:.4f}, unmarked"
+    return ""
+
+
+BASE = Planting(
+    transfer_ns=60_000,
+    transfer_back_ns=150_000,
+    transfer_jitter=0.5,
+    session_gap_ns=SECOND // 10,
+)
+
+
+def grid(count: int, seed: int) -> Iterator[Job]:
+    """Yield jobs drawn from all that hosts' clocks and captures can be."""
+    draw = random.Random(seed)
+    for number in range(count):
+        servers = draw.choice((2, 2, 2, 4, 4, 8))
+        iterations = draw.choice((3, 3, 4, 5, 8, 12, 20))
+        period = round(50 * MS * 100 ** draw.random())
+        errors = [0] + [
+            draw.choice((-1, 1)) * round(20 * MS * 250 ** draw.random()) for _ in range(servers - 1)
+        ]
+        if draw.random() < 0.3:  # about one iteration off
+            errors[-1] = draw.choice((-1, 1)) * round(period * draw.uniform(0.9, 1.1))
+        replicas = draw.choice((1, 1, 1, 1, 2)) if servers <= 4 else 1
+        planting = replace(
+            BASE,
+            schedule=draw.choice(("1f1b", "1f1b", "gpipe", "zb-h1")),
+            stages=max(servers // replicas, 2),
+            servers=servers,
+            replicas=replicas,
+            barrier=replicas > 1 or draw.random() < 0.3,
+            microbatches=draw.choice((4, 8)),
+            iterations=iterations,
+            jitter=draw.choice((0.0, 0.0005, 0.002, 0.02, 0.02, 0.05, 0.1)),
+            transfer_jitter=draw.choice((0.0, 0.1, 0.5)),
+            clock_error_ns=tuple(errors),
+            drift_ppb=tuple(draw.randint(-20_000, 20_000) for _ in range(servers)),
+            communication=draw.random() < 0.7,
+            seed=number,
+        )
+        planting = with_period(planting, period)
+        yield _cut(_stepped(planting, draw), draw)
+
+
+def _stepped(planting: Planting, draw: random.Random) -> Planting:
+    if draw.random() > 0.2:
+        return planting
+    step = draw.choice((-1, 1)) * round(0.2 * MS * 100 ** draw.random())
+    whole = planting.iterations * iteration_ns(planting)
+    steps = [0] * planting.servers
+    steps[draw.randrange(planting.servers)] = step
+    at = round(whole * draw.uniform(0.3, 0.7))
+    return replace(planting, step_ns=tuple(steps), step_at_ns=at)
+
+
+def _cut(planting: Planting, draw: random.Random) -> Job:
+    n = planting.iterations
+    sort = draw.choice(("whole", "whole", "starts", "ends", "shifted"))
+    held = []
+    moved = draw.randint(1, max(1, min(3, n - 2)))
+    for host in range(planting.servers):
+        chosen = host > 0 and (host == planting.servers - 1 or draw.random() < 0.5)
+        low = moved if sort in ("starts", "shifted") and chosen else 0
+        high = n - moved if sort == "ends" and chosen else n
+        if sort == "shifted" and not chosen:
+            high = n - moved
+        held.append((low, high))
+    inside = draw.choice((0.0, 0.0, 0.3, 0.7))
+    return Job(planting, () if sort == "whole" else tuple(held), inside)
