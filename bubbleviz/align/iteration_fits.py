@@ -14,6 +14,8 @@ Only lengths of time are compared, each taken on one clock.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,7 +29,7 @@ _FEW, _MANY = 3, 6
 #: For how many independent numbers the events within an iteration stand, at most.
 _WITHIN = 4
 #: What the choice of the best of some ways to look at the same numbers takes off.
-_LOOKS = float(np.log(2))
+_LOOKS = math.log(2)
 #: Evidence of a fit, and of all that it consists of, in nats, at most.
 _MOST = 60.0
 
@@ -93,7 +95,21 @@ def fits_of(a: Steps, b: Steps) -> Fits:
 
 
 @frozen
-class _Chance:
+class Fit:
+    """How well pairs of steps agree.
+
+    Attributes:
+        levels: mean squares of what whole steps differ, and of how many each: with and without
+            the worst, and with and without drift.
+        within: the same of what events differ beyond that; empty where they are not compared.
+    """
+
+    levels: tuple[tuple[float, int], ...]
+    within: tuple[tuple[float, int], ...]
+
+
+@frozen
+class Chance:
     """Mean squares by which steps differ where they are not the same, and of how many rows."""
 
     level: float
@@ -115,40 +131,26 @@ class Variation:
     freedom: int
     usual_ns: float
 
-    def evidence(self, level: Floats, within: Floats, lag: int | None) -> float:
-        """Return how unlikely it is, in nats, that pairs fit so well if they are the wrong ones.
+    def fit(self, level: Floats, within: Floats) -> Fit:
+        """Return how well pairs agree.
 
-        Wrong pairs are different iterations, and differ as those of one rank do.
+        Clocks that drift make all iterations of one rank longer: either the drift is taken off, or
+        as much as there may be counts as noise.
 
         Args:
             level: by how much the steps of each pair differ, in ns.
             within: mean squares of what their events differ beyond that; empty where not compared.
-            lag: how many iterations right pairs are away; None unknown.
         """
         if len(level) == 0:
-            return 0.0
-        chance = self._chance(lag)
-        if not chance.rows:
-            return 0.0
-        parts = [self._of_levels(level, chance)]
-        if self.freedom and len(within):
-            parts.append(
-                max(
-                    _unlikely(
-                        float(kept.mean()),
-                        chance.within,
-                        self.freedom * len(kept),
-                        self.freedom * chance.rows,
-                    )
-                    for kept in (within, _trimmed(within))
-                )
-                - _LOOKS
-            )
-        total = sum(max(part, 0.0) for part in parts)
-        # That both are by chance is likelier than the product of the two.
-        return float(min(total - np.log1p(total) if len(parts) > 1 else total, _MOST))
+            return Fit((), ())
+        most_ns = DRIFT * self.usual_ns
+        levels = [(mean + most_ns**2, count) for mean, count in _means(level**2)]
+        if len(level) >= _FEW:
+            drift = float(np.clip(np.median(level), -most_ns, most_ns))
+            levels += [(mean, count - 1) for mean, count in _means((level - drift) ** 2)]
+        return Fit(tuple(levels), tuple(_means(within)) if len(within) else ())
 
-    def _chance(self, lag: int | None) -> _Chance:
+    def chance(self, lag: int | None) -> Chance:
         """Return how steps of one rank differ that are so far apart; None for any.
 
         Where a pattern repeats itself they hardly do. Few such pairs tell no pattern.
@@ -158,40 +160,45 @@ class Variation:
             per_rank = [own.lags() for own in self.own]
         per_rank = [part for part in per_rank if len(part[0])]
         if not per_rank:
-            return _Chance(0.0, 0.0, 0)
+            return Chance(0.0, 0.0, 0)
         # Ranks that wait for each other vary alike, so they count as one, the one that varies less.
-        return _Chance(
-            min(float(_trimmed(level**2).mean()) for level, _ in per_rank),
-            min(float(_trimmed(within).mean()) for _, within in per_rank),
+        return Chance(
+            min(_means(level**2)[-1][0] for level, _ in per_rank),
+            min(_means(within)[-1][0] for _, within in per_rank),
             min(max(len(level) for level, _ in per_rank), len(self.own[0].level_ns)),
         )
 
-    def _of_levels(self, level: Floats, chance: _Chance) -> float:
-        """Return the evidence of the lengths of iterations.
+    def evidence(self, fit: Fit, chance: Chance) -> float:
+        """Return how unlikely it is, in nats, that pairs fit so well if they are the wrong ones.
 
-        Clocks that drift make all iterations of one rank longer: either the drift is taken off, or
-        as much as there may be counts as noise. Where few iterations say how much lengths vary,
-        what events vary within them says it, too: what is early or late there adds up to them.
+        Wrong pairs are different iterations, and differ as those of one rank do. Where few
+        iterations say how much their lengths vary, what events vary within them says it, too: what
+        is early or late there adds up to them.
         """
-        most_ns = DRIFT * self.usual_ns
-        squares = [
-            (float(kept.mean()) + most_ns**2, len(kept)) for kept in (level**2, _trimmed(level**2))
-        ]
-        if len(level) >= _FEW:
-            drift = float(np.clip(np.median(level), -most_ns, most_ns))
-            off = (level - drift) ** 2
-            squares += [(float(kept.mean()), len(kept) - 1) for kept in (off, _trimmed(off))]
+        if not chance.rows or not fit.levels:
+            return 0.0
         chances = [(chance.level, chance.rows)]
         if self.freedom:
             chances.append((min(chance.level, chance.within), self.freedom * chance.rows))
-        return (
+        parts = [
             max(
                 _unlikely(square, by_chance, freedom, of_chance)
-                for square, freedom in squares
+                for square, freedom in fit.levels
                 for by_chance, of_chance in chances
             )
-            - _LOOKS
-        )
+        ]
+        if self.freedom and fit.within:
+            of_chance = self.freedom * chance.rows
+            parts.append(
+                max(
+                    _unlikely(square, chance.within, self.freedom * rows, of_chance)
+                    for square, rows in fit.within
+                )
+            )
+        parts = [max(part - _LOOKS, 0.0) for part in parts]
+        total = sum(parts)
+        # That both are by chance is likelier than the product of the two.
+        return min(total - math.log1p(total) if len(parts) > 1 else total, _MOST)
 
 
 def usual_step(*times_ns: Floats) -> float:
@@ -207,10 +214,17 @@ def variation_of(a: Steps, b: Steps, usual_ns: float) -> Variation:
     return Variation((fits_of(a, a), fits_of(b, b)), freedom, usual_ns)
 
 
-def _trimmed(squares: Floats) -> Floats:
-    """Return the values without the largest, two of many: a clock may have been set once."""
-    left_out = 0 if len(squares) < _FEW else 1 if len(squares) < _MANY else 2
-    return np.sort(squares)[: len(squares) - left_out]
+def _means(squares: Floats) -> list[tuple[float, int]]:
+    """Return the mean of all, and that without the largest, two of many; and of how many each.
+
+    A clock may have been set once.
+    """
+    count = len(squares)
+    kept = count - (0 if count < _FEW else 1 if count < _MANY else 2)
+    means = [(float(squares.sum()) / count, count)]
+    if kept < count:
+        means.append((float(np.sort(squares)[:kept].sum()) / kept, kept))
+    return means
 
 
 def _unlikely(square: float, chance: float, freedom: int, of_chance: int) -> float:
@@ -223,4 +237,4 @@ def _unlikely(square: float, chance: float, freedom: int, of_chance: int) -> flo
     grain = _GRAIN_NS**2
     ratio = freedom * (square + grain) / (of_chance * (chance + grain))
     likelihood = float(betainc(freedom / 2, of_chance / 2, ratio / (1 + ratio)))
-    return float(min(-np.log(max(likelihood, 1e-300)), _MOST))
+    return min(-math.log(max(likelihood, 1e-300)), _MOST)

@@ -14,11 +14,15 @@ their iterations is weighed against every other one, in nats (a factor of e in l
 
 from __future__ import annotations
 
+from dataclasses import field
+
 import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import DRIFT, Floats
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.align.iteration_fits import (
+    Chance,
+    Fit,
     Fits,
     Variation,
     fits_of,
@@ -152,18 +156,30 @@ class _Look:
         variation: how much these vary on each.
         across: steps of one against steps of the other; None where ``events`` are compared.
         events: gives how far apart the clocks seem to be in each pair of iterations.
+        fits: of shifts that were looked at.
+        chances: of lags.
     """
 
     variation: Variation
     across: Fits | None
     events: CommonEvents | None
+    fits: dict[int, Fit] = field(default_factory=dict)
+    chances: dict[int | None, Chance] = field(default_factory=dict)
 
     def evidence(self, move: int, lag: int | None) -> float:
         """Return the evidence for a shift if the right one is so far away."""
+        if move not in self.fits:
+            self.fits[move] = self.variation.fit(*self._pairs(move))
+        if lag not in self.chances:
+            self.chances[lag] = self.variation.chance(lag)
+        return self.variation.evidence(self.fits[move], self.chances[lag])
+
+    def _pairs(self, move: int) -> tuple[Floats, Floats]:
+        """Return by how much steps differ, and their events beyond that."""
         if self.across is not None:
-            return self.variation.evidence(*self.across.rows(move), lag)
+            return self.across.rows(move)
         level = np.diff(middles(*self.events.bounds(move))) if self.events else np.empty(0)
-        return self.variation.evidence(level[~np.isnan(level)], np.empty(0), lag)
+        return level[~np.isnan(level)], np.empty(0)
 
 
 def _looks(a: RankHistory, b: RankHistory, events: CommonEvents | None) -> list[_Look]:

@@ -627,7 +627,7 @@ def test_without_stages_nothing_is_told_to_bound_the_iteration(tmp_path: Path) -
 
 
 def test_gaps_are_of_the_headline_where_hosts_have_no_common_clock(tmp_path: Path) -> None:
-    plant(Planting(servers=2, iterations=2), tmp_path)
+    plant(Planting(servers=2, iterations=2, iteration_ranges=True), tmp_path)
     for align, ratio in (("none", "stage"), ("causal", "schedule")):
         report = bubbleviz.analyze(tmp_path, align=align)
 

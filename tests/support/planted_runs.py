@@ -92,7 +92,7 @@ RUNS = {
         cut_ns=20_000_000,
         seed=3,
     ),
-    "cut, two servers": replace(ZERO_BUBBLE, cut_ns=45_000_000, servers=2),
+    "cut, two servers": replace(ZERO_BUBBLE, cut_ns=45_000_000, servers=2, iteration_ranges=True),
     "one microbatch": replace(BASE, microbatches=1, iterations=3),
     "one stage": replace(BASE, stages=1),
 }

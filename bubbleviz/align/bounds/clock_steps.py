@@ -41,7 +41,7 @@ _PARTS = (1, 4, 16)
 _LOOSE = 1.5
 #: A jump is so many times what the noise of the bounds explains; or so many, where there are few
 #: parts, or it is so small a part of what messages leave open.
-_JUMP, _JUMP_IN_DOUBT, _FEW, _SMALL = 5.0, 10.0, 6, 0.3
+_JUMP, _JUMP_IN_DOUBT, _FEW, _SMALL = 7.0, 14.0, 6, 0.3
 #: So many parts are looked at, at least and at most (evenly spread), and so many drifts.
 _LEAST, _MOST, _SLOPES = 3, 256, 21
 
@@ -246,7 +246,12 @@ def _jump(cells: _Cells) -> tuple[float, float, int, int] | None:
     chosen = kept[np.arange(min(count, _MOST)) * count // min(count, _MOST)]
     low, high, at = cells.low_ns[chosen], cells.high_ns[chosen], cells.at_ns[chosen]
     middle, width = (low + high) / 2, high - low
-    noise = max(_spread(width) / 2, _spread(np.diff(middle, 2)) / np.sqrt(6), GRAIN_NS / 20)
+    # A width that shrinks once may hold the jump; one that varies is noise.
+    noise = max(
+        float(np.std(np.sort(width)[1:])) / 2,
+        _spread(np.diff(middle, 2)) / np.sqrt(6),
+        GRAIN_NS / 20,
+    )
     jumps = np.tril(np.ones((len(at), len(at))), -1)[:, :-1]
     shapes = jumps - jumps.mean(axis=0)
     squares = (shapes**2).sum(axis=0)
@@ -260,9 +265,9 @@ def _jump(cells: _Cells) -> tuple[float, float, int, int] | None:
     sure = np.sqrt(max(float(without.min() - left.min()), 0.0)) / noise
     jump = float(by[best, slope])
     small, few = abs(jump) < _SMALL * float(np.median(width)), len(at) < _FEW
-    if sure < (_JUMP_IN_DOUBT if small or few else _JUMP) or abs(jump) <= GRAIN_NS:
+    if sure < (_JUMP_IN_DOUBT if small or few else _JUMP):
         return None
-    if small and few:
+    if abs(jump) <= GRAIN_NS * (4 if small else 1) or (small and few):
         return None
     # What messages leave open moves one bound alone, a clock both.
     drifted = slopes[slope] * (at - at[0])
