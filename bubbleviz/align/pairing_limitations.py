@@ -10,7 +10,7 @@ from bubbleviz.align.iteration_links import Link, Shift
 from bubbleviz.align.iteration_pairs import Pairing
 from bubbleviz.align.machine_links import MachineLink
 from bubbleviz.align.merge import JoinedRank
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted
 
 #: What speaks by less, in nats, is no evidence worth a word.
@@ -32,6 +32,7 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
             "iterations could not be matched across ranks, so ratios over ranks are left out and "
             f"nothing bounds the clocks of several hosts: {why}{_TO_TELL}",
             max(len(undecided), 1),
+            LimitationKind.ITERATIONS_UNPAIRED,
         )
     elif links:
         weakest = links[0]

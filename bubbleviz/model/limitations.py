@@ -24,6 +24,7 @@ class LimitationKind(Enum):
     OPERATIONS_LACKING = auto()  # their kernels may count as bubble
     OPERATIONS_WITHOUT_WORK = auto()  # likewise
     RANKS_WITHOUT_OPERATIONS = auto()  # though they computed as long as others
+    ITERATIONS_UNPAIRED = auto()  # of ranks: numbers are each rank's own
     STAGES_MAY_BE_MISSING = auto()  # a schedule known to be whole refutes it
     STAGES_WITHOUT_GPU_WORK = auto()  # their ranges were recorded alone: they are missing
     STAGES_CONTRADICTED = auto()  # nothing that follows from dependencies between them holds

@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.align.staging_limitations import UNPAIRED
 from bubbleviz.model import intervals
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.texts import inert
 from bubbleviz.report.collective_cells import collective_cells
@@ -45,7 +45,7 @@ def further_columns(report: Report) -> Mapping[str, OperationColumn]:
         "received_ns": operations.received_ns,
         "receive_start_ns": operations.receive_start_ns,
         "receive_launched_ns": operations.receive_launched_ns,
-        "paired": np.full(len(operations), 0 if UNPAIRED in report.limitations else NONE, np.int64),
+        "paired": np.full(len(operations), 0 if _unpaired(report) else NONE, np.int64),
         "clock": _clocks(report),
         "clock_uncertainty_ns": _of_ranks(
             report, [report.clock_uncertainty_ns(rank) for rank in report.ranks]
@@ -85,6 +85,12 @@ def _clocks(report: Report) -> CodedTexts:
         for place, host in enumerate(hosts)
     ]
     return CodedTexts(places[report.operations.rank], names)
+
+
+def _unpaired(report: Report) -> bool:
+    """Return whether iterations of the ranks could not be paired."""
+    unpaired = LimitationKind.ITERATIONS_UNPAIRED
+    return any(note.kind is unpaired for note in report.limitations)
 
 
 def _waits(report: Report) -> tuple[Ints, Ints, Ints]:
