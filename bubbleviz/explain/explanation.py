@@ -135,7 +135,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
             run.collectives,
             averaged,
             bubbles,
-            run.iteration_names,
+            np.arange(len(averaged)),
             _no_replay_reason(run, dependencies, shown),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class SlowdownSource:
         collectives: of all ranks.
         averaged: of each iteration, whether it is replayed.
         bubbles: idle intervals with their causes: how late hosts launched.
-        iteration_names: by index.
+        numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is; empty where it is.
     """
 
@@ -48,7 +49,7 @@ class SlowdownSource:
     collectives: CollectiveIntervals
     averaged: Bools
     bubbles: Bubbles
-    iteration_names: tuple[str, ...]
+    numbers: Ints
     reason: str = ""
 
     @cached_property
@@ -101,7 +102,7 @@ class SlowdownSource:
     def _work(self) -> tuple[Work, Order]:
         from bubbleviz.explain.slowdown.run_slowdowns import work_of_run
 
-        return work_of_run(
+        work, order = work_of_run(
             self.operations,
             self.ranks,
             self.dependencies,
@@ -109,3 +110,4 @@ class SlowdownSource:
             self.collectives,
             self.averaged,
         )
+        return replace(work, iteration=self.numbers[work.iteration]), order

@@ -169,6 +169,7 @@ def _explanation(
 ) -> Explanation:
     times, path = explanation.phase_times, explanation.path
     communication = explanation.communication
+    source = explanation.slowdown_source
     receives = explanation.receives.take(selection.new_rows(explanation.receives.operation) >= 0)
     return replace(
         explanation,
@@ -196,6 +197,7 @@ def _explanation(
             operations=selection.new_rows(path.operations),
             slack_ns=path.slack_ns[selection.operations],
         ),
+        slowdown_source=source and replace(source, numbers=selection.iteration),
     )
 
 

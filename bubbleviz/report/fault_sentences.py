@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.model.values import frozen
+from bubbleviz.report.labels import shortened
 
 if TYPE_CHECKING:  # most commands hold no report with faults
     from bubbleviz.explain.diagnosis.fault import Fault
@@ -96,7 +97,7 @@ def _microbatch(_: Report, fault: Fault, __: str) -> FaultText:
 
 
 def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
-    named = listed(_iteration_names(report, fault), _NAMED)
+    named = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
     times = f"{fault.phases[0][1]:.1f} times"
     share = f"{counted(len(fault.iterations), 'iteration')} ({named})"
     if not fault.what:
@@ -111,11 +112,6 @@ def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
         f"They take {times} as long as their like",
         "Look for garbage collection, checkpoints and data loading at these times",
     )
-
-
-def _iteration_names(report: Report, fault: Fault) -> list[str]:
-    source = report.explanation.slowdown_source
-    return [] if source is None else [source.iteration_names[k] for k in fault.iterations]
 
 
 def _link(_: Report, fault: Fault, seen: str) -> FaultText:

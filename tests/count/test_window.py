@@ -276,6 +276,17 @@ def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> Non
     assert "lie partly in it" in said
 
 
+def test_slowdowns_number_iterations_as_the_report_does(profiles: Path) -> None:
+    part = analysed(profiles, "iteration:9-11")
+    source = part.explanation.slowdown_source
+    assert part.slowdowns is not None
+    assert source is not None
+    assert source.scenarios is not None
+
+    assert list(part.slowdowns.by_iteration) == [i.index for i in part.iterations if i.averaged]
+    assert set(source.scenarios.work.iteration.tolist()) <= {i.index for i in part.iterations}
+
+
 def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
     report = bubbleviz.analyze(profiles, window="iteration:9-12", skip=2)
 
@@ -288,7 +299,8 @@ def test_outputs_of_a_window(profiles: Path, tmp_path: Path) -> None:
     files = {
         r.name: tmp_path / f"out.{r.name}"
         for r in renderers()
-        if r.name in ("json", "csv", "bubbles", "svg", "chrome", "latex", "text", "panels")
+        if r.name
+        in ("json", "csv", "bubbles", "svg", "chrome", "slowdowns", "latex", "text", "panels")
     }
     options = [word for name, file in files.items() for word in (f"--{name}", str(file))]
     options += ["--window", "iteration:9-10", "--iteration", "all", "--causes", "--critical-path"]
