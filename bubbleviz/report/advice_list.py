@@ -54,7 +54,7 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
         worth: the share of an iteration that advice is to save.
     """
     diagnosis = report.explanation.diagnosis
-    findings = [] if diagnosis is None else _ranked(diagnosis)
+    findings = [] if diagnosis is None else ranked(diagnosis)
     listed = [
         (_weight(finding), _advice(report, diagnosis, finding))
         for finding in findings[: _LISTED + 1]
@@ -102,10 +102,14 @@ def _schedule(report: Report) -> Advice | None:
     )
 
 
-def _ranked(diagnosis: Diagnosis) -> list[Finding]:
-    """Return the findings that are worth a sentence, one of each family."""
+def ranked(diagnosis: Diagnosis) -> list[Finding]:
+    """Return the findings that are worth a sentence, one of each family.
+
+    Args:
+        diagnosis: whose findings stand by their savings, the largest first.
+    """
     findings = [f for f in diagnosis.findings if not _bound(f) or f.saving_ratio >= BOUND]
-    findings = [f for f in findings if not _contained(f, findings)]
+    findings = [f for place, f in enumerate(findings) if not _contained(place, findings)]
     return sorted(findings, key=lambda finding: -_weight(finding))
 
 
@@ -119,17 +123,21 @@ def _bound(finding: Finding) -> bool:
     return all(fault.bound for fault in finding.faults)
 
 
-def _contained(finding: Finding, findings: list[Finding]) -> bool:
-    """Return whether another finding tells the same: its whole, or a part that is nearly all."""
-    mine = {fault.name for fault in finding.faults}
-    for other in findings:
-        family = {fault.family for fault in finding.faults} == {f.family for f in other.faults}
-        if other is finding or not family or mine == {f.name for f in other.faults}:
+def _contained(place: int, findings: list[Finding]) -> bool:
+    """Return whether another finding tells the same: its whole, or a part that is nearly all.
+
+    Of parts that save about the same the first stays, so that one of them does.
+    """
+    finding = findings[place]
+    families = {fault.family for fault in finding.faults}
+    for at, other in enumerate(findings):
+        if at == place or families != {fault.family for fault in other.faults}:
             continue
-        wider = _reach(other) > _reach(finding)
-        if wider and finding.saving_ns < _SAME * other.saving_ns:
+        wider = _reach(other) - _reach(finding)
+        if wider > 0 and finding.saving_ns < _SAME * other.saving_ns:
             return True
-        if not wider and other.saving_ns >= _SAME * finding.saving_ns:
+        earlier = wider < 0 or at < place
+        if wider <= 0 and earlier and other.saving_ns >= _SAME * finding.saving_ns:
             return True
     return False
 

@@ -1,0 +1,52 @@
+"""The list of advice: which findings of one family stand for the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+from bubbleviz.report.advice_list import ranked
+
+
+def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
+    """Return the finding that hosts of some ranks launch late."""
+    none, scale = np.zeros(0, np.int64), np.zeros(0)
+    fault = Fault(
+        FaultKind.LAUNCH, name, ranks, None, None, (), (), (), "", none, scale, none, none
+    )
+    return Finding((fault,), 1000 * saving, saving, 0.0, 1)
+
+
+def names(*findings: Finding) -> list[str]:
+    """Return the names of the faults that are worth a sentence."""
+    kept = ranked(Diagnosis(findings, 1, 1000.0))
+    return [finding.faults[0].name for finding in kept]
+
+
+def test_no_findings() -> None:
+    assert names() == []
+
+
+@pytest.mark.parametrize("second", [0.10, 0.098, 0.05])
+def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
+    second: float,
+) -> None:
+    found = names(
+        launch("launches", (0, 1), 0.10),
+        launch("launch-0", (0,), 0.10),
+        launch("launch-1", (1,), second),
+    )
+
+    assert found == ["launch-0"]
+
+
+def test_a_whole_that_saves_more_than_its_parts_stands_for_them() -> None:
+    found = names(
+        launch("launches", (0, 1), 0.20),
+        launch("launch-0", (0,), 0.10),
+        launch("launch-1", (1,), 0.10),
+    )
+
+    assert found == ["launches"]
