@@ -14,7 +14,7 @@ their iterations is weighed against every other one, in nats (a factor of e in l
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -38,8 +38,9 @@ from bubbleviz.model.values import frozen
 DECIDED = 7.0
 #: UTC clocks are seldom off by more, and may be off by seconds: so much speaks against that.
 _UTC_NS, _UTC = 1e8, 4.0
-#: What speaks for captures that hold as many iterations being of the same ones.
-_EQUAL = 3.0
+#: What speaks for captures that hold as many iterations being of the same ones, and what more
+#: does where no other shift brings their clocks closer together.
+EQUAL, _EQUAL_IN_TIME = 3.0, 4.5
 #: What speaks against a clock that was set once, and any number of times.
 _SET, _SET_OFTEN = 6.0, 10.0
 _SETTINGS = 2
@@ -236,13 +237,19 @@ def _shifts(
                 move=move,
                 offset_ns=offset_ns,
                 utc=min(float(np.log1p((offset_ns / _UTC_NS) ** 2)), _UTC) if timed else 0.0,
-                equal=_EQUAL if count_a == count_b and move == 0 else 0.0,
+                equal=EQUAL if count_a == count_b and move == 0 else 0.0,
                 settings=settings,
                 unrecorded=_unrecorded(a, b, move) + _unrecorded(b, a, -move),
                 shapes=int(((one != other) & (one >= 0) & (other >= 0)).sum()),
             )
         )
-    return found
+    nearest = min((abs(shift.offset_ns) for shift in found), default=0.0)
+    return [
+        replace(shift, equal=shift.equal + _EQUAL_IN_TIME)
+        if timed and shift.equal and abs(shift.offset_ns) == nearest
+        else shift
+        for shift in found
+    ]
 
 
 def _moves(count_a: int, count_b: int) -> range:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.align.iteration_links import Link, Shift
+from bubbleviz.align.iteration_links import EQUAL, Link, Shift
 from bubbleviz.align.iteration_pairs import Pairing
 from bubbleviz.align.machine_links import MachineLink
 from bubbleviz.align.merge import JoinedRank
@@ -37,11 +37,14 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
     elif links:
         weakest = links[0]
         odds = f"10^{weakest.link.margin / np.log(10):.0f}"
+        sure = f"is {odds} times less likely"
+        if weakest.link.fit < _WORTH:
+            sure = "would need clocks that are off by more than half an iteration"
         yield Limitation(
             "how iterations of the hosts are paired",
             f"they have no names, and are paired by {_evidence(weakest.link)}; of "
             f"{_hosts(weakest, ranks)}, which are the least sure, the next best pairing "
-            f"{_described(weakest.link)}, and is {odds} times less likely; "
+            f"{_described(weakest.link)}, and {sure}; "
             "name iterations in the ranges to be sure",
             len(links),
         )
@@ -82,16 +85,20 @@ def _evidence(link: Link) -> str:
                 ("data dependencies", rival.settings - best.settings),
                 ("when the captures ran", rival.unrecorded - best.unrecorded),
                 ("what iterations consist of", rival.shapes - best.shapes),
-                ("equal counts", best.equal - rival.equal),
+                (_counts(best), best.equal - rival.equal),
                 ("UTC", rival.utc - best.utc),
             )
             if more >= _WORTH
         ]
     elif best is not None and best.equal:
-        found.append("equal counts")
+        found.append(_counts(best))
     if link.fit >= _WORTH:
         found.append("how long their iterations take, event by event")
     return ", and by ".join(found) if found else "their order"
+
+
+def _counts(best: Shift) -> str:
+    return "equal counts, which UTC agrees with" if best.equal > EQUAL else "equal counts"
 
 
 def _described(link: Link) -> str:

@@ -713,7 +713,9 @@ def test_what_pairs_iterations_without_names_is_told(named: bool, tmp_path: Path
 
 
 def test_iterations_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> None:
-    alike = replace(SHORT, iterations=5, jitter=0, transfer_jitter=0, clock_error_ns=())
+    # As much as an iteration takes: counts and UTC contradict each other.
+    errors = (0, 40_000_000, -40_000_000, 40_000_000)
+    alike = replace(SHORT, iterations=5, jitter=0, transfer_jitter=0, clock_error_ns=errors)
     paths, _ = planted(alike, tmp_path)
 
     report = bubbleviz.analyze(paths)
@@ -722,6 +724,18 @@ def test_iterations_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> N
     assert "is off by 1 iteration and moves clocks by" in note.reason
     assert "name iterations in the ranges" in note.reason
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
+
+
+def test_equal_counts_that_utc_agrees_with_pair_iterations(tmp_path: Path) -> None:
+    alike = replace(SHORT, iterations=5, jitter=0, transfer_jitter=0, clock_error_ns=())
+    paths, _ = planted(alike, tmp_path)
+
+    report = bubbleviz.analyze(paths)
+
+    (note,) = (n for n in report.limitations if n.what.startswith("how iterations of the"))
+    assert "equal counts, which UTC agrees with" in note.reason
+    assert "would need clocks that are off by more than half an iteration" in note.reason
+    assert None not in [p.clock_uncertainty_ns for p in report.profiles]
 
 
 @pytest.mark.parametrize("off", [-5000, -194, -20, 150, 200, 1000])
