@@ -206,4 +206,11 @@ def test_without_typst_the_next_step_is_said_before_any_work(
 def test_what_is_binary() -> None:
     binary = [renderer.name for renderer in renderers() if renderer.binary]
 
-    assert binary == ["perfetto", "pdf", "png"]
+    assert binary == [
+        "bubbles-parquet",
+        "iterations-parquet",
+        "parquet",
+        "perfetto",
+        "pdf",
+        "png",
+    ]
