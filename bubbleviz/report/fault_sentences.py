@@ -143,14 +143,17 @@ def _drift(report: Report, fault: Fault, _: str) -> FaultText:
     )
 
 
-def _launch(report: Report, fault: Fault, _: str) -> FaultText:
+def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
     from bubbleviz.report.late_hosts import latest_host
 
     if fault.what:
         return FaultText(
             "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
         )
-    return FaultText(f"Launch earlier{latest_host(report, fault.ranks)}")
+    return FaultText(
+        f"Launch earlier{latest_host(report, fault.ranks)}",
+        f"Operations start late in {seen}, though their input is there",
+    )
 
 
 _SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
