@@ -19,6 +19,7 @@ from bubbleviz.interpret.told_operations import sound_collectives
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.nccl_payloads import Payloads
+from bubbleviz.model.preceding import last_before
 from bubbleviz.model.process_groups import Collectives, Group
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.values import frozen
@@ -105,17 +106,11 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
     # Ranges that begin or end a communicator move nothing.
     payloads = payloads.take((payloads.communicator >= 0) & (payloads.bytes >= 0))
     rows = rows[links.call[rows] != NONE]
-    thread = np.concatenate((payloads.thread, links.threads[links.thread[rows]]))
-    time_ns = np.concatenate((payloads.start_ns, links.launched_ns[rows]))
-    launches = np.arange(len(thread)) >= len(payloads)
-    order = np.lexsort((launches, time_ns, thread))
-    at = np.where(launches[order], NONE, np.arange(len(order)))
-    last = np.maximum.accumulate(at) if len(order) else at
-    opened = np.full(len(thread), NONE, np.int64)
-    opened[order] = np.where(last == NONE, NONE, order[last])
-    opened = opened[len(payloads) :]
+    thread = links.threads[links.thread[rows]]
+    opened = last_before(
+        payloads.thread, payloads.start_ns, thread, links.launched_ns[rows], or_at=True
+    )
     own = opened != NONE
-    own[own] = thread[opened[own]] == thread[len(payloads) :][own]
     rows, opened = rows[own], opened[own]
     groups = tuple(
         Group(name=f"0x{number:016x}", size=size, sole=True)

@@ -21,6 +21,7 @@ Ints = npt.NDArray[np.int64]
 #: Identifiers in as few bits as they need.
 Codes = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 #: "None" in an identifier column, and in a time column of an operation without device time.
 NONE = -1

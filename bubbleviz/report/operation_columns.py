@@ -22,6 +22,7 @@ from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.preceding import last_before
 from bubbleviz.model.texts import inert
 from bubbleviz.report.collective_cells import collective_cells
 from bubbleviz.report.report import Report
@@ -122,16 +123,10 @@ def _beside(operations: Operations, times: RankIntervals) -> CodedTexts:
 def _began_last(operations: Operations, of_rank: Ints, at_ns: Ints) -> Ints:
     """Return the operation of a rank that began last before each time, else its first; -1 none."""
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
-    # Operations, then times, in order of rank and time.
-    rank = np.concatenate((operations.rank, of_rank))
-    order = np.lexsort((np.arange(len(rank)), np.concatenate((began_ns, at_ns)), rank))
-    is_time = order >= len(operations)
-    last = np.maximum.accumulate(np.where(is_time, NONE, order)) if len(order) else order
-    row = np.full(len(rank), NONE, np.int64)
-    row[order] = last
+    row = last_before(operations.rank, began_ns, of_rank, at_ns, or_at=True)
     first = np.searchsorted(operations.rank, of_rank)
     held = first < np.searchsorted(operations.rank, of_rank, side="right")
-    return np.where(held, np.maximum(row[len(operations) :], first), NONE)
+    return np.where(held, np.maximum(row, first), NONE)
 
 
 def _cells(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTexts:

@@ -14,10 +14,11 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.idle.notebook import NotebookIdleReport
 from bubbleviz.analyses.idle.report import RankIdle
-from bubbleviz.analyses.idle.stream_order import last_before, latest_so_far
+from bubbleviz.analyses.idle.stream_order import latest_so_far
 from bubbleviz.analyses.idle.waits import ProvedWait
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.preceding import last_before
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import US, add_up, c, k, only, spent

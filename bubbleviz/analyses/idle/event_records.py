@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.analyses.idle.stream_order import StreamOrder, last_before, latest_so_far
+from bubbleviz.analyses.idle.stream_order import StreamOrder, latest_so_far
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.preceding import last_before
 from bubbleviz.model.synchronisation import EventRecords, Waits
 from bubbleviz.model.values import frozen
 

@@ -87,25 +87,6 @@ class StreamOrder:
         return np.append(self.known, True)[at]
 
 
-def last_before(group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints) -> Ints:
-    """Return the last row of each wanted group before a time; -1 where there is none.
-
-    Args:
-        group: number of the group of each row.
-        time_ns: of each row.
-        wanted: number of the group that is looked for.
-        wanted_ns: rows at this time are not before it.
-    """
-    both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
-    is_row = np.arange(len(both)) < len(group)
-    order = np.lexsort((is_row, times_ns, both))
-    latest = np.maximum.accumulate(np.where(is_row[order], np.arange(len(order)), NONE))
-    row = np.where((latest != NONE) & (both[order][latest] == both[order]), order[latest], NONE)
-    found = np.empty(len(both), np.int64)
-    found[order] = row
-    return found[len(group) :]
-
-
 def latest_so_far(run: Ints, value: Ints) -> Ints:
     """Return for each row which row of its run has the highest value up to it.
 

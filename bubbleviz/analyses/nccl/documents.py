@@ -18,14 +18,13 @@ from bubbleviz.analyses.nccl.totals import (
     DEFINITIONS,
     Communication,
     FileRead,
-    Floats,
     Sums,
     Total,
     bandwidths_of,
     sums_of,
     totals_of,
 )
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.texts import csv_text, inert, json_text
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.analyses.nccl.communications import (
     Communications,
@@ -17,13 +16,11 @@ from bubbleviz.analyses.nccl.communications import (
     communicator_text,
 )
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
-
-Floats = npt.NDArray[np.float64]
 
 #: The terms of the report; below the table and in the JSON.
 DEFINITIONS = (

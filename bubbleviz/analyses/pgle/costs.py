@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.analyses.pgle.instructions import LeftOut, Samples
 from bubbleviz.errors import UsageError
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Floats, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.values import frozen
-
-Floats = npt.NDArray[np.float64]
 
 _WORDS = ("max", "min", "mean", "median")
 _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")

@@ -18,10 +18,10 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.medians import Floats, group_medians, median_of, others_medians
+from bubbleviz.explain.diagnosis.medians import group_medians, median_of, others_medians
 from bubbleviz.explain.diagnosis.trends import lines, rises
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, groups_of
 from bubbleviz.model.values import frozen
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, Floats
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.slowdown.work import Work
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.values import frozen
 
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-import numpy as np
-import numpy.typing as npt
-
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.values import frozen
-
-Floats = npt.NDArray[np.float64]
 
 
 class FaultKind(Enum):

@@ -24,7 +24,7 @@ from bubbleviz.explain.diagnosis.shapes import (
     rank,
     stage,
 )
-from bubbleviz.explain.slowdown.replay import Replay
+from bubbleviz.explain.slowdown.replay import Replay, scenarios_at_once
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
@@ -38,8 +38,6 @@ _LEAST = 0.001
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.25, 0.02
 #: The same where one of them is no fault, but a bound.
 _MORE_THAN_PARTS_AND_BOUND, _MORE_WITH_BOUND = 1.5, 0.05
-#: Times that are replayed at once, over all scenarios: 64 MB of them.
-_AT_ONCE = 1 << 23
 
 
 @frozen
@@ -180,7 +178,7 @@ class _Trial:
         Returns:
             Shape (scenarios, iterations).
         """
-        step = max(1, _AT_ONCE // (len(self.own_ns) + 1))
+        step = scenarios_at_once(len(self.own_ns))
         parts = [
             self._replayed(scenarios[low : low + step]) for low in range(0, len(scenarios), step)
         ]

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from bubbleviz.model.columns import Ints
-
-Floats = npt.NDArray[np.float64]
+from bubbleviz.model.columns import Floats, Ints
 
 
 def group_medians(group: Ints, groups: int, values: Floats) -> Floats:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.medians import Floats
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Floats, Ints
 
 #: A trend needs so many iterations, explains this share of the variance, and makes this change of
 #: a logarithm from the first iteration to the last.

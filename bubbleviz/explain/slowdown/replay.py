@@ -22,6 +22,9 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, groups_of
 from bubbleviz.model.values import frozen
 
+#: Times that are replayed at once, over all scenarios: 64 MB of them.
+_AT_ONCE = 1 << 23
+
 
 @frozen(shown=False)
 class Order(Table):
@@ -118,6 +121,11 @@ class Replay:
             return np.zeros((0, own_ns.shape[1]), np.int64)
         ends = self.ends_ns(own_ns, delay_ns)[self.closing]
         return np.asarray(np.maximum.reduceat(ends, self.first_closing, axis=0), np.int64)
+
+
+def scenarios_at_once(rows: int) -> int:
+    """Return how many scenarios of so many rows are replayed together."""
+    return max(1, _AT_ONCE // (rows + 1))
 
 
 def replay_of(work: Work, order: Order) -> Replay:

@@ -17,18 +17,12 @@ from collections.abc import Iterable
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 
-from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of
+from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of, scenarios_at_once
 from bubbleviz.explain.slowdown.work import Work
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.values import frozen
-
-Floats = npt.NDArray[np.float64]
-
-#: Times that are replayed at once, over all scenarios: 64 MB of them.
-_AT_ONCE = 1 << 23
 
 
 @frozen
@@ -87,7 +81,7 @@ class Scenarios:
             own_ns: of each row, by scenario; only some are held at a time.
         """
         scenarios = iter(own_ns)
-        step = max(1, _AT_ONCE // (len(self.work) + 1))
+        step = scenarios_at_once(len(self.work))
         means = []
         while some := list(islice(scenarios, step)):
             lengths_ns = self.replay.lengths_ns(np.stack(some, axis=1), self.early_ns)

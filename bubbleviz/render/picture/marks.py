@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
-
-Floats = npt.NDArray[np.float64]
 
 #: Kind of a mark that is compute outside every operation; the other kinds are phase codes.
 UNATTRIBUTED_KIND = len(Phase)

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.phases import COMMUNICATION, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Floats, Marks, marks_in
+from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, marks_in
 from bubbleviz.render.picture.page import px
 
 #: Narrower than this (px), and a mark is merged with its neighbours: half a px is a dot of a

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.render.rows import RankRow
@@ -18,7 +17,6 @@ from bubbleviz.render.selection import Selection, select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-Floats = npt.NDArray[np.float64]
 #: What a cell holds beside the phases of COMPUTE, whose codes are smaller.
 OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE = 20, 21, 22, 23
 _KINDS = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE)

@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.explain.diagnosis.evidence import Evidence, slow
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.medians import median_of
-from bubbleviz.model.columns import Bools
+from bubbleviz.model.columns import Bools, Floats
 from bubbleviz.model.grouping import distinct
 
 #: A compute that takes this many times as long as its like paused.
@@ -62,7 +62,7 @@ def _pauses(seen: Evidence) -> Iterator[Fault]:
 
 
 def _pause(
-    seen: Evidence, slowed: Bools, factor: np.ndarray[tuple[int], np.dtype[np.float64]],
+    seen: Evidence, slowed: Bools, factor: Floats,
     ranks: list[int], of_ranks: Bools,
 ) -> Fault:  # fmt: skip
     effects, work = seen.effects, seen.work

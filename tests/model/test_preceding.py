@@ -1,0 +1,38 @@
+"""Preceding rows against a loop over all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bubbleviz.model.preceding import last_before
+
+PLACES = st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 3)), max_size=8)
+
+
+@pytest.mark.parametrize("or_at", [False, True])
+def test_nothing(or_at: bool) -> None:
+    none, one = np.empty(0, np.int64), np.ones(1, np.int64)
+
+    assert last_before(none, none, none, none, or_at=or_at).tolist() == []
+    assert last_before(none, none, one, one, or_at=or_at).tolist() == [-1]
+    assert last_before(one, one, none, none, or_at=or_at).tolist() == []
+
+
+@given(PLACES, PLACES, st.booleans())
+def test_the_last_row_of_the_group(
+    rows: list[tuple[int, int]], wanted: list[tuple[int, int]], or_at: bool
+) -> None:
+    def expected(group: int, time_ns: int) -> int:
+        earlier = [
+            (at, row) for row, (own, at) in enumerate(rows) if own == group and at < time_ns + or_at
+        ]
+        return max(earlier)[1] if earlier else -1
+
+    group, time_ns = np.array(rows, np.int64).reshape(-1, 2).T
+    wanted_group, wanted_ns = np.array(wanted, np.int64).reshape(-1, 2).T
+    found = last_before(group, time_ns, wanted_group, wanted_ns, or_at=or_at)
+
+    assert found.tolist() == [expected(*place) for place in wanted]
