@@ -120,6 +120,15 @@ class Iteration:
     ranks: tuple[RankIteration, ...]
     unmatched: bool = False
 
+    @property
+    def clock_set(self) -> bool:
+        """Whether a clock was set in it: even ratios that need no common one are contradicted."""
+        return any(
+            self.ratios[definition.name].contradicted
+            for definition in ratio_definitions()
+            if not definition.common_clock and definition.name in self.ratios
+        )
+
 
 _UNKNOWN = Ratio(None, None, None, None)
 
@@ -129,8 +138,8 @@ class Iterations(ArrowTable):
 
     As a table (``polars.DataFrame(report.iterations)``) it has one row an iteration, with the names
     of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
-    incomplete, clocks_contradict``, and for each ratio ``window_ns_NAME, bubble_ratio_NAME,
-    bubble_low_NAME, bubble_overhead_NAME``, where it needs a common clock also
+    incomplete, clocks_contradict, clock_set``, and for each ratio ``window_ns_NAME,
+    bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, where it needs a common clock also
     ``bubble_interval_low_NAME, bubble_interval_high_NAME``. What is unknown is null.
     """
 
@@ -183,6 +192,7 @@ class Iterations(ArrowTable):
             "clocks_contradict": values(
                 [any(r.contradicted for r in ratios) for ratios in ratios_of], "bool"
             ),
+            "clock_set": values([i.clock_set for i in iterations], "bool"),
         }
         for ratio in ratio_definitions():
             named = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]

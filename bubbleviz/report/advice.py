@@ -8,6 +8,7 @@ from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.texts import percent
 from bubbleviz.report.advice_list import BOUND, advice_of
+from bubbleviz.report.fault_sentences import FASTER_TRANSFERS, RECORD_LESS
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
 from bubbleviz.report.late_hosts import latest_host
@@ -34,9 +35,9 @@ _LOST = 0.01
 _NOT_ADVICE = frozenset({"measured", "no-delay"})
 #: What to do to get a change, where that is the same for every run.
 _ADVICE = {
-    "no-transfer": "Make transfers between stages faster, or overlap them with other microbatches",
+    "no-transfer": FASTER_TRANSFERS,
     "no-collective": "Overlap collectives with compute, or shorten them",
-    "no-profiler": "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs",
+    "no-profiler": RECORD_LESS,
     "no-latency": "Launch fewer, larger kernels: kernels start late after their launch",
 }
 #: What may take more time than the bubble, and what to do about it.

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # most commands hold no report with faults
     from bubbleviz.explain.diagnosis.fault import Fault
     from bubbleviz.report.report import Report
 
+#: What to do where nothing is slow against its like, but transfers, or the profiler, take time.
+FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
+RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 #: So many names stand in a sentence.
 _NAMED = 3
 
@@ -116,9 +119,7 @@ def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
 
 def _link(_: Report, fault: Fault, seen: str) -> FaultText:
     if fault.link is None:
-        return FaultText(
-            "Make transfers between stages faster, or overlap them with other microbatches"
-        )
+        return FaultText(FASTER_TRANSFERS)
     low, high = fault.link
     return FaultText(
         f"Find out why the link between stages {low} and {high} is slow",
@@ -147,9 +148,7 @@ def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
     from bubbleviz.report.late_hosts import latest_host
 
     if fault.what:
-        return FaultText(
-            "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
-        )
+        return FaultText(RECORD_LESS)
     return FaultText(
         f"Launch earlier{latest_host(report, fault.ranks)}",
         f"Operations start late in {seen}, though their input is there",

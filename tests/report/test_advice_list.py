@@ -16,7 +16,7 @@ def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
     fault = Fault(
         FaultKind.LAUNCH, name, ranks, None, None, (), (), (), "", none, scale, none, none
     )
-    return Finding((fault,), 1000 * saving, saving, 0.0, 1)
+    return Finding((fault,), 1000 * saving, saving, 1)
 
 
 def names(*findings: Finding) -> list[str]:

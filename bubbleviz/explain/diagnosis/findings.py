@@ -48,14 +48,12 @@ class Finding:
         faults: one, or several that save more together than apart.
         saving_ns: mean over the iterations.
         saving_ratio: the same as a share of their mean length.
-        deviation_ns: standard deviation of the saving over the iterations.
         saved_iterations: number of iterations that save anything to speak of.
     """
 
     faults: tuple[Fault, ...]
     saving_ns: float
     saving_ratio: float
-    deviation_ns: float
     saved_iterations: int
 
 
@@ -207,11 +205,9 @@ class _Trial:
 
 def _finding(faults: tuple[Fault, ...], base_ns: Ints, saved_ns: Ints) -> Finding:
     mean_ns: float = float(saved_ns.mean())
-    spread = saved_ns - mean_ns
     return Finding(
         faults,
         mean_ns,
         mean_ns / max(float(base_ns.mean()), 1.0),
-        float(np.sqrt((spread * spread).sum() / max(len(saved_ns) - 1, 1))),
         int((saved_ns > _LEAST * base_ns).sum()),
     )

@@ -99,14 +99,6 @@ class Scenarios:
         lost = self.original - self.ideal
         return [float((self.original - ns) / lost) if lost else None for ns in self.without(sets)]
 
-    def addition(self, sets: Iterable[Bools]) -> list[float | None]:
-        """Return the share of the slowdown that comes where each set takes its own times.
-
-        None where there is no slowdown to take a share of.
-        """
-        lost = self.original - self.ideal
-        return [float((ns - self.ideal) / lost) if lost else None for ns in self.put_back(sets)]
-
 
 def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.

@@ -108,7 +108,7 @@ def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
         (np.isin(work.rank, slowest), work.stage == work.stage.max())
     )
     ends = [column[pairs.first].tolist() for column in links]
-    ratios = scenarios.lengths_ns / scenarios.ideal_lengths_ns
+    ratios = scenarios.lengths_ns / np.maximum(scenarios.ideal_lengths_ns, 1)
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,
         by_phase={phases[number]: s for number, s in by["phase"].items()},

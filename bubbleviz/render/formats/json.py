@@ -134,8 +134,6 @@ def _intervals(
 
 
 def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
-    from bubbleviz.count.ratios import ratio_definitions
-
     ratios, causes = iteration.ratios, report.explanation.causes
     counted = {name for rank in iteration.ranks for name in rank.accounts}
     return {
@@ -154,11 +152,7 @@ def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
         "bubble_interval": _intervals({name: ratio.interval for name, ratio in ratios.items()}),
         "incomplete": any(ratio.incomplete for ratio in ratios.values()),
         "clocks_contradict": any(ratio.contradicted for ratio in ratios.values()),
-        "clock_set": any(
-            ratios[r.name].contradicted
-            for r in ratio_definitions()
-            if not r.common_clock and r.name in ratios
-        ),
+        "clock_set": iteration.clock_set,
         "cause_ns": {
             name: causes.of_iteration(name, iteration.index) for name in ratios if name in counted
         },
