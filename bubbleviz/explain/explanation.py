@@ -198,10 +198,10 @@ def _no_replay_reason(run: Run, dependencies: Dependencies, shown: Iteration | N
     """Return why iterations cannot be replayed over all ranks; empty where they can."""
     if shown is None or not shown.averaged:
         return "no complete training iteration was recorded"
-    if not _comparable(shown):
-        return "the ranks share no clock"
     if not run.paired:
         return "it is unknown which iterations of the ranks are one"
+    if not _comparable(shown):
+        return "the ranks share no clock"
     if len(run.operations) > MOST_REPLAYED:
         return (
             f"the run holds {counted(len(run.operations), 'operation')}; at most "

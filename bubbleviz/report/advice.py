@@ -209,7 +209,8 @@ def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
 def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     """Return what saves most over the averaged iterations; None where nothing saves enough."""
     listed = advice_of(report, _worth(report, replays["measured"]))
-    if report.no_pipeline is not None or (report.explanation.diagnosis is None and not listed):
+    unproven = report.no_pipeline is not None and not report.single_stage
+    if unproven or (report.explanation.diagnosis is None and not listed):
         return _best_change(report, replays)
     return listed[0].text if listed else None
 

@@ -70,7 +70,7 @@ def test_an_empty_table_is_refused(kind: str, tmp_path: Path) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").touch()
 
-    with pytest.raises(BubblevizError, match="the file is empty"):
+    with pytest.raises(BubblevizError, match="the file is empty; write a row for each operation"):
         bubbleviz.analyze(tmp_path / "t.csv")
 
 
@@ -413,6 +413,13 @@ def test_rows_that_contradict_each_other_are_named(
 
     assert said.startswith(f": row 3: rank 0 has {name} ")
     assert "in row 1; give each rank" in said
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("rank,phase,start_ns,end_ns,rank\n0,F,0,10,1\n")
+
+    with pytest.raises(BubblevizError, match=r"t\.csv: two columns are named rank; leave one out"):
+        bubbleviz.analyze(tmp_path / "t.csv")
 
 
 def test_a_row_that_stands_twice_is_named(tmp_path: Path) -> None:

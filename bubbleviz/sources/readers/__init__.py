@@ -238,6 +238,8 @@ def _kind_of(head: bytes) -> str:
 
 def next_step(path: str) -> str:
     """Return the advice on a file without a profile, by the ending of its name."""
+    if any(path.endswith(reader.table_suffixes) for reader in readers()):
+        return "write a row for each operation (bubbleviz guide tables)"
     if path.endswith((".json", ".gz", ".pb")):
         return "give the file that the profiler wrote, or copy it again"
     return EXPORT_AGAIN

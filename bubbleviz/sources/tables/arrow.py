@@ -14,7 +14,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, NumberColumn, refused, shown, stripped
 from bubbleviz.sources.tables.column_files import ColumnFile, opened_arrow, opened_parquet
-from bubbleviz.sources.tables.schema import IS_NUMBER, refuse_lacking
+from bubbleviz.sources.tables.schema import IS_NUMBER, columns_read, refuse_lacking
 
 
 def read_parquet(path: str, watch: Watch) -> Cells:
@@ -38,11 +38,7 @@ def _columns(path: str, opened: Callable[[str], AbstractContextManager[ColumnFil
     """
     with opened(path) as file:
         refuse_lacking(path, file.names)
-        # Of two columns of one name nobody knows which is meant.
-        names = [n for n in dict.fromkeys(file.names) if n in IS_NUMBER]
-        twice = [name for name in names if list(file.names).count(name) > 1]
-        if twice:
-            raise ProfileError(f"{path}: two columns are named {twice[0]}; leave one out")
+        names = columns_read(path, list(file.names))
         table = file.columns(names)
         # Of a file of IPC nothing is checked before it is used, offsets into its texts included.
         table.validate(full=True)

@@ -27,7 +27,7 @@ from bubbleviz.sources.tables.cells import (
     shown,
     stripped,
 )
-from bubbleviz.sources.tables.schema import IS_NUMBER, refuse_lacking
+from bubbleviz.sources.tables.schema import IS_NUMBER, columns_read, refuse_lacking
 
 _DELIMITERS = (",", ";", "\t")
 #: Rows that are converted together.
@@ -136,8 +136,7 @@ class _Reader:
     def __init__(self, path: str, names: Sequence[str]) -> None:
         self.rows = 0
         self._path, self._width = path, len(names)
-        # Of two columns of one name the first counts.
-        place = {name: at for at, name in reversed(list(enumerate(names))) if name in IS_NUMBER}
+        place = {name: names.index(name) for name in columns_read(path, names)}
         self._numbers = {name: at for name, at in place.items() if IS_NUMBER[name]}
         self._texts = {name: at for name, at in place.items() if not IS_NUMBER[name]}
         self._values: dict[str, list[tuple[Numbers, Bools | None]]] = {n: [] for n in self._numbers}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bubbleviz.errors import SchemaError
 from bubbleviz.model.texts import listed, one_line
@@ -95,3 +95,16 @@ def refuse_lacking(path: str, names: Iterable[str]) -> None:
         f"{path}: no table of operations, since it lacks {', '.join(lacks)}; its columns are "
         f"{found}; rename those that hold them (bubbleviz guide tables)"
     )
+
+
+def columns_read(path: str, names: Sequence[str]) -> list[str]:
+    """Return the columns that mean something, in their order.
+
+    Raises:
+        SchemaError: two of them have one name, and nobody knows which is meant.
+    """
+    read = [name for name in dict.fromkeys(names) if name in IS_NUMBER]
+    twice = next((name for name in read if names.count(name) > 1), None)
+    if twice is not None:
+        raise SchemaError(f"{path}: two columns are named {twice}; leave one out")
+    return read

@@ -32,6 +32,7 @@ BASE = Planting(
     transfer_ns=20_000,
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
+WITHOUT_PIPELINE = replace(BASE, stages=1, servers=1, reduce_ns=300_000)
 
 
 @cache
@@ -103,6 +104,18 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         "Launch earlier on rank 1 (node0 GPU 4) and 3 more",
     ),
     "drift": (LONG, replace(LONG, drift=0.3), "drift", "all ranks become slower and slower"),
+    "replicas without a pipeline": (
+        WITHOUT_PIPELINE,
+        replace(WITHOUT_PIPELINE, slow_rank=2),
+        "rank",
+        "rank 2 (node0 GPU 2) is slow",
+    ),
+    "one rank": (
+        replace(BASE, stages=1, replicas=1, servers=1),
+        replace(BASE, stages=1, replicas=1, servers=1, slow_iteration=2),
+        "iteration",
+        "in 1 iteration (2)",
+    ),
 }
 
 
