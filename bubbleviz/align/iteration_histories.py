@@ -191,7 +191,9 @@ def common_events(a: RankHistory, b: RankHistory) -> CommonEvents:
         nearest = int(stages_b[np.argmin(np.abs(stages_b - stage))])
         ours = a.ends.take(a.ends.virtual_stage == stage)
         theirs = b.ends.take(b.ends.virtual_stage == nearest)
-        shared = np.intersect1d(ours.events, theirs.events)
+        once = distinct(ours.events), distinct(theirs.events)
+        # Without assume_unique NumPy loads its masked arrays.
+        shared = np.intersect1d(*once, assume_unique=True)
         own.append(_table(ours, shared, len(a.start_ns)))
         other.append(_table(theirs, shared, len(b.start_ns)))
         leads.append((shared & 1 == 0) == (stage < nearest))
