@@ -15,44 +15,81 @@ import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
-from bubbleviz.align.waits import Waits, following, waits, waits_of_neighbours
+from bubbleviz.align.neighbours import Timetable, follows, only_matching, timetable
+from bubbleviz.align.waits import Waits, following, passages, waits, waits_of_neighbours
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phases import COUNTED
 
 #: With more replicas than this, the user has to give the sizes of the run.
-_MOST_REPLICAS = 64
+MOST_REPLICAS = 64
 #: A span may end a little after what the next stage waits for was sent: so much of it.
-_GIVE = 0.25
+GIVE = 0.25
 
 
-def matched(operations: RankOperations, virtual_stage: Ints, stage: Ints, number: Ints) -> Ints:
+def matched(
+    operations: RankOperations, virtual_stage: Ints, stage: Ints, number: Ints, machine: Ints
+) -> Ints:
     """Return the pipeline of each rank, -1 for all where more than one matching is possible.
 
     Args:
-        operations: of all ranks, with each rank's own iteration numbers.
+        operations: of all ranks, with iterations that are the same on all of them.
         virtual_stage: of each operation; -1 unknown.
         stage: of each rank; -1 for ranks that take no part.
         number: of each rank; pipelines are counted in its order, of their first ranks.
+        machine: a number for the clock of each rank.
     """
     pipeline = np.full(len(stage), NONE, np.int64)
     positions = [np.flatnonzero(stage == s) for s in distinct(stage[stage >= 0]).tolist()]
     sizes = {len(ranks) for ranks in positions}
-    if len(sizes) != 1 or sizes.pop() > _MOST_REPLICAS:
+    every = passages(operations)
+    every = every.take((every.iteration >= 0) & (every.chunk >= 0))
+    if len(sizes) != 1 or sizes.pop() > MOST_REPLICAS or len(every) == 0:
         return pipeline
-    every = waits(operations.changed(chunk=virtual_stage))
-    every = every.take(every.chunk >= 0)
-    by_rank = [every.take(every.rank == rank) for rank in range(len(stage))]
+    table = timetable(every, machine)
+    held = stages_held(operations, virtual_stage, len(stage), table.chunks)
     above = positions[0][np.argsort(number[positions[0]])]
     pipeline[above] = np.arange(len(above))
     for below in positions[1:]:
-        fits = np.array([[_fits(by_rank[x], by_rank[y]) for y in below] for x in above])
-        partner = _only_matching(fits)
+        partner = only_matching(neighbours(table, above, below, held))
         if partner is None:
             return np.full(len(stage), NONE, np.int64)
         above = below[partner]
         pipeline[above] = np.arange(len(above))
     return pipeline
+
+
+def stages_held(operations: RankOperations, virtual_stage: Ints, ranks: int, chunks: Ints) -> Ints:
+    """Return the virtual stage of each chunk of each rank, shape (ranks, chunks); -1 none."""
+    held = np.full((ranks, len(chunks)), NONE, np.int64)
+    rows = np.flatnonzero(np.isin(operations.phase, COUNTED) & np.isin(operations.chunk, chunks))
+    held[operations.rank[rows], np.searchsorted(chunks, operations.chunk[rows])] = virtual_stage[
+        rows
+    ]
+    return held
+
+
+def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools:
+    """Return which ranks of one stage can form a pipeline with which ones of another.
+
+    They are next to each other wherever the virtual stages of these follow each other, in either
+    direction, as the second chunks of a V run back.
+
+    Args:
+        table: when microbatches pass.
+        ranks: of one stage, the rows of the answer.
+        others: of another one, its columns.
+        held: the virtual stage of each chunk of each rank; -1 none.
+    """
+    fits = np.ones((len(ranks), len(others)), bool)
+    for i, stage in enumerate(held[ranks[0]].tolist()):
+        for j, other in enumerate(held[others[0]].tolist()):
+            if min(stage, other) >= 0 and other == stage + 1:
+                fits &= follows(table, ranks, others, (i, j))[0]
+            if min(stage, other) >= 0 and stage == other + 1:
+                fits &= follows(table, others, ranks, (j, i))[0].T
+    return fits
 
 
 def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
@@ -66,16 +103,7 @@ def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
         virtual_stage: of each operation; -1 unknown.
     """
     every = waits(operations.changed(chunk=virtual_stage))
-    return all(_holds(above, below, give=_GIVE) for _, above, below in waits_of_neighbours(every))
-
-
-def _fits(first: Waits, second: Waits) -> bool:
-    """Return whether two ranks can be neighbours of one pipeline.
-
-    Neighbours are all pairs of virtual stages that follow each other, in either direction, as the
-    second chunks of a V run back.
-    """
-    return _holds(first, second) and _holds(second, first)
+    return all(_holds(above, below, give=GIVE) for _, above, below in waits_of_neighbours(every))
 
 
 def _holds(upper: Waits, lower: Waits, give: float = 0.0) -> bool:
@@ -87,28 +115,3 @@ def _holds(upper: Waits, lower: Waits, give: float = 0.0) -> bool:
     slack = upper.waited_ns[i] - lower.waited_ns[j] - lower.worked_ns[j]
     grain = GRAIN_NS + DRIFT * upper.waited_ns[i] + give * lower.worked_ns[j]
     return bool((slack >= -grain).all())
-
-
-def _only_matching(fits: Bools) -> Ints | None:
-    """Return the column of each row where just one perfect matching fits, else None.
-
-    Where there is just one, some row or column always has a single partner left.
-    """
-    fits = fits.copy()
-    partner = np.full(len(fits), NONE, np.int64)
-    for _ in range(len(fits)):
-        rows, columns = fits.sum(axis=1), fits.sum(axis=0)
-        open_rows = np.flatnonzero(partner < 0)
-        single = open_rows[rows[open_rows] == 1]
-        if len(single):
-            row = int(single[0])
-            column = int(fits[row].argmax())
-        else:
-            lone = np.flatnonzero(columns == 1)
-            if len(lone) == 0:
-                return None
-            column = int(lone[0])
-            row = int(fits[:, column].argmax())
-        partner[row] = column
-        fits[row], fits[:, column] = False, False
-    return partner

@@ -26,9 +26,11 @@ from bubbleviz.align.pipelines import (
     told_pipelines,
 )
 from bubbleviz.align.replicas import matched, nests
+from bubbleviz.align.splits import split
 from bubbleviz.align.stage_checks import contradicted
 from bubbleviz.align.stage_order import order_by_number, order_virtual_stages
 from bubbleviz.align.staging_limitations import (
+    BY_NUMBER,
     CONTRADICTED,
     GIVEN_CONTRADICTED,
     REPLICAS,
@@ -139,7 +141,8 @@ def stage(
 
 def _inferred(inputs: _Inputs) -> Staging:
     """Return the staging that waiting times give; without stages where these cannot be true."""
-    staging = _with(inputs, _inferred_stages(inputs))
+    inferred, by_number = _inferred_stages(inputs)
+    staging = _with(inputs, inferred)
     notes = stages_unknown(inputs.joined.operations, staging.stage_of_rank)
     refuted = not notes and _is_contradicted(inputs, staging)
     known = not notes and not refuted
@@ -148,6 +151,8 @@ def _inferred(inputs: _Inputs) -> Staging:
         none = np.empty(0, np.int64)
         staging = _with(inputs, VirtualStages(none, none, none))
         notes = (CONTRADICTED if refuted else UNPROVEN,)
+    elif by_number:
+        notes = (*notes, BY_NUMBER)
     return replace(_noted(inputs, staging, notes), pipeline_unproven=unproven)
 
 
@@ -234,7 +239,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := _comparable(inputs)) is not None:
             same = operations.changed(iteration=comparable.iteration)
-            pipeline = matched(same, virtual_stage, first, number)
+            pipeline = matched(same, virtual_stage, first, number, inputs.machine)
         together = reducing(first, inputs.machine, inputs.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
     order = np.lexsort((known, pipeline))
@@ -273,19 +278,24 @@ def _places_in_pipeline(inputs: _Inputs) -> tuple[Ints, int]:
     return np.searchsorted(np.sort(number), number), len(number)
 
 
-def _inferred_stages(inputs: _Inputs) -> VirtualStages:
-    """Return the virtual stages by waiting times, with the ranks' numbers where need be."""
+def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
+    """Return the virtual stages by waiting times, and whether unnamed numbers of ranks decided."""
     operations = inputs.joined.operations
     stages = order_virtual_stages(operations)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     if known and not (single and _does_not_nest(inputs, stages)):
-        return stages
+        return stages, False
+    comparable = _comparable(inputs)
+    if comparable is not None:
+        found = split(comparable, inputs.numbers.number, inputs.machine)
+        if found is not None:
+            return found.stages, found.by_number and not inputs.numbers.named
     if inputs.numbers.named:
         by_number = order_by_number(operations, inputs.numbers.number)
         if by_number is not None:
-            return by_number
-    return stages
+            return by_number, False
+    return stages, False
 
 
 def _does_not_nest(inputs: _Inputs, stages: VirtualStages) -> bool:
@@ -313,7 +323,7 @@ def _comparable(inputs: _Inputs) -> RankOperations | None:
 
 def _is_other(inputs: _Inputs, staging: Staging) -> bool:
     """Return whether the waiting times give an order other than the user's."""
-    inferred = _inferred_stages(inputs)
+    inferred, _ = _inferred_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False
     return bool((first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any())

@@ -31,6 +31,12 @@ UNPROVEN = Limitation(
     "replicas do; "
     "set the order of stages with --order, or the replicas with --parallel",
 )
+BY_NUMBER = Limitation(
+    "stages of ranks",
+    "ranks that run alike are put into stages in the order of hosts, devices and processes, as "
+    "waits alone do not tell them apart: of the orders in which frameworks number ranks just one "
+    "fits; set --parallel tp=,pp=,dp= to be sure",
+)
 GIVEN_CONTRADICTED = Limitation(
     "stages of ranks",
     "the order given with --order or --parallel contradicts the data dependencies, or how long "

@@ -57,8 +57,49 @@ class Waits(Table):
     worked_ns: Ints
 
 
+@frozen
+class Passages(Table):
+    """When a microbatch leaves a (rank, chunk) and when it is back.
+
+    Attributes:
+        rank: the rank.
+        chunk: model chunk, as named.
+        microbatch: the microbatch.
+        sequence: sequence split; -1 none.
+        iteration: the rank's own iteration.
+        left_ns: end of its F.
+        returned_ns: when its gradient is there, else start of its B.
+        forward_ns: how long its F keeps the rank busy.
+        backward_ns: how long its B does.
+    """
+
+    rank: Ints
+    chunk: Ints
+    microbatch: Ints
+    sequence: Ints
+    iteration: Ints
+    left_ns: Ints
+    returned_ns: Ints
+    forward_ns: Ints
+    backward_ns: Ints
+
+
 def waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
-    """Return the waits of all first occurrences with a device span.
+    """Return the waits of all first occurrences with a device span; see :func:`passages`."""
+    every = passages(operations, doubtful=doubtful)
+    return Waits(
+        rank=every.rank,
+        chunk=every.chunk,
+        microbatch=every.microbatch,
+        sequence=every.sequence,
+        iteration=every.iteration,
+        waited_ns=every.returned_ns - every.left_ns,
+        worked_ns=every.forward_ns + every.backward_ns,
+    )
+
+
+def passages(operations: RankOperations, *, doubtful: bool = False) -> Passages:
+    """Return the passages of all first occurrences with a device span.
 
     Args:
         operations: of all ranks.
@@ -92,14 +133,16 @@ def waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
     _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
     forward, backward = forward[at_forward], backward[at_backward]
     rank, chunk, microbatch, sequence, iteration = key[:, at_forward]
-    return Waits(
+    return Passages(
         rank=rank,
         chunk=chunk,
         microbatch=microbatch,
         sequence=sequence,
         iteration=iteration,
-        waited_ns=ready_ns[backward] - operations.end_ns[forward],
-        worked_ns=busy_ns[forward] + busy_ns[backward],
+        left_ns=operations.end_ns[forward],
+        returned_ns=ready_ns[backward],
+        forward_ns=busy_ns[forward],
+        backward_ns=busy_ns[backward],
     )
 
 

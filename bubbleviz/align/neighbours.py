@@ -1,0 +1,196 @@
+"""Neighbours: which ranks can stand next to each other in a pipeline, by when microbatches pass.
+
+Nothing that one rank does with a microbatch starts before the other has passed it on. Each rank has
+a clock of its own, but all through an iteration the two differ by one and the same offset::
+
+    upper rank   F0├──┤ F1├──┤ ................ B0├──┤ B1├──┤
+    lower rank         F0├───┤ F1├───┤ B0├───┤ B1├───┤
+
+    the latest of (upper F ends - lower F starts) <= offset,
+    the earliest of (upper B starts - lower B ends) >= offset, over all microbatches
+
+On one machine the offset is 0. Ranks of two unequally fast pipelines fall behind each other from
+microbatch to microbatch, so no offset suits them, though each wait by itself may hold another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.align.bounds.clock_segments import DRIFT
+from bubbleviz.align.bounds.offsets import GRAIN_NS
+from bubbleviz.align.waits import Passages
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.values import frozen
+
+#: Less than any time, and as far below what a sum of two of them can hold.
+_LONG_AGO = -(1 << 61)
+
+
+@frozen
+class Timetable:
+    """Passages as arrays of shape (ranks, chunks, keys); a key is a microbatch of an iteration.
+
+    Attributes:
+        chunks: numbers of the chunks, ascending.
+        first: key at which each iteration begins.
+        held: whether the rank has the microbatch there and back.
+        waited_ns: from the end of F to the start of B.
+        entered_ns: when F starts, at the earliest.
+        left_ns: when F ends.
+        returned_ns: when B starts.
+        done_ns: when B ends, at the earliest.
+        give_ns: how much earlier than entered, or later than done, a neighbour may still be.
+        machine: a number for the clock of each rank.
+    """
+
+    chunks: Ints
+    first: Ints
+    held: Bools
+    waited_ns: Ints
+    entered_ns: Ints
+    left_ns: Ints
+    returned_ns: Ints
+    done_ns: Ints
+    give_ns: Ints
+    machine: Ints
+
+
+def timetable(every: Passages, machine: Ints, *, give: float = 0.0) -> Timetable:
+    """Return passages as a timetable.
+
+    Args:
+        every: at least one; iterations are the same on all ranks.
+        machine: a number for the clock of each rank.
+        give: spans may begin before their input arrives: with so much of their work.
+    """
+    keys = groups_of(every.iteration, every.microbatch, every.sequence)
+    chunks = distinct(every.chunk)
+    shape = len(machine), len(chunks), len(keys)
+    at = every.rank, np.searchsorted(chunks, every.chunk), keys.of_row
+    iteration = every.iteration[keys.first]
+
+    def filled(column: Ints) -> Ints:
+        table = np.zeros(shape, np.int64)
+        table[at] = column
+        return table
+
+    held = np.zeros(shape, bool)
+    held[at] = True
+    # Half of the give is for each way.
+    give_ns = give * (every.forward_ns + every.backward_ns) / 2
+    return Timetable(
+        chunks=chunks,
+        first=np.flatnonzero(np.append(True, iteration[1:] != iteration[:-1])),
+        held=held,
+        waited_ns=filled(every.returned_ns - every.left_ns),
+        entered_ns=filled(every.left_ns - every.forward_ns),
+        left_ns=filled(every.left_ns),
+        returned_ns=filled(every.returned_ns),
+        done_ns=filled(every.returned_ns + every.backward_ns),
+        give_ns=filled(give_ns.astype(np.int64)),
+        machine=machine,
+    )
+
+
+def follows(
+    table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
+) -> tuple[Bools, Bools]:
+    """Return which lower ranks can follow which upper ones, and which surely cannot.
+
+    Neither is true of a pair that has no microbatch in common.
+
+    Args:
+        table: the timetable.
+        upper: ranks, the rows of the answers.
+        lower: ranks, their columns.
+        chunks: places of the chunks that they hold of neighbouring virtual stages.
+    """
+    can = np.zeros((len(upper), len(lower)), bool)
+    cannot = can.copy()
+    above, below = chunks
+    entered = table.entered_ns[lower, below] + table.give_ns[lower, below]
+    done = table.done_ns[lower, below] - table.give_ns[lower, below]
+    for row, rank in enumerate(upper.tolist()):
+        both = table.held[lower, below] & table.held[rank, above]
+        least = np.where(both, table.left_ns[rank, above] - entered, _LONG_AGO)
+        most = np.where(both, table.returned_ns[rank, above] - done, -_LONG_AGO)
+        grain = GRAIN_NS + DRIFT * np.where(both, table.waited_ns[rank, above], 0)
+        grain = np.maximum.reduceat(grain, table.first, axis=1)
+        least = np.maximum.reduceat(least, table.first, axis=1)
+        most = np.minimum.reduceat(most, table.first, axis=1)
+        fits = least - most <= grain
+        one_clock = (table.machine[lower] == table.machine[rank])[:, None]
+        fits &= ~one_clock | ((least <= grain) & (most >= -grain))
+        common = both.any(axis=1)
+        can[row] = fits.all(axis=1) & common
+        cannot[row] = ~fits.all(axis=1) & common
+    return can, cannot
+
+
+def matching(fits: Bools) -> Ints | None:
+    """Return a column for each row, each column once, where it fits; None where there is none.
+
+    Args:
+        fits: of as many rows as columns. Each row in turn looks for a column, and moves those
+            before it to others where need be (Kuhn 1955).
+    """
+    owner = np.full(fits.shape[1], NONE, np.int64)
+    for row in range(len(fits)):
+        reached_from = np.full(fits.shape[1], NONE, np.int64)
+        seen = np.zeros(fits.shape[1], bool)
+        rows = [row]
+        free = NONE
+        while rows and free < 0:
+            current = rows.pop()
+            new = np.flatnonzero(fits[current] & ~seen)
+            seen[new] = True
+            reached_from[new] = current
+            open_columns = new[owner[new] < 0]
+            if len(open_columns):
+                free = int(open_columns[0])
+            rows += owner[new[owner[new] >= 0]].tolist()
+        if free < 0:
+            return None
+        _moved_over(owner, reached_from, free, row)
+    partner = np.empty(len(fits), np.int64)
+    partner[owner] = np.arange(len(owner))
+    return partner
+
+
+def _moved_over(owner: Ints, reached_from: Ints, free: int, row: int) -> None:
+    """Give the free column to the row that reached it, the one it had to the one before, ..."""
+    column = free
+    while True:
+        taker = int(reached_from[column])
+        previous = np.flatnonzero(owner == taker)
+        owner[column] = taker
+        if taker == row:
+            return
+        column = int(previous[0])
+
+
+def only_matching(fits: Bools) -> Ints | None:
+    """Return the column of each row where just one perfect matching fits, else None.
+
+    Where there is just one, some row or column always has a single partner left.
+    """
+    fits = fits.copy()
+    partner = np.full(len(fits), NONE, np.int64)
+    for _ in range(len(fits)):
+        rows, columns = fits.sum(axis=1), fits.sum(axis=0)
+        open_rows = np.flatnonzero(partner < 0)
+        single = open_rows[rows[open_rows] == 1]
+        if len(single):
+            row = int(single[0])
+            column = int(fits[row].argmax())
+        else:
+            lone = np.flatnonzero(columns == 1)
+            if len(lone) == 0:
+                return None
+            column = int(lone[0])
+            row = int(fits[:, column].argmax())
+        partner[row] = column
+        fits[row], fits[:, column] = False, False
+    return partner

@@ -1,0 +1,249 @@
+"""Splits: which ranks share a stage where replicas are unequally fast.
+
+A slow rank makes its whole pipeline wait, so one sort of all waits mixes the pipelines. But:
+
+- replicas of a stage run the same operations in the same order, and the same transfers;
+- where no two of such ranks can follow each other in a pipeline, they are one stage, and as many
+  as there are pipelines;
+- over all replicas together, waits shrink from each stage to the next;
+- ranks of a stage can be paired with those of the next one so that each follows its partner.
+
+Where ranks of several stages run alike (all forwards, then all backwards), they are split by how
+many ranks can stand before and after each, if that leaves only one place, else by their numbers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.align.neighbours import Timetable, follows, matching, timetable
+from bubbleviz.align.pipeline_evidence import transfers_or_orders_differ
+from bubbleviz.align.rank_orders import orders_by_rank
+from bubbleviz.align.replicas import GIVE, MOST_REPLICAS, neighbours
+from bubbleviz.align.virtual_stages import VirtualStages
+from bubbleviz.align.waits import Passages, passages
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in
+from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.values import frozen
+
+#: Of more ranks, not each is compared with each.
+_MOST_COMPARED = 512
+
+
+@frozen
+class Split:
+    """A split of ranks into stages, and whether their numbers decided between ranks that run alike.
+
+    Attributes:
+        stages: which (rank, chunk) holds which virtual stage.
+        by_number: see there.
+    """
+
+    stages: VirtualStages
+    by_number: bool = False
+
+
+def split(operations: RankOperations, number: Ints, machine: Ints) -> Split | None:
+    """Return the only split into stages and replicas that fits.
+
+    None where there is no such split, where several fit, and for a single pipeline.
+
+    Args:
+        operations: of all ranks, with iterations that are the same on all of them.
+        number: of each rank in the run.
+        machine: a number for the clock of each rank.
+    """
+    work = np.isin(operations.phase, COUNTED)
+    several = distinct(operations.microbatch[work & (operations.microbatch >= 0)])
+    if len(several) < 2 or not transfers_or_orders_differ(operations):
+        return None
+    kinds = _kinds(operations, len(machine))
+    # Receives that do not name what they receive may leave no passage that is sure.
+    for doubtful in (False, True):
+        every = passages(operations, doubtful=doubtful)
+        every = every.take((every.iteration >= 0) & (every.chunk >= 0))
+        if _covers(operations, every):
+            table = timetable(every, machine, give=GIVE)
+            found = _split(operations, table, kinds, number)
+            if found is not None:
+                return found
+    return None
+
+
+def _covers(operations: RankOperations, every: Passages) -> bool:
+    """Return whether each (rank, chunk) that works has passages."""
+    work = np.isin(operations.phase, COUNTED)
+    needed = distinct_rows(operations.rank[work], operations.chunk[work])
+    held = distinct_rows(every.rank, every.chunk)
+    return np.array_equal(needed, held) and needed.shape[1] > 0
+
+
+def _kinds(operations: RankOperations, ranks: int) -> Ints:
+    """Return a number that ranks share which run alike; -1 for those that do not train.
+
+    Alike are the order of operations, and which transfers they name for which chunks.
+    """
+    kind = np.full(ranks, NONE, np.int64)
+    rows = np.flatnonzero(np.isin(operations.phase, TRANSFERS))
+    transfers: dict[int, set[tuple[int, int]]] = {}
+    columns = distinct_rows(
+        *(c[rows] for c in (operations.rank, operations.phase, operations.chunk))
+    )
+    for rank, phase, chunk in columns.T.tolist():
+        transfers.setdefault(rank, set()).add((phase, chunk))
+    numbers: dict[tuple[bytes, frozenset[tuple[int, int]]], int] = {}
+    for rank, counts in orders_by_rank(operations, training=True).items():
+        order = max(counts, key=lambda own: (counts[own], len(own), own))
+        alike = order, frozenset(transfers.get(rank, ()))
+        kind[rank] = numbers.setdefault(alike, len(numbers))
+    return kind
+
+
+def _split(operations: RankOperations, table: Timetable, kinds: Ints, number: Ints) -> Split | None:
+    """Return the split that a timetable gives; None unknown."""
+    ranks = np.flatnonzero(table.held.any(axis=(1, 2)))
+    sizes = np.bincount(kinds[ranks] + 1)
+    if sizes[0] or len(sizes) < 3:
+        return None
+    replicas = _replicas(table, kinds)
+    if replicas < 2 or (sizes[1:] % replicas).any():
+        return None
+    sharing: Ints | None = kinds
+    if (sizes[1:] != replicas).any():
+        sharing = _by_places(operations, table, ranks, replicas)
+    if sharing is not None:
+        stages = _stages(table, ranks, sharing)
+        return None if stages is None else Split(stages)
+    numbered = _by_numbers(ranks, kinds, number, replicas)
+    fitting = [_stages(table, ranks, sharing) for sharing in numbered]
+    found = [stages for stages in fitting if stages is not None]
+    return Split(found[0], by_number=True) if len(found) == 1 else None
+
+
+def _replicas(table: Timetable, kinds: Ints) -> int:
+    """Return how many pipelines there are; 0 unknown.
+
+    Ranks that run alike hold as many of each stage as there are pipelines. Of a kind none of whose
+    ranks can follow another one, there is just one stage.
+    """
+    found = set()
+    for kind in distinct(kinds[kinds >= 0]).tolist():
+        alike = np.flatnonzero(kinds == kind)
+        if not 2 <= len(alike) <= MOST_REPLICAS:
+            continue
+        apart = ~np.eye(len(alike), dtype=bool)
+        never = np.zeros_like(apart)
+        for chunk in range(len(table.chunks)):
+            never |= follows(table, alike, alike, (chunk, chunk))[1]
+        # A pair of one pipeline follows in every chunk, one way or the other.
+        if (never & never.T)[apart].all():
+            found.add(len(alike))
+    return found.pop() if len(found) == 1 else 0
+
+
+def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | None:
+    """Return the virtual stages of ranks that share a stage; None where they form no pipelines.
+
+    Args:
+        table: when microbatches pass.
+        ranks: that take part.
+        sharing: a number that ranks of one stage share, equally many each.
+    """
+    numbers, of_rank = np.unique(sharing[ranks], return_inverse=True)
+    members = [ranks[of_rank == stage] for stage in range(len(numbers))]
+    # Only what all ranks have of every chunk can be added up.
+    common = table.held[ranks].all(axis=(0, 1))
+    if not common.any():
+        return None
+    waited = np.stack([table.waited_ns[own][:, :, common].sum(axis=(0, 2)) for own in members])
+    order = np.argsort(-waited.reshape(-1), kind="stable")
+    stage_of = places_in(order).reshape(waited.shape)
+    p = len(members)
+    blocks = stage_of // p
+    if (blocks != blocks[0]).any():
+        return None  # each chunk runs through all stages
+    held = np.full((len(table.machine), len(table.chunks)), NONE, np.int64)
+    held[ranks] = stage_of[of_rank]
+    in_order = (order // len(table.chunks)).tolist()
+    for upper, lower in pairwise(in_order):
+        if upper != lower:
+            fits = neighbours(table, members[upper], members[lower], held)
+            if matching(fits) is None:
+                return None
+    chunk = np.tile(table.chunks, len(ranks))
+    return VirtualStages(np.repeat(ranks, len(table.chunks)), chunk, held[ranks].reshape(-1))
+
+
+def _by_places(
+    operations: RankOperations, table: Timetable, ranks: Ints, replicas: int
+) -> Ints | None:
+    """Return the stage of each rank where only one is left to each; else None.
+
+    A rank can stand no further down than ranks can stand above it one after another, and no
+    further up than they can below it.
+    """
+    if len(ranks) > _MOST_COMPARED:
+        return None
+    first = int(table.waited_ns[ranks].sum(axis=(0, 2)).argmax())
+    after = follows(table, ranks, ranks, (first, first))[0]
+    after &= _passed_on(operations, ranks, int(table.chunks[first]))
+    order = np.argsort(-table.waited_ns[ranks, first].sum(axis=1), kind="stable")
+    after = after[np.ix_(order, order)]
+    if np.tril(after).any():
+        return None  # not in the order of waits
+    above = _longest(after.T)
+    below = _longest(after[::-1, ::-1])[::-1]
+    stages = len(ranks) // replicas
+    if (above + below != stages - 1).any() or (np.bincount(above) != replicas).any():
+        return None
+    stage = np.full(len(table.machine), NONE, np.int64)
+    stage[ranks[order]] = above
+    return stage
+
+
+def _longest(before: Bools) -> Ints:
+    """Return how many ranks can stand before each, one after another.
+
+    Args:
+        before: whether a rank (row) can follow another (column), which is earlier in the rows.
+    """
+    length = np.zeros(len(before), np.int64)
+    for row in range(1, len(before)):
+        earlier = length[:row][before[row, :row]]
+        length[row] = earlier.max(initial=-1) + 1
+    return length
+
+
+def _passed_on(operations: RankOperations, ranks: Ints, chunk: int) -> Bools:
+    """Return which ranks can pass forwards on to which, by the transfers that they name.
+
+    Where any rank names receives or sends of the chunk, those that do not have none.
+    """
+    ends = []
+    for phase in (Phase.SEND_F, Phase.RECV_F):
+        of_chunk = (operations.phase == phase) & (operations.chunk == chunk)
+        own = np.isin(ranks, operations.rank[of_chunk])
+        ends.append(own if own.any() else np.ones(len(ranks), bool))
+    return ends[0][:, None] & ends[1][None, :]
+
+
+def _by_numbers(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:
+    """Return the stages by the ranks' numbers, as far as ranks of a stage run alike.
+
+    Frameworks number ranks ``tp + TP (pp + PP dp)``: with TP = 1 pipelines are blocks of ranks,
+    with all replicas in TP stages are.
+    """
+    place = places_in(np.argsort(number[ranks]))
+    stages = len(ranks) // replicas
+    found = []
+    for together in (n for n in range(1, replicas + 1) if replicas % n == 0):
+        stage = np.full(len(number), NONE, np.int64)
+        stage[ranks] = place // together % stages
+        pairs = groups_of(stage[ranks], kinds[ranks])
+        if len(pairs) == stages:
+            found.append(stage)
+    return found

@@ -1,0 +1,176 @@
+"""Stages and pipelines of runs whose replicas are unequally fast, against planted truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.align.neighbours import follows, matching, only_matching, timetable
+from bubbleviz.align.waits import Passages
+from bubbleviz.model.columns import Bools
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.report import Report
+from tests.planting import Planting, Truth, plant
+
+PIPELINES = Planting(
+    stages=4, microbatches=8, replicas=3, iterations=3, barrier=True, jitter=0.03, transfer_ns=20000
+)
+SCHEDULES = ("1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v")
+SLOW_RANK: dict[str, Any] = {"slow_rank": 5, "slow_rank_factor": 1.5}
+PAUSE: dict[str, Any] = {"pause_device": 7, "pause_every": 2, "pause_ns": 8_000_000}
+
+
+def _is_right(report: Report, truth: Truth) -> bool:
+    """Return whether stages are the planted ones, and each pipeline's ranks belong together."""
+    true = {(rank.host, rank.pid): (rank.stage, rank.pipeline) for rank in truth.ranks}
+    planted = [true[rank.host, rank.pid] for rank in report.ranks]
+    pairs = {(rank.pipeline, of[1]) for rank, of in zip(report.ranks, planted, strict=True)}
+    return [rank.stage for rank in report.ranks] == [stage for stage, _ in planted] and (
+        len(pairs) == len({pipeline for _, pipeline in planted})
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("trouble", [SLOW_RANK, PAUSE, {"slow_pipeline": 1}], ids=str)
+@pytest.mark.parametrize("servers", [1, 4])
+def test_a_slow_rank_leaves_stages_and_pipelines_known(
+    tmp_path: Path, schedule: str, trouble: dict[str, Any], servers: int
+) -> None:
+    planting = replace(PIPELINES, schedule=schedule, servers=servers, **trouble)
+    if schedule == "gpipe" and "slow_pipeline" in trouble:
+        planting = replace(planting, microbatches=12)
+    truth = plant(planting, tmp_path)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert _is_right(report, truth)
+    assert report.schedule is not None
+    assert report.schedule.name == schedule
+
+
+def test_the_slow_rank_of_two_pipelines_is_what_to_look_at_first(tmp_path: Path) -> None:
+    truth = plant(
+        Planting(
+            stages=8,
+            microbatches=16,
+            replicas=2,
+            iterations=3,
+            barrier=True,
+            jitter=0.03,
+            slow_rank=10,
+            slow_rank_factor=1.15,
+        ),
+        tmp_path,
+    )
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert _is_right(report, truth)
+    # Simulated device 10 is stage 2 of the second of two pipelines.
+    assert (first_thing(report) or "").startswith("Find out why rank 10 (node0 GPU 5) is slow")
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_replicas_of_one_stage_are_no_pipeline_however_slow_one_is(
+    tmp_path: Path, schedule: str
+) -> None:
+    plant(
+        replace(PIPELINES, schedule=schedule, stages=1, slow_rank=1, slow_rank_factor=2.4), tmp_path
+    )
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert {rank.stage for rank in report.ranks} <= {None, 0}
+
+
+def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split(
+    tmp_path: Path,
+) -> None:
+    silent = replace(PIPELINES, schedule="gpipe", communication=False)
+    plant(replace(silent, slow_rank=5, slow_rank_factor=1.5), tmp_path)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert {rank.stage for rank in report.ranks} == {None}
+
+
+# --- neighbours
+
+
+def _passages(*rows: tuple[int, int, int, int]) -> Passages:
+    """Return passages of (rank, microbatch, end of F, start of B); both take 10 ms."""
+    rank, microbatch, left, returned = (np.array(c, np.int64) for c in zip(*rows, strict=True))
+    zero = np.zeros(len(rank), np.int64)
+    work = zero + 10_000_000
+    return Passages(
+        rank,
+        zero,
+        microbatch,
+        zero - 1,
+        zero,
+        left * 1_000_000,
+        returned * 1_000_000,
+        work,
+        work.copy(),
+    )
+
+
+def test_neighbours_differ_by_one_offset_and_by_none_on_one_clock() -> None:
+    ahead = _passages((0, 0, 10, 60), (0, 1, 20, 80), (1, 0, 5, 15), (1, 1, 15, 35))
+    ranks = np.arange(2)
+    for machine, expected in ((np.array([0, 1]), True), (np.array([0, 0]), False)):
+        can, cannot = follows(timetable(ahead, machine), ranks[:1], ranks[1:], (0, 0))
+        assert (bool(can[0, 0]), bool(cannot[0, 0])) == (expected, not expected)
+
+
+def test_a_rank_that_falls_behind_is_no_neighbour_though_each_wait_fits() -> None:
+    # Each wait is 20 ms shorter than the other rank's, but F1 ends before the other's F1.
+    behind = _passages((0, 0, 10, 100), (0, 1, 100, 130), (1, 0, 20, 30), (1, 1, 35, 45))
+    ranks = np.arange(2)
+
+    can, cannot = follows(timetable(behind, ranks), ranks[:1], ranks[1:], (0, 0))
+
+    assert not can[0, 0]
+    assert cannot[0, 0]
+
+
+def test_nothing_in_common_tells_nothing() -> None:
+    apart = _passages((0, 0, 10, 60), (1, 1, 20, 30))
+    ranks = np.arange(2)
+
+    can, cannot = follows(timetable(apart, ranks), ranks[:1], ranks[1:], (0, 0))
+
+    assert not can.any()
+    assert not cannot.any()
+
+
+def _bools(*rows: str) -> Bools:
+    return np.array([[cell == "x" for cell in row] for row in rows], bool)
+
+
+@pytest.mark.parametrize(
+    ("fits", "some", "only"),
+    [
+        (np.zeros((0, 0), bool), [], []),
+        (_bools("x"), [0], [0]),
+        (_bools("."), None, None),
+        (_bools("xx", "xx"), [0, 1], None),
+        (_bools("xx", "x."), [1, 0], [1, 0]),
+        (_bools("xx.", "x..", ".xx"), [1, 0, 2], [1, 0, 2]),
+        (_bools("x..", "x..", ".xx"), None, None),
+    ],
+)
+def test_matchings(fits: Bools, some: list[int] | None, only: list[int] | None) -> None:
+    for found, expected in ((matching(fits), some), (only_matching(fits), only)):
+        if expected is None:
+            assert found is None
+        else:
+            assert found is not None
+            assert found.size == len(expected)
+            if some == only:
+                assert found.tolist() == expected
