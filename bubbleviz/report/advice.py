@@ -117,7 +117,20 @@ def first_thing(report: Report) -> str | None:
     change = None if replays is None else _first_advice(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier
-    return change if change or replays is None else _schedule_bound(report, replays)
+    if change or replays is not None:
+        return change if change or replays is None else _schedule_bound(report, replays)
+    return _unknown(report)
+
+
+def _unknown(report: Report) -> str | None:
+    """Return why nothing can be advised on a pipeline; None where there is none."""
+    source = report.explanation.slowdown_source
+    if report.no_pipeline is not None or source is None or not source.reason:
+        return None
+    return (
+        f"What would shorten iterations is unknown, since {source.reason}; the limitations say "
+        "what would tell (-v coverage)"
+    )
 
 
 def _missing_ranks(report: Report) -> str | None:

@@ -154,7 +154,8 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     texts = [text_of(report, fault, seen) for fault in faults]
     first, *others = [text.action for text in texts]
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
-    reasons = ". ".join(reason for text in texts for reason in text.reasons)
+    shown = [text.evidence for text in texts] + [text.next_step for text in texts]
+    reasons = ". ".join(reason for reason in shown if reason)
     saves = outcome(diagnosis.length_ns, finding.saving_ns, len(report.ranks))
     return Advice(
         kind="+".join(fault.kind.value for fault in faults),

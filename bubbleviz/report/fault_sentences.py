@@ -37,11 +37,6 @@ class FaultText:
     evidence: str = ""
     next_step: str = ""
 
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Evidence and next step, where there are any."""
-        return tuple(text for text in (self.evidence, self.next_step) if text)
-
 
 def text_of(report: Report, fault: Fault, seen: str) -> FaultText:
     """Return what to do about a fault, and what shows it.
@@ -55,7 +50,15 @@ def text_of(report: Report, fault: Fault, seen: str) -> FaultText:
 
 
 def _rank(report: Report, fault: Fault, seen: str) -> FaultText:
-    others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its like"
+    if len(fault.ranks) > 1:
+        number = report.ranks[fault.ranks[0]].pipeline
+        return FaultText(
+            f"Find out why replica {number} is slow, all of its "
+            f"{counted(len(fault.ranks), 'rank')}",
+            f"{_phases(fault)} as long as on the other replicas, in {seen}",
+            "Look at what its hosts have in common",
+        )
+    others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its peers"
     return FaultText(
         f"Find out why {_place(report, fault.ranks[0])} is slow",
         f"{_phases(fault)} as long as on {others}, in {seen}",

@@ -145,7 +145,7 @@ def _advice(report: Report, display: Display) -> list[Line]:
     sentence = advice_sentence(report)
     if sentence is None:
         return []
-    return paragraph(sentence, display, lead="What to do first:", most=5)
+    return paragraph(sentence, display, lead="What to do first:", most=7)
 
 
 def _worst_ranks(report: Report, ranks: Sequence[WorstRank], display: Display) -> list[Line]:

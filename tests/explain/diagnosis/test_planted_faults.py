@@ -67,6 +67,12 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         "rank",
         "rank 6 (node1 GPU 1) is slow",
     ),
+    "replica": (
+        BASE,
+        replace(BASE, slow_pipeline=2, slow_factor=1.4),
+        "rank",
+        "replica 2 is slow, all of its 4 ranks",
+    ),
     "stage": (
         BASE,
         replace(BASE, slow_stage=2, slow_factor=1.3),

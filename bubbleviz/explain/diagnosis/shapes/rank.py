@@ -8,7 +8,7 @@ import numpy as np
 
 from bubbleviz.explain.diagnosis.evidence import Evidence, slow
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 
 #: So many ranks at most are faults of their own.
@@ -16,7 +16,7 @@ _MOST = 8
 
 
 def faults(seen: Evidence) -> Iterator[Fault]:
-    """Yield the ranks that are slower than their copies, and hosts all of whose ranks are."""
+    """Yield slow ranks, and the hosts and replicas all of whose ranks are slow."""
     effects, work = seen.effects, seen.work
     size = np.bincount(effects.cells.of_row, minlength=len(effects.cells))
     copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
@@ -25,22 +25,30 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     excess = np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0)
     lost = np.bincount(rank, excess)
     slow_ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
-    for host, ranks in _hosts(seen, slow_ranks):
-        yield _fault(seen, out, rank, FaultKind.HOST, f"host-{host}", ranks)
-        slow_ranks = [r for r in slow_ranks if r not in ranks]
+    present = distinct(work.rank)
+    host = seen.host_of_rank[present] if len(seen.host_of_rank) else np.zeros(0, np.int64)
+    replica = work.replica[groups_of(work.rank).first]
+    for kind, name, place in ((FaultKind.HOST, "host", host), (FaultKind.RANK, "replica", replica)):
+        for number, ranks in _whole(present, place, slow_ranks):
+            yield _fault(seen, out, rank, kind, f"{name}-{number}", ranks)
+            slow_ranks = [r for r in slow_ranks if r not in ranks]
     for one in slow_ranks[:_MOST]:
         yield _fault(seen, out, rank, FaultKind.RANK, f"rank-{one}", [one])
 
 
-def _hosts(seen: Evidence, slow_ranks: list[int]) -> Iterator[tuple[int, list[int]]]:
-    """Yield hosts of several ranks, not of all, that are slow one and all."""
-    if not len(seen.host_of_rank):
+def _whole(present: Ints, place: Ints, slow_ranks: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield places (hosts, replicas) of several ranks, not of all, that are slow one and all.
+
+    Args:
+        present: the ranks.
+        place: of each; empty, or -1, for unknown.
+        slow_ranks: those of them that are slow.
+    """
+    if not len(place):
         return
-    present = distinct(seen.work.rank)
-    host = seen.host_of_rank[present]
-    for one in distinct(host[np.isin(present, slow_ranks)]).tolist():
-        ranks = present[host == one].tolist()
-        if 1 < len(ranks) < len(present) and set(ranks) <= set(slow_ranks):
+    for one in distinct(place[np.isin(present, slow_ranks)]).tolist():
+        ranks = present[place == one].tolist()
+        if one != NONE and 1 < len(ranks) < len(present) and set(ranks) <= set(slow_ranks):
             yield one, ranks
 
 
