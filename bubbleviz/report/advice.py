@@ -117,9 +117,9 @@ def first_thing(report: Report) -> str | None:
     change = None if replays is None else _first_advice(report, replays)
     if heavier is not None:
         return f"{heavier}. {change}" if change else heavier
-    if change or replays is not None:
-        return change if change or replays is None else _schedule_bound(report, replays)
-    return _unknown(report)
+    if replays is None:
+        return _unknown(report)
+    return change or _schedule_bound(report, replays)
 
 
 def _unknown(report: Report) -> str | None:
