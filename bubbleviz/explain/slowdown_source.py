@@ -83,6 +83,8 @@ class SlowdownSource:
         from bubbleviz.explain.slowdown.run_work import computing_rows
 
         bubbles = self.bubbles.take((self.bubbles.cause == cause) & (self.bubbles.after >= 0))
+        # Where windows overlap, an idle interval is in both.
+        bubbles = bubbles.take(bubbles.iteration == self.operations.iteration[bubbles.after])
         of_operation = group_sum(
             bubbles.after, len(self.operations), bubbles.end_ns - bubbles.start_ns
         )

@@ -66,5 +66,6 @@ def _is_collective(entry: object) -> bool:
         and len(entry) == _TEXTS + _NUMBERS
         and all(isinstance(text, str) for text in entry[:_TEXTS])
         and all(type(number) is int and abs(number) < _LARGEST for number in entry[_TEXTS:])
+        and all(number >= NONE for number in entry[_TEXTS:-2])
         and bool(entry[-2] <= entry[-1])
     )
