@@ -108,7 +108,7 @@ def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(
     said = capsys.readouterr().err
     assert "looked for *" in said
     assert ".sqlite, " in said
-    assert "*.nsys-rep, *.qdrep)" in said
+    assert "*.nsys-rep, *.qdrep" in said
 
 
 def test_an_export_is_kept_on_request_and_never_replaced(
