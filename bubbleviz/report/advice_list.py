@@ -54,12 +54,13 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
         worth: the share of an iteration that advice is to save.
     """
     diagnosis = report.explanation.diagnosis
-    findings = [] if diagnosis is None else ranked(diagnosis)
-    listed = [
-        (_weight(finding), _advice(report, diagnosis, finding))
-        for finding in findings[: _LISTED + 1]
-        if diagnosis is not None and finding.saving_ratio >= worth
-    ]
+    listed = []
+    if diagnosis is not None:
+        listed = [
+            (_weight(finding), _advice(report, diagnosis, finding))
+            for finding in ranked(diagnosis)[: _LISTED + 1]
+            if finding.saving_ratio >= worth
+        ]
     other = _schedule(report)
     if other is not None and other.saving_ratio >= max(worth, _LEAST_OF_SCHEDULE):
         listed.append((other.saving_ratio, other))

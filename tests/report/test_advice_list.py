@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
@@ -12,10 +11,7 @@ from bubbleviz.report.advice_list import ranked
 
 def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
     """Return the finding that hosts of some ranks launch late."""
-    none, scale = np.zeros(0, np.int64), np.zeros(0)
-    fault = Fault(
-        FaultKind.LAUNCH, name, ranks, None, None, (), (), (), "", none, scale, none, none
-    )
+    fault = Fault(FaultKind.LAUNCH, name, ranks=ranks)
     return Finding((fault,), 1000 * saving, saving, 1)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.values import frozen
@@ -38,24 +35,13 @@ class Evidence:
         return self.work.kinds[kind].phase
 
 
-def slow(
-    kind: FaultKind,
-    name: str,
-    rows: Ints,
-    scale: Floats,
-    *,
-    ranks: Sequence[int] = (),
-    stage: int | None = None,
-    link: tuple[int, int] | None = None,
-    microbatches: Sequence[tuple[int, int]] = (),
-    iterations: Sequence[int] = (),
-    phases: Sequence[tuple[str, float]] = (),
-    what: str = "",
-    bound: bool = False,
-) -> Fault:
-    """Return a fault that makes rows take longer."""
-    none = np.zeros(0, np.int64)
-    return Fault(
-        kind, name, tuple(ranks), stage, link, tuple(microbatches), tuple(iterations),
-        tuple(phases), what, rows, scale, none, none, bound,
-    )  # fmt: skip
+def losing(rank: Ints, lost: Floats) -> list[int]:
+    """Return the ranks that lose anything, those that lose most first.
+
+    Args:
+        rank: of each row.
+        lost: by each row.
+    """
+    of_rank = np.bincount(rank, lost)
+    order = np.argsort(-of_rank, kind="stable")
+    return [int(one) for one in order[of_rank[order] > 0]]

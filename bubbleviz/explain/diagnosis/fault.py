@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum
+
+import numpy as np
 
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.values import frozen
@@ -22,6 +25,10 @@ class FaultKind(Enum):
     DRIFT = "drift"
 
 
+def _nothing() -> Ints:
+    return np.zeros(0, np.int64)
+
+
 @frozen
 class Fault:
     """One reason why work took longer than its like.
@@ -29,6 +36,8 @@ class Fault:
     Attributes:
         kind: its shape.
         name: stable and unique in a run, for example ``rank-3``.
+        rows: of the work table that it slows.
+        scale: what each would take without it, as a share of what it took; shape of ``rows``.
         ranks: that it slows; empty where it is bound to none.
         stage: that it slows; None for none.
         link: stages that data moved between; None for none.
@@ -36,8 +45,6 @@ class Fault:
         iterations: in which it shows; empty for all.
         phases: that it slows, and how many times as long as their norm each takes.
         what: the kind of collective, or of work; empty where the kind of the fault tells.
-        rows: of the work table that it slows.
-        scale: what each would take without it, as a share of what it took; shape of ``rows``.
         delayed: rows that start late for it.
         late_ns: how much later; shape of ``delayed``.
         bound: whether nothing is slow against its like: without the fault work takes no time at
@@ -46,17 +53,17 @@ class Fault:
 
     kind: FaultKind
     name: str
-    ranks: tuple[int, ...]
-    stage: int | None
-    link: tuple[int, int] | None
-    microbatches: tuple[tuple[int, int], ...]
-    iterations: tuple[int, ...]
-    phases: tuple[tuple[str, float], ...]
-    what: str
-    rows: Ints
-    scale: Floats
-    delayed: Ints
-    late_ns: Ints
+    rows: Ints = field(default_factory=_nothing)
+    scale: Floats = field(default_factory=lambda: np.zeros(0))
+    ranks: tuple[int, ...] = ()
+    stage: int | None = None
+    link: tuple[int, int] | None = None
+    microbatches: tuple[tuple[int, int], ...] = ()
+    iterations: tuple[int, ...] = ()
+    phases: tuple[tuple[str, float], ...] = ()
+    what: str = ""
+    delayed: Ints = field(default_factory=_nothing)
+    late_ns: Ints = field(default_factory=_nothing)
     bound: bool = False
 
     @property

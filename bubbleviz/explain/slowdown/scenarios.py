@@ -14,6 +14,7 @@ all ranks and iterations, transfers the median. What a set of work costs is seen
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
@@ -25,28 +26,46 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.values import frozen
 
 
-@frozen
+@frozen(eq=False, shown=False)
 class Scenarios:
     """Work, its ideal, and the replay of both.
 
     Attributes:
         work: of the iterations that are replayed.
         replay: of it.
-        own_ns: how long each row took itself (see :attr:`Work.own_ns`).
-        ideal_ns: how long it takes in an ideal iteration.
         early_ns: how much each starts before all that it follows has ended, as a negative number:
             operations can begin with work that needs no input.
-        lengths_ns: of each iteration at its own times, without launch delays.
-        ideal_lengths_ns: of ideal ones.
     """
 
     work: Work
     replay: Replay
-    own_ns: Ints
-    ideal_ns: Ints
     early_ns: Ints
-    lengths_ns: Ints
-    ideal_lengths_ns: Ints
+
+    @cached_property
+    def own_ns(self) -> Ints:
+        """How long each row took itself (see :attr:`Work.own_ns`)."""
+        return self.work.own_ns
+
+    @cached_property
+    def ideal_ns(self) -> Ints:
+        """How long each row takes in an ideal iteration."""
+        return ideal_times(self.work, self.own_ns)
+
+    @property
+    def lengths_ns(self) -> Ints:
+        """How long each iteration takes at its own times, without launch delays."""
+        return self._lengths_ns[:, 0]
+
+    @property
+    def ideal_lengths_ns(self) -> Ints:
+        """How long each iteration takes where it is ideal."""
+        return self._lengths_ns[:, 1]
+
+    @cached_property
+    def _lengths_ns(self) -> Ints:
+        """Both, which advice on faults does without: they are replayed once asked for."""
+        times = np.stack((self.own_ns, self.ideal_ns), axis=1)
+        return self.replay.lengths_ns(times, self.early_ns)
 
     @property
     def original(self) -> float:
@@ -111,11 +130,8 @@ def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scen
     replay = replay_of(work, order)
     if not len(replay.iterations):
         return None
-    own_ns = work.own_ns
-    ideal_ns = ideal_times(work, own_ns)
     early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
-    lengths_ns = replay.lengths_ns(np.stack((own_ns, ideal_ns), axis=1), early_ns)
-    return Scenarios(work, replay, own_ns, ideal_ns, early_ns, lengths_ns[:, 0], lengths_ns[:, 1])
+    return Scenarios(work, replay, early_ns)
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:

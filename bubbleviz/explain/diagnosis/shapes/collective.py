@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.slowdown.work import Role
 from bubbleviz.model.grouping import rows_by_value
@@ -18,7 +18,7 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     rows = np.flatnonzero((work.role >= Role.PARAMETERS) & (seen.own_ns > 0))
     for kind, at in rows_by_value(work.kind[rows]):
         name = work.kinds[kind].name
-        yield slow(
+        yield Fault(
             FaultKind.COLLECTIVE,
             f"collective-{name}",
             rows[at],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.trends import lines, rises
 from bubbleviz.model.grouping import groups_of
@@ -29,12 +29,12 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     at = np.flatnonzero(out[ranks.of_row][effects.paces.of_row])
     slowest = float(np.exp((slope * (count - 1))[out].max()))
     names = work.rank[first[ranks.first[out]]].tolist()
-    yield slow(
+    yield Fault(
         FaultKind.DRIFT,
         "drift",
         effects.rows[at],
         np.exp(-risen[at]),
-        ranks=names,
+        ranks=tuple(names),
         phases=(("", slowest),),
         what="all" if out.all() else "",
     )

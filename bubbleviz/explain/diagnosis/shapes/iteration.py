@@ -6,16 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.medians import median_of
-from bubbleviz.model.columns import Bools, Floats
+from bubbleviz.model.columns import Floats
 from bubbleviz.model.grouping import distinct
 
 #: A compute that takes this many times as long as its like paused.
 _PAUSED = 1.5
-#: A rank that is slow in more than this share of its iterations does not pause: it is slow.
-_FEW = 0.5
 #: So many ranks that pause are faults of their own.
 _MOST = 4
 
@@ -34,12 +32,12 @@ def _on_all_ranks(seen: Evidence) -> Iterator[Fault]:
     if not out.any():
         return
     at = np.flatnonzero(out[groups.of_row])
-    yield slow(
+    yield Fault(
         FaultKind.ITERATION,
         "iterations",
         effects.rows[at],
         1 / effect[groups.of_row[at]],
-        iterations=work.iteration[effects.rows[groups.first[out]]].tolist(),
+        iterations=tuple(work.iteration[effects.rows[groups.first[out]]].tolist()),
         phases=(("", median_of(effect[out])),),
     )
 
@@ -52,29 +50,24 @@ def _pauses(seen: Evidence) -> Iterator[Fault]:
     factor = np.where(paused, effects.rest, 1.0)
     factor *= np.where(slow_pace, effects.pace, 1.0)[effects.paces.of_row]
     lost_ns = effects.time_ns * (1 - 1 / factor)
-    rank = work.rank[effects.rows]
-    lost = np.bincount(rank, lost_ns)
-    ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
+    ranks = losing(work.rank[effects.rows], lost_ns)
     for one in ranks[:_MOST]:
-        yield _pause(seen, factor > 1, factor, [one], rank == one)
+        yield _pause(seen, factor, [one])
     if len(ranks) > 1:
-        yield _pause(seen, factor > 1, factor, sorted(ranks), np.ones(len(rank), bool))
+        yield _pause(seen, factor, sorted(ranks))
 
 
-def _pause(
-    seen: Evidence, slowed: Bools, factor: Floats,
-    ranks: list[int], of_ranks: Bools,
-) -> Fault:  # fmt: skip
+def _pause(seen: Evidence, factor: Floats, ranks: list[int]) -> Fault:
     effects, work = seen.effects, seen.work
-    at = np.flatnonzero(slowed & of_ranks)
+    at = np.flatnonzero((factor > 1) & np.isin(work.rank[effects.rows], ranks))
     rows = effects.rows[at]
-    return slow(
+    return Fault(
         FaultKind.ITERATION,
         f"pauses-{ranks[0]}" if len(ranks) == 1 else "pauses",
         rows,
         1 / factor[at],
-        ranks=ranks,
-        iterations=distinct(work.iteration[rows]).tolist(),
+        ranks=tuple(ranks),
+        iterations=tuple(distinct(work.iteration[rows]).tolist()),
         phases=(("", median_of(factor[at])),),
         what="pause",
     )

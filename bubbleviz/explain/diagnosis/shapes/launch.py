@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
+from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
@@ -19,8 +19,7 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     """Yield the ranks whose hosts launch late, then all of them, then the profiler's part."""
     rows = np.flatnonzero(seen.late_ns > 0)
     rank = seen.work.rank[rows]
-    lost = np.bincount(rank, seen.late_ns[rows])
-    ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
+    ranks = losing(rank, seen.late_ns[rows].astype(np.float64))
     for one in ranks[:_MOST]:
         yield _fault(seen, f"launch-{one}", rows[rank == one], seen.late_ns)
     if len(ranks) > 1:
@@ -32,17 +31,11 @@ def faults(seen: Evidence) -> Iterator[Fault]:
 
 def _fault(seen: Evidence, name: str, rows: Ints, late_ns: Ints, what: str = "") -> Fault:
     return Fault(
-        kind=FaultKind.LAUNCH,
-        name=name,
+        FaultKind.LAUNCH,
+        name,
         ranks=tuple(distinct(seen.work.rank[rows]).tolist()),
-        stage=None,
-        link=None,
-        microbatches=(),
         iterations=tuple(distinct(seen.work.iteration[rows]).tolist()),
-        phases=(),
         what=what,
-        rows=np.zeros(0, np.int64),
-        scale=np.zeros(0),
         delayed=rows,
         late_ns=late_ns[rows],
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.medians import group_medians, others_medians
 from bubbleviz.explain.slowdown.links import link_of
@@ -41,13 +41,13 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     slow_rows = np.flatnonzero((ratio > _SLOW)[links.of_row])
     for pair in distinct_rows(low[slow_rows], high[slow_rows]).T.tolist():
         at = slow_rows[(low[slow_rows] == pair[0]) & (high[slow_rows] == pair[1])]
-        yield slow(
+        yield Fault(
             FaultKind.LINK,
             f"link-{pair[0]}-{pair[1]}",
             rows[at],
             1 / ratio[links.of_row[at]],
-            ranks=distinct(work.rank[rows[at]]).tolist(),
+            ranks=tuple(distinct(work.rank[rows[at]]).tolist()),
             link=(pair[0], pair[1]),
             phases=(("", float(ratio[links.of_row[at]].max())),),
         )
-    yield slow(FaultKind.LINK, "links", rows, np.zeros(len(rows)), bound=True)
+    yield Fault(FaultKind.LINK, "links", rows, np.zeros(len(rows)), bound=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.medians import median_of, quantile_of
 from bubbleviz.model.columns import Bools, Ints
@@ -40,12 +40,12 @@ def faults(seen: Evidence) -> Iterator[Fault]:
         at = np.flatnonzero(out[groups.of_row])
         scale = 1 / effect[groups.of_row[at]]
         what, worst = "", median_of(effect[slow_ones])
-    yield slow(
+    yield Fault(
         FaultKind.MICROBATCH,
         "microbatches",
         effects.rows[at],
         scale,
-        microbatches=sorted(set(pairs)),
+        microbatches=tuple(sorted(set(pairs))),
         phases=(("", worst),),
         what=what,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
@@ -23,8 +23,7 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     out = effects.stands_out(effects.rank_effect, size, 1 / np.maximum(copies - 1, 1))
     rank = work.rank[effects.rows[effects.cells.first]]
     excess = np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0)
-    lost = np.bincount(rank, excess)
-    slow_ranks = [r for r in np.argsort(-lost, kind="stable").tolist() if lost[r] > 0]
+    slow_ranks = losing(rank, excess)
     present = distinct(work.rank)
     host = seen.host_of_rank[present] if len(seen.host_of_rank) else np.zeros(0, np.int64)
     replica = work.replica[groups_of(work.rank).first]
@@ -60,18 +59,19 @@ def _fault(
     at = np.flatnonzero(cells[effects.cells.of_row])
     rows, cell = effects.rows[at], effects.cells.of_row[at]
     # Without the fault cells take the times of the others.
-    phases = groups_of(work.kind[effects.rows[effects.cells.first[np.flatnonzero(cells)]]])
+    kind_of_cell = work.kind[effects.rows[effects.cells.first[cells]]]
+    phases = groups_of(kind_of_cell)
     own = np.bincount(phases.of_row, effects.cell_ns[cells])
     others = np.bincount(phases.of_row, (effects.cell_ns / effects.rank_effect)[cells])
-    kinds = distinct(work.kind[effects.rows[effects.cells.first[np.flatnonzero(cells)]]]).tolist()
+    kinds = kind_of_cell[phases.first].tolist()
     ratios = (own / others).tolist()
     stages = distinct(work.stage[rows]).tolist()
-    return slow(
+    return Fault(
         kind,
         name,
         rows,
         1 / effects.rank_effect[cell],
-        ranks=ranks,
+        ranks=tuple(ranks),
         stage=stages[0] if len(stages) == 1 else None,
-        phases=[(seen.phase(k), r) for k, r in zip(kinds, ratios, strict=True)],
+        phases=tuple((seen.phase(k), r) for k, r in zip(kinds, ratios, strict=True)),
     )

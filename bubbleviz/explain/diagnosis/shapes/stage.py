@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, slow
+from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.slowdown.work import COMPUTING
 from bubbleviz.model.columns import Ints
@@ -45,13 +45,13 @@ def _fault(seen: Evidence, slow_rows: Ints, host: int | None = None) -> Fault:
     rows = effects.rows[at]
     kinds, stage = effects.stage_kind[slow_rows], int(effects.stage_number[slow_rows[0]])
     ratios = effects.stage_effect[slow_rows].tolist()
-    phases = [(seen.phase(k), r) for k, r in zip(kinds.tolist(), ratios, strict=True)]
-    return slow(
+    phases = tuple((seen.phase(k), r) for k, r in zip(kinds.tolist(), ratios, strict=True))
+    return Fault(
         FaultKind.STAGE if host is None else FaultKind.HOST,
         f"stage-{stage}" if host is None else f"host-{host}",
         rows,
         1 / effects.stage_effect[effects.stage_of_compute[at]],
-        ranks=distinct(work.rank[rows]).tolist(),
+        ranks=tuple(distinct(work.rank[rows]).tolist()),
         stage=stage if host is None else None,
         phases=phases,
     )
