@@ -151,14 +151,3 @@ def numbered(group: Ints, *by: Ints) -> Ints:
     number = np.empty(len(group), np.int64)
     number[order] = np.arange(len(ordered)) - np.repeat(first, count)
     return number
-
-
-def lanes_of(work: Work) -> Ints:
-    """Return the place of each row's rank among those of its stage and replica.
-
-    Ranks of one place in different stages or replicas hold matching parts of tensors.
-    """
-    pairs = groups_of(work.replica, work.stage, work.rank)
-    first = pairs.first
-    copies = groups_of(work.replica[first], work.stage[first]).of_row
-    return numbered(copies)[pairs.of_row]

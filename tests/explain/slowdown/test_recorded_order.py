@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bubbleviz.explain.slowdown.point_to_point import point_to_point_of
-from bubbleviz.explain.slowdown.recorded import recorded
 from bubbleviz.explain.slowdown.work import Work
+from tests.support.recorded_messages import point_to_point_of
+from tests.support.recorded_slowdowns import recorded
 from tests.support.recorded_tables import Row, table
 
 #: (stage, kind, model chunk or -1, start, end) of one iteration.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bubbleviz.explain.slowdown.recorded import recorded, recorded_slowdowns
 from bubbleviz.explain.slowdown.scenarios import ideal_times, scenarios_of
+from tests.support.recorded_slowdowns import recorded, recorded_slowdowns
 from tests.support.recorded_tables import Row, table
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.slowdown.point_to_point import PointToPoint
-from bubbleviz.explain.slowdown.work import Role, Work, lanes_of, numbered
+from bubbleviz.explain.slowdown.work import Role, Work, numbered
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
+from tests.support.recorded_lanes import lanes_of
 
 _ACROSS_REPLICAS = (Role.PARAMETERS, Role.GRADIENTS, Role.SEPARATE_GRADIENTS)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bubbleviz.explain.slowdown.meetings import with_meetings
-from bubbleviz.explain.slowdown.point_to_point import point_to_point_of
-from bubbleviz.explain.slowdown.recorded_order import recorded_order
 from bubbleviz.explain.slowdown.replay import Order
 from bubbleviz.explain.slowdown.scenarios import scenarios_of
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, slowdowns_of
 from bubbleviz.explain.slowdown.work import Work
+from tests.support.recorded_meetings import with_meetings
+from tests.support.recorded_messages import point_to_point_of
+from tests.support.recorded_order import recorded_order
 
 
 def recorded(work: Work) -> tuple[Work, Order]:
