@@ -1,25 +1,30 @@
-"""The critical path: the chain of operations that bounds an iteration, and the slack beside it.
+"""The critical path: the chain of work that bounds an iteration, and the slack beside it.
 
-Every operation starts its delay after the last of those that it follows: the operation before it
-on its rank, and the producers of its input on other ranks, a transfer after they end. The path
-runs backwards from the operation that ends last, always to the one that it followed last::
+Work starts its delay after the last of what it follows: the operation before it on its rank, its
+input, the members of its collective. The path runs backwards from the end of the iteration, always
+to what came last; through a collective that is the member that entered last, on any rank::
 
-    rank 0   ██ F0 ██ ██ F1 ██                      ██ B0 ██
-                    │                               │
-    rank 1          └─delay─██ F0 ████ B0 ██─delay──┘          F0, F0, B0, B0 are critical
+    rank 0   ██ F0 ██                      ██ B0 ██             ▓ all-reduce ▓█ Optimizer █
+                    │                      │       │            │
+    rank 1          └─delay─██ F0 ████ B0 ██       │            │
+                                                   └██ F0 .. B0 █ of another replica
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.graph import Graph
+from bubbleviz.explain.slowdown.replay import Order
+from bubbleviz.explain.slowdown.slack import slack_of
+from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Work
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 
 
@@ -29,9 +34,9 @@ class PathPart:
 
     Attributes:
         rank: the rank.
-        what: printed name of the phase, or of the cause.
+        what: printed name of the phase, of the kind of collective, or of the cause.
         time_ns: how much of the path it is.
-        count: operations, or delays.
+        count: operations, collectives, or delays.
     """
 
     rank: int
@@ -41,14 +46,34 @@ class PathPart:
 
 
 @frozen
+class PathCollective:
+    """A collective that the critical path passes.
+
+    Attributes:
+        what: printed name of its kind.
+        last_rank: the rank that entered it last, from which the path comes.
+        rank: the rank on which the path goes on.
+        start_ns: when the last rank entered.
+        end_ns: when the other one left.
+    """
+
+    what: str
+    last_rank: int
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+@frozen
 class CriticalPath:
-    """The chain of operations that bounds an iteration, each delayed only by the one before it.
+    """The chain of work that bounds an iteration, each delayed only by what comes before it.
 
     Attributes:
         iteration: index of the iteration.
-        operations: rows of the chain, in order.
-        length_ns: from the start of the first to the end of the last.
+        operations: rows of the operations of the chain, in order.
+        length_ns: from the start of the first to the end of the iteration, its optimizer included.
         parts: what the length is made of, largest first.
+        collectives: those that the chain passes, in order.
         slack_ns: of every operation of the iteration, how much later it could end without a
             longer iteration, all else as measured; -1 for operations of other iterations.
     """
@@ -57,94 +82,151 @@ class CriticalPath:
     operations: Ints
     length_ns: int
     parts: tuple[PathPart, ...]
+    collectives: tuple[PathCollective, ...]
     slack_ns: Ints
 
 
-def critical_path(graph: Graph, operations: Operations, iteration: int) -> CriticalPath:
+@frozen
+class _Steps(Table):
+    """The steps of a chain, in order: what began last, and what its end let go on.
+
+    Attributes:
+        entered: row of the work table that began last; of a collective its last member.
+        row: that ended; the same but for collectives.
+    """
+
+    entered: Ints
+    row: Ints
+
+
+def critical_path(
+    graph: Graph, operations: int, idle: Sequence[IdleIntervals], iteration: int
+) -> CriticalPath:
     """Return the critical path of an iteration, and the slack of each of its operations.
 
     Args:
         graph: the iteration.
-        operations: of all ranks.
+        operations: number of rows of the operations table.
+        idle: idle intervals of each rank.
         iteration: index of the iteration.
     """
-    slack_ns = np.full(len(operations), NONE, np.int64)
-    if len(graph.rows) == 0:
-        nothing = np.empty(0, np.int64)
-        return CriticalPath(iteration, nothing, 0, (), slack_ns)
-    # Of those that an operation follows, the last to arrive; of several the one on its own rank.
-    which = graph.arrived_ns.argmax(axis=0)
-    last = np.take_along_axis(graph.before, which[None], axis=0)[0]
-    at = int(graph.end_ns.argmax())
-    chain = []
-    while at != NONE:
-        chain.append(at)
-        at = int(last[at])
-    places = np.array(chain[::-1], np.int64)
-    slack_ns[graph.rows] = _slack(graph)
+    work, replay = graph.work, graph.replay
+    slack_ns = np.full(operations, NONE, np.int64)
+    if len(replay.rows) == 0:
+        return CriticalPath(iteration, np.empty(0, np.int64), 0, (), (), slack_ns)
+    closing = replay.rows[replay.closing]
+    steps = _chain(graph, int(closing[work.end_ns[closing].argmax()]))
+    slack_ns[graph.rows] = slack_of(work, replay, graph.own_ns, graph.delay_ns)[: len(graph.rows)]
+    first, last = steps.entered[0], steps.row[-1]
     return CriticalPath(
         iteration,
-        graph.rows[places],
-        int(graph.end_ns[places[-1]] - graph.start_ns[places[0]]),
-        _parts(graph, operations, places, which[places] > 0),
+        graph.rows[steps.row[steps.row < len(graph.rows)]],
+        int(work.end_ns[last] - work.start_ns[first]),
+        tuple(_parts(work, steps, idle)),
+        _collectives(work, steps),
         slack_ns,
     )
 
 
-def _slack(graph: Graph) -> Ints:
-    """Return how much later each operation could end: from the last one backwards."""
-    took, transfer = (graph.busy_ns + graph.delay_ns).tolist(), graph.transfer_ns.tolist()
-    same_rank, first, second = graph.before.tolist()
-    # The last place stands for no operation.
-    latest = [int(graph.end_ns.max())] * (len(took) + 1)
-    for at in range(len(took) - 1, -1, -1):
-        start = latest[at] - took[at]
-        latest[same_rank[at]] = min(latest[same_rank[at]], start)
-        for producer in (first[at], second[at]):
-            latest[producer] = min(latest[producer], start - transfer[at])
-    return np.array(latest[:-1], np.int64) - graph.end_ns
+def _chain(graph: Graph, last: int) -> _Steps:
+    """Return the steps that lead to a row, each to what it followed last."""
+    entered = _entered_last(graph.work).tolist()
+    follows = _followed_last(graph.work, graph.order).tolist()
+    rows = []
+    row = last
+    while row != NONE:
+        rows.append((entered[row], row))
+        row = follows[entered[row]]
+    columns = np.array(rows[::-1], np.int64).T.copy()
+    return _Steps(columns[0], columns[1])
 
 
-def _parts(
-    graph: Graph, operations: Operations, places: Ints, remote: Bools
-) -> tuple[PathPart, ...]:
-    """Return the parts of a chain: work by rank and phase, and delays by rank and cause.
+def _entered_last(work: Work) -> Ints:
+    """Return the member of the meeting of each row that started last; of several its own."""
+    entered = np.arange(len(work))
+    met = np.flatnonzero(work.meeting != NONE)
+    meetings = groups_of(work.meeting[met])
+    start_ns = work.start_ns[met]
+    latest = met[_last_of_each(meetings.of_row, start_ns)][meetings.of_row]
+    entered[met] = np.where(start_ns == work.start_ns[latest], met, latest)
+    return entered
 
-    Args:
-        graph: the iteration.
-        operations: of all ranks.
-        places: of the chain, in the graph.
-        remote: whether each follows an operation on another rank.
+
+def _followed_last(work: Work, order: Order) -> Ints:
+    """Return what ended last of what each row follows; -1 none.
+
+    Of several that is what its own rank computed.
     """
-    rank = graph.rank[places]
-    phase = operations.phase[graph.rows[places]]
-    # An operation can begin before the one that it followed ended: no time counts twice.
-    until_ns = np.maximum.accumulate(graph.end_ns[places])
-    since_ns = np.append(graph.start_ns[places[:1]], until_ns[:-1])
-    gap_ns = np.maximum(graph.start_ns[places] - since_ns, 0)
-    parts = []
-    work = groups_of(rank, phase)
-    total = intervals.group_sum(work.of_row, len(work), until_ns - since_ns - gap_ns)
-    counts = np.bincount(work.of_row, minlength=len(work)).tolist()
-    for first, time_ns, count in zip(work.first.tolist(), total.tolist(), counts, strict=True):
-        label = Phase(int(phase[first])).label
-        parts.append(PathPart(int(rank[first]), label, time_ns, count))
-    delays = graph.delay_by_cause[places]
-    delays[:, Cause.COMMUNICATION] += np.where(remote, graph.transfer_ns[places], 0)
-    delays = np.clip(delays, 0, gap_ns[:, None] - _before(delays, gap_ns))
-    for number in distinct(rank[1:]).tolist():
-        rows = np.flatnonzero(rank == number)
+    before = order.before
+    own = (work.rank[order.row] == work.rank[before]).astype(np.int64)
+    computed = (~work.communicates[before]).astype(np.int64)
+    last = _last_of_each(order.row, work.end_ns[before], own, computed)
+    follows = np.full(len(work), NONE, np.int64)
+    follows[order.row[last]] = order.before[last]
+    return follows
+
+
+def _last_of_each(group: Ints, *by: Ints) -> Ints:
+    """Return the row of each group, in their order, that comes last by some columns."""
+    order = np.lexsort((*reversed(by), group))
+    ordered = group[order]
+    ends = np.append(ordered[1:] != ordered[:-1], True)[: len(order)]
+    return np.asarray(order[ends], np.int64)
+
+
+def _collectives(work: Work, steps: _Steps) -> tuple[PathCollective, ...]:
+    role = work.role[steps.row]
+    passed = steps.take(work.communicates[steps.row] & ~np.isin(role, POINT_TO_POINT))
+    columns = (
+        work.kind[passed.row],
+        work.rank[passed.entered],
+        work.rank[passed.row],
+        work.start_ns[passed.entered],
+        work.end_ns[passed.row],
+    )
+    return tuple(
+        PathCollective(work.kinds[kind].phase, *rest)
+        for kind, *rest in zip(*(column.tolist() for column in columns), strict=True)
+    )
+
+
+def _parts(work: Work, steps: _Steps, idle: Sequence[IdleIntervals]) -> list[PathPart]:
+    """Return the parts of a chain: work by rank and kind, and delays by rank and cause."""
+    start_ns, end_ns = work.start_ns[steps.entered], work.end_ns[steps.row]
+    # What follows can begin before the one that it followed ended: no time counts twice.
+    until_ns = np.maximum.accumulate(end_ns)
+    since_ns = np.append(start_ns[:1], until_ns[:-1])
+    gap_ns = np.maximum(start_ns - since_ns, 0)
+    names = [kind.phase for kind in work.kinds]
+    for number, kind in enumerate(work.kinds):
+        if kind.role in POINT_TO_POINT:
+            names[number] = Cause.COMMUNICATION.label
+    labels = sorted(set(names))
+    label = np.array([labels.index(name) for name in names], np.int64)[work.kind[steps.row]]
+    times: dict[tuple[int, str], tuple[int, int]] = {}
+
+    def add(rank: int, what: str, time_ns: int, count: int) -> None:
+        before = times.get((rank, what), (0, 0))
+        times[rank, what] = before[0] + time_ns, before[1] + count
+
+    rank = work.rank[steps.row]
+    groups = groups_of(rank, label)
+    total_ns = intervals.group_sum(groups.of_row, len(groups), until_ns - since_ns - gap_ns)
+    counts = np.bincount(groups.of_row, minlength=len(groups)).tolist()
+    for first, time_ns, count in zip(groups.first.tolist(), total_ns.tolist(), counts, strict=True):
+        if time_ns:
+            add(int(rank[first]), labels[int(label[first])], time_ns, count)
+    entering = work.rank[steps.entered]
+    for number in distinct(entering[gap_ns > 0]).tolist():
+        at = np.flatnonzero((entering == number) & (gap_ns > 0))
+        rest_ns = gap_ns[at].copy()
         for cause in Cause:
-            if delays[rows, cause].any():
-                count = int((delays[rows, cause] > 0).sum())
-                parts.append(PathPart(number, cause.label, int(delays[rows, cause].sum()), count))
-        rest = int(gap_ns[rows].sum() - delays[rows].sum())
-        if rest:
-            parts.append(PathPart(number, "other work", rest, len(rows[rows > 0])))
-    return tuple(sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what)))
-
-
-def _before(delays: Ints, most_ns: Ints) -> Ints:
-    """Return how much of the delay of each row the causes before each cause take, at most all."""
-    before: Ints = np.minimum(np.cumsum(delays, axis=1) - delays, most_ns[:, None])
-    return before
+            within = idle[number].of((cause,))
+            delay_ns = intervals.measure_within(within, since_ns[at], since_ns[at] + gap_ns[at])
+            rest_ns -= delay_ns
+            if delay_ns.any():
+                add(number, cause.label, int(delay_ns.sum()), int((delay_ns > 0).sum()))
+        if rest_ns.any():
+            add(number, "other work", int(rest_ns.sum()), int((rest_ns > 0).sum()))
+    parts = [PathPart(place, what, *time) for (place, what), time in times.items()]
+    return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))

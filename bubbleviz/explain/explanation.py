@@ -220,9 +220,14 @@ def _path(
     """Return path and what-if of the typical iteration, where its ranks share a clock."""
     if shown is None or not _comparable(shown):
         return None, ()
-    graph = graph_of(run.operations, dependencies, receives, idle, shown.index)
-    path = critical_path(graph, run.operations, shown.index)
-    return path, what_if(graph, run.operations, len(shown.ranks))
+    operations = run.operations
+    graph = graph_of(
+        operations, run.ranks, dependencies, receives, run.collectives, idle, shown.index
+    )
+    return (
+        critical_path(graph, len(operations), idle, shown.index),
+        what_if(graph, operations, len(shown.ranks)),
+    )
 
 
 def _comparable(iteration: Iteration) -> bool:

@@ -1,154 +1,219 @@
-"""The graph of an iteration: when its operations ran, and which others each of them followed.
+"""The graph of an iteration: when its work ran, and what each piece of it followed.
 
-Every operation starts its delay after the last of those that it follows: the operation before it
-on its rank, and the producers of its input on other ranks, a transfer after they end::
+Every piece starts its delay after the last of those that it follows: the operation before it on
+its rank, the transfers of its input from other ranks, and collectives, in which data moves once
+the last member has entered::
 
-    rank 0   ├── F0 ──┼── F1 ──┤
+    rank 0   ├── F0 ──┼── F1 ──┤ ...  ├── B7 ──┤▒ waits ▒│▓ all-reduce ▓┤├ Optimizer ┤
                       └transfer┐
-    rank 1                     └delay├── F0 ──┤
+    rank 1                     └delay├── F0 ──┤ ... ├─ B7 ─┤▓ all-reduce ▓┤├ Optimizer ┤
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.slowdown.measured import delays_of
+from bubbleviz.explain.slowdown.messages import Messages, messages_of
+from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of
+from bubbleviz.explain.slowdown.run_order import run_order
+from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operations, run_work
+from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
 
 
-@frozen
+@frozen(eq=False, shown=False)
 class Graph:
-    """The operations of one iteration in order of their start, and those that each follows.
+    """The work of an iteration: operations, collectives, and transfers of inputs.
 
     Attributes:
-        rows: of the operations table.
-        rank: of each.
-        start_ns: end less busy time, as if an operation waited only before it began.
-        busy_ns: how long it works, beyond what runs before it on its rank has covered.
-        before: places of those that each follows: the one before it on its rank, and up to two on
-            other ranks (an overlapped pair takes two results); -1 none, shape (3, operations).
-        transfer_ns: how long its input is in transfer from other ranks.
-        delay_ns: from the last of those that it follows to ``start_ns``; 0 where it follows none.
-        delay_by_cause: how much of the delay has which cause, shape (operations, causes).
+        work: operations, then collectives, then transfers, each from the end of its producer on.
+        order: what each row of the work follows.
+        replay: of it.
+        rows: of the operations table, of the first rows of the work.
+        works: of each row of the work, whether it is a forward or backward.
+        own_ns: how long each row takes itself, without waiting.
+        delay_ns: how long each starts after all that it follows, or after the iteration did.
+        follows: which follow any other.
+        delay_by_cause: how much of the delay of operations has which cause, shape (operations,
+            causes).
     """
 
+    work: Work
+    order: Order
+    replay: Replay
     rows: Ints
-    rank: Ints
-    start_ns: Ints
-    busy_ns: Ints
-    before: Ints
-    transfer_ns: Ints
+    works: Bools
+    own_ns: Ints
     delay_ns: Ints
+    follows: Bools
     delay_by_cause: Ints
 
     @property
-    def end_ns(self) -> Ints:
-        """When each ended."""
-        return self.start_ns + self.busy_ns
+    def transfers(self) -> Bools:
+        """Which rows of the work are transfers."""
+        return np.isin(self.work.role, POINT_TO_POINT)
 
     @property
-    def follows(self) -> Bools:
-        """Which follow any other; the rest start when they did."""
-        return np.asarray((self.before != NONE).any(axis=0), bool)
+    def collectives(self) -> Bools:
+        """Which rows of the work are collectives."""
+        return self.work.communicates & ~self.transfers
 
-    @property
-    def arrived_ns(self) -> Ints:
-        """When each of those that it follows had ended and arrived, shape (3, operations)."""
-        return _arrived(self.before, self.end_ns, self.transfer_ns)
+    def makespan_ns(self, own_ns: Ints, delay_ns: Ints) -> int:
+        """Return the time from the first forward to the last backward, with other times.
 
-
-def _arrived(before: Ints, end_ns: Ints, transfer_ns: Ints) -> Ints:
-    ends = np.append(end_ns, NEVER)[before]
-    ends[1:] += np.where(before[1:] == NONE, 0, transfer_ns)
-    return ends
+        Args:
+            own_ns: how long each row takes itself.
+            delay_ns: how long each starts after all that it follows.
+        """
+        if not self.works.any():
+            return 0
+        count = len(self.replay.rows)
+        ends_ns = np.zeros(count, np.int64)
+        ends_ns[self.replay.rows] = self.replay.ends_ns(own_ns[:, None], delay_ns)[:count, 0]
+        starts_ns = ends_ns - own_ns
+        return int(ends_ns[self.works].max() - starts_ns[self.works].min())
 
 
 def graph_of(
     operations: Operations,
+    ranks: Sequence[Rank],
     dependencies: Dependencies,
     receives: Receives,
+    collectives: CollectiveIntervals,
     idle: Sequence[IdleIntervals],
     iteration: int,
 ) -> Graph:
-    """Return the operations of one iteration, and those that each follows.
+    """Return the work of one iteration, and what each piece of it follows.
 
     Args:
         operations: of all ranks.
+        ranks: by number.
         dependencies: between operations.
         receives: of operations.
+        collectives: of all ranks.
         idle: idle intervals of each rank.
         iteration: index of the iteration.
     """
-    rows = np.flatnonzero(
-        (operations.iteration == iteration)
-        & (operations.has_span == 1)
-        & np.isin(operations.phase, WORK)
+    included = np.arange(int(operations.iteration.max(initial=iteration)) + 1) == iteration
+    rows = computing_rows(operations, included)
+    chosen = np.zeros(len(operations), bool)
+    chosen[rows] = True
+    messages = messages_of(operations, dependencies, receives, chosen)
+    messages = replace(messages, seen=np.zeros(len(messages), bool))
+    transfer_ns = _transfers(operations, receives)
+    beside = outside_operations(collectives, operations, included)
+    for kept in (beside, beside.take(np.zeros(len(beside), bool))):
+        work, order = _ordered(operations, ranks, rows, messages, kept, transfer_ns)
+        replay = replay_of(work, order)
+        # Collectives whose members' clocks are off can seem to wait for themselves.
+        if not len(replay.unordered):
+            break
+    delay_ns = delays_of(work, order)
+    follows = np.bincount(order.row, minlength=len(work)) > 0
+    works = np.append(np.isin(operations.phase[rows], WORK), np.zeros(len(work) - len(rows), bool))
+    return Graph(
+        work,
+        order,
+        replay,
+        rows,
+        works,
+        work.own_ns,
+        delay_ns,
+        follows,
+        _by_cause(work.take(slice(len(rows))), delay_ns, follows, idle),
     )
-    start_ns = operations.end_ns[rows] - operations.busy_ns[rows]
-    order = np.lexsort((rows, operations.end_ns[rows], start_ns))
-    rows, start_ns = rows[order], start_ns[order]
-    rank, end_ns = operations.rank[rows], operations.end_ns[rows]
-    start_ns, end_ns = one_at_a_time(rank, start_ns, end_ns)
-    by_rank = np.lexsort((np.arange(len(rows)), rank))
-    next_to = rank[by_rank[1:]] == rank[by_rank[:-1]]
-    before = np.full((3, len(rows)), NONE, np.int64)
-    before[0, by_rank[1:][next_to]] = by_rank[:-1][next_to]
-    before[1:] = _producers(rows, len(operations), dependencies)
-    transfer_ns = _transfers(operations, receives)[rows]
-    # No transfer takes longer than the time between producer and consumer.
-    produced_ns = np.append(end_ns, NEVER)[before[1:]].max(axis=0)
-    remote = produced_ns != NEVER
-    room_ns = np.where(remote, start_ns - np.where(remote, produced_ns, 0), 0)
-    transfer_ns = np.clip(transfer_ns, 0, np.maximum(room_ns, 0))
-    ready_ns = _arrived(before, end_ns, transfer_ns).max(axis=0)
-    follows = (before != NONE).any(axis=0)
-    delay_ns = np.where(follows, start_ns - ready_ns, 0)
-    delays = np.zeros((len(rows), len(Cause)), np.int64)
-    by_number = np.searchsorted(rank[by_rank], np.arange(len(idle) + 1)).tolist()
-    for idle_of_rank, low, high in zip(idle, by_number[:-1], by_number[1:], strict=True):
+
+
+def _ordered(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    rows: Ints,
+    messages: Messages,
+    collectives: CollectiveIntervals,
+    transfer_ns: Ints,
+) -> tuple[Work, Order]:
+    """Return the work of an iteration, transfers included, and its order.
+
+    Args:
+        operations: of all ranks.
+        ranks: by number.
+        rows: of the operations that compute.
+        messages: between these.
+        collectives: beside them.
+        transfer_ns: how long the input of each operation is in transfer.
+    """
+    place = np.full(len(operations), NONE, np.int64)
+    place[rows] = np.arange(len(rows))
+    work = run_work(operations, ranks, rows, messages, collectives)
+    # An operation that seems to run before its producer (clocks can be off) cannot follow it.
+    in_turn = np.empty(len(rows), np.int64)
+    in_turn[
+        np.lexsort((np.arange(len(rows)), *(c[: len(rows)] for c in (work.end_ns, work.start_ns))))
+    ] = np.arange(len(rows))
+    ordered = in_turn[place[messages.producer]] < in_turn[place[messages.consumer]]
+    messages = messages.take(ordered)
+    order = run_order(work, rows, messages, len(operations))
+    consumer, producer = place[messages.consumer], place[messages.producer]
+    # No transfer takes longer than the time between its operations.
+    produced_ns = intervals.group_extents(
+        consumer, len(rows), work.end_ns[producer], work.end_ns[producer]
+    )[1][consumer]
+    room_ns = np.maximum(work.start_ns[consumer] - produced_ns, 0)
+    moved_ns = np.clip(transfer_ns[messages.consumer], 0, room_ns)
+    names = [kind.role for kind in work.kinds]
+    forward, backward = names.index(Role.RECV_F), names.index(Role.RECV_B)
+    start_ns = work.end_ns[producer]
+    moves = replace(
+        work.take(consumer),
+        kind=np.where(messages.forward, forward, backward),
+        start_ns=start_ns,
+        end_ns=start_ns + moved_ns,
+    )
+    own = len(work) + np.arange(len(moves))
+    return joined((work, moves)), Order(
+        np.concatenate((order.row, own, consumer)),
+        np.concatenate((order.before, producer, own)),
+    )
+
+
+def _by_cause(work: Work, delay_ns: Ints, follows: Bools, idle: Sequence[IdleIntervals]) -> Ints:
+    """Return how much of the delay of operations has which cause.
+
+    Args:
+        work: operations.
+        delay_ns: of each, and of more rows behind them.
+        follows: whether each follows any other, likewise.
+        idle: idle intervals of each rank.
+    """
+    count = len(work)
+    delay_ns, follows = delay_ns[:count], follows[:count]
+    delays = np.zeros((count, len(Cause)), np.int64)
+    by_rank = np.argsort(work.rank, kind="stable")
+    bounds = np.searchsorted(work.rank[by_rank], np.arange(len(idle) + 1)).tolist()
+    since_ns = np.minimum(work.start_ns - delay_ns, work.end_ns)
+    for idle_of_rank, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
         at = by_rank[low:high]
         at = at[follows[at]]
-        since_ns = np.minimum(ready_ns[at], end_ns[at])
         for cause in Cause if len(at) else ():
             times = idle_of_rank.of((cause,))
-            delays[at, cause] = intervals.measure_within(times, since_ns, end_ns[at])
+            delays[at, cause] = intervals.measure_within(times, since_ns[at], work.end_ns[at])
     # A span that begins with work that needs no input has idle time after its start.
     room_ns = np.maximum(delay_ns, 0)[:, None] - np.cumsum(delays, axis=1) + delays
-    delays = np.clip(delays, 0, np.maximum(room_ns, 0))
-    busy_ns = end_ns - start_ns
-    return Graph(rows, rank, start_ns, busy_ns, before, transfer_ns, delay_ns, delays)
-
-
-def one_at_a_time(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return times in which no two operations of a rank overlap: each continues where others end.
-
-    Operations of a rank stand in order of their start.
-
-    ::
-
-        stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
-        stream 2        ├──── B1 ────────┤                          ├ B1 ┤
-    """
-    start_ns, end_ns = start_ns.copy(), end_ns.copy()
-    order = np.argsort(rank, kind="stable")
-    bounds = np.flatnonzero(np.append(True, rank[order][1:] != rank[order][:-1]))[: len(rank)]
-    for rows in np.split(order, bounds[1:]):
-        latest_ns = np.maximum.accumulate(end_ns[rows])
-        covered_ns = np.append(NEVER, latest_ns[:-1])
-        start_ns[rows] = np.maximum(start_ns[rows], covered_ns)
-        end_ns[rows] = np.maximum(end_ns[rows], start_ns[rows])
-    return start_ns, end_ns
+    return np.clip(delays, 0, np.maximum(room_ns, 0))
 
 
 def _transfers(operations: Operations, receives: Receives) -> Ints:
@@ -176,24 +241,3 @@ def _transfers(operations: Operations, receives: Receives) -> Ints:
     transfer_ns: Ints = median_ns[kind]
     transfer_ns[row] = measured_ns
     return transfer_ns
-
-
-def _producers(rows: Ints, operations: int, dependencies: Dependencies) -> Ints:
-    """Return the places of up to two operations on other ranks whose results each takes.
-
-    Producers on its own rank ran before it there, and need not be followed twice.
-    """
-    place = np.full(operations, NONE, np.int64)
-    place[rows] = np.arange(len(rows))
-    remote = dependencies.take(dependencies.remote)
-    later, earlier = place[remote.after], place[remote.before]
-    # An operation that seems to run before its producer (clocks can be off) cannot follow it.
-    ordered = (later != NONE) & (earlier != NONE) & (earlier < later)
-    later, earlier = later[ordered], earlier[ordered]
-    order = np.argsort(later, kind="stable")
-    later, earlier = later[order], earlier[order]
-    again = np.append(False, later[1:] == later[:-1])[: len(later)]
-    producers = np.full((2, len(rows)), NONE, np.int64)
-    producers[0, later[~again]] = earlier[~again]
-    producers[1, later[again]] = earlier[again]
-    return producers

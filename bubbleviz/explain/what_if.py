@@ -1,14 +1,13 @@
 """What if: how long an iteration would take with other operation times or delays, in its order.
 
 The iteration's graph is replayed: every operation starts its delay after the last of those that it
-follows has ended, a transfer later where that ran on another rank.
+follows has ended, transfers and collectives included.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.graph import Graph
 from bubbleviz.model.columns import Ints
@@ -52,69 +51,62 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
         operations: of all ranks.
         ranks: number of ranks in the iteration.
     """
-    busy_ns, delay_ns, transfer_ns = graph.busy_ns, graph.delay_ns, graph.transfer_ns
+    count = len(graph.rows)
+    own_ns, delay_ns = graph.own_ns, graph.delay_ns
 
-    def changed(name: str, change: str, busy: Ints, delay: Ints, transfer: Ints) -> WhatIf:
-        makespan_ns = replayed(graph, busy, delay, transfer)
+    def changed(name: str, change: str, own: Ints, delay: Ints) -> WhatIf:
+        makespan_ns = graph.makespan_ns(own, delay)
         whole = ranks * makespan_ns
-        ratio = (whole - int(busy.sum())) / whole if whole > 0 else None
+        ratio = (whole - int(own[graph.works].sum())) / whole if whole > 0 else None
         return WhatIf(name, change, makespan_ns, ratio)
 
-    changes = [changed("measured", "as measured", busy_ns, delay_ns, transfer_ns)]
-    no_transfer_ns = np.zeros_like(transfer_ns)
+    def taking(busy_ns: Ints) -> Ints:
+        return np.concatenate((busy_ns, own_ns[count:]))
+
+    measured = changed("measured", "as measured", own_ns, delay_ns)
+    changes = [measured]
+    # Communication that takes no time ends no later than it did.
+    at_once_ns = np.minimum(own_ns, 0)
     for name, change, cause in _WITHOUT:
-        removed_ns = graph.delay_by_cause[:, cause]
-        moving_ns = no_transfer_ns if cause is Cause.COMMUNICATION else transfer_ns
-        if removed_ns.any() or cause is Cause.COMMUNICATION:
-            changes.append(changed(name, change, busy_ns, delay_ns - removed_ns, moving_ns))
+        removed_ns = np.zeros(len(graph.work), np.int64)
+        removed_ns[:count] = graph.delay_by_cause[:, cause]
+        moves = np.zeros(len(graph.work), bool)
+        if cause is Cause.COMMUNICATION:
+            moves = graph.transfers
+        elif cause is Cause.COLLECTIVE:
+            moves = graph.collectives
+        without_ns = np.where(moves, at_once_ns, own_ns)
+        replay = changed(name, change, without_ns, delay_ns - removed_ns)
+        shorter = replay.makespan_ns < measured.makespan_ns
+        if removed_ns.any() or cause is Cause.COMMUNICATION or shorter:
+            changes.append(replay)
     median_ns = _medians(graph, operations)
     change = "every operation takes the median of its kind"
-    changes.append(changed("no-stragglers", change, median_ns, delay_ns, transfer_ns))
+    changes.append(changed("no-stragglers", change, taking(median_ns), delay_ns))
     even_ns = _balanced(graph, operations, median_ns)
     change = "every stage takes the mean of all stages"
-    changes.append(changed("balanced", change, even_ns, delay_ns, transfer_ns))
-    # Who waits in a collective depends on its last member, as on the producer of an input.
-    early_ns = np.minimum(delay_ns, graph.delay_by_cause[:, Cause.DEPENDENCY])
+    changes.append(changed("balanced", change, taking(even_ns), delay_ns))
+    # Where members of a collective are unknown, waiting for them stays.
+    kept_ns = np.zeros(len(graph.work), np.int64)
+    kept_ns[:count] = graph.delay_by_cause[:, Cause.DEPENDENCY]
+    early_ns = np.where(graph.follows, np.minimum(delay_ns, kept_ns), delay_ns)
     change = "the same order without any delay"
-    changes.append(changed("no-delay", change, busy_ns, early_ns, no_transfer_ns))
+    computes_ns = np.where(graph.work.communicates, at_once_ns, own_ns)
+    changes.append(changed("no-delay", change, computes_ns, early_ns))
     return tuple(changes)
-
-
-def replayed(graph: Graph, busy_ns: Ints, delay_ns: Ints, transfer_ns: Ints) -> int:
-    """Return the makespan of an iteration with other times, in the same order.
-
-    Args:
-        graph: the iteration.
-        busy_ns: how long each operation works.
-        delay_ns: how long each starts after the last of those that it follows.
-        transfer_ns: how long the input of each is in transfer from another rank.
-    """
-    if len(graph.rows) == 0:
-        return 0
-    # The last place stands for no operation; an operation that follows none starts as measured.
-    ends = [NEVER] * (len(graph.rows) + 1)
-    free = np.where(graph.follows, NEVER, graph.start_ns).tolist()
-    remote_delay = (delay_ns + transfer_ns).tolist()
-    columns = (*graph.before.tolist(), delay_ns.tolist(), remote_delay, busy_ns.tolist(), free)
-    for place, (same_rank, first, second, delay, remote, busy, start_ns) in enumerate(
-        zip(*columns, strict=True)
-    ):
-        ends[place] = busy + max(
-            ends[same_rank] + delay, ends[first] + remote, ends[second] + remote, start_ns
-        )
-    return max(ends[:-1]) - int(graph.start_ns.min())
 
 
 def _medians(graph: Graph, operations: Operations) -> Ints:
     """Return for each operation the median time of its rank, chunk and phase."""
-    kind = groups_of(graph.rank, operations.chunk[graph.rows], operations.phase[graph.rows]).of_row
-    order = np.lexsort((graph.busy_ns, kind))
+    busy_ns, rank = graph.own_ns[: len(graph.rows)], operations.rank[graph.rows]
+    kind = groups_of(rank, operations.chunk[graph.rows], operations.phase[graph.rows]).of_row
+    order = np.lexsort((busy_ns, kind))
     first = np.searchsorted(kind[order], np.arange(int(kind.max(initial=-1)) + 1))
     count = np.bincount(kind, minlength=len(first))
-    middle: Ints = graph.busy_ns[order][first + (count - 1) // 2]
+    middle: Ints = busy_ns[order][first + (count - 1) // 2]
     # An operation that stands for several (a W of all remaining microbatches) has no kind.
     single = operations.microbatch[graph.rows] >= 0
-    return np.where(single, middle[kind], graph.busy_ns)
+    return np.where(single, middle[kind], busy_ns)
 
 
 def _balanced(graph: Graph, operations: Operations, median_ns: Ints) -> Ints:
@@ -123,10 +115,10 @@ def _balanced(graph: Graph, operations: Operations, median_ns: Ints) -> Ints:
     Each operation keeps its ratio to the median of its kind.
     """
     phases = operations.phase[graph.rows]
-    result = graph.busy_ns.copy()
+    result = graph.own_ns[: len(graph.rows)].copy()
     for phase in distinct(phases).tolist():
         at = np.flatnonzero((phases == phase) & (median_ns > 0))
         if len(at):
             scale = median_ns[at].mean() / median_ns[at]
-            result[at] = np.rint(graph.busy_ns[at] * scale).astype(np.int64)
+            result[at] = np.rint(result[at] * scale).astype(np.int64)
     return result

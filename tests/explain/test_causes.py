@@ -23,9 +23,7 @@ import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.explain.phase_times import phase_times_of
-from bubbleviz.explain.what_if import replayed
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
@@ -465,19 +463,6 @@ def test_receives_split_into_wait_and_transfer() -> None:
     assert (receives.exposed_ns <= receives.transfer_ns).all()
 
 
-def test_the_critical_path_has_no_slack_and_is_as_long_as_the_iteration() -> None:
-    for name in ("plain", "all of it", "slow stage", "zb-v"):
-        _, report = planted(name)
-        path = report.explanation.path
-        assert path is not None
-        iteration = report.iteration(path.iteration)
-
-        assert (path.slack_ns[path.operations] == 0).all()
-        assert path.slack_ns[report.operations.iteration != path.iteration].max(initial=-1) == -1
-        assert path.length_ns == iteration.ratios["schedule"].window_ns
-        assert sum(part.time_ns for part in path.parts) == path.length_ns
-
-
 def test_what_is_measured_is_put_together_again() -> None:
     for name in ("plain", "all of it", "slow stage", "interleaved"):
         _, report = planted(name)
@@ -904,28 +889,3 @@ def test_before_a_bottleneck_inputs_take_as_long_as_elsewhere(tmp_path: Path) ->
 
     assert path.slack_ns[first].tolist() == [2_300 * US]
     assert report.explanation.what_if[0].makespan_ns == path.length_ns
-
-
-def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graphs: list[Graph] = []
-
-    def noted(*given: Any) -> Graph:
-        graphs.append(graph_of(*given))
-        return graphs[-1]
-
-    monkeypatch.setattr("bubbleviz.explain.explanation.graph_of", noted)
-    path, _ = planted("all of it")
-    report = bubbleviz.analyze(path)
-    graph, bound = graphs[0], report.explanation.path
-    assert bound is not None
-    whole = replayed(graph, graph.busy_ns, graph.delay_ns, graph.transfer_ns)
-    spare = bound.slack_ns[graph.rows]
-
-    assert len(set(spare.tolist())) > 3
-    for place, slack in enumerate(spare.tolist()):
-        for more in (0, 1):
-            longer = graph.busy_ns.copy()
-            longer[place] += slack + more
-            assert replayed(graph, longer, graph.delay_ns, graph.transfer_ns) == whole + more

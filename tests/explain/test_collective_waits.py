@@ -360,7 +360,7 @@ def test_without_the_move_of_a_collective_its_wait_stays(tmp_path: Path) -> None
     assert replays["no-collective"].makespan_ns == 12 * MS
     assert replays["no-delay"].makespan_ns == 12 * MS
     assert explanation.path is not None
-    assert ("collective", MS) in {(part.what, part.time_ns) for part in explanation.path.parts}
+    assert ("AllGather", MS) in {(part.what, part.time_ns) for part in explanation.path.parts}
 
 
 def test_what_a_collective_takes_stands_in_the_table_of_communication(tmp_path: Path) -> None:

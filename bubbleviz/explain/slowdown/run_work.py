@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.explain.graph import one_at_a_time
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.messages import Messages
 from bubbleviz.explain.slowdown.work import Kind, Role, Work
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -105,8 +105,29 @@ def _times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
     """Return when operations of one rank after the other began and ended, waiting not counted."""
     start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
     order = np.lexsort((end_ns, start_ns, operations.rank[rows]))
-    times = one_at_a_time(operations.rank[rows][order], start_ns[order], end_ns[order])
+    times = _one_at_a_time(operations.rank[rows][order], start_ns[order], end_ns[order])
     start_ns[order], end_ns[order] = times
+    return start_ns, end_ns
+
+
+def _one_at_a_time(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Return times in which no two operations of a rank overlap: each continues where others end.
+
+    Operations of a rank stand in order of their start.
+
+    ::
+
+        stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
+        stream 2        ├──── B1 ────────┤                          ├ B1 ┤
+    """
+    start_ns, end_ns = start_ns.copy(), end_ns.copy()
+    order = np.argsort(rank, kind="stable")
+    bounds = np.flatnonzero(np.append(True, rank[order][1:] != rank[order][:-1]))[: len(rank)]
+    for rows in np.split(order, bounds[1:]):
+        latest_ns = np.maximum.accumulate(end_ns[rows])
+        covered_ns = np.append(NEVER, latest_ns[:-1])
+        start_ns[rows] = np.maximum(start_ns[rows], covered_ns)
+        end_ns[rows] = np.maximum(end_ns[rows], start_ns[rows])
     return start_ns, end_ns
 
 

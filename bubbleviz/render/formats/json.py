@@ -208,6 +208,7 @@ def _explained(report: Report) -> dict[str, Any]:
             "iteration": path.iteration,
             "length_ns": path.length_ns,
             "parts": [asdict(part) for part in path.parts],
+            "collectives": [asdict(collective) for collective in path.collectives],
             "operations": [_operation(report, row) for row in path.operations.tolist()],
             "slack": _slack(report, path),
         },

@@ -75,7 +75,8 @@ def _notes(found: Slowdowns) -> Iterator[str]:
     error = found.replay_error
     yield (
         f"the replay, without launch delays, is off by {in_percent(error.mean)} % on average and "
-        f"{in_percent(error.maximum)} % at most"
+        f"{in_percent(error.maximum)} % at most, with them by "
+        f"{in_percent(error.mean_with_delays)} % and {in_percent(error.maximum_with_delays)} %"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import counted, listed, one_line
 from bubbleviz.render.text.cells import MOST_ROWS, milliseconds, titled
 from bubbleviz.render.text.tables import BulletList, Table
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from bubbleviz.explain.critical_path import PathCollective
     from bubbleviz.report.report import Report
 
 #: So many parts of the critical path, and stragglers, are listed.
@@ -99,6 +100,9 @@ def critical_path(report: Report) -> Iterator[RenderableType]:
         f"{one_line(rank_label(report, part.rank), 60)} ({part.count})"
         for part in path.parts[:_PARTS]
     ]
+    if path.collectives:
+        passed = listed([_passed(collective) for collective in path.collectives], _PARTS)
+        lines.append(f"it passes {passed}")
     spare = np.sort(path.slack_ns[path.slack_ns > 0])
     if len(spare):
         lines.append(
@@ -107,3 +111,9 @@ def critical_path(report: Report) -> Iterator[RenderableType]:
             f"{milliseconds(int(spare[0]))} ms at least"
         )
     yield BulletList(lines)
+
+
+def _passed(collective: PathCollective) -> str:
+    """Return a collective with the rank that entered last, and the one that the path goes on to."""
+    what, last, rank = collective.what, collective.last_rank, collective.rank
+    return f"{what} (rank {last} entered last" + (f", on to rank {rank})" if rank != last else ")")

@@ -1,0 +1,157 @@
+"""The critical path: through transfers and collectives, over copies, to the optimizer."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.align.pipelines import Parallel
+from bubbleviz.explain.critical_path import CriticalPath
+from bubbleviz.explain.graph import Graph, graph_of
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats.json import document
+from bubbleviz.report.report import Report
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.planted_runs import RUNS
+from tests.support.report_texts import text_of
+from tests.support.slow_replay import slow_ends
+
+US = 1_000
+#: Two replicas that reduce after their last backward, and wait for each other in the norm.
+COPIES = Planting(
+    stages=2,
+    replicas=2,
+    microbatches=4,
+    iterations=1,
+    jitter=0.05,
+    transfer_ns=20 * US,
+    reduce_ns=300 * US,
+    barrier=True,
+    norm_ns=50 * US,
+)
+
+
+@cache
+def report_of(planting: Planting) -> Report:
+    """Return the report of a planted run."""
+    with tempfile.TemporaryDirectory() as folder:
+        plant(planting, Path(folder))
+        return bubbleviz.analyze(folder, parallel=Parallel(1, planting.stages, planting.replicas))
+
+
+def path_of(report: Report) -> CriticalPath:
+    """Return the critical path of a report that has one."""
+    path = report.explanation.path
+    assert path is not None
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "interleaved", "slow stage", "zb-v", "no optimizer", "barrier", "one stage"]
+)
+def test_it_has_no_slack_and_ends_with_the_optimizer(name: str) -> None:
+    report = report_of(RUNS[name])
+    path = path_of(report)
+    iteration = report.iteration(path.iteration)
+
+    assert (path.slack_ns[path.operations] == 0).all()
+    assert path.slack_ns[report.operations.iteration != path.iteration].max(initial=-1) == -1
+    assert path.length_ns == iteration.ratios["step"].window_ns
+    assert sum(part.time_ns for part in path.parts) == path.length_ns
+    optimizers = (report.operations.phase[path.operations] == Phase.OPTIMIZER).sum()
+    assert optimizers == (name != "no optimizer")
+
+
+@pytest.mark.parametrize("slow_rank", [0, 1, 2, 3])
+def test_it_comes_from_the_slow_copy_through_the_collectives(slow_rank: int) -> None:
+    """Devices of the first replica are 0 and 1; the optimizer of all ranks waits for all."""
+    report = report_of(replace(COPIES, slow_rank=slow_rank))
+    path = path_of(report)
+    slow_replica = slow_rank // COPIES.stages
+    worked = path.operations[report.operations.phase[path.operations] != Phase.OPTIMIZER]
+    replicas = {report.ranks[rank].pipeline for rank in report.operations.rank[worked].tolist()}
+    scatter, norm = path.collectives
+
+    assert replicas == {slow_replica}
+    assert (scatter.what, norm.what) == ("ReduceScatter", "AllReduce")
+    assert report.ranks[scatter.last_rank].pipeline == slow_replica
+    assert scatter.end_ns - scatter.start_ns == COPIES.reduce_ns
+    assert norm.end_ns - norm.start_ns == COPIES.norm_ns
+    taken = {part.what: part.time_ns for part in path.parts}
+    assert taken["ReduceScatter"] == COPIES.reduce_ns
+    assert taken["AllReduce"] == COPIES.norm_ns
+
+
+def test_what_precedes_a_late_collective_counts_it_in_its_slack() -> None:
+    """A host launches the reduce-scatter late, so that all of its rank's work could end later."""
+    late = replace(COPIES, late_reducer=0, late_reduce_ns=900 * US)
+    report, before = report_of(late), report_of(COPIES)
+    path = path_of(report)
+    longer_ns = path.length_ns - path_of(before).length_ns
+
+    assert longer_ns > 500 * US
+    parts = {(part.rank, part.what): part.time_ns for part in path.parts}
+    assert parts[path.collectives[0].last_rank, "host"] == 900 * US
+    others = report.operations.phase != Phase.OPTIMIZER
+    others &= report.operations.rank != path.collectives[0].last_rank
+    others &= np.isin(report.operations.phase, (Phase.F, Phase.BW))
+    last = np.flatnonzero(others & (path.slack_ns >= 0))
+    assert path.slack_ns[last].max() >= longer_ns
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        COPIES,
+        replace(COPIES, slow_rank=2),
+        replace(COPIES, late_reducer=1, late_reduce_ns=900 * US, nested_receive_ns=100 * US),
+        replace(COPIES, schedule="zb-h1", replicas=1, reduce_ns=0),
+        replace(COPIES, schedule="interleaved-1f1b", chunks=2, overhead=True),
+    ],
+)
+def test_an_operation_can_end_as_much_later_as_its_slack_and_no_more(
+    planting: Planting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs: list[Graph] = []
+
+    def noted(*given: Any) -> Graph:
+        graphs.append(graph_of(*given))
+        return graphs[-1]
+
+    monkeypatch.setattr("bubbleviz.explain.explanation.graph_of", noted)
+    path = path_of(report_of.__wrapped__(planting))
+    (graph,) = graphs
+    optimizers = np.flatnonzero(graph.work.role == graph.work.role[len(graph.rows) - 1])
+    delays = graph.delay_ns.tolist()
+
+    def length_ns(own_ns: list[int]) -> int:
+        ends = slow_ends(graph.work, graph.order, own_ns, delays)
+        return max(ends[row] or 0 for row in optimizers)
+
+    whole = length_ns(graph.own_ns.tolist())
+    spare = path.slack_ns[graph.rows].tolist()
+    assert len(set(spare)) > 3
+    for place in range(0, len(spare), 3):
+        for more in (0, 1):
+            longer = graph.own_ns.tolist()
+            longer[place] += spare[place] + more
+            assert length_ns(longer) == whole + more
+
+
+def test_the_text_and_the_json_name_the_collectives() -> None:
+    report = report_of(replace(COPIES, slow_rank=2))
+    path = path_of(report)
+    written = json.loads(json.dumps(document(report)))["critical_path"]
+
+    assert [one["what"] for one in written["collectives"]] == ["ReduceScatter", "AllReduce"]
+    assert written["collectives"][0]["last_rank"] == path.collectives[0].last_rank
+    assert "it passes ReduceScatter (rank 2 entered last" in text_of(report, 200)
