@@ -12,8 +12,6 @@ to what came last; through a collective that is the member that entered last, on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
@@ -24,7 +22,7 @@ from bubbleviz.explain.slowdown.slack import slack_of
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Work
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.values import frozen
 
 
@@ -100,14 +98,14 @@ class _Steps(Table):
 
 
 def critical_path(
-    graph: Graph, operations: int, idle: Sequence[IdleIntervals], iteration: int
+    graph: Graph, operations: int, idle: IdleIntervals, iteration: int
 ) -> CriticalPath:
     """Return the critical path of an iteration, and the slack of each of its operations.
 
     Args:
         graph: the iteration.
         operations: number of rows of the operations table.
-        idle: idle intervals of each rank.
+        idle: idle intervals of all ranks.
         iteration: index of the iteration.
     """
     work, replay = graph.work, graph.replay
@@ -190,7 +188,7 @@ def _collectives(work: Work, steps: _Steps) -> tuple[PathCollective, ...]:
     )
 
 
-def _parts(work: Work, steps: _Steps, idle: Sequence[IdleIntervals]) -> list[PathPart]:
+def _parts(work: Work, steps: _Steps, idle: IdleIntervals) -> list[PathPart]:
     """Return the parts of a chain: work by rank and kind, and delays by rank and cause."""
     start_ns, end_ns = work.start_ns[steps.entered], work.end_ns[steps.row]
     # What follows can begin before the one that it followed ended: no time counts twice.
@@ -205,28 +203,25 @@ def _parts(work: Work, steps: _Steps, idle: Sequence[IdleIntervals]) -> list[Pat
     label = np.array([labels.index(name) for name in names], np.int64)[work.kind[steps.row]]
     times: dict[tuple[int, str], tuple[int, int]] = {}
 
-    def add(rank: int, what: str, time_ns: int, count: int) -> None:
-        before = times.get((rank, what), (0, 0))
-        times[rank, what] = before[0] + time_ns, before[1] + count
+    def add(what: str, rank: Ints, time_ns: Ints) -> None:
+        groups = groups_of(rank)
+        total_ns = intervals.group_sum(groups.of_row, len(groups), time_ns).tolist()
+        counts = np.bincount(groups.of_row, minlength=len(groups)).tolist()
+        for place, *time in zip(rank[groups.first].tolist(), total_ns, counts, strict=True):
+            before = times.get((place, what), (0, 0))
+            if time[0]:
+                times[place, what] = before[0] + time[0], before[1] + time[1]
 
-    rank = work.rank[steps.row]
-    groups = groups_of(rank, label)
-    total_ns = intervals.group_sum(groups.of_row, len(groups), until_ns - since_ns - gap_ns)
-    counts = np.bincount(groups.of_row, minlength=len(groups)).tolist()
-    for first, time_ns, count in zip(groups.first.tolist(), total_ns.tolist(), counts, strict=True):
-        if time_ns:
-            add(int(rank[first]), labels[int(label[first])], time_ns, count)
-    entering = work.rank[steps.entered]
-    for number in distinct(entering[gap_ns > 0]).tolist():
-        at = np.flatnonzero((entering == number) & (gap_ns > 0))
-        rest_ns = gap_ns[at].copy()
-        for cause in Cause:
-            within = idle[number].of((cause,))
-            delay_ns = intervals.measure_within(within, since_ns[at], since_ns[at] + gap_ns[at])
-            rest_ns -= delay_ns
-            if delay_ns.any():
-                add(number, cause.label, int(delay_ns.sum()), int((delay_ns > 0).sum()))
-        if rest_ns.any():
-            add(number, "other work", int(rest_ns.sum()), int((rest_ns > 0).sum()))
+    rank, worked_ns = work.rank[steps.row], until_ns - since_ns - gap_ns
+    for number, what in enumerate(labels):
+        add(what, rank[label == number], worked_ns[label == number])
+    late = np.flatnonzero(gap_ns)
+    entering, low_ns, rest_ns = work.rank[steps.entered][late], since_ns[late], gap_ns[late]
+    high_ns = low_ns + rest_ns
+    for cause in Cause:
+        delay_ns = idle.time_within((cause,), entering, low_ns, high_ns)
+        rest_ns = rest_ns - delay_ns
+        add(cause.label, entering[delay_ns > 0], delay_ns[delay_ns > 0])
+    add("other work", entering[rest_ns > 0], rest_ns[rest_ns > 0])
     parts = [PathPart(place, what, *time) for (place, what), time in times.items()]
     return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))

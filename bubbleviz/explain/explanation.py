@@ -215,7 +215,7 @@ def _path(
     shown: Iteration | None,
     dependencies: Dependencies,
     receives: Receives,
-    idle: tuple[IdleIntervals, ...],
+    idle: IdleIntervals,
 ) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
     """Return path and what-if of the typical iteration, where its ranks share a clock."""
     if shown is None or not _comparable(shown):

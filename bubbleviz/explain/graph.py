@@ -94,7 +94,7 @@ def graph_of(
     dependencies: Dependencies,
     receives: Receives,
     collectives: CollectiveIntervals,
-    idle: Sequence[IdleIntervals],
+    idle: IdleIntervals,
     iteration: int,
 ) -> Graph:
     """Return the work of one iteration, and what each piece of it follows.
@@ -105,7 +105,7 @@ def graph_of(
         dependencies: between operations.
         receives: of operations.
         collectives: of all ranks.
-        idle: idle intervals of each rank.
+        idle: idle intervals of all ranks.
         iteration: index of the iteration.
     """
     included = np.arange(int(operations.iteration.max(initial=iteration)) + 1) == iteration
@@ -190,27 +190,23 @@ def _ordered(
     )
 
 
-def _by_cause(work: Work, delay_ns: Ints, follows: Bools, idle: Sequence[IdleIntervals]) -> Ints:
+def _by_cause(work: Work, delay_ns: Ints, follows: Bools, idle: IdleIntervals) -> Ints:
     """Return how much of the delay of operations has which cause.
 
     Args:
         work: operations.
         delay_ns: of each, and of more rows behind them.
         follows: whether each follows any other, likewise.
-        idle: idle intervals of each rank.
+        idle: idle intervals of all ranks.
     """
     count = len(work)
     delay_ns, follows = delay_ns[:count], follows[:count]
     delays = np.zeros((count, len(Cause)), np.int64)
-    by_rank = np.argsort(work.rank, kind="stable")
-    bounds = np.searchsorted(work.rank[by_rank], np.arange(len(idle) + 1)).tolist()
-    since_ns = np.minimum(work.start_ns - delay_ns, work.end_ns)
-    for idle_of_rank, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
-        at = by_rank[low:high]
-        at = at[follows[at]]
-        for cause in Cause if len(at) else ():
-            times = idle_of_rank.of((cause,))
-            delays[at, cause] = intervals.measure_within(times, since_ns[at], work.end_ns[at])
+    at = np.flatnonzero(follows)
+    rank, end_ns = work.rank[at], work.end_ns[at]
+    since_ns = np.minimum(work.start_ns[at] - delay_ns[at], end_ns)
+    for cause in Cause:
+        delays[at, cause] = idle.time_within((cause,), rank, since_ns, end_ns)
     # A span that begins with work that needs no input has idle time after its start.
     room_ns = np.maximum(delay_ns, 0)[:, None] - np.cumsum(delays, axis=1) + delays
     return np.clip(delays, 0, np.maximum(room_ns, 0))

@@ -10,8 +10,6 @@ A receive's kernel runs from the moment it is launched, and spins until the peer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, arrivals
@@ -77,13 +75,13 @@ class CommunicationTimes:
     overlapped_ns: Ints
 
 
-def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[IdleIntervals]) -> Receives:
+def receives_of(operations: Operations, inputs: Inputs, idle: IdleIntervals) -> Receives:
     """Return the receives of operations.
 
     Args:
         operations: of all ranks.
         inputs: that they took from other ranks.
-        idle: idle intervals of each rank.
+        idle: idle intervals of all ranks.
     """
     known = arrivals(operations)
     inside = operations.received_ns != NONE
@@ -94,14 +92,9 @@ def receives_of(operations: Operations, inputs: Inputs, idle: Sequence[IdleInter
     start_ns = np.where(of_name, named, operations.receive_start_ns)
     rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     start_ns, end_ns, ready_ns = start_ns[rows], known.exact_ns[rows], inputs.ready_ns[rows]
-    exposed_ns = np.zeros(len(rows), np.int64)
     uncollected = tuple(cause for cause in Cause if cause is not Cause.COLLECTIVE)
     moving_ns = np.clip(ready_ns, start_ns, end_ns)
-    bounds = np.searchsorted(operations.rank[rows], np.arange(len(idle) + 1)).tolist()
-    for idle_of_rank, low, high in zip(idle, bounds[:-1], bounds[1:], strict=True):
-        at = slice(low, high)
-        times = idle_of_rank.of(uncollected)
-        exposed_ns[at] = intervals.measure_within(times, moving_ns[at], end_ns[at])
+    exposed_ns = idle.time_within(uncollected, operations.rank[rows], moving_ns, end_ns)
     return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.native import columns
 from bubbleviz.native.library import library
@@ -167,7 +167,12 @@ class Packing:
 
     def place(self, group: Codes, time_ns: Ints) -> Ints:
         """Return the place on the line of a time of a group."""
-        return time_ns + (self.offset_ns[: len(self.origin_ns)] - self.origin_ns)[group]
+        return time_ns + self.shift_ns[group]
+
+    @property
+    def shift_ns(self) -> Ints:
+        """By how much the place of a time of each group is more than the time."""
+        return self.offset_ns[: len(self.origin_ns)] - self.origin_ns
 
     def groups(self, start: Ints) -> Ints:
         """Return the group that owns each interval start on the line."""
@@ -176,8 +181,8 @@ class Packing:
     def unpack(self, intervals: Intervals) -> tuple[Ints, Ints, Ints]:
         """Return (group, start_ns, end_ns) of a set on the line."""
         group = self.groups(intervals[0])
-        shift = self.origin_ns[group] - self.offset_ns[group]
-        return group, intervals[0] + shift, intervals[1] + shift
+        shift_ns = self.shift_ns[group]
+        return group, intervals[0] - shift_ns, intervals[1] - shift_ns
 
 
 def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Intervals:
@@ -238,6 +243,36 @@ def group_measure_within(sets: GroupIntervals, low_ns: Ints, high_ns: Ints) -> I
     """
     intervals, windows = side_by_side(sets, low_ns, high_ns)
     return measure_within(intervals, *windows)
+
+
+def measure_in_groups(sets: GroupIntervals, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
+    """Return how much of each window of a group that group's set covers; as of ``on_line``."""
+    line, windows = on_line(sets, group, low_ns, high_ns)
+    return measure_within(line, *windows)
+
+
+def on_line(
+    sets: GroupIntervals, group: Codes, low_ns: Ints, high_ns: Ints
+) -> tuple[Intervals, tuple[Ints, Ints]]:
+    """Return sets of groups as one on a line, and windows of groups on it, cut to their extents.
+
+    A group without a set takes one place on it, where nothing lies.
+
+    Args:
+        sets: of the groups, in order of (group, start).
+        group: whose window each is.
+        low_ns: start of each window.
+        high_ns: its end, not before the start.
+    """
+    owner, start_ns, end_ns = sets
+    groups = int(max(owner.max(initial=NONE), group.max(initial=NONE))) + 1
+    low, high = group_extents(owner, groups, start_ns, end_ns)
+    high = np.maximum(low, high)
+    packing = Packing.of(low, high)
+    ends = low[group], high[group]
+    windows = tuple(packing.place(group, np.clip(time_ns, *ends)) for time_ns in (low_ns, high_ns))
+    line = packing.place(owner, start_ns), packing.place(owner, end_ns)
+    return line, (windows[0], windows[1])
 
 
 def side_by_side(

@@ -38,6 +38,8 @@ def test_nothing_is_the_empty_set() -> None:
     assert intervals.measure_within(nothing, np.array([3]), np.array([9])).tolist() == [0]
     sets, windows = (np.empty(0, np.int64), *nothing), np.empty((2, 0), np.int64)
     assert intervals.group_measure_within(sets, windows, windows).tolist() == [[], []]
+    asked = np.array([3, 0]), np.array([3, -5]), np.array([9, 2])
+    assert intervals.measure_in_groups(sets, *asked).tolist() == [0, 0]
 
 
 def test_touching_intervals_merge_and_empty_ones_vanish() -> None:
@@ -50,6 +52,24 @@ def test_union(spans: list[tuple[int, int]]) -> None:
 
     assert points(found) == points(spans)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(found))
+
+
+@given(
+    st.lists(SPANS, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 25), st.integers(0, 12)), max_size=6),
+)
+def test_windows_of_groups(
+    spans: list[list[tuple[int, int]]], windows: list[tuple[int, int, int]]
+) -> None:
+    sets = [intervals.union(*columns(of_group)) for of_group in spans]
+    group = np.repeat(np.arange(len(sets)), [len(start) for start, _ in sets])
+    start_ns, end_ns = (np.concatenate(column) for column in zip(*sets, strict=True))
+    asked, low, length = np.array(windows, np.int64).reshape(-1, 3).T
+
+    found = intervals.measure_in_groups((group, start_ns, end_ns), asked, low, low + length)
+
+    covered = [*map(points, spans), *[set[int]()] * 3]
+    assert found.tolist() == [len(covered[g] & set(range(a, a + n))) for g, a, n in windows]
 
 
 @given(SPANS, SPANS)

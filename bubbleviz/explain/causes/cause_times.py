@@ -24,7 +24,8 @@ from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.explain.causes.idle import idle_of
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import expanded
 from bubbleviz.model.values import frozen
 
@@ -60,7 +61,7 @@ def _by_label(idle_ns: Ints) -> dict[str, int]:
 
 @frozen
 class _Regions:
-    """Where a rank's windows are cut, shape (iterations,) each, ascending.
+    """Where windows are cut, shape (ranks, iterations) each, ascending.
 
     ::
 
@@ -76,17 +77,19 @@ class _Regions:
     filling: Ints
     high: Ints
 
-    def each(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return (iteration, low, high, cause) of each region of each window.
+    def each(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Return (rank, iteration, low, high, cause) of each region of each window.
 
         The cause is -1 where idle time keeps its own.
         """
         ends = np.stack(
-            (self.low, self.first, self.last, self.drained, self.filling, self.high), axis=1
+            (self.low, self.first, self.last, self.drained, self.filling, self.high), axis=2
         )
-        causes = (Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP)
-        iteration = np.repeat(np.arange(len(ends)), len(causes))
-        return iteration, ends[:, :-1].ravel(), ends[:, 1:].ravel(), np.tile(causes, len(ends))
+        low, high = ends[:, :, :-1], ends[:, :, 1:]
+        rank, iteration, region = np.nonzero(low < high)
+        causes = np.array((Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP), np.int64)
+        some = rank, iteration, region
+        return rank, iteration, low[some], high[some], causes[region]
 
 
 #: Causes that count in every region of a window.
@@ -95,16 +98,18 @@ _ALWAYS = tuple(cause for cause in Cause if cause.region is Region.WINDOW)
 
 @frozen
 class _Pieces(Table):
-    """Idle time of a rank in the windows of a ratio, window by window, each in order of time.
+    """Idle time in the windows of a ratio, by rank and iteration, each in order of time.
 
     Attributes:
+        rank: the rank.
         iteration: whose window it is.
-        idle: row of the rank's idle intervals.
+        idle: row of the idle intervals.
         start_ns: start.
         end_ns: end.
         cause: code of :class:`Cause` in this window.
     """
 
+    rank: Ints
     iteration: Ints
     idle: Ints
     start_ns: Ints
@@ -114,8 +119,8 @@ class _Pieces(Table):
 
 def causes_of(
     run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
-) -> tuple[CauseTimes, Bubbles, tuple[IdleIntervals, ...]]:
-    """Return idle times by cause, the bubbles of one ratio, and the idle intervals of each rank.
+) -> tuple[CauseTimes, Bubbles, IdleIntervals]:
+    """Return idle times by cause, the bubbles of one ratio, and the idle intervals of all ranks.
 
     Args:
         run: the merged profiles.
@@ -124,21 +129,19 @@ def causes_of(
         collectives: of all ranks, split into waiting and moving.
     """
     shape = (len(run.iteration_names), len(run.ranks), len(Cause))
-    idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
     listed = _listed_ratio(counts)
-    nothing = Bubbles.none(listed, run.operations, collectives.kinds)
-    bubbles, idle_of_ranks = [], []
+    bubbles = Bubbles.none(listed, run.operations, collectives.kinds)
+    idle = idle_of(run, counts, inputs, collectives)
     between = _ends_and_starts(counts)
-    measured = [ratio for ratio in ratio_definitions() if ratio.name in counts.windows]
-    for rank, idle in enumerate(idle_of(run, counts, inputs, collectives)):
-        idle_of_ranks.append(idle)
-        for ratio in measured:
-            pieces = _pieces(idle, _regions(counts, ratio, rank, between))
-            of_window = pieces.iteration, pieces.cause
-            np.add.at(idle_ns[ratio.name][:, rank], of_window, pieces.end_ns - pieces.start_ns)
+    idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
+    for ratio in ratio_definitions():
+        if ratio.name in counts.windows:
+            pieces = _pieces(idle, _regions(counts, ratio, between))
+            of_window = pieces.iteration, pieces.rank, pieces.cause
+            np.add.at(idle_ns[ratio.name], of_window, pieces.end_ns - pieces.start_ns)
             if ratio.name == listed:
-                bubbles.append(_bubbles(idle, pieces, rank, inputs.producer, nothing))
-    return CauseTimes(idle_ns), joined(bubbles or [nothing]), tuple(idle_of_ranks)
+                bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
+    return CauseTimes(idle_ns), bubbles, idle
 
 
 def _listed_ratio(counts: Counts) -> str:
@@ -148,24 +151,21 @@ def _listed_ratio(counts: Counts) -> str:
     return next((n for n in names if any(n in rank.accounts for rank in ranks)), counts.headline)
 
 
-def _regions(
-    counts: Counts, ratio: RatioDefinition, rank: int, between: tuple[Ints, Ints]
-) -> _Regions:
-    """Return where the windows of a ratio are cut on a rank; empty ones where there is none.
+def _regions(counts: Counts, ratio: RatioDefinition, between: tuple[Ints, Ints]) -> _Regions:
+    """Return where the windows of a ratio are cut; empty ones where there is none.
 
     Args:
         counts: windows of the ratios.
         ratio: one of them.
-        rank: the rank.
         between: when each iteration ended on all ranks, and when the next one began on any.
     """
     window, extents = counts.windows[ratio.name], counts.extents
-    known = window.known & extents.present[:, rank]
-    low = np.where(known, window.start_ns[:, rank], 0)
-    high = np.maximum(np.where(known, window.end_ns[:, rank], 0), low)
+    known = (window.known[:, None] & extents.present).T
+    low = np.where(known, window.start_ns.T, 0)
+    high = np.maximum(np.where(known, window.end_ns.T, 0), low)
     last = extents.last_ns if ratio.work is CountedWork.ITERATION else extents.step_last_ns
-    first_ns = np.clip(extents.first_ns[:, rank], low, high)
-    last_ns = np.clip(last[:, rank], first_ns, high)
+    first_ns = np.clip(extents.first_ns.T, low, high)
+    last_ns = np.clip(last.T, first_ns, high)
     if ratio.work is not CountedWork.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
     ended, begun = between
@@ -189,13 +189,17 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
 
 
 def _pieces(idle: IdleIntervals, regions: _Regions) -> _Pieces:
-    """Return the idle intervals of a rank, cut where its windows and their regions are."""
-    iteration, low, high, of_region = regions.each()
-    first = np.searchsorted(idle.end_ns, low, side="right")
-    last = np.searchsorted(idle.start_ns, high)
-    cut, row = expanded(first, np.where(low < high, np.maximum(first, last), first))
+    """Return idle intervals, cut where the windows of their ranks and their regions are."""
+    rank, iteration, low, high, of_region = regions.each()
+    times, (from_ns, to_ns) = intervals.on_line(
+        (idle.rank, idle.start_ns, idle.end_ns), rank, low, high
+    )
+    first = np.searchsorted(times[1], from_ns, side="right")
+    last = np.searchsorted(times[0], to_ns)
+    cut, row = expanded(first, np.maximum(first, last))
     own, given = idle.cause[row], of_region[cut]
     return _Pieces(
+        rank=rank[cut],
         iteration=iteration[cut],
         idle=row,
         start_ns=np.maximum(idle.start_ns[row], low[cut]),
@@ -204,15 +208,14 @@ def _pieces(idle: IdleIntervals, regions: _Regions) -> _Pieces:
     )
 
 
-def _bubbles(
-    idle: IdleIntervals, pieces: _Pieces, rank: int, producer: Ints, nothing: Bubbles
-) -> Bubbles:
-    """Return the idle time in a rank's windows, by cause; ``nothing`` if there is none."""
+def _bubbles(idle: IdleIntervals, pieces: _Pieces, producer: Ints, nothing: Bubbles) -> Bubbles:
+    """Return the idle time in windows, by cause; ``nothing`` if there is none."""
     if len(pieces) == 0:
         return nothing
     interval = idle.interval[pieces.idle]
     # Adjacent pieces of one interval with the same cause are one row.
-    continues = (pieces.iteration[1:] == pieces.iteration[:-1]) & (interval[1:] == interval[:-1])
+    continues = (pieces.rank[1:] == pieces.rank[:-1]) & (interval[1:] == interval[:-1])
+    continues &= pieces.iteration[1:] == pieces.iteration[:-1]
     continues &= (pieces.cause[1:] == pieces.cause[:-1]) & (
         pieces.start_ns[1:] == pieces.end_ns[:-1]
     )
@@ -228,7 +231,7 @@ def _bubbles(
     peer = np.where(waits, waits_for, peer)
     return replace(
         nothing,
-        rank=np.full(len(after), rank),
+        rank=shown.rank,
         iteration=shown.iteration,
         interval=interval[first],
         start_ns=shown.start_ns,

@@ -15,85 +15,107 @@ recorded, its launch and end are the cuts; the operation's own launch counts fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
-from bubbleviz.count.ratios import Windows
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals, in_collectives, overlaid
+from bubbleviz.explain.causes.rank_line import RankLine, line_of
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
+
+#: Busy intervals of the ranks that are laid on one line at a time: few enough for little memory.
+_ON_A_LINE = 1 << 19
 
 
 def idle_of(
     run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
-) -> Iterator[IdleIntervals]:
-    """Yield the idle intervals of each rank between its earliest and its latest window."""
-    operations = run.operations
+) -> IdleIntervals:
+    """Return the idle intervals of each rank between its earliest and its latest window."""
+    operations, ranks = run.operations, len(run.ranks)
     waits = _waits(operations, inputs)
-    computing = np.isin(operations.phase, COMPUTE)
-    ranks = np.arange(len(run.ranks) + 1)
-    bounds = np.searchsorted(operations.rank[run.busy.operation], ranks).tolist()
-    at = np.searchsorted(collectives.rank, ranks).tolist()
-    for rank in range(len(run.ranks)):
-        low, high = _ends(counts.windows, counts.extents.present[:, rank], rank)
-        rows = np.arange(bounds[rank], bounds[rank + 1])
-        rows = rows[computing[run.busy.operation[rows]]]
-        rows = rows[np.argsort(run.busy.start_ns[rows], kind="stable")]
-        start_ns, end_ns = run.busy.start_ns[rows], run.busy.end_ns[rows]
-        loose = _of_rank(run.unattributed, rank)
-        covered = intervals.union(
-            np.concatenate((start_ns, loose[0])), np.concatenate((end_ns, loose[1]))
+    windows = _outermost(counts)
+    computing = run.busy.take(np.isin(operations.phase, COMPUTE)[run.busy.operation])
+    bounds = np.searchsorted(operations.rank[computing.operation], np.arange(ranks + 1))
+    idle = [
+        _idle_on_line(
+            line_of(
+                run,
+                computing.take(slice(*bounds[[first, end]].tolist())),
+                windows,
+                collectives,
+                (first, end),
+            ),
+            waits,
         )
-        gaps = intervals.difference(intervals.union(low, high), covered)
-        of_busy = run.busy.operation[rows]
-        after = _next(gaps[1], start_ns, of_busy)
-        before = _previous(gaps[0], end_ns, of_busy)
-        idle = _cut(waits, gaps, before, after)
-        idle = in_collectives(
-            idle, _of_rank(run.exposed, rank), collectives.take(slice(*at[rank : rank + 2]))
-        )
-        yield overlaid(idle, _of_rank(run.overheads, rank), Cause.PROFILER)
+        for first, end in _stretches(bounds)
+    ]
+    return joined(idle or [IdleIntervals.none()])
 
 
-def _ends(windows: Mapping[str, Windows], present: Bools, rank: int) -> intervals.Intervals:
-    """Return the earliest start and the latest end of a rank's windows, if it has any."""
-    starts, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for window in windows.values():
-        known = window.known & present
-        starts.append(window.start_ns[known, rank])
-        ends.append(window.end_ns[known, rank])
-    start_ns, end_ns = np.concatenate(starts), np.concatenate(ends)
-    if len(start_ns) == 0:
-        return intervals.empty()
-    return start_ns.min(keepdims=True), end_ns.max(keepdims=True)
+def _stretches(bounds: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the ranks (first, end) that are worked out together, by where their rows begin."""
+    first, ranks = 0, len(bounds) - 1
+    while first < ranks:
+        end = int(np.searchsorted(bounds, bounds[first] + _ON_A_LINE, side="right")) - 1
+        end = max(first + 1, end)
+        yield first, end
+        first = end
 
 
-def _of_rank(table: RankIntervals, rank: int) -> intervals.Intervals:
-    low, high = np.searchsorted(table.rank, (rank, rank + 1)).tolist()
-    return table.start_ns[low:high], table.end_ns[low:high]
+def _outermost(counts: Counts) -> tuple[Ints, Ints]:
+    """Return the earliest start and the latest end of each rank's windows.
+
+    Where it has none, its start is after its end.
+    """
+    present = counts.extents.present
+    latest, earliest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    low_ns = np.full(present.shape[1], latest)
+    high_ns = np.full(present.shape[1], earliest)
+    for window in counts.windows.values():
+        known = window.known[:, None] & present
+        starts_ns = np.where(known, window.start_ns, latest)
+        ends_ns = np.where(known, window.end_ns, earliest)
+        low_ns = np.minimum(low_ns, starts_ns.min(axis=0, initial=latest))
+        high_ns = np.maximum(high_ns, ends_ns.max(axis=0, initial=earliest))
+    return low_ns, high_ns
 
 
-def _next(time_ns: Ints, start_ns: Ints, operation: Ints) -> Ints:
-    """Return the operation that starts next at or after each time; -1 none."""
-    at = np.searchsorted(start_ns, time_ns)
-    return np.append(operation, NONE)[at]
-
-
-def _previous(time_ns: Ints, end_ns: Ints, operation: Ints) -> Ints:
-    """Return the operation that ended last before or at each time; -1 none."""
-    order = np.argsort(end_ns, kind="stable")
-    at = np.searchsorted(end_ns[order], time_ns, side="right") - 1
-    return np.append(operation[order], NONE)[at]
+def _idle_on_line(line: RankLine, waits: _Waits) -> IdleIntervals:
+    """Return the idle intervals of ranks that lie on a line, at their own times."""
+    gaps = line.gaps
+    rank = line.packing.groups(gaps[0])
+    after = line.next_operation(gaps[1], rank)
+    before = line.previous_operation(gaps[0], rank)
+    idle = _cut(waits.take(after), gaps, line.packing.shift_ns[rank])
+    # Intervals count from the first of their rank.
+    number = np.arange(len(rank)) - np.searchsorted(rank, rank)
+    idle = replace(
+        idle,
+        rank=rank[idle.interval],
+        before=before[idle.interval],
+        after=after[idle.interval],
+        interval=number[idle.interval],
+    )
+    idle = in_collectives(idle, line.exposed, line.collectives)
+    idle = overlaid(idle, line.overheads, Cause.PROFILER)
+    shift_ns = line.packing.shift_ns[idle.rank]
+    return replace(
+        idle,
+        rank=idle.rank + line.first,
+        start_ns=idle.start_ns - shift_ns,
+        end_ns=idle.end_ns - shift_ns,
+    )
 
 
 @frozen
@@ -134,15 +156,23 @@ def _waits(operations: Operations, inputs: Inputs) -> _Waits:
     )
 
 
-def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) -> IdleIntervals:
-    """Return idle intervals cut by what the operation after them waited for."""
+def _cut(wait: _Waits, gaps: intervals.Intervals, shift_ns: Ints) -> IdleIntervals:
+    """Return idle intervals cut by what the operation after them waited for.
+
+    Their ranks and operations are to be filled in.
+
+    Args:
+        wait: of the operation after each gap.
+        gaps: on a line.
+        shift_ns: by how much times on it are later than the rank's own.
+    """
     low, high = gaps
-    wait = waits.take(after)
     kinds = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.HOST)
     ends = wait.ready_ns, wait.receive_launched_ns, wait.received_ns, wait.launched_ns
     cuts, causes, cut = [low], [], low
     for end_ns, kind in zip(ends, kinds, strict=True):
-        cut = np.clip(end_ns, cut, high)
+        placed_ns = np.where(end_ns == NEVER, NEVER, end_ns + shift_ns)
+        cut = np.clip(placed_ns, cut, high)
         cuts.append(cut)
         causes.append(np.full(len(low), kind, np.int64))
     causes.append(np.where(wait.remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
@@ -152,13 +182,14 @@ def _cut(waits: _Waits, gaps: intervals.Intervals, before: Ints, after: Ints) ->
     interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
     none = np.full(len(interval), NONE, np.int64)
     return IdleIntervals(
+        rank=none,
         start_ns=start_ns[some],
         end_ns=end_ns[some],
         cause=cause,
         interval=interval,
-        before=before[interval],
-        after=after[interval],
-        peer_operation=none,
+        before=none.copy(),
+        after=none.copy(),
+        peer_operation=none.copy(),
         collective=none.copy(),
     )
 

@@ -1,4 +1,8 @@
-"""Idle intervals of a rank as pieces with a cause each, and what is laid over their causes."""
+"""Idle intervals as pieces with a cause each, and what is laid over their causes.
+
+Ranks are laid side by side on one line (:class:`~bubbleviz.model.intervals.Packing`), so that one
+pass serves all of them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,16 @@ from bubbleviz.model.values import frozen
 
 @frozen
 class IdleIntervals(Table):
-    """The idle intervals of one rank, cut by cause; warm-up and drain depend on the window.
+    """Idle intervals of ranks, cut by cause; warm-up and drain depend on the window.
+
+    In order of (rank, start).
 
     Attributes:
+        rank: the rank.
         start_ns: start of the piece.
         end_ns: end.
         cause: code of :class:`Cause`.
-        interval: number of the idle interval.
+        interval: number of the idle interval within the rank.
         before: row of the operation that ended last before the interval; -1 none.
         after: row of the next operation; -1 none.
         peer_operation: row of the operation before which the last member entered the collective
@@ -30,6 +37,7 @@ class IdleIntervals(Table):
         collective: kind of the collective that the rank is in; -1 none.
     """
 
+    rank: Ints
     start_ns: Ints
     end_ns: Ints
     cause: Ints
@@ -39,14 +47,25 @@ class IdleIntervals(Table):
     peer_operation: Ints
     collective: Ints
 
-    def of(self, causes: tuple[Cause, ...]) -> intervals.Intervals:
-        """Return the pieces with one of these causes."""
+    @classmethod
+    def none(cls) -> IdleIntervals:
+        """Return no intervals."""
+        return cls(*(np.empty(0, np.int64) for _ in cls.column_names()))
+
+    def time_within(
+        self, causes: tuple[Cause, ...], rank: Ints, low_ns: Ints, high_ns: Ints
+    ) -> Ints:
+        """Return how long ranks were idle for some causes in windows [low, high] of theirs."""
         rows = np.isin(self.cause, causes)
-        return self.start_ns[rows], self.end_ns[rows]
+        own = self.rank[rows], self.start_ns[rows], self.end_ns[rows]
+        return intervals.measure_in_groups(own, rank, low_ns, high_ns)
 
 
 def overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> IdleIntervals:
-    """Return idle intervals in which everything within some times has one cause."""
+    """Return idle intervals in which everything within some times has one cause.
+
+    Both are on one line.
+    """
     if len(times[0]) == 0 or len(idle) == 0:
         return idle
     pieces = _divided(idle, times[0], times[1])
@@ -59,12 +78,12 @@ def in_collectives(
 ) -> IdleIntervals:
     """Return idle intervals in which a rank in a collective moves data, or waits in it.
 
-    Where one waits and another moves at a time, data moves.
+    Where one waits and another moves at a time, data moves. All times are on one line.
 
     Args:
-        idle: idle intervals of a rank.
-        exposed: when collectives ran on it and no operation.
-        own: its collectives.
+        idle: idle intervals.
+        exposed: when collectives ran and no operation.
+        own: the collectives.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
