@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.values import frozen
@@ -76,6 +77,8 @@ def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> In
     the first one after it started (1), unless another operation of that key lies between.
     """
     transfers = np.flatnonzero(np.isin(operations.phase, phase) & (operations.microbatch >= 0))
+    if len(transfers) == 0:
+        return np.full(len(rows), NONE, np.int64)
     both = np.concatenate((transfers, rows))
     group = groups_of(
         operations.rank[both],
@@ -106,19 +109,21 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
         ((operations.phase == phase) & (operations.microbatch < 0) & (operations.has_span == 1))
         | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
     )
-    latest = np.full(len(waiting), NEVER)
-    for rank in distinct(operations.rank[receives]).tolist():
-        received = receives[operations.rank[receives] == rank]
-        received = received[np.argsort(operations.host_start_ns[received], kind="stable")]
-        latest_ns = np.maximum.accumulate(operations.end_ns[received])
-        rows = np.flatnonzero(operations.rank[waiting] == rank)
-        launched = np.searchsorted(
-            operations.host_start_ns[received],
-            operations.host_start_ns[waiting[rows]],
-            side="right",
-        )
-        latest[rows] = np.where(launched > 0, latest_ns[launched - 1], NEVER)
-    return latest
+    rank, waiting_rank = operations.rank[receives], operations.rank[waiting]
+    ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
+    end_ns = operations.end_ns[receives]
+    low_ns, high_ns = group_extents(rank, ranks, end_ns, end_ns)
+    packing = Packing.of(low_ns, np.maximum(low_ns, high_ns))
+    # On a line what another rank received before lies before all that this one did.
+    placed_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
+    launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
+    waits = np.arange(len(placed_ns)) >= len(receives)
+    order = np.lexsort((waits, launched_ns, np.concatenate((rank, waiting_rank))))
+    latest_ns = np.empty_like(placed_ns)
+    latest_ns[order] = np.maximum.accumulate(placed_ns[order])
+    latest_ns = latest_ns[len(receives) :]
+    some = latest_ns >= packing.offset_ns[waiting_rank]
+    return np.where(some, latest_ns - packing.shift_ns[waiting_rank], NEVER)
 
 
 def inputs_ready(operations: RankOperations) -> Ints:
