@@ -20,6 +20,7 @@ from bubbleviz.align.merge import TIMES, JoinedRecordings, join
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.refusals import refuse_other_runs
 from bubbleviz.align.staging import Staging, stage
+from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.align.unknown_members import without_members
 from bubbleviz.errors import UsageError
@@ -136,11 +137,11 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     if hints.method != "causal":
         refuse_unrelated(sources, captures, sessions)
     refuse_other_runs(recordings, machines)
-    joined = join(recordings, sessions, machines)
+    joined = as_stream(join(recordings, sessions, machines))
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
     if time.clocks != sessions:
-        joined = join(recordings, time.clocks, machines)
+        joined = as_stream(join(recordings, time.clocks, machines))
     ranks = _ranks(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
     operations, busy, hosts, row = _sorted(

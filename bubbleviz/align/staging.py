@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.forward_order import forward_order
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.pairing_limitations import pairing_limitations
@@ -57,6 +58,7 @@ from bubbleviz.model.grouping import distinct, distinct_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.run_kind import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
 
 
@@ -171,6 +173,8 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     stages = distinct(staging.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
+    if known and run_kind(operations.phase) == INFERENCE:
+        return True  # chunks follow each other through the stages
     if transfers_or_orders_differ(operations):
         return True
     comparable = _comparable(inputs)
@@ -281,6 +285,11 @@ def _places_in_pipeline(inputs: _Inputs) -> tuple[Ints, int]:
 def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Return the virtual stages by waiting times, and whether unnamed numbers of ranks decided."""
     operations = inputs.joined.operations
+    if run_kind(operations.phase) == INFERENCE:
+        comparable = _comparable(inputs)
+        return forward_order(
+            operations if comparable is None else comparable, inputs.machine, inputs.numbers
+        ), False
     stages = order_virtual_stages(operations)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)

@@ -1,4 +1,4 @@
-"""Completeness: training or evaluation, whole or cut, and what each rank lacks for a ratio."""
+"""Completeness: training or forward only, whole or cut, and what each rank lacks for a ratio."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
+from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING, run_kind
 from bubbleviz.model.values import frozen
 
 _FORWARD = (Phase.F, Phase.FB)
@@ -25,7 +26,8 @@ class IterationStatus:
     """Kind and completeness of one iteration.
 
     Attributes:
-        kind: ``"training"`` or ``"evaluation"``.
+        kind: ``"training"``; where it only goes forward ``"evaluation"``, or ``"inference"`` if no
+            iteration of the run trains.
         complete: whether the capture holds all of it.
         stepped: whether every rank ran its Optimizer, of those that usually do.
         ranks_missing: whether ranks that train in other iterations are not in it.
@@ -94,6 +96,8 @@ def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
         present: which ranks take part, shape (iterations, ranks).
     """
     iterations = _evidence(run.operations, present)
+    if run_kind(run.operations.phase) == INFERENCE:
+        return _of_inference(iterations)
     training = [k for k, ranks in enumerate(iterations) if _trains(ranks)]
     everyone = {rank for k in training for rank in iterations[k]}
     stepping = _stepping_ranks([iterations[k] for k in training])
@@ -112,7 +116,23 @@ def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
             alike = all_present and _run_same_microbatches(ranks)
             settled = alike or k < len(iterations) - 1 or not training
             complete = alike and not any(rank.cut for rank in ranks.values())
-            statuses.append(_forwards_only(ranks, complete, is_evaluation=settled))
+            kind = EVALUATION if settled else TRAINING
+            statuses.append(_forwards_only(ranks, complete, kind=kind))
+    return tuple(statuses)
+
+
+def _of_inference(iterations: Sequence[_Ranks]) -> tuple[IterationStatus, ...]:
+    """Return the status of iterations of a run that never goes back.
+
+    A single one is the window of the whole recording, wherever that began and ended.
+    """
+    everyone = {rank for ranks in iterations for rank in ranks}
+    statuses = []
+    for ranks in iterations:
+        whole = set(ranks) == everyone and _run_same_microbatches(ranks)
+        whole = whole and not any(rank.cut for rank in ranks.values())
+        complete = len(iterations) == 1 or whole
+        statuses.append(_forwards_only(ranks, complete, kind=INFERENCE))
     return tuple(statuses)
 
 
@@ -136,7 +156,7 @@ def _training(
     ranks: _Ranks, stepping: set[int], complete: bool, *, ranks_missing: bool
 ) -> IterationStatus:
     return IterationStatus(
-        kind="training",
+        kind=TRAINING,
         complete=complete,
         stepped=all(
             not evidence.step_cut and (evidence.optimizer or rank not in stepping)
@@ -149,15 +169,15 @@ def _training(
     )
 
 
-def _forwards_only(ranks: _Ranks, complete: bool, *, is_evaluation: bool) -> IterationStatus:
+def _forwards_only(ranks: _Ranks, complete: bool, *, kind: str) -> IterationStatus:
     return IterationStatus(
-        kind="evaluation" if is_evaluation else "training",
+        kind=kind,
         complete=complete,
         stepped=True,
         ranks_missing=False,
         microbatches=_microbatches(ranks),
         missing={
-            rank: None if is_evaluation else evidence.lacks for rank, evidence in ranks.items()
+            rank: evidence.lacks if kind == TRAINING else None for rank, evidence in ranks.items()
         },
         unmatched=False,
     )

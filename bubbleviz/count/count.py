@@ -23,6 +23,7 @@ from bubbleviz.count.window_bounds import WindowBounds, window_bounds
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 
@@ -98,13 +99,14 @@ def _inside(iterations: Sequence[Iteration], window: Window | None) -> Bools:
 
 
 def _is_averaged(iteration: Iteration, usual: int | None) -> bool:
-    whole = iteration.complete and iteration.kind == "training"
-    return whole and iteration.microbatches == usual
+    whole = iteration.complete and iteration.kind != EVALUATION
+    # Batches of requests are as long as they happen to be.
+    return whole and (iteration.kind == INFERENCE or iteration.microbatches == usual)
 
 
 def _usual_microbatches(iterations: Sequence[Iteration]) -> int | None:
     """Return the most frequent microbatch count of complete training iterations (ties: larger)."""
-    counts = [i.microbatches for i in iterations if i.complete and i.kind == "training"]
+    counts = [i.microbatches for i in iterations if i.complete and i.kind == TRAINING]
     known = [c for c in counts if c is not None]
     return max(known, key=lambda c: (known.count(c), c)) if known else None
 

@@ -7,6 +7,7 @@ from typing import overload
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import ArrowTable, Column, values
+from bubbleviz.model.run_kind import EVALUATION
 from bubbleviz.model.values import frozen
 
 
@@ -92,12 +93,12 @@ class Ratio:
 
 @frozen
 class Iteration:
-    """One training or evaluation iteration.
+    """One iteration: of training, an evaluation in between, or of inference.
 
     Attributes:
         index: place in the report.
         name: the name its ranges give, else its number in order.
-        kind: ``"training"`` or ``"evaluation"``.
+        kind: ``"training"``, ``"evaluation"`` or ``"inference"``.
         complete: whether the capture holds all of it.
         averaged: whether it enters the summary.
         microbatches: number of microbatches; None where the names do not give it.
@@ -220,7 +221,7 @@ def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
     averaged = [i for i in at_work if i.averaged]
     # One that has the headline ratio (the last iteration has no period) goes first.
     averaged = [i for i in averaged if _has(i, headline)] or averaged
-    complete = [i for i in at_work if i.complete and i.kind == "training"]
+    complete = [i for i in at_work if i.complete and i.kind != EVALUATION]
     ordered = sorted(
         averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
     )

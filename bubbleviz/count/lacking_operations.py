@@ -19,6 +19,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.run_kind import TRAINING
 
 _FORWARD = (Phase.F, Phase.FB)
 _BACKWARD = (Phase.B, Phase.BW)
@@ -36,7 +37,7 @@ def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     operations = run.operations
     # One place more for what belongs to no iteration.
     whole = np.zeros(len(run.iteration_names) + 1, bool)
-    whole[[i.index for i in iterations if i.complete and i.kind == "training"]] = True
+    whole[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
     usable = whole[operations.iteration]
     forward = np.flatnonzero(usable & np.isin(operations.phase, _FORWARD))
     backward = np.flatnonzero(usable & np.isin(operations.phase, _BACKWARD))

@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.student_t import quantile
+from bubbleviz.model.run_kind import EVALUATION, INFERENCE
 from bubbleviz.model.values import frozen
 
 #: Overlap of iterations above this share of a rank's window makes ``period`` the headline.
@@ -98,9 +99,12 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Return the ratio to quote, and the reason."""
     averaged = [i for i in iterations if i.averaged]
     if not averaged:
-        skipped = any(i.complete and i.kind == "training" for i in iterations)
+        skipped = any(i.complete and i.kind != EVALUATION for i in iterations)
         why = "is left to average" if skipped else "is in the capture to average"
-        return "schedule", f"no complete training iteration {why}"
+        what = "iteration" if any(i.kind == INFERENCE for i in iterations) else "training iteration"
+        return "schedule", f"no complete {what} {why}"
+    if averaged[0].kind == INFERENCE:
+        return _of_inference(averaged)
     worst, where = max(_overlaps(iterations), default=(0.0, ""))
     if worst <= OVERLAP_SHARE:
         return _without_overlap(averaged)
@@ -113,6 +117,23 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     known = [name for name in ("schedule", "stage") if _any_has(averaged, name)]
     name = known[0] if known else "schedule"
     return name, f"{overlap}, but no averaged iteration has a next one to measure a period to"
+
+
+def _of_inference(averaged: Sequence[Iteration]) -> tuple[str, str]:
+    """Return the ratio to quote of a run that only goes forward, and the reason.
+
+    Between its iterations GPUs wait for tokens, requests and the host, which no window of a single
+    one holds.
+    """
+    if _any_has(averaged, "period"):
+        return "period", (
+            "the run only goes forward, and what its GPUs wait for between two iterations counts"
+        )
+    if _any_has(averaged, "schedule"):
+        return "schedule", "the run only goes forward, in one window over the recording"
+    if _any_has(averaged, "stage"):
+        return "stage", "the ranks have no common clock, so schedule is unknown; stage needs none"
+    return "schedule", "no averaged iteration has a ratio over its ranks"
 
 
 def _without_overlap(averaged: Sequence[Iteration]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.recognition.reasons import NO_SCHEDULE
+from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
@@ -117,7 +117,7 @@ def alternatives_of(
     shown = typical(counts.iterations, counts.headline)
     if shown is None or not explanation.what_if:
         return unknown("no iteration has all of its ranks on one clock and few enough operations")
-    if ran is not None and ran.reason in NO_SCHEDULE:
+    if ran is not None and ran.reason in (*NO_SCHEDULE, FORWARD_ONLY):
         return unknown(ran.reason)
     times = explanation.phase_times
     try:

@@ -14,6 +14,7 @@ from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
 from bubbleviz.explain.causes.collective_waits import collective_times, collective_waits
+from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
@@ -97,7 +98,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
         dependencies = dependencies.take(np.zeros(len(dependencies), bool))
     inputs = inputs_of(operations, dependencies, stages_known=stages_known)
     collectives = collective_waits(run.collectives, operations)
-    causes, bubbles, idle = causes_of(run, counts, inputs, collectives)
+    causes, bubbles, idle, tokens = causes_of(run, counts, inputs, collectives)
     bubbles = with_host_activity(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
     bounds = _communication_bounds(run, counts, bubbles.ratio, receives)
@@ -105,7 +106,9 @@ def explain(run: Run, counts: Counts) -> Explanation:
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
     shown = typical(counts.iterations, counts.headline)
     reason = "" if shown is None else _no_path_reason(run, dependencies, shown)
-    path, changes = (None, ()) if reason else _path(run, shown, dependencies, receives, idle)
+    path, changes = (
+        (None, ()) if reason else _path(run, shown, dependencies, receives, idle, tokens)
+    )
     return Explanation(
         causes,
         bubbles,
@@ -137,6 +140,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
             bubbles,
             np.arange(len(averaged)),
             _no_replay_reason(run, dependencies, shown),
+            tokens,
         ),
     )
 
@@ -216,13 +220,21 @@ def _path(
     dependencies: Dependencies,
     receives: Receives,
     idle: IdleIntervals,
+    tokens: TokenWaits,
 ) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
     """Return path and what-if of the typical iteration, where its ranks share a clock."""
     if shown is None or not _comparable(shown):
         return None, ()
     operations = run.operations
     graph = graph_of(
-        operations, run.ranks, dependencies, receives, run.collectives, idle, shown.index
+        operations,
+        run.ranks,
+        dependencies,
+        receives,
+        run.collectives,
+        idle,
+        shown.index,
+        tokens,
     )
     return (
         critical_path(graph, len(operations), idle, shown.index),

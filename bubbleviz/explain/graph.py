@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
@@ -96,6 +97,7 @@ def graph_of(
     collectives: CollectiveIntervals,
     idle: IdleIntervals,
     iteration: int,
+    tokens: TokenWaits,
 ) -> Graph:
     """Return the work of one iteration, and what each piece of it follows.
 
@@ -107,6 +109,7 @@ def graph_of(
         collectives: of all ranks.
         idle: idle intervals of all ranks.
         iteration: index of the iteration.
+        tokens: which operations waited for the token of which.
     """
     included = np.arange(int(operations.iteration.max(initial=iteration)) + 1) == iteration
     rows = computing_rows(operations, included)
@@ -117,7 +120,7 @@ def graph_of(
     transfer_ns = _transfers(operations, receives)
     beside = outside_operations(collectives, operations, included)
     for kept in (beside, beside.take(np.zeros(len(beside), bool))):
-        work, order = _ordered(operations, ranks, rows, messages, kept, transfer_ns)
+        work, order = _ordered(operations, ranks, rows, messages, kept, transfer_ns, tokens)
         replay = replay_of(work, order)
         # Collectives whose members' clocks are off can seem to wait for themselves.
         if not len(replay.unordered):
@@ -145,6 +148,7 @@ def _ordered(
     messages: Messages,
     collectives: CollectiveIntervals,
     transfer_ns: Ints,
+    tokens: TokenWaits,
 ) -> tuple[Work, Order]:
     """Return the work of an iteration, transfers included, and its order.
 
@@ -155,6 +159,7 @@ def _ordered(
         messages: between these.
         collectives: beside them.
         transfer_ns: how long the input of each operation is in transfer.
+        tokens: which operations waited for the token of which.
     """
     place = np.full(len(operations), NONE, np.int64)
     place[rows] = np.arange(len(rows))
@@ -166,7 +171,7 @@ def _ordered(
     ] = np.arange(len(rows))
     ordered = in_turn[place[messages.producer]] < in_turn[place[messages.consumer]]
     messages = messages.take(ordered)
-    order = run_order(work, rows, messages, len(operations))
+    order = run_order(work, rows, messages, operations, tokens)
     consumer, producer = place[messages.consumer], place[messages.producer]
     # No transfer takes longer than the time between its operations.
     produced_ns = intervals.group_extents(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -19,8 +21,9 @@ from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
+    from bubbleviz.explain.diagnosis.fault import Fault
     from bubbleviz.explain.diagnosis.findings import Diagnosis
-    from bubbleviz.explain.slowdown.replay import Order
+    from bubbleviz.explain.slowdown.replay import Order, Replay
     from bubbleviz.explain.slowdown.scenarios import Scenarios
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
     from bubbleviz.explain.slowdown.work import Work
@@ -40,6 +43,7 @@ class SlowdownSource:
         bubbles: idle intervals with their causes: how late hosts launched.
         numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is; empty where it is.
+        tokens: which operations waited for the token of which.
     """
 
     operations: Operations
@@ -51,6 +55,7 @@ class SlowdownSource:
     bubbles: Bubbles
     numbers: Ints
     reason: str = ""
+    tokens: TokenWaits = field(default_factory=TokenWaits.none)
 
     @cached_property
     def slowdowns(self) -> Slowdowns | None:
@@ -76,7 +81,24 @@ class SlowdownSource:
             host_of_rank=np.array([hosts.index(rank.host) for rank in self.ranks], np.int64),
             late_ns=self._delayed_ns(Cause.HOST),
             profiler_ns=self._delayed_ns(Cause.PROFILER),
+            eased=tuple(self._eased()),
         )
+
+    def _eased(self) -> Iterator[tuple[Fault, Replay]]:
+        """Yield the faults that too few chunks are in flight, with the replay of more."""
+        from bubbleviz.explain.diagnosis.shapes.token import ENOUGH, ONE_MORE, fault
+        from bubbleviz.explain.slowdown.replay import replay_of
+        from bubbleviz.explain.slowdown.token_order import all_token_waits, usual_depth
+
+        if not len(self.tokens):
+            return
+        rank = int(self.operations.rank[self.tokens.after[0]])
+        depth = usual_depth(self.operations, self.tokens)
+        for what, tokens in (
+            (ONE_MORE, all_token_waits(self.operations, self.tokens, 1)),
+            (ENOUGH, TokenWaits.none()),
+        ):
+            yield fault(what, rank, depth), replay_of(*self._work_with(tokens))
 
     def _delayed_ns(self, cause: Cause) -> Ints:
         """Return how late each row of the work started for one cause, its input being there."""
@@ -102,6 +124,12 @@ class SlowdownSource:
 
     @cached_property
     def _work(self) -> tuple[Work, Order]:
+        from bubbleviz.explain.slowdown.token_order import all_token_waits
+
+        return self._work_with(all_token_waits(self.operations, self.tokens))
+
+    def _work_with(self, tokens: TokenWaits) -> tuple[Work, Order]:
+        """Return the work of the averaged iterations, in which steps wait for some tokens."""
         from bubbleviz.explain.slowdown.run_slowdowns import work_of_run
 
         work, order = work_of_run(
@@ -111,5 +139,6 @@ class SlowdownSource:
             self.receives,
             self.collectives,
             self.averaged,
+            tokens,
         )
         return replace(work, iteration=self.numbers[work.iteration]), order

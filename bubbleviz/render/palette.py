@@ -45,6 +45,10 @@ CAUSES = {
     "communication": "#714839",
     "other": "#ffbf87",
     "unknown": "#977780",
+    "stages": "#780078",
+    "chunks": "#c378d2",
+    "token": "#f04b5a",
+    "requests": "#4b1e00",
 }
 #: What a bubble is made of: causes, and what ran that does not count as work.
 BUBBLE_PARTS = CAUSES | {
@@ -128,6 +132,10 @@ CAUSE_HATCHES = {
     "communication": Hatch(4, 45),
     "other": Hatch(4, 45, 0.8, dots=True),
     "unknown": Hatch(4),
+    "stages": Hatch(6, 90, 1.6),
+    "chunks": Hatch(6, 0, 1.6),
+    "token": Hatch(6, 0, 1.2, dots=True),
+    "requests": Hatch(8, 45, 1.2, crossed=True),
 }
 
 

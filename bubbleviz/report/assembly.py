@@ -19,6 +19,7 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.phases import BACKWARD, Phase
+from bubbleviz.model.run_kind import EVALUATION
 from bubbleviz.model.texts import listed
 from bubbleviz.report.report import NOTICEABLE, Report
 
@@ -163,6 +164,7 @@ def _limitations(
         for what, ranks in sorted(lacking.items())
     )
     limitations.extend(_incomplete(counts))
+    limitations.extend(_evaluations(counts))
     limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
@@ -170,8 +172,8 @@ def _limitations(
         limitations.append(
             Limitation(
                 "backward",
-                "no range is named as a backward pass, so every iteration counts as evaluation; "
-                "give its name with --convention",
+                "no range is named as a backward pass, so the run counts as inference; if it "
+                "trains, give its name with --convention",
             )
         )
     limitations.extend(_ambiguous_ratios(counts))
@@ -194,6 +196,17 @@ def _incomplete(counts: Counts) -> Iterator[Limitation]:
             "iterations cut by the capture",
             "they are listed, not averaged",
             len(incomplete) - unmatched,
+        )
+
+
+def _evaluations(counts: Counts) -> Iterator[Limitation]:
+    """Yield that evaluations inside a run that trains are no part of averages."""
+    evaluations = [i for i in counts.iterations if i.kind == EVALUATION]
+    if evaluations:
+        yield Limitation(
+            "evaluation iterations",
+            "they only go forward; they are listed, not averaged with the training iterations",
+            len(evaluations),
         )
 
 

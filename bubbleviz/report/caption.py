@@ -34,7 +34,8 @@ def figure_caption(report: Report, iterations: Sequence[Iteration], rows: int) -
 
 def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str:
     count = len(iterations)
-    what = "One training iteration" if count == 1 else counted(count, "training iteration")
+    noun = report.iteration_noun
+    what = f"One {noun}" if count == 1 else counted(count, noun)
     first = iterations[0]
     ran = report.schedule
     name = "" if ran is None or ran.name is None else f" of the schedule {one_line(ran.name, 60)}"

@@ -158,6 +158,17 @@ def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
     )
 
 
+def _token(_: Report, fault: Fault, seen: str) -> FaultText:
+    depth = int(fault.phases[0][1])
+    one = "one chunk more" if fault.what == "one" else "more chunks"
+    return FaultText(
+        f"Keep {one} in flight",
+        "The first stage waits for the token of an earlier step, with "
+        f"{counted(depth, 'chunk')} in the pipeline, in {seen}",
+        "Let the scheduler run ahead, or divide the requests into more batches",
+    )
+
+
 _SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
     "rank": _rank,
     "host": _host,
@@ -168,6 +179,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
     "collective": _collective,
     "drift": _drift,
     "launch": _launch,
+    "token": _token,
 }
 
 

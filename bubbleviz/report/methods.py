@@ -59,7 +59,7 @@ def _iterations(report: Report, n: int) -> str:
     known = next(iter(counts)) if len(counts) == 1 else None
     known = None if known is None else _fed_from_both_ends(report) or known
     each = "" if known is None else f" with {counted(known, 'microbatch', 'microbatches')}"
-    return f"{counted(n, 'training iteration')}{each}"
+    return f"{counted(n, report.iteration_noun)}{each}"
 
 
 def _fed_from_both_ends(report: Report) -> int | None:

@@ -28,6 +28,7 @@ from bubbleviz.model.operations import (
     UnattributedKernels,
 )
 from bubbleviz.model.restrictions import Restriction, first_text
+from bubbleviz.model.run_kind import INFERENCE, TRAINING
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.report.restrictions import restrictions_of
@@ -103,6 +104,19 @@ class Report:
             f"{counted(len(self.operations), 'operation')}, "
             f"{counted(len(self.limitations), 'limitation')})"
         )
+
+    @property
+    def kind(self) -> str:
+        """What ran: ``"training"``, or ``"inference"`` where nothing ever goes back."""
+        forward = any(iteration.kind == INFERENCE for iteration in self.iterations)
+        return INFERENCE if forward else TRAINING
+
+    @property
+    def iteration_noun(self) -> str:
+        """What sentences call an iteration."""
+        if self.kind == TRAINING:
+            return "training iteration"
+        return "iteration" if len(self.iterations) > 1 else "window"
 
     @property
     def bubbles(self) -> Bubbles:

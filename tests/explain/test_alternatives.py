@@ -195,10 +195,7 @@ def test_panels_without_a_known_schedule_show_the_measurement_and_say_so(tmp_pat
 
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert texts[0] == "As measured"
-    assert texts[1] == (
-        "No schedule in theory is shown above it: the run does not show the times of its schedule: "
-        "its stages are unknown; set --order."
-    )
+    assert texts[1] == "No schedule in theory is shown above it: one stage is no pipeline."
 
 
 def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def idle_of(report: Report, cause: Cause, ratio: str = "schedule") -> int:
 
 
 def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     report = bubbleviz.analyze(path)
 
     assert len(report.bubbles) == 0

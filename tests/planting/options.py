@@ -57,6 +57,8 @@ class Planting:
         postponed_ns: optimizer work that runs as POST_VALIDATION inside the next iteration; 0
             for none.
         evaluation_at: number of an iteration that only goes forward; -1 for none.
+        inference: whether all iterations only go forward.
+        lengths: how many times as long as usual each microbatch takes, in turn; empty for none.
         kernels: compute kernels an operation.
         kernel_gap_ns: idle time between the kernels of an operation.
         two_streams: kernels alternate between two streams and overlap.
@@ -138,6 +140,8 @@ class Planting:
     slow_pipeline: int = -1
     postponed_ns: int = 0
     evaluation_at: int = -1
+    inference: bool = False
+    lengths: tuple[float, ...] = ()
     kernels: int = 2
     kernel_gap_ns: int = 0
     two_streams: bool = False

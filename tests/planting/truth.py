@@ -275,7 +275,7 @@ class _Book:
         microbatches = len({op.microbatch for op in work if op.phase == "F"})
         return TrueIteration(
             index=k,
-            kind="evaluation" if all(op.phase == "F" for op in work) else "training",
+            kind=self.kind(work),
             complete=complete,
             microbatches=microbatches,
             start_ns=start,
@@ -288,6 +288,12 @@ class _Book:
                 for rank in sorted(bounds)
             ),
         )
+
+    def kind(self, work: Sequence[TrueOperation]) -> str:
+        """Return whether an iteration trains, or else whether another one does."""
+        if any(op.phase != "F" for op in work):
+            return "training"
+        return "evaluation" if any(op.phase != "F" for op in self.operations) else "inference"
 
     def windows(
         self, k: int, bounds: dict[int, Interval], last: int

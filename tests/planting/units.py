@@ -78,7 +78,7 @@ def forward_only(plan: Plan) -> Plan:
 def simulation_of(planting: Planting) -> Simulation:
     """Return when every task ran, from time 0."""
     plan = plan_of(planting)
-    plans = [plan] * planting.iterations
+    plans = [forward_only(plan) if planting.inference else plan] * planting.iterations
     if planting.evaluation_at >= 0:
         plans[planting.evaluation_at] = forward_only(plan)
     program = program_of(
@@ -139,6 +139,8 @@ def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
     """Return how many times as long a task takes, for its rank, microbatch and iteration."""
     op = task.operation
     scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
+    if planting.lengths and op.phase is not Phase.OPTIMIZER:
+        scale *= planting.lengths[op.microbatch % len(planting.lengths)]
     if plan.device_of(op.virtual_stage) == planting.slow_rank:
         scale *= planting.slow_rank_factor
     if op.microbatch == planting.slow_microbatch and op.phase is not Phase.OPTIMIZER:

@@ -53,7 +53,7 @@ def test_a_single_iteration_is_a_level_line(tmp_path: Path) -> None:
 
 
 def test_without_slowdowns_the_reason_is_given(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     shown = texts(RENDERER.render(bubbleviz.analyze(path), View()))
 
     assert shown == ["Slowdowns are unknown", "no complete training iteration was recorded"]
@@ -84,7 +84,7 @@ def test_a_table_with_what_costs_most(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_table_without_slowdowns_gives_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     assert main(["analyze", str(path), "-v", "slowdown"]) == 0
 
     assert "Slowdowns are unknown: no complete training iteration" in capsys.readouterr().out

@@ -49,6 +49,10 @@ RUNS = {
     "post-validation": replace(ZERO_BUBBLE, postponed_ns=300_000, iteration_ranges=True),
     "post-validation, no names": replace(ZERO_BUBBLE, postponed_ns=300_000),
     "evaluation": replace(BASE, evaluation_at=1, iterations=4),
+    "inference": replace(BASE, inference=True, iterations=4, optimizer_ns=-1),
+    "one window of inference": replace(
+        BASE, inference=True, iterations=1, lengths=(1.0, 2.5, 1.0), slow_stage=2
+    ),
     "stray while busy": replace(BASE, stray="busy"),
     "stray while idle": replace(BASE, stray="idle"),
     "stray in a receive": replace(BASE, stray="recv"),

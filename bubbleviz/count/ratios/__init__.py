@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.run_kind import INFERENCE
 from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
@@ -65,6 +66,7 @@ class RatioDefinition:
         summary: a few words for tables.
         definition: the formula, for captions and papers.
         words: the same in words, for the headline.
+        forward_words: likewise of runs that only go forward; empty where ``words`` fit these.
         windows: extents to windows.
         work: what counts as work.
         common_clock: whether ranks of several hosts need one clock for it.
@@ -81,6 +83,11 @@ class RatioDefinition:
     common_clock: bool
     across_ranks: bool
     order: int
+    forward_words: str = ""
+
+    def words_for(self, kind: str) -> str:
+        """Return the words for a kind of run (see :func:`~bubbleviz.model.run_kind.run_kind`)."""
+        return self.forward_words if kind == INFERENCE and self.forward_words else self.words
 
 
 @cache

@@ -32,4 +32,6 @@ RATIO = RatioDefinition(
     common_clock=True,
     across_ranks=True,
     order=1,
+    forward_words="share of the ranks' time from the first chunk's start to the last one's end, "
+    "on any rank, in which they run none",
 )

@@ -29,4 +29,6 @@ RATIO = RatioDefinition(
     common_clock=False,
     across_ranks=True,
     order=2,
+    forward_words="share of the ranks' time, in windows as long as the longest rank's own from its "
+    "first chunk to its last one, in which they run none",
 )

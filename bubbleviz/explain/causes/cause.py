@@ -26,6 +26,10 @@ class Cause(IntEnum):
     COMMUNICATION = 6
     OTHER = 7
     UNKNOWN = 8
+    STAGES = 9
+    CHUNKS = 10
+    TOKEN = 11
+    REQUESTS = 12
 
     @property
     def label(self) -> str:
@@ -99,5 +103,25 @@ _DESCRIPTIONS = {
         Region.OPERATIONS,
         "what it waited for is unknown, since stages are unknown or contradict the data",
         "it is unknown what it waits for, since stages are unknown or contradict the data",
+    ),
+    Cause.STAGES: _CauseMeaning(
+        Region.OPERATIONS,
+        "the stage before takes longer for a chunk than this one",
+        "the stage before takes longer for a chunk than this one",
+    ),
+    Cause.CHUNKS: _CauseMeaning(
+        Region.OPERATIONS,
+        "the next chunk is longer than the one before it",
+        "the next chunk is longer than the one before it",
+    ),
+    Cause.TOKEN: _CauseMeaning(
+        Region.OPERATIONS,
+        "the last stage had not given the token that the next step needs",
+        "the last stage has not given the token that the next step needs",
+    ),
+    Cause.REQUESTS: _CauseMeaning(
+        Region.OPERATIONS,
+        "the pipeline was empty for longer than a chunk takes: no request was there",
+        "the pipeline is empty, and no request is there",
     ),
 }

@@ -21,12 +21,14 @@ from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitio
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
 from bubbleviz.explain.causes.collective_waits import CollectiveWaits
+from bubbleviz.explain.causes.forward_waits import TokenWaits, forward_waits
 from bubbleviz.explain.causes.idle import idle_of
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import expanded
+from bubbleviz.model.run_kind import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
 
 _LABELS = tuple(cause.label for cause in Cause)
@@ -119,8 +121,10 @@ class _Pieces(Table):
 
 def causes_of(
     run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
-) -> tuple[CauseTimes, Bubbles, IdleIntervals]:
+) -> tuple[CauseTimes, Bubbles, IdleIntervals, TokenWaits]:
     """Return idle times by cause, the bubbles of one ratio, and the idle intervals of all ranks.
+
+    The last is which steps waited for the token of another one, in runs that only go forward.
 
     Args:
         run: the merged profiles.
@@ -132,16 +136,19 @@ def causes_of(
     listed = _listed_ratio(counts)
     bubbles = Bubbles.none(listed, run.operations, collectives.kinds)
     idle = idle_of(run, counts, inputs, collectives)
+    tokens, forward = TokenWaits.none(), run_kind(run.operations.phase) == INFERENCE
+    if forward:
+        idle, tokens = forward_waits(run.operations, run.ranks, inputs, idle)
     between = _ends_and_starts(counts)
     idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
     for ratio in ratio_definitions():
         if ratio.name in counts.windows:
-            pieces = _pieces(idle, _regions(counts, ratio, between))
+            pieces = _pieces(idle, _regions(counts, ratio, between, forward))
             of_window = pieces.iteration, pieces.rank, pieces.cause
             np.add.at(idle_ns[ratio.name], of_window, pieces.end_ns - pieces.start_ns)
             if ratio.name == listed:
                 bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
-    return CauseTimes(idle_ns), bubbles, idle
+    return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
 def _listed_ratio(counts: Counts) -> str:
@@ -151,13 +158,16 @@ def _listed_ratio(counts: Counts) -> str:
     return next((n for n in names if any(n in rank.accounts for rank in ranks)), counts.headline)
 
 
-def _regions(counts: Counts, ratio: RatioDefinition, between: tuple[Ints, Ints]) -> _Regions:
+def _regions(
+    counts: Counts, ratio: RatioDefinition, between: tuple[Ints, Ints], forward: bool
+) -> _Regions:
     """Return where the windows of a ratio are cut; empty ones where there is none.
 
     Args:
         counts: windows of the ratios.
         ratio: one of them.
         between: when each iteration ended on all ranks, and when the next one began on any.
+        forward: whether the run only goes forward: between its iterations it does not drain.
     """
     window, extents = counts.windows[ratio.name], counts.extents
     known = (window.known[:, None] & extents.present).T
@@ -168,6 +178,8 @@ def _regions(counts: Counts, ratio: RatioDefinition, between: tuple[Ints, Ints])
     last_ns = np.clip(last.T, first_ns, high)
     if ratio.work is not CountedWork.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
+    if forward:
+        return _Regions(low, first_ns, last_ns, last_ns, high, high)
     ended, begun = between
     drained = np.clip(ended, last_ns, high)
     return _Regions(low, first_ns, last_ns, drained, np.clip(begun, drained, high), high)

@@ -68,7 +68,7 @@ def overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> I
     """
     if len(times[0]) == 0 or len(idle) == 0:
         return idle
-    pieces = _divided(idle, times[0], times[1])
+    pieces = divided(idle, times[0], times[1])
     under = _covering(times[0], times[1], pieces.start_ns) != NONE
     return replace(pieces, cause=np.where(under, cause, pieces.cause))
 
@@ -88,7 +88,7 @@ def in_collectives(
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
     times = (*exposed, own.start_ns, own.moving_ns, own.end_ns)
-    pieces = _divided(idle, *times)
+    pieces = divided(idle, *times)
     inside = _covering(*exposed, pieces.start_ns) != NONE
     moves = _covering(own.moving_ns, own.end_ns, pieces.start_ns)
     waits = _covering(own.start_ns, own.moving_ns, pieces.start_ns)
@@ -105,8 +105,10 @@ def in_collectives(
     )
 
 
-def _divided(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
+def divided(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
     """Return idle intervals cut at some times."""
+    if len(idle) == 0:
+        return idle
     low, high = idle.start_ns[0], idle.end_ns[-1]
     cuts = [times[(times > low) & (times < high)] for times in times_ns]
     points = distinct(idle.start_ns, idle.end_ns, *cuts)

@@ -23,6 +23,7 @@ class FaultKind(Enum):
     LAUNCH = "launch"
     COLLECTIVE = "collective"
     DRIFT = "drift"
+    TOKEN = "token"
 
 
 def _nothing() -> Ints:

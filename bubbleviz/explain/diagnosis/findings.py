@@ -7,6 +7,7 @@ with it. So each is removed alone, and pairs are where they save clearly more th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -80,6 +81,7 @@ def diagnose(
     host_of_rank: Ints | None = None,
     late_ns: Ints | None = None,
     profiler_ns: Ints | None = None,
+    eased: Sequence[tuple[Fault, Replay]] = (),
 ) -> Diagnosis:
     """Return what makes iterations long.
 
@@ -90,6 +92,7 @@ def diagnose(
         host_of_rank: number of the host of each rank; None where hosts are unknown.
         late_ns: how late each row started since its host had not launched it; None for unknown.
         profiler_ns: likewise since the profiler held its process up.
+        eased: faults that make work follow other work, each with the replay without that.
     """
     if not len(replay.iterations):
         return Diagnosis((), 0, 0.0)
@@ -106,8 +109,12 @@ def diagnose(
     base_ns = trial.lengths_ns([()])[0]
     faults = _faults(seen)
     alone = trial.findings(base_ns, [(fault,) for fault in faults])
+    alone += [
+        _finding((fault,), base_ns, base_ns - replace(trial, replay=free).lengths_ns([()])[0])
+        for fault, free in eased
+    ]
     ranked = sorted(alone, key=lambda f: -f.saving_ns)
-    tried = [f.faults[0] for f in ranked[:_PAIRED]]
+    tried = [f.faults[0] for f in ranked[:_PAIRED] if f.faults[0].kind is not FaultKind.TOKEN]
     pairs = [pair for pair in combinations(tried, 2) if not _overlap(*pair)]
     saved = {f.faults[0].name: f.saving_ns for f in alone}
     together = [

@@ -14,6 +14,8 @@ STAGES_MAY_BE_MISSING = "stages may be missing; if none is, as --parallel can sa
 PIPELINE_UNPROVEN = (
     "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
 )
+#: Why a run that never goes back ran none.
+FORWARD_ONLY = "the run only goes forward"
 #: Why ranks that are not known to form a pipeline have no schedule.
 NO_PIPELINE = (SINGLE_STAGE, PIPELINE_UNPROVEN)
 #: Why ranks have no schedule, and their ratios are none of a pipeline.

@@ -26,6 +26,7 @@ from bubbleviz.explain.recognition.pipeline_orders import (
 )
 from bubbleviz.explain.recognition.plans import Plans
 from bubbleviz.explain.recognition.reasons import (
+    FORWARD_ONLY,
     OTHER_STAGES_MISSING,
     PIPELINE_UNPROVEN,
     SINGLE_STAGE,
@@ -36,6 +37,7 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.run_kind import INFERENCE, TRAINING
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
@@ -127,11 +129,14 @@ def schedule_of(
     inferred = LimitationKind.MICROBATCHES_INFERRED in noted
     may_be_missing = LimitationKind.STAGES_MAY_BE_MISSING in noted
     stages_missing = stages_missing or LimitationKind.STAGES_WITHOUT_GPU_WORK in noted
-    trains = any(iteration.kind == "training" for iteration in iterations)
-    if trains and _is_single_stage(ranks, operations):
+    trains = any(iteration.kind == TRAINING for iteration in iterations)
+    serves = any(iteration.kind == INFERENCE for iteration in iterations)
+    if (trains or serves) and _is_single_stage(ranks, operations):
         return Recognition(None, reason=OTHER_STAGES_MISSING if stages_missing else SINGLE_STAGE)
-    if trains and pipeline_unproven:
+    if (trains or serves) and pipeline_unproven:
         return Recognition(None, reason=PIPELINE_UNPROVEN)
+    if serves:
+        return Recognition(None, reason=FORWARD_ONLY)
     plans = Plans()
     result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
     if stages_missing and result.iterations:
@@ -189,7 +194,7 @@ def _recognise(
     judge: Callable[[PipelineOrders], Verdict],
 ) -> Recognition:
     """Return the verdicts on every training iteration, and on the run."""
-    training = [i.index for i in iterations if i.kind == "training"]
+    training = [i.index for i in iterations if i.kind == TRAINING]
     orders = orders_of(operations, training) if training else None
     if orders is None or not len(orders.pattern):
         return Recognition(None, reason="no training iteration is in the capture")

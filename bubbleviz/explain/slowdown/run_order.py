@@ -14,24 +14,30 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.slowdown.message_order import Pairs, chained, message_order
 from bubbleviz.explain.slowdown.messages import Messages
 from bubbleviz.explain.slowdown.point_to_point import CLOCK_NS, PointToPoint
 from bubbleviz.explain.slowdown.replay import Order
+from bubbleviz.explain.slowdown.token_order import token_pairs
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.operations import Operations
 
 
-def run_order(work: Work, rows: Ints, messages: Messages, operations: int) -> Order:
+def run_order(
+    work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: TokenWaits
+) -> Order:
     """Return what each row of a run's work follows.
 
     Args:
         work: operations, then sends, then receives, then collectives.
         rows: of the operations table, of the first rows of it.
         messages: between operations; those seen are the sends and receives.
-        operations: number of rows of the operations table.
+        operations: of all ranks.
+        tokens: which of these waited for the token of which.
     """
-    place = np.full(operations, NONE, np.int64)
+    place = np.full(len(operations), NONE, np.int64)
     place[rows] = np.arange(len(rows))
     seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
     computes = np.arange(len(rows))
@@ -39,6 +45,7 @@ def run_order(work: Work, rows: Ints, messages: Messages, operations: int) -> Or
     pairs = [
         chained(work, computes, work.rank_iteration[computes]),
         (place[unseen.consumer], place[unseen.producer]),
+        token_pairs(operations, tokens, place),
         *_in_time(work, message_order(work, _point_to_point(place, seen, len(rows)), computes)),
         _last_ended(work, computes, collective),
         _last_ended(work, collective, collective),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.explain.slowdown.measured import delays_of
@@ -31,6 +32,7 @@ def work_of_run(
     receives: Receives,
     collectives: CollectiveIntervals,
     included: Bools,
+    tokens: TokenWaits,
 ) -> tuple[Work, Order]:
     """Return what ranks did in some iterations, and what each row of it follows.
 
@@ -41,6 +43,7 @@ def work_of_run(
         receives: of these.
         collectives: of all ranks.
         included: of each iteration, whether it is wanted.
+        tokens: which operations waited for the token of which.
     """
     rows = computing_rows(operations, included)
     chosen = np.zeros(len(operations), bool)
@@ -48,7 +51,7 @@ def work_of_run(
     messages = messages_of(operations, dependencies, receives, chosen)
     beside = outside_operations(collectives, operations, included)
     work = run_work(operations, ranks, rows, messages, beside)
-    return work, run_order(work, rows, messages, len(operations))
+    return work, run_order(work, rows, messages, operations, tokens)
 
 
 def scenarios_of_run(work: Work, order: Order) -> Scenarios | None:

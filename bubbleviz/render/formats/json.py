@@ -63,6 +63,7 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "version": report.version,
+        "kind": report.kind,
         "headline": report.headline,
         "headline_reason": report.headline_reason,
         "convention": report.convention,

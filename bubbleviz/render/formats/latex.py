@@ -176,7 +176,7 @@ def _caption(report: Report) -> str:
 
     return (
         rf"{_measure(report)} in \% over "
-        f"{counted(report.summary.iterations, 'training iteration')} on "
+        f"{counted(report.summary.iterations, report.iteration_noun)} on "
         f"{counted(len(report.ranks), 'rank')}."
     )
 

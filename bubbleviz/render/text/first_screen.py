@@ -92,7 +92,8 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
     value = "unknown" if mean is None else percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
     yield from paragraph(spread_of(report).strip(), display, lead=lead)
-    words = next((r.words for r in ratio_definitions() if r.name == report.headline), "")
+    definition = next((r for r in ratio_definitions() if r.name == report.headline), None)
+    words = "" if definition is None else definition.words_for(report.kind)
     reason = one_line(report.headline_reason, 200)
     means = f"{capitalised(words)} ({report.headline} is quoted: {reason})"
     yield from paragraph(means, display, most=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.model.run_kind import EVALUATION
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import between, percent
 
@@ -103,6 +104,6 @@ def advice_sentence(report: Report) -> str | None:
         return one_line(sentence, 600)
     if report.summary.iterations > 0:
         return None
-    skipped = any(i.complete and i.kind == "training" for i in report.iterations)
+    skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
     return f"nothing can be advised, since no iteration is averaged; {remedy}"

@@ -55,6 +55,10 @@ def _deviations(report: Report, recognition: Recognition) -> Iterator[Renderable
 
 def recognised(recognition: Recognition) -> str:
     """Return the recognised schedule and its match, on one line."""
+    from bubbleviz.explain.recognition.reasons import FORWARD_ONLY
+
+    if recognition.reason == FORWARD_ONLY:
+        return f"none, {FORWARD_ONLY}"
     if recognition.name is None:
         return f"not recognised: {recognition.reason}"
     also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""

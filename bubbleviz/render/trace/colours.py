@@ -29,6 +29,10 @@ _OF_CAUSES = {
     "communication": "olive",
     "other": "thread_state_unknown",
     "unknown": "generic_work",
+    "stages": "detailed_memory_dump",
+    "chunks": "rail_animation",
+    "token": "thread_state_iowait",
+    "requests": "cq_build_abandoned",
 }
 #: By category of a slice, then by the first word of its name.
 RESERVED: Mapping[str, Mapping[str, str]] = {

@@ -26,6 +26,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.run_kind import TRAINING
 from bubbleviz.model.texts import unmarked
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import (
@@ -92,7 +93,7 @@ def packed(
                 "name": ratio.name,
                 "summary": ratio.summary,
                 "definition": ratio.definition,
-                "words": ratio.words,
+                "words": ratio.words_for(document.get("kind", TRAINING)),
                 "work": ratio.work.name.lower(),
             }
             for ratio in ratio_definitions()

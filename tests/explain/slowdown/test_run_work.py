@@ -111,7 +111,7 @@ def test_one_rank() -> None:
 
 
 def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     found = bubbleviz.analyze(path)
 
     assert found.slowdowns is None

@@ -1,0 +1,243 @@
+"""Forward waits: why ranks of a run that only goes forward waited, down to where it began.
+
+The first stage waits for a token: a request's next step can start there once the last stage has
+ended the one before. Then its host schedules that step, and launches it. Where the pipeline stays
+empty for longer than the last chunk took from end to end, no request was there::
+
+    last stage   ── F6 ──┤                             ┌────────── F7
+    first stage  ────────┼───────────┬────────┤ F7 ├───┘
+                   token │   host    │ other                  or all of it: requests
+                         ends    launched
+
+Every later stage gets a chunk late since the one before it did, so idle time travels down the
+pipeline with its cause; and it waits by as much as the stage before takes longer for a chunk than
+this one (stages), and this chunk longer than the last one (chunks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals, divided
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.grouping import distinct, found_in, looked_up
+from bubbleviz.model.intervals import group_extents, group_sum
+from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
+
+#: Causes of waits for no other rank that say no more than when the host launched.
+_UNDIVIDED = (Cause.HOST, Cause.OTHER)
+
+
+@frozen
+class TokenWaits(Table):
+    """Steps that waited for the token of another one.
+
+    Attributes:
+        after: row of the operation on the first stage.
+        before: row of that on the last stage which gave the token.
+    """
+
+    after: Ints
+    before: Ints
+
+    @classmethod
+    def none(cls) -> TokenWaits:
+        """Return no waits."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def forward_waits(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    inputs: Inputs,
+    idle: IdleIntervals,
+) -> tuple[IdleIntervals, TokenWaits]:
+    """Return idle intervals with the causes of forward pipelines.
+
+    Every interval is only divided further, so that all parts still add up.
+
+    Args:
+        operations: of all ranks, of a run that only goes forward.
+        ranks: by number.
+        inputs: what operations took from other ranks.
+        idle: idle intervals of all ranks, with the causes of any run.
+    """
+    bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
+    of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
+    tokens = []
+    stages = [(NONE if rank.stage is None else rank.stage, rank.index) for rank in ranks]
+    for stage, rank in sorted(stages):
+        own = of_rank[rank]
+        if stage == 0:
+            own, waits = _first_stage(operations, _passes_of(operations, ranks, rank), inputs, own)
+            tokens.append(waits)
+        of_rank[rank] = _later_stage(operations, inputs, own, of_rank)
+    return joined(of_rank), joined(tokens) if tokens else TokenWaits.none()
+
+
+@frozen
+class _Passes:
+    """The chunks of one pipeline.
+
+    Attributes:
+        ended: rows of the last stage's operations, in the order of their ends.
+        length_ns: how long each of these chunks took, from the first stage on; 0 unknown.
+        start_ns: starts of the operations of all stages, ascending.
+        latest_ns: the latest end of those up to each.
+    """
+
+    ended: Ints
+    length_ns: Ints
+    start_ns: Ints
+    latest_ns: Ints
+
+
+def _passes_of(operations: Operations, ranks: Sequence[Rank], rank: int) -> _Passes:
+    """Return the chunks of the pipeline of a rank."""
+    pipeline = ranks[rank].pipeline
+    own = [r.index for r in ranks if pipeline is None or r.pipeline == pipeline]
+    rows = np.flatnonzero(
+        (operations.phase == Phase.F)
+        & (operations.has_span == 1)
+        & (operations.virtual_stage >= 0)
+        & np.isin(operations.rank, own)
+    )
+    stage = operations.virtual_stage[rows]
+    ended = rows[stage == stage.max(initial=NONE)]
+    ended = ended[np.argsort(operations.end_ns[ended], kind="stable")]
+    first = rows[stage == 0]
+    keys = operations.iteration, operations.microbatch, operations.sequence
+    begun = looked_up(tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys))
+    length_ns = operations.end_ns[ended] - operations.start_ns[begun]
+    order = np.argsort(operations.start_ns[rows], kind="stable")
+    return _Passes(
+        ended=ended,
+        length_ns=np.where(begun == NONE, 0, length_ns),
+        start_ns=operations.start_ns[rows][order],
+        latest_ns=np.maximum.accumulate(operations.end_ns[rows][order]),
+    )
+
+
+def _first_stage(
+    operations: Operations, passes: _Passes, inputs: Inputs, idle: IdleIntervals
+) -> tuple[IdleIntervals, TokenWaits]:
+    """Return the idle intervals of a rank of the first stage, and which tokens it waited for."""
+    own = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
+    own &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
+    waits, rest = idle.take(own), idle.take(~own)
+    if len(waits) == 0 or len(passes.ended) == 0:
+        return idle, TokenWaits.none()
+    number = distinct(waits.interval)
+    of_row = np.searchsorted(number, waits.interval)
+    low_ns, high_ns = group_extents(of_row, len(number), waits.start_ns, waits.end_ns)
+    after = np.empty(len(number), np.int64)
+    after[of_row] = waits.after
+    launched_ns = operations.launched_ns[after]
+    limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
+    end_ns = operations.end_ns[passes.ended]
+    place = np.searchsorted(end_ns, limit_ns, side="right") - 1
+    # The token of the chunk that this rank ran last cannot have come before it ran.
+    came = (place >= 0) & (end_ns[place] >= low_ns)
+    token_ns = np.where(came, end_ns[place], low_ns)
+    before_ns = np.append(passes.latest_ns, 0)[
+        np.searchsorted(passes.start_ns, high_ns, side="left") - 1
+    ]
+    empty = came & (before_ns <= token_ns)
+    idle_for_none = empty & (limit_ns - token_ns > np.maximum(passes.length_ns[place], 1))
+    pieces = divided(waits, token_ns, limit_ns)
+    of_piece = np.searchsorted(number, pieces.interval)
+    before_launch = pieces.start_ns < limit_ns[of_piece]
+    waiting = came[of_piece] & (pieces.start_ns < token_ns[of_piece])
+    cause = np.where(waiting, Cause.TOKEN, pieces.cause)
+    cause = np.where(idle_for_none[of_piece] & before_launch, Cause.REQUESTS, cause)
+    waited = came & ~idle_for_none & (token_ns > low_ns)
+    return (
+        _in_order(rest, replace(pieces, cause=cause)),
+        TokenWaits(after[waited], passes.ended[place[waited]]),
+    )
+
+
+def _later_stage(
+    operations: Operations,
+    inputs: Inputs,
+    idle: IdleIntervals,
+    idle_of_ranks: Sequence[IdleIntervals],
+) -> IdleIntervals:
+    """Return the idle intervals of a rank, waits for another one divided by where they began.
+
+    A chunk comes as late as the rank before got it, and by as much as it took longer there than the
+    chunk before it took here::
+
+        wait for F7 here = idle before F7 there + F7 there - F6 here - launch, transfer of F6 here
+    """
+    producer = np.append(inputs.producer, NONE)[idle.after]
+    waits = (idle.cause == Cause.DEPENDENCY) & (idle.peer_operation == NONE)
+    waits &= (idle.collective == NONE) & (producer >= 0) & (idle.before >= 0)
+    pieces = idle.take(waits)
+    if len(pieces) == 0:
+        return idle
+    number, first, of_piece = np.unique(pieces.interval, return_index=True, return_inverse=True)
+    after, before, source = pieces.after[first], pieces.before[first], producer[waits][first]
+    parts_ns = np.zeros((len(number), len(Cause)), np.int64)
+    upstream = operations.rank[source]
+    for rank in distinct(upstream).tolist():
+        rows = upstream == rank
+        parts_ns[rows] = _idle_before(idle_of_ranks[rank], source[rows])
+    parts_ns -= _idle_before(idle.take(idle.cause != Cause.DEPENDENCY), before)
+    here_ns = operations.busy_ns[after]
+    parts_ns[:, Cause.STAGES] += operations.busy_ns[source] - here_ns
+    parts_ns[:, Cause.CHUNKS] += here_ns - operations.busy_ns[before]
+    parts_ns = np.maximum(parts_ns, 0)
+    length_ns = group_sum(of_piece, len(number), pieces.end_ns - pieces.start_ns)
+    unexplained_ns = np.maximum(length_ns - parts_ns.sum(axis=1), 0)
+    parts_ns[:, Cause.DEPENDENCY] += unexplained_ns
+    until_ns = np.cumsum(parts_ns, axis=1)
+    until_ns = np.rint(length_ns[:, None] * (until_ns / until_ns[:, -1:])).astype(np.int64)
+    return _in_order(idle.take(~waits), _cut(pieces, of_piece, until_ns))
+
+
+def _idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
+    """Return how long a rank was idle before each operation, shape (operations, causes)."""
+    held = distinct(idle.after)
+    time_ns = np.zeros((len(held) + 1, len(Cause)), np.int64)
+    place = np.searchsorted(held, idle.after)
+    np.add.at(time_ns, (place, idle.cause), idle.end_ns - idle.start_ns)
+    return time_ns[found_in(held, operation)]
+
+
+def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals:
+    """Return pieces of idle intervals, each of which is cut where its causes end.
+
+    Args:
+        pieces: in the order of their intervals, and of time.
+        of_piece: place of the interval of each.
+        until_ns: where each cause ends within each interval, shape (intervals, causes).
+    """
+    length_ns = pieces.end_ns - pieces.start_ns
+    done_ns = np.cumsum(length_ns) - length_ns
+    done_ns -= done_ns[np.searchsorted(of_piece, of_piece)]
+    ends_ns = np.clip(until_ns[of_piece] - done_ns[:, None], 0, length_ns[:, None])
+    starts_ns = np.concatenate((np.zeros((len(pieces), 1), np.int64), ends_ns[:, :-1]), axis=1)
+    row, cause = np.nonzero(ends_ns > starts_ns)
+    parts = pieces.take(row)
+    return replace(
+        parts,
+        start_ns=parts.start_ns + starts_ns[row, cause],
+        end_ns=parts.start_ns + ends_ns[row, cause],
+        cause=cause.astype(np.int64),
+    )
+
+
+def _in_order(*parts: IdleIntervals) -> IdleIntervals:
+    """Return all pieces in the order of their starts."""
+    pieces = joined(parts)
+    return pieces.take(np.argsort(pieces.start_ns, kind="stable"))

@@ -1,0 +1,27 @@
+"""The kind of a run: whether it trains, or only goes forward, as serving and evaluation do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.phases import BACKWARD, Phase
+
+TRAINING = "training"
+INFERENCE = "inference"
+#: An iteration of a run that trains, which only goes forward.
+EVALUATION = "evaluation"
+#: What no run has that only goes forward, its communication included.
+_OF_TRAINING = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
+
+
+def run_kind(phase: Ints) -> str:
+    """Return the kind of a run: ``"training"`` or ``"inference"``.
+
+    A run without any forward counts as training: nothing shows that it serves.
+
+    Args:
+        phase: of all its operations.
+    """
+    forward, trains = phase == Phase.F, np.isin(phase, _OF_TRAINING)
+    return INFERENCE if forward.any() and not trains.any() else TRAINING

@@ -1,0 +1,62 @@
+"""Too few chunks in flight: what more would save is what the same run with more takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.explain.diagnosis.findings import Finding
+from bubbleviz.report.advice_list import advice_of
+from tests.support.forward_runs import Serving, served, table_of
+
+LENGTHS = (1.0,) * 48
+
+
+def length_ns(run: Serving) -> int:
+    return max(chunk.end_ns for chunk in served(run))
+
+
+def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
+    """Return what is found of tokens, by how many more chunks are in flight."""
+    diagnosis = bubbleviz.analyze(table_of(folder, run)).explanation.diagnosis
+    assert diagnosis is not None
+    assert diagnosis.length_ns == length_ns(run)
+    own = [f for f in diagnosis.findings if f.faults[0].kind.value == "token"]
+    return {f.faults[0].what: f for f in own}
+
+
+def test_enough_in_flight_wait_for_no_token(tmp_path: Path) -> None:
+    assert tokens(tmp_path, Serving(LENGTHS)) == {}
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_savings_are_those_of_a_deeper_pipeline(tmp_path: Path, depth: int) -> None:
+    run = Serving(LENGTHS, depth=depth)
+    found = tokens(tmp_path, run)
+
+    assert found["one"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS, depth=depth + 1))
+    assert found["enough"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS))
+    assert found["one"].faults[0].phases == (("", float(depth)),)
+
+
+def test_uneven_stages_and_chunks(tmp_path: Path) -> None:
+    lengths = [1.0 + number % 3 for number in range(48)]
+    run = Serving(lengths, (1.0, 1.5, 1.0, 0.5), depth=2)
+    found = tokens(tmp_path, run)
+
+    deeper = Serving(lengths, run.stages, depth=3)
+    assert found["one"].saving_ns == pytest.approx(length_ns(run) - length_ns(deeper), rel=0.02)
+
+
+def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(table_of(tmp_path, Serving(LENGTHS, depth=2)))
+    both = advice_of(report)[:2]
+
+    assert [advice.kind for advice in both] == ["token", "token"]
+    assert sorted(advice.action.partition(".")[0] for advice in both) == [
+        "Keep more chunks in flight",
+        "Keep one chunk more in flight",
+    ]
+    assert all("with 2 chunks in the pipeline" in advice.action for advice in both)
