@@ -59,6 +59,7 @@ class JoinedRecordings:
         unattributed: compute outside every compute operation.
         exposed: when only communication ran that is not between two ranks.
         overheads: when the profiler held a rank's process up.
+        pauses: when nothing of a rank was recorded.
         hosts: what launching threads did before late launches.
         active: how long compute kernels ran in each rank's own iterations.
         running: how long kernels and copies ran in and between these.
@@ -79,6 +80,7 @@ class JoinedRecordings:
     unattributed: RankIntervals
     exposed: RankIntervals
     overheads: RankIntervals
+    pauses: RankIntervals
     hosts: HostActivities
     active: ActiveTime
     running: RunningTimes
@@ -126,6 +128,7 @@ def join(
         unattributed=joined([_aligned(r.unattributed, c, base) for r, c, base, _ in parts]),
         exposed=joined([_aligned(r.exposed, c, base) for r, c, base, _ in parts]),
         overheads=joined([_aligned(r.overheads, c, base) for r, c, base, _ in parts]),
+        pauses=joined([_aligned(r.pauses, c, base) for r, c, base, _ in parts]),
         hosts=_hosts(parts),
         active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
         running=joined(

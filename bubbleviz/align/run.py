@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -74,6 +74,7 @@ class Run:
         pipeline_unproven: whether nothing shows that the ranks are stages, and not replicas of one.
         limitations: what could not be determined.
         rank_of_local: for each profile, the rank of each of its own ranks.
+        pauses: when nothing of a rank was recorded.
     """
 
     ranks: tuple[Rank, ...]
@@ -98,6 +99,7 @@ class Run:
     pipeline_unproven: bool
     limitations: tuple[Limitation, ...]
     rank_of_local: tuple[Ints, ...]
+    pauses: RankIntervals = field(default_factory=RankIntervals.none)
 
 
 @frozen
@@ -188,6 +190,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
             *without_members(collectives, joined.exposed),
         ),
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
+        pauses=_moved(joined.pauses, place),
     )
 
 

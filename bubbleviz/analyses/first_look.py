@@ -62,8 +62,8 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> FirstLook:
         if file.path.endswith(SUFFIXES):
             return FirstLook("analyze", "nsys has yet to export the names of ranges")
         try:
-            if reader_of(file.path).table_suffixes:
-                return FirstLook("analyze", f"{file.path} is a table of operations")
+            if noun := reader_of(file.path).operations:
+                return FirstLook("analyze", f"{file.path} is {noun}")
             names = sampled_names(file.path, globs, partial(progress.read, file.path))
         except ProfileError:
             continue

@@ -9,6 +9,10 @@ Nsight Systems records them as NVTX ranges, PyTorch's profiler as its own. Their
 convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which is recognised without an option.
 Where nothing records, a range costs a microsecond or two.
 
+``annotate.record("run/")`` writes when they ran to files, without a profiler; so does
+``annotate.torch_pipelining(record="run/")``, and any script of which the environment variable
+BUBBLEVIZ_RECORD names a folder. ``bubbleviz analyze run/`` reads them.
+
 A framework is one module of :mod:`bubbleviz.annotate.frameworks`, called by its name:
 ``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``. Each wraps the
 framework's own methods, returns a handle whose ``remove()`` undoes that (also a context manager),
@@ -24,10 +28,13 @@ import pkgutil
 from collections.abc import Callable
 
 from bubbleviz.annotate.ranges import Range, iteration, phase
+from bubbleviz.annotate.switch import record, record_as_environment_says
 from bubbleviz.annotate.wrapping import Annotations
 from bubbleviz.errors import AnnotationError
 
-__all__ = ["AnnotationError", "Annotations", "Range", "iteration", "phase", "supported"]
+__all__ = ["AnnotationError", "Annotations", "Range", "iteration", "phase", "record", "supported"]
+
+record_as_environment_says()
 
 
 def supported() -> tuple[str, ...]:
@@ -36,7 +43,7 @@ def supported() -> tuple[str, ...]:
     return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
 
 
-def __getattr__(name: str) -> Callable[[], Annotations]:
+def __getattr__(name: str) -> Callable[..., Annotations]:
     """Return the function that annotates the framework of that name.
 
     Raises:
@@ -47,7 +54,7 @@ def __getattr__(name: str) -> Callable[[], Annotations]:
             f"bubbleviz.annotate has no {name!r}; the frameworks are {', '.join(supported())}"
         )
     module = importlib.import_module(f"bubbleviz.annotate.frameworks.{name}")
-    annotate: Callable[[], Annotations] = module.annotate
+    annotate: Callable[..., Annotations] = module.annotate
     return annotate
 
 

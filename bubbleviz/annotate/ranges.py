@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from bubbleviz.annotate.distributed import numbers_in_torch
 from bubbleviz.annotate.recorders import Recorders
 from bubbleviz.errors import UsageError
+
+if TYPE_CHECKING:
+    from bubbleviz.annotate.recording.recorder import Recorder
 
 #: The phases of bubbleviz/model/phases.py, without the import; a test keeps them equal.
 PHASES = (
@@ -24,6 +27,18 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 _recorders = Recorders()
+
+
+def record_with(recorder: Recorder | None) -> None:
+    """Give all ranges to a recorder of files, too, in place of the one before; None for none."""
+    before, _recorders.recorder = _recorders.recorder, recorder
+    if before is not None and before is not recorder:
+        before.stop()
+
+
+def recorder_of_files() -> Recorder | None:
+    """Return the recorder of files that all ranges are given to; None for none."""
+    return _recorders.recorder
 
 
 class Range:
@@ -43,7 +58,7 @@ class Range:
         self._opened: list[tuple[Any, ...]] = []
 
     def __enter__(self) -> Range:
-        self._opened.append(_recorders.open(self.name))
+        self._opened.append(self._recorded())
         return self
 
     def __exit__(
@@ -74,9 +89,22 @@ class Range:
 
         return ranged  # type: ignore[return-value]  # it has the signature of the function
 
+    def _recorded(self) -> tuple[Any, ...]:
+        """Open the range with every recorder, and return what closes it."""
+        return _recorders.open(self.name)
+
     def _again(self) -> Range:
         """Return a range like this one, for a call that may run beside others."""
         return type(self)(self.name)
+
+
+class Launch(Range):
+    """A range in which transfers only start: when they end, nothing here shows."""
+
+    __slots__ = ()
+
+    def _recorded(self) -> tuple[Any, ...]:
+        return _recorders.open(self.name, launches=True)
 
 
 class Outermost(Range):
@@ -95,7 +123,7 @@ class Outermost(Range):
     def __enter__(self) -> Outermost:
         depth = getattr(self._open, self._kind, 0)
         setattr(self._open, self._kind, depth + 1)
-        self._opened.append(() if depth else _recorders.open(self.name))
+        self._opened.append(() if depth else self._recorded())
         return self
 
     def __exit__(
@@ -116,30 +144,26 @@ class Outermost(Range):
 class _IterationRange(Outermost):
     """An iteration, numbered when it opens unless a number is given."""
 
-    __slots__ = ("_number",)
+    __slots__ = ("_number", "_taken")
 
     def __init__(self, number: int | None) -> None:
         super().__init__("", "iteration")
-        self._number = number
+        self._number, self._taken = number, 0
 
     def __enter__(self) -> _IterationRange:
         if not getattr(self._open, self._kind, 0):
-            rank = _rank()
-            of_rank = "" if rank is None else f" rank={rank}"
-            self.name = f"{_PREFIX}iteration {_iterations.take(self._number)}{of_rank}"
+            numbers = numbers_in_torch()
+            of_rank = "" if numbers is None else f" rank={numbers[0]}"
+            self._taken = _iterations.take(self._number)
+            self.name = f"{_PREFIX}iteration {self._taken}{of_rank}"
         super().__enter__()
         return self
 
+    def _recorded(self) -> tuple[Any, ...]:
+        return _recorders.open(self.name, iteration=self._taken)
+
     def _again(self) -> _IterationRange:
         return type(self)(self._number)
-
-
-def _rank() -> int | None:
-    """Return this process's number in the run, where torch.distributed knows it."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return int(distributed.get_rank())
 
 
 class _Iterations:

@@ -1,4 +1,4 @@
-"""Recorders of ranges in this process: NVTX, for Nsight Systems, and PyTorch's profiler.
+"""Recorders of ranges in this process: NVTX, for Nsight Systems, PyTorch's profiler, and files.
 
 NVTX is called through PyTorch where it was built for GPUs, else through the package ``nvtx`` where
 it is installed. PyTorch's profiler gets a range while it records. Where both do, both get it.
@@ -12,7 +12,10 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bubbleviz.annotate.recording.recorder import Recorder
 
 
 class Recorders:
@@ -27,23 +30,40 @@ class Recorders:
         self._profiling: Callable[[], bool] = _never
         self._record: Callable[[str], Any] | None = None
         self._settled = False
+        #: Writes files; see :mod:`bubbleviz.annotate.recording`.
+        self.recorder: Recorder | None = None
 
-    def open(self, name: str) -> tuple[Any, ...]:
-        """Open a range on this thread, and return the handle that :meth:`close` takes."""
+    def open(
+        self, name: str, *, iteration: int | None = None, launches: bool = False
+    ) -> tuple[Any, ...]:
+        """Open a range on this thread, and return the handle that :meth:`close` takes.
+
+        Args:
+            name: of the range.
+            iteration: number of the iteration that it is; None for an operation.
+            launches: whether it only starts transfers.
+        """
         if not self._settled:
             self._settle()
         pushed = None
         if self._push is not None:
             pushed = self._pushed(name)
+        recorded = None
         if self._profiling() and self._record is not None:
             recorded = self._record(name)
             recorded.__enter__()
+        recorder = self.recorder
+        if recorder is None:
             return pushed, recorded
-        return (pushed,)
+        if iteration is None:
+            return pushed, recorded, recorder, recorder.open(name, launches=launches)
+        return pushed, recorded, recorder, recorder.begin_iteration(iteration)
 
     def close(self, opened: tuple[Any, ...]) -> None:
         """Close a range on the thread that opened it."""
-        if len(opened) == 2:
+        if len(opened) == 4:
+            opened[2].close(opened[3])
+        if opened[1] is not None:
             opened[1].__exit__(None, None, None)
         if opened[0] is not None:
             opened[0]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from bubbleviz.annotate.ranges import Range
+from bubbleviz.annotate.switch import record
 from bubbleviz.errors import AnnotationError
 
 #: Opens around a call without a range.
@@ -21,6 +23,8 @@ Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
 #: Returns the range of a call; ``self`` is the first argument of a method.
 RangeOfCall = Callable[[Args, Kwargs], AbstractContextManager[object]]
+#: Of recordings; None for none.
+Folder = str | os.PathLike[str] | None
 _ABSENT = object()
 
 _wrapped_frameworks: dict[str, Annotations] = {}
@@ -57,6 +61,11 @@ class Annotations:
             self._undo.pop()()
         if _wrapped_frameworks.get(self.framework) is self:
             del _wrapped_frameworks[self.framework]
+
+    def record(self, folder: Folder) -> None:
+        """Record the ranges to files until the annotations are removed; to None for not at all."""
+        if folder is not None:
+            self._undo.append(record(folder).stop)
 
     def wrap(self, owner: Any, name: str, range_of_call: RangeOfCall) -> tuple[Any, Any]:
         """Make a function or method run inside the range that ``range_of_call`` returns.
@@ -166,17 +175,21 @@ class Annotations:
         )
 
 
-def once(framework: str, wrap_all: Callable[[Annotations], None]) -> Annotations:
+def once(
+    framework: str, wrap_all: Callable[[Annotations], None], folder: Folder = None
+) -> Annotations:
     """Return the annotations of a framework, and wrap it unless it is wrapped already.
 
     Args:
         framework: its name.
         wrap_all: wraps everything, or raises; then nothing stays wrapped.
+        folder: where its ranges are recorded until they are removed; None for nowhere.
 
     Raises:
         AnnotationError: the framework is not as expected.
     """
     if framework in _wrapped_frameworks:
+        _wrapped_frameworks[framework].record(folder)
         return _wrapped_frameworks[framework]
     annotations = Annotations(framework)
     try:
@@ -185,6 +198,7 @@ def once(framework: str, wrap_all: Callable[[Annotations], None]) -> Annotations
         annotations.remove()
         raise
     _wrapped_frameworks[framework] = annotations
+    annotations.record(folder)
     return annotations
 
 

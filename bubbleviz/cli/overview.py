@@ -85,14 +85,17 @@ def inspection_parts(
 
 
 def _table_parts(inspection: Inspection) -> Iterator[RenderableType]:
-    """Yield what ``inspect`` prints of a table of operations, which tells what they are."""
+    """Yield what ``inspect`` prints of operations themselves, which tell what they are."""
     from rich.text import Text
 
     from bubbleviz.render.text.tables import HangingLines
 
     contents = inspection.contents
     head = Text(one_line(contents.source.path, 200), style="bold")
-    head.append(f"\n  a table of operations ({contents.source.format})", style="not bold")
+    kind = contents.source.format
+    head.append(f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}", "not bold")
+    for what, fact in contents.facts:
+        head.append(f"\n  {what:<12} {one_line(fact, 100)}", style="not bold")
     yield head
     yield Text("Rows", style="bold")
     for table in contents.tables:

@@ -22,6 +22,8 @@ from bubbleviz.count.time_breakdown import (
 from bubbleviz.count.window_bounds import WindowBounds, window_bounds
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING
 from bubbleviz.model.values import frozen
@@ -215,9 +217,23 @@ def _extents(run: Run) -> Extents:
 
     first_ns, last_ns = over(WORK)
     step_last_ns = over(COMPUTE)[1]
-    present = np.zeros(shape[0] * shape[1], bool)
+    present: Bools = np.zeros(shape[0] * shape[1], bool)
     present[cell[usable & np.isin(operations.phase, COUNTED)]] = True
-    return Extents(first_ns, last_ns, step_last_ns, present.reshape(shape))
+    present = present.reshape(shape)
+    return Extents(first_ns, last_ns, step_last_ns, present, _paused(run.pauses, first_ns, present))
+
+
+def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
+    """Return behind which iterations the recording of some rank paused; None for none."""
+    if len(pauses) == 0:
+        return None
+    paused = np.zeros(len(first_ns), bool)
+    for rank in distinct(pauses.rank).tolist():
+        iterations = np.flatnonzero(present[:, rank])
+        begins_ns = pauses.start_ns[pauses.rank == rank]
+        before = np.searchsorted(first_ns[iterations, rank], begins_ns, side="right") - 1
+        paused[iterations[before[before >= 0]]] = True
+    return paused
 
 
 def _iteration(measurements: _Measurements, k: int) -> Iteration:

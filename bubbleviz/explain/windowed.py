@@ -124,6 +124,7 @@ def _run(run: Run, selection: _Selection, extent_ns: tuple[int, int]) -> Run:
         exposed=_clipped(run.exposed, extent_ns),
         collectives=_collectives(run.collectives, selection),
         overheads=_clipped(run.overheads, extent_ns),
+        pauses=_clipped(run.pauses, extent_ns),
         hosts=replace(hosts, operation=selection.new_rows(hosts.operation)),
         iteration_names=tuple(run.iteration_names[k] for k in selection.iterations.tolist()),
     )
@@ -154,6 +155,7 @@ def _counts(counts: Counts, selection: _Selection) -> Counts:
             extents.last_ns[rows],
             extents.step_last_ns[rows],
             extents.present[rows],
+            None if extents.paused is None else extents.paused[rows],
         ),
         windows={
             name: Windows(w.start_ns[rows], w.end_ns[rows], w.known[rows])

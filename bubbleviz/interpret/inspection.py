@@ -172,7 +172,7 @@ def look_over_table(contents: Contents) -> Inspection:
     """Return the inspection of a table of operations."""
     labels = {phase.label for phase in COUNTED}
     counted = any(phase.name in labels for phase in contents.candidates)
-    lacking = f"no row is a forward or a backward ({', '.join(p.label for p in COUNTED)})"
+    lacking = f"it holds no forward or backward ({', '.join(p.label for p in COUNTED)})"
     missing = contents.missing if counted else (lacking, *contents.missing)
     return Inspection(contents, (), counted, missing, (), None, told=True)
 

@@ -6,6 +6,8 @@ compute that no operation explains, and counts.
 
 from __future__ import annotations
 
+from dataclasses import field
+
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.keys import NameHints
@@ -74,6 +76,7 @@ class Recording:
         start_ns: when the first kernel or call began.
         end_ns: when the last one ended.
         limitations: what could not be determined.
+        pauses: when nothing of a rank was recorded, though it ran on.
     """
 
     source: Source
@@ -95,3 +98,4 @@ class Recording:
     start_ns: int
     end_ns: int
     limitations: tuple[Limitation, ...]
+    pauses: RankIntervals = field(default_factory=RankIntervals.none)

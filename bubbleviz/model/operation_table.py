@@ -6,10 +6,13 @@ the operations themselves, and what else is known of the ranks that ran them.
 
 from __future__ import annotations
 
+from dataclasses import field
+
 import numpy as np
 
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.profile import Source, ToldClock
 from bubbleviz.model.told_collectives import ToldCollectives
@@ -27,6 +30,7 @@ class ToldPlace:
         clock: that its times are of; None for the one that all tables share.
         stage: virtual stage of its model chunk 0; None unknown.
         pipeline: of the rank: -1 where it is told that nobody knows, None where nothing is told.
+        world_size: how many ranks the run has; None unknown.
     """
 
     number: int
@@ -35,6 +39,7 @@ class ToldPlace:
     clock: ToldClock | None = None
     stage: int | None = None
     pipeline: int | None = None
+    world_size: int | None = None
 
 
 @frozen
@@ -77,6 +82,9 @@ class OperationTable:
         exposed: when only collectives ran on ranks.
         overheads: when the profiler held ranks up.
         collectives: that its cells hold; none where they are rows.
+        pauses: when nothing of ranks was recorded.
+        noun: what it is, in messages.
+        notes: what its file could not tell.
     """
 
     source: Source
@@ -93,3 +101,6 @@ class OperationTable:
     exposed: RowIntervals
     overheads: RowIntervals
     collectives: ToldCollectives
+    pauses: RowIntervals = field(default_factory=RowIntervals.none)
+    noun: str = "table of operations"
+    notes: tuple[Limitation, ...] = ()

@@ -392,6 +392,8 @@ class Contents:
         missing: what stands in the way or would add to it, with what would record it.
         readable: whether what it has is enough all the same.
         reader: what has read it, and why not what is faster; "" where there is one way only.
+        noun: what it is, where it holds operations themselves.
+        facts: what else it says of itself, as words and what they are of.
     """
 
     source: Source
@@ -403,3 +405,5 @@ class Contents:
     missing: tuple[str, ...]
     readable: bool
     reader: str = ""
+    noun: str = ""
+    facts: tuple[tuple[str, str], ...] = ()

@@ -76,6 +76,7 @@ def assemble(
         exposed=run.exposed,
         overheads=run.overheads,
         collectives=run.collectives,
+        pauses=run.pauses,
     )
 
 

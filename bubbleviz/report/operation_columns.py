@@ -56,6 +56,7 @@ def further_columns(report: Report) -> Mapping[str, OperationColumn]:
         "unattributed": _beside(operations, report.unattributed),
         "exposed": _beside(operations, report.exposed),
         "profiler": _beside(operations, report.overheads),
+        "pauses": _beside(operations, report.pauses),
         "collectives": collective_cells(
             report,
             _began_last(operations, report.collectives.rank, report.collectives.start_ns),

@@ -70,6 +70,7 @@ class Report:
         exposed: when only collectives ran on a rank.
         overheads: when the profiler held a rank up.
         collectives: when ranks were in which, and which are one.
+        pauses: when nothing of a rank was recorded, though it ran on.
     """
 
     version: str
@@ -94,6 +95,7 @@ class Report:
     exposed: RankIntervals = field(default_factory=RankIntervals.none)
     overheads: RankIntervals = field(default_factory=RankIntervals.none)
     collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.none)
+    pauses: RankIntervals = field(default_factory=RankIntervals.none)
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)

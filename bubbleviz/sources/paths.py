@@ -63,8 +63,24 @@ def find_profiles(
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
+    files = _without_later_parts(files)
     note_paths([file.path for file in files])
     return tuple(files)
+
+
+def _without_later_parts(files: Sequence[InputFile]) -> list[InputFile]:
+    """Return files without those that are read with others of them."""
+    from bubbleviz.sources.readers import readers
+
+    kept = list(dict.fromkeys(file.path for file in files))
+    for reader in readers():
+        if reader.sessions is not None and any(path.endswith(reader.suffixes) for path in kept):
+            kept = reader.sessions.first_parts(kept)
+    first = dict.fromkeys(kept)
+    by_path = {file.path: file for file in files}
+    if len(first) == len(by_path):
+        return list(files)
+    return [by_path.get(path, InputFile(path, named=True)) for path in first]
 
 
 def refuse_twins(files: Sequence[str], noun: str = "profile") -> None:
@@ -144,6 +160,9 @@ def profiles_among(files: Sequence[str]) -> list[str]:
         if file.endswith(_suffixes()) and file not in repeated and not _is_own_trace(file)
     ]
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
+    for reader in readers():
+        if reader.sessions is not None and any(file.endswith(reader.suffixes) for file in profiles):
+            profiles = reader.sessions.newest_run(profiles)
     # A report that was exported already counts once.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
     reports = [file for file in files if file.endswith(SUFFIXES)]

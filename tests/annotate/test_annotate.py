@@ -43,7 +43,7 @@ class Recorder(recorders.Recorders):
         self.lines: list[str] = []
         self.open_now: list[str] = []
 
-    def open(self, name: str) -> tuple[Any, ...]:
+    def open(self, name: str, **_: object) -> tuple[Any, ...]:
         self.lines.append("  " * len(self.open_now) + name.removeprefix("bubbleviz:"))
         self.open_now.append(name)
         return (name,)

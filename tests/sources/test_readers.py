@@ -20,6 +20,7 @@ from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.operation_tables import tables_in
+from tests.support.recorded_runs import written
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space, trace_json
 
@@ -45,6 +46,7 @@ def planted(folder: Path) -> dict[str, Path]:
         "kineto": trace,
         "xplane": planes,
         "xla-trace": made,
+        "recording": written(folder / "recordings"),
         **tables_in(folder, [(0, "F", 0, 10), (0, "B", 10, 30)]),
     }
 
@@ -111,8 +113,8 @@ def test_a_reader_itself_declares_what_a_directory_holds(
 # --- what a partial reading must hold
 
 #: Those that hold operations themselves have no kernels.
-PROFILES = [name for name, reader in KNOWN.items() if not reader.table_suffixes]
-TABLES = [name for name, reader in KNOWN.items() if reader.table_suffixes]
+PROFILES = [name for name, reader in KNOWN.items() if not reader.operations]
+TABLES = [name for name, reader in KNOWN.items() if reader.operations]
 
 
 def without_calls(folder: Path) -> dict[str, Path]:
@@ -205,7 +207,7 @@ def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
         file.read((), partial=partial)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [name for name in TABLES if KNOWN[name].table_suffixes])
 def test_tables_tell_operations(name: str, tmp_path: Path) -> None:
     with KNOWN[name].open_file(str(planted(tmp_path)[name]), 1, unwatched) as file:
         assert isinstance(file, readers.OpenOperations)

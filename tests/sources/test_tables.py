@@ -430,7 +430,7 @@ def test_a_row_that_stands_twice_is_named(tmp_path: Path) -> None:
 
 
 def test_a_table_without_forwards_is_refused(tmp_path: Path) -> None:
-    assert "no row is a forward or a backward" in refusal(tmp_path, ONE | {"phase": ["R"] * 8})
+    assert "holds no forward or backward" in refusal(tmp_path, ONE | {"phase": ["R"] * 8})
 
 
 def test_rows_of_other_lengths_are_refused(tmp_path: Path) -> None:

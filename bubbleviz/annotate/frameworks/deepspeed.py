@@ -15,7 +15,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from bubbleviz.annotate.ranges import iteration, phase
-from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs, RangeOfCall, once
+from bubbleviz.annotate.wrapping import (
+    NO_RANGE,
+    Annotations,
+    Args,
+    Folder,
+    Kwargs,
+    RangeOfCall,
+    once,
+)
 from bubbleviz.errors import AnnotationError
 
 #: Phases of the methods that work on a buffer.
@@ -37,13 +45,16 @@ _ON_BATCHES = {
 _TWO_STAGE_METHODS = ("_exec_forward_pass", "_exec_backward_pass")
 
 
-def annotate() -> Annotations:
+def annotate(record: Folder = None) -> Annotations:
     """Name the instructions of DeepSpeed's pipeline engine; a batch is an iteration.
+
+    Args:
+        record: folder to which their times are recorded; None for none.
 
     Raises:
         AnnotationError: DeepSpeed cannot be imported, or is not as expected.
     """
-    return once("DeepSpeed", _wrap)
+    return once("DeepSpeed", _wrap, record)
 
 
 def _wrap(annotations: Annotations) -> None:

@@ -22,6 +22,7 @@ from bubbleviz.annotate.ranges import Range, iteration, phase
 from bubbleviz.annotate.wrapping import (
     Annotations,
     Args,
+    Folder,
     Kwargs,
     RangeOfCall,
     always,
@@ -48,13 +49,16 @@ _TRANSFERS = {
 Place = tuple[int | None, int]
 
 
-def annotate() -> Annotations:
+def annotate(record: Folder = None) -> Annotations:
     """Name Megatron-Core's operations; one call of its schedule is an iteration.
+
+    Args:
+        record: folder to which their times are recorded; None for none.
 
     Raises:
         AnnotationError: Megatron-Core cannot be imported, or is not as expected.
     """
-    return once("Megatron-Core", _wrap)
+    return once("Megatron-Core", _wrap, record)
 
 
 class _Batch:

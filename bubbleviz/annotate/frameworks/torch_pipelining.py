@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from bubbleviz.annotate.ranges import Range, iteration, phase
+from bubbleviz.annotate.ranges import Launch, Range, iteration, phase
 from bubbleviz.annotate.wrapping import (
     NO_RANGE,
     Annotations,
     Args,
+    Folder,
     Kwargs,
     always,
     once,
@@ -37,17 +38,20 @@ _TRANSFERS = {
 _TAG = "_bubbleviz_transfer"
 
 
-def annotate() -> Annotations:
+def annotate(record: Folder = None) -> Annotations:
     """Name the operations, iterations and optimizer steps of torch.distributed.pipelining.
 
     Names hold the virtual stage (``stage_index``) and the microbatch. Each ``schedule.step()`` is
     an iteration, unless it runs in an ``annotate.iteration`` of the script, as with several of
     them for one step of the optimizer.
 
+    Args:
+        record: folder to which their times are recorded; None for none.
+
     Raises:
         AnnotationError: PyTorch lacks it, or it is not as expected.
     """
-    return once("torch.distributed.pipelining", _wrap)
+    return once("torch.distributed.pipelining", _wrap, record)
 
 
 def _wrap(annotations: Annotations) -> None:
@@ -141,15 +145,16 @@ def _transfers(
             return NO_RANGE
         name, microbatch, stage = tags[0]
         if len(tags) == 1:
-            return phase(name, microbatch=microbatch, stage=stage)
+            return Launch(phase(name, microbatch=microbatch, stage=stage).name)
         _, other_microbatch, other_stage = tags[1]
-        return phase(
+        both = phase(
             "SEND_RECV",
             microbatch=microbatch,
             stage=stage,
             second_microbatch=other_microbatch,
             second_stage=other_stage,
         )
+        return Launch(both.name)
 
     return range_of_call
 

@@ -35,12 +35,15 @@ class Extents:
         last_ns: last end of these.
         step_last_ns: last end, Optimizer included.
         present: whether the rank takes part in the iteration.
+        paused: of each iteration, whether nothing was recorded of a rank before the next one;
+            None for none.
     """
 
     first_ns: Ints
     last_ns: Ints
     step_last_ns: Ints
     present: Bools
+    paused: Bools | None = None
 
     @property
     def started(self) -> Bools:

@@ -12,6 +12,9 @@ def _windows(extents: Extents) -> Windows:
     both = extents.present & np.roll(extents.present, -1, axis=0)
     known = extents.started & (both == extents.present).all(axis=1)
     known[-1:] = False
+    if extents.paused is not None:
+        # What is next was recorded after others that were not.
+        known &= ~extents.paused
     # Iterations are in the host's order, and none starts with or before the one in front of it.
     known &= (~extents.present | (following > extents.first_ns)).all(axis=1)
     return Windows(extents.first_ns, following, known)

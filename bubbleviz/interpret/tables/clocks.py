@@ -55,6 +55,7 @@ def _part(recording: Recording, ranks: Ints, clock: ToldClock | None) -> Recordi
         unattributed=_of_ranks(recording.unattributed, place),
         exposed=_of_ranks(recording.exposed, place),
         overheads=_of_ranks(recording.overheads, place),
+        pauses=_of_ranks(recording.pauses, place),
         collectives=collectives.changed(operation=np.append(row, NONE)[collectives.operation]),
         coverage=_coverage(recording.coverage, own.kernels, place.tolist()),
         start_ns=int(own.start_ns[spanned].min()) if spanned.any() else recording.start_ns,

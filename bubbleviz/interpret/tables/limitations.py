@@ -13,10 +13,10 @@ from bubbleviz.model.phases import COMPUTE, COUNTED
 
 #: What no table tells, and what one without launches does not tell either.
 _NO_KERNELS = (
-    "a table of operations holds none, so gaps between kernels inside operations are unknown, and "
+    "a {noun} holds none, so gaps between kernels inside operations are unknown, and "
     "so is what hosts did instead of launching"
 )
-_NO_LAUNCHES = "; without a column launched_ns, no idle time is found to be a host's"
+_NO_LAUNCHES = "; without {launches}, no idle time is found to be a host's"
 
 
 def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, ...]:
@@ -27,10 +27,14 @@ def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, 
         rows: its operations, with keys.
     """
     path = table.source.path
-    reason = _NO_KERNELS + ("" if "launched_ns" in table.told else _NO_LAUNCHES)
+    reason = _NO_KERNELS.format(noun=table.noun)
+    if "launched_ns" not in table.told:
+        is_table = table.noun.startswith("table")
+        reason += _NO_LAUNCHES.format(launches="a column launched_ns" if is_table else "launches")
     return (
         # Of any number of tables once, and so without a path.
         Limitation("kernels", reason),
+        *table.notes,
         *(
             Limitation(what, f"{path}: {reason}", count, kind)
             for what, reason, count, kind in _candidates(rows)

@@ -22,9 +22,6 @@ from bubbleviz.model.operations import BusyIntervals, HostActivities, RankOperat
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.sources.tables.keys import number_of_iteration
 
-#: What stands where a profile has the convention of its ranges' names.
-TABLE = "table"
-
 
 def recording_of(table: OperationTable) -> Recording:
     """Return the recording of a table.
@@ -35,8 +32,8 @@ def recording_of(table: OperationTable) -> Recording:
     if not np.isin(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyseError(
-            f"{table.source.path}: no row is a forward or a backward ({labels}), so there is no "
-            "bubble to measure; add their rows"
+            f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "
+            "there is no bubble to measure; add them"
         )
     order = in_host_order(table)
     numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
@@ -63,10 +60,11 @@ def _recording(
     exposed = of_ranks(table.exposed, rank, count)
     times = list(times_of(table, operations, busy, unattributed, exposed))
     start_ns, end_ns = _extent(operations)
+    convention = table.noun.split(" ", 1)[0]
     return Recording(
         source=table.source,
-        convention=TABLE,
-        conventions=frozenset((TABLE,)),
+        convention=convention,
+        conventions=frozenset((convention,)),
         ranks=tuple(_local_rank(place) for place in table.places),
         operations=operations,
         hints=rows.hints,
@@ -83,6 +81,7 @@ def _recording(
         start_ns=start_ns,
         end_ns=end_ns,
         limitations=limitations_of(table, rows),
+        pauses=of_ranks(table.pauses, rank, count),
     )
 
 
@@ -106,7 +105,7 @@ def _local_rank(place: ToldPlace) -> LocalRank:
         device=None,
         global_rank=place.global_rank,
         place=f"rank {place.number}",
-        world_size=None,
+        world_size=place.world_size,
         told=place,
     )
 

@@ -100,6 +100,19 @@ class OpenOperations(OpenFile, Protocol):
 
 
 @frozen
+class Sessions:
+    """Which files of a format belong together.
+
+    Attributes:
+        first_parts: of some paths, all but those of files that are read with others of them.
+        newest_run: of the paths of one directory, those of the newest run, without such.
+    """
+
+    first_parts: Callable[[Sequence[str]], list[str]]
+    newest_run: Callable[[Sequence[str]], list[str]]
+
+
+@frozen
 class Reader:
     """A kind of file that can be read.
 
@@ -117,6 +130,8 @@ class Reader:
             is read instead of one of this kind with the same name.
         table_suffixes: endings of tables of operations, which a directory stands for where it holds
             no profile.
+        operations: what a file of operations themselves is, in words; "" for profiles.
+        sessions: which files belong together; None where each stands for itself.
         folder: where a tool puts profiles below its directory, a folder for each run; "" for
             nowhere.
     """
@@ -130,6 +145,8 @@ class Reader:
     is_possible: Callable[[bytes], bool] = lambda _: False
     superseded_by: tuple[str, ...] = ()
     table_suffixes: tuple[str, ...] = ()
+    operations: str = ""
+    sessions: Sessions | None = None
     folder: str = ""
 
 

@@ -32,5 +32,6 @@ READER = Reader(
     recognises=lambda head: head.startswith((_FILE, _MESSAGE)) and len(head) >= _SHORTEST,
     open_file=_open_file,
     decoded_whole=True,
+    operations="a table of operations",
     table_suffixes=(".arrow", ".feather", ".ipc", ".arrows"),
 )

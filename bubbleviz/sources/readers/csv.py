@@ -58,5 +58,6 @@ READER = Reader(
     open_file=_open_file,
     decoded_whole=True,
     is_possible=_is_possible,
+    operations="a table of operations",
     table_suffixes=(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
 )

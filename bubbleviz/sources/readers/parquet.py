@@ -29,5 +29,6 @@ READER = Reader(
     recognises=lambda head: head.startswith(b"PAR1") and len(head) >= _SHORTEST,
     open_file=_open_file,
     decoded_whole=True,
+    operations="a table of operations",
     table_suffixes=(".parquet", ".pq"),
 )

@@ -24,44 +24,37 @@ _ONE_CLOCK = ToldClock("tables")
 
 #: What stands for the host of ranks that a table names none for: any number of tables is one run.
 _UNKNOWN_HOST = "table"
-#: Columns of which most tables should have some, and what is unknown without them.
+#: Columns of which most tables should have some, and what to say without them.
 _UNTOLD = (
-    ("iteration", "iterations are told apart by repeated microbatches and optimizer steps"),
-    ("stage", "stages are worked out by waiting times"),
-    ("microbatch", "microbatches are counted by order"),
-    ("launched_ns", "nothing shows when the host launched late"),
+    (
+        "iteration",
+        "no column iteration: iterations are told apart by repeated microbatches and steps",
+    ),
+    ("stage", "no column stage: stages are worked out by waiting times"),
+    ("microbatch", "no column microbatch: microbatches are counted by order"),
+    ("launched_ns", "no column launched_ns: nothing shows when the host launched late"),
 )
 
 
 @dataclass
 class OpenTable:
-    """A table of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
+    """A file of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
 
     Attributes:
         path: of the file.
-        format: name of its kind.
-        read_cells: reads its columns.
+        read_table: reads it.
+        untold: columns of which most should have some, and what to say without them.
+        facts: returns what else there is to say of the file, as words and what they are of.
     """
 
     path: str
-    format: str
-    read_cells: Callable[[], Cells]
+    read_table: Callable[[], OperationTable]
+    untold: Sequence[tuple[str, str]] = _UNTOLD
+    facts: Callable[[], Sequence[tuple[str, str]]] = tuple
 
     @cached_property
     def _table(self) -> OperationTable:
-        source = Source(
-            path=self.path,
-            host=_UNKNOWN_HOST,
-            host_known=False,
-            format=self.format,
-            nsys_version=None,
-            schema_version=None,
-            session_utc_ns=None,
-            session_clock_ns=0,
-            device="rank",
-            clock=_ONE_CLOCK,
-        )
-        return operation_table(self.read_cells(), source)
+        return self.read_table()
 
     def operations(self) -> OperationTable:
         """Return the table.
@@ -83,9 +76,9 @@ class OpenTable:
             ProfileError: always; it says what is wrong with a table that is none of operations.
         """
         del globs, partial
-        self.operations()
+        table = self.operations()
         raise NothingToAnalyseError(
-            f"{self.path}: a table of operations, which holds no kernels, calls or ranges; "
+            f"{self.path}: a {table.noun}, which holds no kernels, calls or ranges; "
             f"bubbleviz analyze {shell_word(self.path)} gives its bubbles"
         )
 
@@ -108,10 +101,10 @@ class OpenTable:
                 NameCount(phase.label, counts[phase]) for phase in Phase if counts[phase]
             ),
             ranges=len(operations),
-            missing=tuple(
-                f"no column {name}: {what}" for name, what in _UNTOLD if name not in table.told
-            ),
+            missing=tuple(sentence for name, sentence in self.untold if name not in table.told),
             readable=True,
+            facts=tuple(self.facts()),
+            noun=table.noun,
         )
 
 
@@ -120,4 +113,16 @@ def open_table(
     path: str, kind: str, watch: Watch, read_cells: Callable[[str, Watch], Cells]
 ) -> Iterator[OpenTable]:
     """Open a table; it is read when it is first asked for anything."""
-    yield OpenTable(path, kind, lambda: read_cells(path, watch))
+    source = Source(
+        path=path,
+        host=_UNKNOWN_HOST,
+        host_known=False,
+        format=kind,
+        nsys_version=None,
+        schema_version=None,
+        session_utc_ns=None,
+        session_clock_ns=0,
+        device="rank",
+        clock=_ONE_CLOCK,
+    )
+    yield OpenTable(path, lambda: operation_table(read_cells(path, watch), source))

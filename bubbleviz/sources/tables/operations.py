@@ -77,6 +77,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
         exposed=row_intervals(cells, "exposed"),
         overheads=row_intervals(cells, "profiler"),
         collectives=told_collectives(cells),
+        pauses=row_intervals(cells, "pauses"),
     )
 
 

@@ -35,7 +35,7 @@ _NUMBERS = (
 #: Columns of texts; those of microbatches and chunks may hold two numbers, ``7;3``.
 _TEXTS = ("phase", "iteration", "microbatch", "chunk", "name", "host", "clock", "kind", "group")
 #: Columns of which a cell holds any number of times, ``12..15 20..31``.
-INTERVALS = ("waits", "unattributed", "exposed", "profiler")
+INTERVALS = ("waits", "unattributed", "exposed", "profiler", "pauses")
 #: The column whose cells hold collectives.
 COLLECTIVES = "collectives"
 _BEGINNING, _ENDING = ("start",), ("end", "duration")

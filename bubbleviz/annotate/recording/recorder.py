@@ -1,0 +1,280 @@
+"""Recorder: divides the ranges of a process into iterations, and writes these when they are over.
+
+Nothing here may cost a training run more than microseconds a range, and nothing may end it: what
+fails is said once, and recording stops.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from bubbleviz.annotate.recording import layout
+from bubbleviz.annotate.recording.blocks import Block, Stamp
+from bubbleviz.annotate.recording.part_files import PartFiles, Session
+from bubbleviz.annotate.recording.place import clock_pair, place_of_process
+from bubbleviz.annotate.recording.timing_events import TimingEvents
+
+#: Iterations that wait for a GPU at most, and seconds that the end of the recording does.
+_MOST_PENDING, _LAST_WAIT_S = 64, 1.0
+#: Operations that begin an iteration where no range does.
+_FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
+#: An iteration holds so many operations at most, so that memory stays small.
+_MOST_OPERATIONS = 1 << 17
+_log = logging.getLogger("bubbleviz.annotate")
+
+
+class Recorder:
+    """A recording of this process; ``stop()`` ends it, and so does leaving ``with``.
+
+    Nothing it does raises. It may be used from any thread.
+
+    Args:
+        folder: where the files are, one a rank.
+        every: record some of so many iterations; 0 for all.
+        iterations: how many of these, from the first on.
+        limit_bytes: what the files of this rank hold at most; the oldest iterations make room.
+        place: rank and world size; None for those of torch.distributed or the launcher.
+        monotonic: the clock, in nanoseconds.
+        utc: UTC, in nanoseconds since 1970.
+        write: appends to a file, as ``os.write``.
+
+    Attributes:
+        folder: where the files are.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        every: int = 0,
+        iterations: int = 1,
+        limit_bytes: int,
+        place: tuple[int, int] | None = None,
+        monotonic: Callable[[], int] = time.monotonic_ns,
+        utc: Callable[[], int] = time.time_ns,
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
+        self.folder = folder
+        self._every, self._iterations, self._limit_bytes = every, iterations, limit_bytes
+        self._place, self._monotonic, self._utc, self._write = place, monotonic, utc, write
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._block: Block | None = None
+        #: Ranges of iterations that are open, and iterations so far.
+        self._inside = self._count = 0
+        self._pending: deque[Block] = deque()
+        self._events: TimingEvents | None = None
+        self._files: PartFiles | None = None
+        self._threads: dict[int, int] = {}
+        _recorders.add(self)
+        atexit.register(self.stop)
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def active(self) -> bool:
+        """Whether it still records."""
+        return not self._stopped
+
+    def open(self, name: str, *, launches: bool = False) -> tuple[Any, ...] | None:
+        """Take the beginning of an operation, and return what :meth:`close` takes."""
+        if self._stopped:
+            return None
+        try:
+            block = self._block
+            if block is None or (block.over and not self._inside and _begins_iteration(name)):
+                with self._lock:
+                    # Another thread may have come first.
+                    block = self._next(None) if self._block in (None, block) else self._block
+            if not block.recorded:
+                return None
+            events = self._events.open() if block.on_device and self._events else None
+            return block, name, launches, events, self._monotonic()
+        except Exception as error:  # no recording is worth a training run
+            self._give_up(error)
+            return None
+
+    def begin_iteration(self, number: int) -> Block | None:
+        """Take the beginning of an iteration, and return what :meth:`close` takes."""
+        if self._stopped:
+            return None
+        try:
+            with self._lock:
+                self._inside += 1
+                return self._next(number)
+        except Exception as error:  # likewise
+            self._give_up(error)
+            return None
+
+    def close(self, opened: tuple[Any, ...] | Block | None) -> None:
+        """Take the end of an operation or an iteration."""
+        if opened is None or self._stopped:
+            return
+        try:
+            end_ns = self._monotonic()
+            if isinstance(opened, Block):
+                self._inside -= 1
+                opened.end_ns, opened.over = end_ns, True
+            else:
+                self._close_operation(end_ns, *opened)
+        except Exception as error:  # likewise
+            self._give_up(error)
+
+    def stop(self) -> None:
+        """Write what is left, and record no more; work that the GPU has left has no times."""
+        if self._stopped:
+            return
+        try:
+            with self._lock:
+                self._seal()
+                until = time.monotonic() + _LAST_WAIT_S
+                while self._write_ready() and time.monotonic() < until:
+                    time.sleep(0.005)
+                while self._pending:
+                    self._append(self._pending.popleft())
+        except Exception as error:  # likewise
+            self._give_up(error)
+        self._end()
+
+    def _close_operation(
+        self, end_ns: int, block: Block, name: str, launches: bool, events: Any, start_ns: int
+    ) -> None:
+        if events is not None and self._events is not None:
+            self._events.close(events)
+        thread = self._threads.setdefault(threading.get_ident(), len(self._threads)) & 0xFFFF
+        stamp = Stamp(name, launches, thread, start_ns, end_ns, events)
+        with self._lock:
+            if block.sealed or len(block.stamps) >= _MOST_OPERATIONS:
+                # What is written already cannot say so; the next one does.
+                if self._block is not None:
+                    self._block.lost += 1
+                return
+            block.stamps.append(stamp)
+            if block.number is None and name.startswith("bubbleviz:Optimizer"):
+                block.over = True
+
+    def _next(self, number: int | None) -> Block:
+        """Begin an iteration; the one before is over."""
+        before = self._block
+        self._seal()
+        self._write_ready()
+        ordinal = self._count if number is None else number
+        self._count += 1
+        recorded = self._every == 0 or ordinal % self._every < self._iterations
+        paused = before is not None and not before.recorded
+        block = Block(number, recorded, recorded and paused, self._monotonic())
+        if recorded:
+            self._events = self._events or self._events_of_gpu()
+            if self._events is not None:
+                block.on_device = True
+                self._events.begin(block)
+        self._block = block
+        return block
+
+    def _events_of_gpu(self) -> TimingEvents | None:
+        """Return events of the process's GPU; None as long as it uses none."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return None
+        return TimingEvents(cuda, self._monotonic)
+
+    def _seal(self) -> None:
+        """End the iteration that runs."""
+        block, self._block = self._block, None
+        if block is None:
+            return
+        block.sealed = True
+        if block.end_ns == layout.NONE:
+            block.end_ns = max((s.end_ns for s in block.stamps), default=block.start_ns)
+        if block.recorded and (block.stamps or block.number is not None):
+            self._pending.append(block)
+
+    def _write_ready(self) -> bool:
+        """Write the iterations that are over, on the GPU too; tell whether others wait."""
+        while self._pending:
+            block = self._pending[0]
+            late = len(self._pending) > _MOST_PENDING
+            if block.on_device and self._events and not self._events.read(block) and not late:
+                return True
+            self._append(self._pending.popleft())
+        return False
+
+    def _append(self, block: Block) -> None:
+        if block.on_device and not block.spans:
+            block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
+        if self._files is None:
+            self._files = PartFiles(self.folder, self._session(), self._limit_bytes, self._write)
+        self._files.append(block, clock_pair(self._monotonic, self._utc))
+
+    def _session(self) -> Session:
+        return Session(
+            place_of_process(self._place),
+            self._monotonic(),
+            self._every,
+            self._iterations if self._every else 0,
+            layout.DEVICE_HOST if self._events is None else layout.DEVICE_GPU,
+            "" if self._events is None else self._events.name,
+        )
+
+    def _give_up(self, error: Exception) -> None:
+        """Record no more, and say why, once."""
+        if not self._stopped:
+            self._end()
+            _log.warning(
+                "the recording to %s stops (%s: %s); training goes on, and what was written stays",
+                *(self.folder, type(error).__name__, error),
+            )
+
+    def _end(self) -> None:
+        self._stopped = True
+        self._block, self._events = None, None
+        self._pending.clear()
+        atexit.unregister(self.stop)
+        if self._files is not None:
+            try:
+                self._files.close()
+            except OSError as error:
+                _log.warning("the recording to %s may lack its end (%s)", self.folder, error)
+
+    def after_fork(self) -> None:
+        """Leave the files to the parent, if it has begun; a child that trains has its own."""
+        self._lock = threading.Lock()
+        if self._block is not None or self._files is not None:
+            self._stopped, self._files = True, None
+
+
+def _begins_iteration(name: str) -> bool:
+    """Tell whether the range of that name is a forward, by which iterations begin."""
+    return name.partition(" ")[0] in _FORWARDS
+
+
+_recorders: WeakSet[Recorder] = WeakSet()
+
+
+def _after_fork() -> None:
+    for recorder in list(_recorders):
+        recorder.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

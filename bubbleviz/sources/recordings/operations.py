@@ -1,0 +1,245 @@
+"""Operations: a recording as a table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.range_names import NameMeanings, understand
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
+from bubbleviz.model.operations import (
+    OperationKeys,
+    OperationLaunches,
+    OperationSpans,
+    RankOperations,
+)
+from bubbleviz.model.profile import Source
+from bubbleviz.model.told_collectives import ToldCollectives
+from bubbleviz.sources.recordings.columns import RecordedOperations
+from bubbleviz.sources.recordings.session_reader import RecordedSession, repeated_numbers
+
+#: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
+_CONVENTION = "bubbleviz"
+#: Columns that are told wherever a name gives one, by the meaning of names.
+_TOLD = {
+    "microbatch": "microbatch",
+    "chunk": "chunk",
+    "stage": "virtual_stage",
+    "sequence": "sequence",
+}
+
+
+def table_of(session: RecordedSession, others: int) -> OperationTable:
+    """Return the operations of a recording.
+
+    Transfers that ranges only start are left out: an operation begins when its input is there, and
+    when they ended nobody knows.
+
+    Args:
+        session: the recording.
+        others: how many files of other recordings of the same rank lie beside it.
+
+    Raises:
+        NothingToAnalyseError: it holds no operations.
+    """
+    meanings = understand(session.names, built_in()[_CONVENTION])
+    recorded = session.stretch.operations
+    known = np.append(meanings.phase >= 0, False)[recorded.name_id]
+    rows = np.flatnonzero(known & ~recorded.launches)
+    if len(rows) == 0:
+        raise NothingToAnalyseError(
+            f"{session.path}: a recording of iterations without any operation; name forwards and "
+            "backwards with annotate.phase, or annotate the framework"
+        )
+    own = recorded.take(rows)
+    name = own.name_id
+    iteration, iterations, paired = _iterations(session, own)
+    told = {"rank", "phase", "start_ns", "end_ns"}
+    told |= {column for of, column in _TOLD.items() if (getattr(meanings, of)[name] != NONE).any()}
+    told |= {"iteration"} if iterations else set()
+    told |= {"launched_ns"} if (own.start_ns != NONE).any() else set()
+    return OperationTable(
+        source=_source(session),
+        operations=RankOperations.of(_keys(own, meanings, iteration), _spans(own), _launches(own)),
+        places=(_place(session),),
+        iterations=iterations,
+        virtual_stage=meanings.stage[name],
+        kind=CodedTexts(np.full(len(own), NONE, np.int64), ()),
+        group=CodedTexts(np.full(len(own), NONE, np.int64), ()),
+        paired=paired,
+        told=frozenset(told),
+        waits=RowIntervals.none(),
+        unattributed=RowIntervals.none(),
+        exposed=RowIntervals.none(),
+        overheads=RowIntervals.none(),
+        collectives=ToldCollectives.none(),
+        pauses=_pauses(session, own),
+        noun="recording",
+        notes=tuple(_notes(session, int((~known).sum()), others)),
+    )
+
+
+def _source(session: RecordedSession) -> Source:
+    """Return where a recording came from; its times are those of the host's monotonic clock."""
+    header = session.header
+    return Source(
+        path=session.path,
+        host=session.host or session.path,
+        host_known=bool(session.host),
+        format="recording",
+        nsys_version=None,
+        schema_version=None,
+        session_utc_ns=header.utc_ns - header.monotonic_ns,
+        session_clock_ns=0,
+        device="rank",
+    )
+
+
+def _place(session: RecordedSession) -> ToldPlace:
+    header = session.header
+    return ToldPlace(
+        number=header.rank,
+        global_rank=header.rank,
+        world_size=header.world_size if header.world_size > 0 else None,
+    )
+
+
+def _iterations(
+    session: RecordedSession, own: RecordedOperations
+) -> tuple[Ints, tuple[str, ...], bool]:
+    """Return the iteration of each operation, their names, and whether ranks share these.
+
+    Without any number there are no names, and what an iteration is shows by its operations. Numbers
+    that do not go up are no names: iterations are then counted.
+    """
+    number = session.stretch.iterations.number
+    if repeated_numbers(session):
+        names = tuple(str(place) for place in range(len(number)))
+        return own.iteration.copy(), names, False
+    place = np.cumsum(number >= 0) - 1
+    names = tuple(str(value) for value in number[number >= 0].tolist())
+    return np.where(number >= 0, place, NONE)[own.iteration], names, True
+
+
+def _keys(own: RecordedOperations, meanings: NameMeanings, iteration: Ints) -> OperationKeys:
+    name, count = own.name_id, len(own)
+    return OperationKeys(
+        rank=np.zeros(count, np.int64),
+        iteration=iteration,
+        phase=meanings.phase[name],
+        microbatch=meanings.microbatch[name],
+        chunk=meanings.chunk[name],
+        sequence=meanings.sequence[name],
+        second_microbatch=meanings.second_microbatch[name],
+        second_chunk=meanings.second_chunk[name],
+        occurrence=np.full(count, NONE, np.int64),
+        host_start_ns=own.host_start_ns.copy(),
+        host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),
+        cut=np.zeros(count, np.int64),
+        name_id=name.copy(),
+        names=meanings.texts,
+    )
+
+
+def _on_device(own: RecordedOperations) -> Bools:
+    return np.asarray(own.start_ns != NONE)
+
+
+def _spans(own: RecordedOperations) -> OperationSpans:
+    """Return when operations ran: on the device; else on the host, if not lost on a device."""
+    device = _on_device(own)
+    spanned = device | ~own.times_lost
+    start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
+    end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
+    end_ns = np.maximum(start_ns, end_ns)
+    return OperationSpans(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        has_span=spanned.astype(np.int64),
+        kernels=np.zeros(len(own), np.int64),
+        active_ns=end_ns - start_ns,
+        busy_ns=end_ns - start_ns,
+        received_ns=np.full(len(own), NONE, np.int64),
+    )
+
+
+def _launches(own: RecordedOperations) -> OperationLaunches:
+    """Return when the host launched what ran on the device: when it entered the range, about."""
+    return OperationLaunches(
+        launched_ns=np.where(_on_device(own), own.host_start_ns, NONE),
+        receive_start_ns=np.full(len(own), NONE, np.int64),
+        receive_launched_ns=np.full(len(own), NONE, np.int64),
+    )
+
+
+def _pauses(session: RecordedSession, own: RecordedOperations) -> RowIntervals:
+    """Return when nothing was recorded: from the end of the last operation before, in its row."""
+    iterations = session.stretch.iterations
+    resumed = np.flatnonzero(iterations.after_gap)
+    before = np.searchsorted(own.iteration, resumed) - 1
+    resumed, before = resumed[before >= 0], before[before >= 0]
+    end_ns = np.maximum.accumulate(own.host_end_ns)[before]
+    return RowIntervals(before, end_ns, np.maximum(end_ns, iterations.start_ns[resumed]))
+
+
+def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[Limitation]:
+    """Yield what a recording could not tell."""
+    path, header = session.path, session.header
+    if session.damaged:
+        yield Limitation(
+            "damaged parts of a recording",
+            f"{path}: {session.damaged:,} records of 40 bytes belong to no whole iteration; their "
+            "iterations are left out",
+            session.damaged,
+        )
+    if session.tail_bytes:
+        yield Limitation(
+            "recordings without an end",
+            f"{path}: {session.tail_bytes:,} bytes behind the last whole iteration are left out; "
+            "the process was ended, or still writes",
+        )
+    lost = int(session.stretch.iterations.lost.sum())
+    if lost:
+        yield Limitation(
+            "operations that were recorded too late",
+            f"{path}: they ended after the next iteration had begun, or are too many",
+            lost,
+        )
+    if unknown:
+        yield Limitation(
+            "ranges with unknown names",
+            f"{path}: a newer bubbleviz wrote them, or their names are damaged; they are left out",
+            unknown,
+        )
+    timeless = int(session.stretch.operations.times_lost.sum())
+    if timeless:
+        yield Limitation(
+            "operations without times of the device",
+            f"{path}: the GPU had not done them when the recording ended, or they were captured as "
+            "a CUDA graph",
+            timeless,
+        )
+    if repeated_numbers(session):
+        yield Limitation(
+            "numbers of iterations",
+            f"{path}: they do not go up, so iterations are counted in their order",
+        )
+    if header.every:
+        # Of any number of ranks once, and so without a path.
+        yield Limitation(
+            "iterations that were not recorded",
+            f"{header.iterations} of every {header.every} were, as asked for; the period of the "
+            "last one before a pause is unknown",
+        )
+    if others:
+        yield Limitation(
+            "other recordings",
+            "beside these files lie those of other runs, which are left out; name one of them to "
+            "analyze it",
+        )

@@ -1,0 +1,509 @@
+"""Recordings as a training script writes them: which files, when, how large, and what ends them."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import bubbleviz
+from bubbleviz import annotate
+from bubbleviz.annotate import ranges, recorders, switch, wrapping
+from bubbleviz.annotate.recording import layout
+from bubbleviz.annotate.recording.part_files import PARTS
+from bubbleviz.annotate.recording.recorder import Recorder
+from bubbleviz.errors import UsageError
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.sources.recordings.part_reader import PartReader
+from bubbleviz.sources.recordings.session_reader import RecordedSession, read_session
+from tests.support.places import CHECKOUT
+from tests.support.recorded_runs import Clock
+
+NAMES = ("RECV_F mb=0", "F mb=0", "BW mb=0")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give each test a process in which nothing has recorded yet, and no launcher."""
+    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", switch.FOLDER, switch.EVERY):
+        monkeypatch.delenv(variable, raising=False)
+    fresh = recorders.Recorders()
+    monkeypatch.setattr(ranges, "_recorders", fresh)
+    monkeypatch.setattr(ranges, "_iterations", ranges._Iterations())
+    yield
+    if fresh.recorder is not None:
+        fresh.recorder.stop()
+
+
+def train(iterations: int) -> None:
+    """Run some iterations of two operations and an optimizer step behind them."""
+    for _ in range(iterations):
+        with annotate.iteration():
+            with annotate.phase("F", microbatch=0, stage=1):
+                pass
+            with annotate.phase("BW", microbatch=0, stage=1):
+                pass
+        with annotate.phase("Optimizer"):
+            pass
+
+
+def session(folder: Path, name: str = "rank-00000.bvrec") -> RecordedSession:
+    return read_session(str(folder / name), lambda _: None)
+
+
+def names_of(recorded: RecordedSession) -> list[str]:
+    return [
+        recorded.names[number].removeprefix("bubbleviz:")
+        for number in recorded.stretch.operations.name_id.tolist()
+    ]
+
+
+# --- what is recorded
+
+
+def test_nothing_is_written_where_nothing_ran(tmp_path: Path) -> None:
+    with annotate.record(tmp_path / "run"):
+        pass
+
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_operation_belongs_to_its_iteration(tmp_path: Path) -> None:
+    with annotate.record(tmp_path):
+        train(3)
+
+    recorded = session(tmp_path)
+    assert names_of(recorded) == ["F mb=0 stage=1", "BW mb=0 stage=1", "Optimizer"] * 3
+    assert recorded.stretch.operations.iteration.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert recorded.stretch.iterations.number.tolist() == [0, 1, 2]
+    assert (recorded.damaged, recorded.tail_bytes) == (0, 0)
+    operations = recorded.stretch.operations
+    assert (operations.host_end_ns >= operations.host_start_ns).all()
+    assert (operations.start_ns == layout.NONE).all()
+    assert not operations.times_lost.any()
+
+
+def test_an_iteration_is_whole_as_soon_as_the_next_one_begins(tmp_path: Path) -> None:
+    recording = annotate.record(tmp_path)
+    train(2)
+    assert session(tmp_path).stretch.iterations.number.tolist() == [0]
+    with annotate.iteration():
+        assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1]
+    recording.stop()
+    assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1, 2]
+
+
+def test_without_ranges_of_iterations_a_forward_behind_an_optimizer_begins_one(
+    tmp_path: Path,
+) -> None:
+    with annotate.record(tmp_path):
+        for _ in range(3):
+            for name in ("RECV_F", "F", "F", "BW", "BW", "Optimizer", "COLLECTIVE"):
+                with annotate.phase(name):
+                    pass
+
+    recorded = session(tmp_path)
+    assert recorded.stretch.iterations.number.tolist() == [-1, -1, -1]
+    # A receive in front of the forward is not told from work behind the step before.
+    assert recorded.stretch.operations.iteration.tolist() == [0] * 8 + [1] * 7 + [2] * 6
+
+
+def test_work_between_iterations_is_none_of_theirs_once_a_forward_begins(tmp_path: Path) -> None:
+    with annotate.record(tmp_path):
+        train(1)
+        with annotate.phase("F", microbatch=0, stage=1):
+            pass
+        train(1)
+
+    assert session(tmp_path).stretch.iterations.number.tolist() == [0, -1, 1]
+
+
+def test_launches_are_marked(tmp_path: Path) -> None:
+    with annotate.record(tmp_path), annotate.iteration():
+        with ranges.Launch(annotate.phase("RECV_F", microbatch=0).name):
+            pass
+        with annotate.phase("RECV_F", microbatch=0):
+            pass
+
+    assert session(tmp_path).stretch.operations.launches.tolist() == [True, False]
+
+
+def test_some_iterations_of_every_so_many(tmp_path: Path) -> None:
+    with annotate.record(tmp_path, every=5, iterations=2):
+        train(12)
+
+    iterations = session(tmp_path).stretch.iterations
+    assert iterations.number.tolist() == [0, 1, 5, 6, 10, 11]
+    assert iterations.after_gap.tolist() == [False, False, True, False, True, False]
+
+
+def test_threads_record_beside_each_other(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        for microbatch in range(500):
+            with annotate.phase("BW", microbatch=microbatch, chunk=number):
+                pass
+
+    with annotate.record(tmp_path), annotate.iteration():
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    recorded = session(tmp_path)
+    assert sorted(names_of(recorded)) == sorted(
+        f"BW mb={m} chunk={n}" for m in range(500) for n in range(4)
+    )
+    assert len(set(recorded.stretch.operations.thread.tolist())) >= 1
+
+
+def test_what_ends_after_its_iteration_is_counted(tmp_path: Path) -> None:
+    with annotate.record(tmp_path):
+        late = annotate.phase("BW", microbatch=0)
+        with annotate.iteration():
+            late.__enter__()
+        with annotate.iteration():
+            late.__exit__(None, None, None)
+
+    recorded = session(tmp_path)
+    assert names_of(recorded) == []
+    assert recorded.stretch.iterations.lost.tolist() == [0, 1]
+
+
+# --- where
+
+
+def test_a_process_says_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    before = time.time_ns()
+    with annotate.record(tmp_path):
+        train(1)
+
+    recorded = session(tmp_path, "rank-00003.bvrec")
+    header = recorded.header
+    assert (header.rank, header.world_size, header.pid) == (3, 8, os.getpid())
+    assert (recorded.run, recorded.host) == ("job/2", os.uname().nodename)
+    assert before <= header.utc_ns <= time.time_ns()
+    assert abs(header.utc_ns - header.monotonic_ns - time.time_ns() + time.monotonic_ns()) < 10**9
+
+
+def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: 5,
+        get_world_size=lambda: 6,
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    monkeypatch.setenv("RANK", "1")
+    with annotate.record(tmp_path):
+        train(1)
+
+    assert session(tmp_path, "rank-00005.bvrec").header.world_size == 6
+
+
+def test_a_restart_begins_another_file(tmp_path: Path) -> None:
+    for world_size in (4, 2):
+        ranges.record_with(None)
+        with annotate.record(tmp_path, rank=1, world_size=world_size):
+            train(2)
+
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["rank-00001.1.bvrec", "rank-00001.bvrec"]
+    sizes = [session(tmp_path, n).header.world_size for n in files]
+    assert sizes == [2, 4]
+
+
+def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
+    limit = 8_000
+    with annotate.record(tmp_path, limit_bytes=limit):
+        train(200)
+
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == PARTS
+    block = 6 * layout.RECORD_BYTES
+    assert sum(file.stat().st_size for file in files) <= limit + PARTS * (block + 200)
+    recorded = session(tmp_path, files[0].name)
+    numbers = recorded.stretch.iterations.number.tolist()
+    assert numbers == list(range(numbers[0], 200))
+    assert not recorded.stretch.iterations.after_gap.any()
+    assert recorded.parts == PARTS
+    ranges.record_with(None)
+    with annotate.record(tmp_path, limit_bytes=limit):
+        train(3)
+    newest = max(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert session(tmp_path, newest.name).parts == 1
+    assert session(tmp_path, files[0].name).parts == PARTS
+
+
+# --- how it is switched on
+
+
+def test_an_argument_of_a_framework_records_until_it_is_removed(tmp_path: Path) -> None:
+    with wrapping.once("nothing", lambda _: None, tmp_path) as handle:
+        train(1)
+        assert wrapping.once("nothing", lambda _: None, tmp_path) is handle
+        train(1)
+    train(1)
+
+    assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1]
+
+
+def test_the_same_folder_is_recorded_once_and_another_in_its_place(tmp_path: Path) -> None:
+    first = annotate.record(tmp_path / "a")
+    assert annotate.record(str(tmp_path / "a")) is first
+    train(1)
+    second = annotate.record(tmp_path / "b")
+    assert not first.active
+    train(1)
+    second.stop()
+    assert annotate.record(tmp_path / "b") is not second
+
+    assert session(tmp_path / "a").stretch.iterations.number.tolist() == [0]
+    assert session(tmp_path / "b").stretch.iterations.number.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"every": -1}, {"iterations": 0}, {"limit_bytes": 0}, {"every": 1.5}]
+)
+def test_numbers_without_a_meaning_are_refused(arguments: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=next(iter(arguments))):
+        annotate.record("run", **arguments)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from bubbleviz import annotate
+import time
+for number in range(int(sys.argv[2])):
+    with annotate.iteration():
+        for phase in ("F", "BW"):
+            with annotate.phase(phase, microbatch=0, stage=0):
+                pass
+    with annotate.phase("Optimizer"):
+        pass
+    if number == 20 and "wait" in sys.argv:
+        with annotate.iteration(), annotate.phase("F", microbatch=0, stage=0):
+            print("ready", flush=True)
+            time.sleep(60)
+foreign = {m.split('.')[0] for m in sys.modules} - sys.stdlib_module_names
+print(sorted(foreign - {'__main__', 'bubbleviz'}))
+"""
+
+
+def script(folder: Path, *more: str, **environment: str) -> subprocess.Popen[str]:
+    """Start a training script that knows nothing of its recording, without any package."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", SCRIPT, str(CHECKOUT), *more],
+        env={**os.environ, "BUBBLEVIZ_RECORD": str(folder), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_variable_records_a_whole_process_with_the_standard_library_alone(
+    tmp_path: Path,
+) -> None:
+    done = script(
+        tmp_path, "6", BUBBLEVIZ_RECORD_EVERY="3", BUBBLEVIZ_RECORD_ITERATIONS="1", RANK="2"
+    )
+    out, error = done.communicate(timeout=300)
+
+    assert (out, error) == ("[]\n", "")
+    recorded = session(tmp_path, "rank-00002.bvrec")
+    assert recorded.stretch.iterations.number.tolist() == [0, 3]
+
+
+def test_a_wrong_variable_ends_nothing(tmp_path: Path) -> None:
+    done = script(tmp_path, "3", BUBBLEVIZ_RECORD_EVERY="often")
+    out, error = done.communicate(timeout=300)
+
+    assert out == "[]\n"
+    assert "nothing is recorded: BUBBLEVIZ_RECORD_EVERY" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_process_leaves_the_files_alone(tmp_path: Path) -> None:
+    with annotate.record(tmp_path):
+        train(2)
+        child = os.fork()
+        if child == 0:
+            train(5)
+            ranges.recorder_of_files().stop()  # type: ignore[union-attr]  # it is there
+            os._exit(0)
+        os.waitpid(child, 0)
+        train(1)
+
+    assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1, 2]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+# --- what ends it
+
+
+def test_a_killed_process_leaves_whole_iterations(tmp_path: Path) -> None:
+    killed = script(tmp_path, "100", "wait")
+    assert killed.stdout is not None
+    assert killed.stdout.readline() == "ready\n"
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=60)
+
+    recorded = session(tmp_path)
+    assert recorded.stretch.iterations.number.tolist() == list(range(21))
+    assert names_of(recorded) == ["F mb=0 stage=0", "BW mb=0 stage=0", "Optimizer"] * 21
+
+
+def failing(after: int, partial: int = 0) -> Callable[[int, bytes], int]:
+    """Return a write that finds the disk full after so many bytes, or writes a part first."""
+    written = [0]
+
+    def write(file: int, data: bytes) -> int:
+        if written[0] + len(data) > after:
+            if partial and written[0] < after:
+                written[0] += partial
+                return os.write(file, data[:partial])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written[0] += len(data)
+        return os.write(file, data)
+
+    return write
+
+
+@pytest.mark.parametrize("partial", [0, 100])
+def test_a_full_disk_ends_the_recording_and_nothing_else(
+    tmp_path: Path, partial: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranges.record_with(
+        Recorder(tmp_path, limit_bytes=1 << 20, place=(0, 1), write=failing(2_000, partial))
+    )
+    with caplog.at_level(logging.WARNING):
+        train(50)
+
+    (said,) = caplog.messages
+    assert "the recording to" in said
+    assert "No space left on device" in said
+    assert "training goes on" in said
+    numbers = session(tmp_path).stretch.iterations.number.tolist()
+    assert numbers == list(range(len(numbers)))
+    assert 0 < len(numbers) < 10
+    assert session(tmp_path).tail_bytes == 0
+    recorder = ranges.recorder_of_files()
+    assert recorder is not None
+    assert not recorder.active
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_device_that_is_full_ends_it_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        ranges.record_with(
+            Recorder(tmp_path, limit_bytes=1 << 20, write=lambda _, data: os.write(full, data))
+        )
+        train(3)
+    finally:
+        os.close(full)
+
+    assert len(caplog.messages) == 1
+    assert next(tmp_path.iterdir()).stat().st_size == 0
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions bind nobody here")
+def test_a_folder_that_cannot_be_written_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o500)
+    with annotate.record(tmp_path / "run"):
+        train(3)
+
+    assert "PermissionError" in caplog.messages[0]
+
+
+def test_a_file_in_place_of_the_folder_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").write_text("mine")
+    with annotate.record(tmp_path / "run"):
+        train(3)
+
+    assert len(caplog.messages) == 1
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_memory_stays_flat_over_ten_thousand_iterations(tmp_path: Path) -> None:
+    clock = Clock()
+    with Recorder(
+        tmp_path, limit_bytes=400_000, place=(0, 1), monotonic=clock.monotonic, utc=clock.utc
+    ) as recorder:
+        tracemalloc.start()
+        try:
+            peaks = []
+            for rounds in range(4):
+                tracemalloc.reset_peak()
+                for number in range(2_500):
+                    around = recorder.begin_iteration(rounds * 2_500 + number)
+                    for name in NAMES:
+                        clock.now_ns += 1_000
+                        recorder.close(recorder.open(f"bubbleviz:{name}"))
+                    recorder.close(around)
+                peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+
+    assert peaks[-1] < peaks[0] + 20_000
+    assert max(peaks) < 200_000
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 410_000
+
+
+# --- reading while it goes on
+
+
+def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
+    names: Numbering[str] = Numbering()
+    with annotate.record(tmp_path):
+        train(1)
+        with annotate.iteration():
+            reader = PartReader(str(tmp_path / "rank-00000.bvrec"), names)
+            seen = []
+            for _ in range(3):
+                while (stretch := reader.read()) is not None:
+                    seen += stretch.iterations.number.tolist()
+        train(3)
+        while (stretch := reader.read()) is not None:
+            seen += stretch.iterations.number.tolist()
+
+    assert seen == [0, 1, 2, 3]
+    assert reader.restarts == 0
+    assert names.values == (
+        "bubbleviz:F mb=0 stage=1",
+        "bubbleviz:BW mb=0 stage=1",
+        "bubbleviz:Optimizer",
+    )
+
+
+def test_what_a_script_records_is_analysed(tmp_path: Path) -> None:
+    with annotate.record(tmp_path):
+        train(4)
+
+    report = bubbleviz.analyze([tmp_path])
+
+    assert [iteration.name for iteration in report.iterations] == ["0", "1", "2", "3"]
+    assert [note.what for note in report.limitations].count("kernels") == 1

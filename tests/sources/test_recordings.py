@@ -1,0 +1,530 @@
+"""Recordings read: planted ones give the planted numbers, damaged ones what is whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.annotate.recording import layout
+from bubbleviz.annotate.recording.recorder import Recorder
+from bubbleviz.cli.app import main
+from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.phases import Phase
+from bubbleviz.report.advice import first_thing
+from bubbleviz.sources.paths import find_profiles
+from bubbleviz.sources.readers import reader_of
+from bubbleviz.sources.recordings import part_reader
+from bubbleviz.sources.recordings.blocks import found_blocks
+from bubbleviz.sources.recordings.followed_folder import FollowedFolder
+from bubbleviz.sources.recordings.part_reader import PartReader
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.planting.truth import Truth
+from tests.support.recorded_runs import Clock, record_run, written
+
+BASE = Planting(jitter=0.1, transfer_ns=20_000, communication=False, kernels=1)
+RUNS = {
+    "1f1b": BASE,
+    "gpipe": replace(BASE, schedule="gpipe"),
+    "interleaved": replace(BASE, schedule="interleaved-1f1b", chunks=2),
+    "zb-h1": replace(BASE, schedule="zb-h1", iterations=3),
+    "zb-v": replace(BASE, schedule="zb-v", iterations=3),
+    "no optimizer": replace(BASE, optimizer_ns=-1),
+    "slow stage": replace(BASE, slow_stage=2),
+    "replicas": replace(BASE, replicas=2, stages=2),
+}
+
+
+def planted(folder: Path, planting: Planting = BASE) -> Truth:
+    return plant(planting, folder / "planted")
+
+
+def ratios(report: bubbleviz.Report) -> dict[str, dict[str, float | None]]:
+    return {
+        iteration.name: {name: ratio.value for name, ratio in iteration.ratios.items()}
+        for iteration in report.iterations
+    }
+
+
+def true_ratios(truth: Truth) -> dict[str, dict[str, float | None]]:
+    return {str(iteration.index): iteration.bubble_ratio for iteration in truth.iterations}
+
+
+def said(report: bubbleviz.Report) -> str:
+    return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
+
+
+# --- planted runs
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_planted_recording_gives_the_planted_numbers(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted(tmp_path, RUNS[run])
+    record_run(truth, tmp_path / "run", monkeypatch)
+
+    report = bubbleviz.analyze([tmp_path / "run"])
+
+    assert list(ratios(report)) == list(true_ratios(truth))
+    for name, values in ratios(report).items():
+        assert values == pytest.approx(true_ratios(truth)[name], abs=1e-12)
+    times = {
+        (rank, phase, start, end)
+        for rank, phase, start, end in zip(
+            report.operations.rank.tolist(),
+            report.operations.phase.tolist(),
+            report.operations.start_ns.tolist(),
+            report.operations.end_ns.tolist(),
+            strict=True,
+        )
+    }
+    assert len(times) == len([o for o in truth.operations if o.start_ns is not None])
+    assert report.convention == "recording"
+    assert "without a profile" not in said(report)
+
+
+def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = planted(tmp_path, replace(BASE, slow_stage=1, iterations=3))
+    record_run(truth, tmp_path / "run", monkeypatch)
+
+    recording = bubbleviz.analyze([tmp_path / "run"])
+    profile = bubbleviz.analyze([tmp_path / "planted"])
+
+    first = first_thing(profile)
+    assert first is not None
+    assert first_thing(recording) == first.replace(" GPU ", " rank ")
+    assert recording.headline == profile.headline
+    assert recording.schedule is not None
+    assert profile.schedule is not None
+    assert recording.schedule.name == profile.schedule.name
+    assert [(rank.stage, rank.pipeline) for rank in recording.ranks] == [
+        (rank.stage, rank.pipeline) for rank in profile.ranks
+    ]
+
+
+def test_clocks_of_several_hosts_are_brought_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted(tmp_path, replace(BASE, servers=2, stages=4, devices="zero"))
+    record_run(truth, tmp_path / "run", monkeypatch, errors_ns=(0, 7_000_000))
+
+    report = bubbleviz.analyze([tmp_path / "run"])
+
+    assert [profile.host for profile in report.profiles] == ["node0", "node0", "node1", "node1"]
+    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
+        interval = iteration.ratios["schedule"].interval
+        ratio = true.bubble_ratio["schedule"]
+        assert interval is not None
+        assert ratio is not None
+        assert interval[0] <= ratio <= interval[1]
+        assert interval[1] - interval[0] < 0.01
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_iterations_are_told_apart_with_names_and_without(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted(tmp_path, replace(BASE, iterations=4))
+    record_run(truth, tmp_path / "run", monkeypatch, named=lambda k: k + 70 if named else None)
+
+    report = bubbleviz.analyze([tmp_path / "run"])
+
+    first = 70 if named else 0
+    assert [iteration.name for iteration in report.iterations] == [str(first + k) for k in range(4)]
+    assert list(ratios(report).values()) == [
+        pytest.approx(values, abs=1e-12) for values in true_ratios(truth).values()
+    ]
+
+
+def test_a_pause_between_recorded_iterations_is_no_bubble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted(tmp_path, replace(BASE, iterations=12))
+    record_run(truth, tmp_path / "run", monkeypatch, every=5, iterations=2)
+
+    report = bubbleviz.analyze([tmp_path / "run"])
+    table = tmp_path / "operations.csv"
+    assert main(["analyze", str(tmp_path / "run"), "-o", str(table)]) == 0
+    again = bubbleviz.analyze([table])
+
+    true = true_ratios(truth)
+    assert list(ratios(report)) == ["0", "1", "5", "6", "10", "11"]
+    for name, values in ratios(report).items():
+        expected = true[name] | ({"period": None} if name in ("1", "6") else {})
+        assert values == pytest.approx(expected, abs=1e-12)
+    assert ratios(again) == ratios(report)
+    assert "2 of every 5 were" in said(report)
+
+
+def test_numbers_that_begin_anew_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted(tmp_path, replace(BASE, iterations=4))
+    record_run(truth, tmp_path / "run", monkeypatch, named=lambda k: k % 2)
+
+    report = bubbleviz.analyze([tmp_path / "run"])
+
+    assert len(report.iterations) == 4
+    assert "they do not go up" in said(report)
+
+
+def test_operations_that_touch_or_take_no_time_stay(tmp_path: Path) -> None:
+    """Times that tie: two ranks at once, back to back, and of no length."""
+    for rank in range(2):
+        clock = Clock()
+        recorder = Recorder(
+            tmp_path, limit_bytes=1 << 20, place=(rank, 2), monotonic=clock.monotonic, utc=clock.utc
+        )
+        for number in range(2):
+            around = recorder.begin_iteration(number)
+            for name, length in (("F mb=0", 10), ("F mb=1", 0), ("BW mb=0", 10), ("BW mb=1", 10)):
+                opened = recorder.open(f"bubbleviz:{name} stage={rank}")
+                clock.now_ns += length
+                recorder.close(opened)
+            recorder.close(around)
+        recorder.stop()
+
+    report = bubbleviz.analyze([tmp_path])
+
+    assert len(report.operations) == 16
+    assert report.iteration(0).ratios["schedule"].value == 0
+
+
+# --- files
+
+
+def numbers(path: Path) -> list[int]:
+    """Return the iterations that a file holds."""
+    reader = PartReader(str(path), Numbering())
+    found: list[int] = []
+    while (stretch := reader.read()) is not None:
+        found += stretch.iterations.number.tolist()
+        assert len(stretch.operations) == 2 * len(stretch.iterations)
+    return found
+
+
+def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rank-00000.bvrec"
+    path.write_bytes(b"")
+
+    assert numbers(path) == []
+    with pytest.raises(BubblevizError, match="the file is empty"):
+        bubbleviz.analyze([path])
+
+
+def test_a_header_alone_holds_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    whole = path.read_bytes()
+    texts = 3
+    for length in (8, 9, 40, 79, 80, 80 + 40 * texts, 80 + 40 * texts + 13):
+        path.write_bytes(whole[:length])
+
+        assert numbers(path) == []
+        with pytest.raises(ProfileError) as refused:
+            bubbleviz.analyze([path])
+        assert "\n" not in str(refused.value)
+
+
+def test_one_iteration_is_enough(tmp_path: Path) -> None:
+    path = written(tmp_path, 1)
+
+    assert numbers(path) == [0]
+    assert len(bubbleviz.analyze([path]).iterations) == 1
+
+
+def test_iterations_without_operations_are_said(tmp_path: Path) -> None:
+    clock = Clock()
+    with Recorder(
+        tmp_path, limit_bytes=1 << 20, monotonic=clock.monotonic, utc=clock.utc
+    ) as recorder:
+        recorder.close(recorder.begin_iteration(0))
+
+    with pytest.raises(NothingToAnalyseError, match="iterations without any operation"):
+        bubbleviz.analyze([tmp_path])
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, 3_000), seed=st.integers(0, 10_000))
+def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(Path(folder), 8)
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) - cut % (len(whole) - 80)])
+        found = numbers(path)
+        assert found == list(range(len(found)))
+        rng = random.Random(seed)
+        damaged = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            damaged[rng.randrange(200, len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(bytes(damaged))
+        found = numbers(path)
+        assert set(found) <= set(range(8))
+        assert found == sorted(found)
+        # Refused in a sentence, or not at all.
+        assert main(["analyze", str(path)]) in (0, 1)
+
+
+def test_a_torn_tail_is_cut_off_and_said(tmp_path: Path) -> None:
+    path = written(tmp_path, 4)
+    path.write_bytes(path.read_bytes()[:-55])
+
+    report = bubbleviz.analyze([path])
+
+    assert [iteration.name for iteration in report.iterations] == ["0", "1", "2"]
+    assert "recordings without an end" in said(report)
+    assert "105 bytes behind the last whole iteration" in said(report)
+
+
+def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
+    path = written(tmp_path, 4)
+    whole = bytearray(path.read_bytes())
+    # The second iteration: behind header, texts, and the first with the names.
+    at = 80 + 3 * 40 + (2 + 4) * 40 + 50
+    whole[at] ^= 0xFF
+    path.write_bytes(bytes(whole))
+
+    report = bubbleviz.analyze([path])
+
+    assert [iteration.name for iteration in report.iterations] == ["0", "2", "3"]
+    assert "4 records of 40 bytes belong to no whole iteration" in said(report)
+    # The iteration in front of the damage has no next one.
+    assert ratios(report)["0"]["period"] is None
+    assert ratios(report)["2"]["period"] is not None
+
+
+def test_a_block_that_says_it_is_longer_than_the_file_is_none() -> None:
+    end = layout.END.pack(layout.KIND_END, 0, 0, 0, 0, 0, 50, 0)
+
+    assert found_blocks(end).last == []
+    assert found_blocks(b"").last == []
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "reason"),
+    [
+        (8, b"\x02\x00", "format version 2, and this bubbleviz reads version 1"),
+        (16, b"\x09", "damaged header"),
+        (10, b"\x29", "damaged header"),
+    ],
+)
+def test_another_version_and_a_damaged_header_are_refused(
+    at: int, new: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[at : at + len(new)] = new
+    path.write_bytes(bytes(content))
+
+    with pytest.raises(ProfileError, match=reason):
+        bubbleviz.analyze([path])
+
+
+def test_a_file_copied_as_text_is_no_recording(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
+
+    with pytest.raises(ProfileError, match="no profile, but a binary file"):
+        bubbleviz.analyze([path])
+
+
+def test_names_of_a_newer_bubbleviz_are_left_out(tmp_path: Path) -> None:
+    clock = Clock()
+    with Recorder(
+        tmp_path, limit_bytes=1 << 20, monotonic=clock.monotonic, utc=clock.utc
+    ) as recorder:
+        for number in range(2):
+            around = recorder.begin_iteration(number)
+            for name in ("F mb=0", "BW mb=0", "Quantise mb=0", "x" * 2_000, "ä" * 40):
+                opened = recorder.open(f"bubbleviz:{name}")
+                clock.now_ns += 1_000
+                recorder.close(opened)
+            recorder.close(around)
+
+    report = bubbleviz.analyze([tmp_path])
+
+    assert len(report.operations) == 4
+    assert "ranges with unknown names" in said(report)
+
+
+# --- which files
+
+
+def paths_of(*paths: Path) -> list[str]:
+    return [Path(file.path).name for file in find_profiles([str(path) for path in paths])]
+
+
+def test_a_folder_stands_for_its_newest_run(tmp_path: Path) -> None:
+    for rank in range(4):
+        written(tmp_path, rank=rank, world_size=4)
+    for rank in range(2):
+        written(tmp_path, rank=rank, world_size=2, hour=1)
+
+    assert paths_of(tmp_path) == ["rank-00000.1.bvrec", "rank-00001.1.bvrec"]
+    assert "beside these files lie those of other runs" in said(bubbleviz.analyze([tmp_path]))
+    assert paths_of(tmp_path / "rank-00000.bvrec") == ["rank-00000.bvrec"]
+
+
+def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Path) -> None:
+    for hour, rank in enumerate((0, 1, 0)):
+        written(tmp_path, rank=rank, world_size=2, hour=hour // 2)
+
+    assert paths_of(tmp_path) == ["rank-00000.1.bvrec"]
+    assert "ranks without a profile" in said(bubbleviz.analyze([tmp_path]))
+
+
+def rotated(folder: Path) -> list[Path]:
+    """Write a recording of several parts, and return them in order."""
+    clock = Clock()
+    with Recorder(
+        folder, limit_bytes=4_000, place=(0, 1), monotonic=clock.monotonic, utc=clock.utc
+    ) as recorder:
+        for number in range(40):
+            around = recorder.begin_iteration(number)
+            for name in ("F mb=0 stage=0", "BW mb=0 stage=0"):
+                opened = recorder.open(f"bubbleviz:{name}")
+                clock.now_ns += 1_000
+                recorder.close(opened)
+            recorder.close(around)
+    return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_parts_are_read_together_however_they_are_named(tmp_path: Path) -> None:
+    parts = rotated(tmp_path)
+    assert len(parts) == 4
+
+    whole = ratios(bubbleviz.analyze([tmp_path]))
+
+    assert ratios(bubbleviz.analyze([parts[2]])) == whole
+    assert ratios(bubbleviz.analyze(parts)) == whole
+    assert ratios(bubbleviz.analyze([str(tmp_path / "*.bvrec")])) == whole
+    names = [int(name) for name in whole]
+    assert names == list(range(names[0], 40))
+    assert all(values["period"] is not None for values in list(whole.values())[:-1])
+
+
+def test_a_part_that_is_gone_is_a_gap(tmp_path: Path) -> None:
+    parts = rotated(tmp_path)
+    parts[1].unlink()
+
+    # Without it nothing leads from the last parts to the first.
+    report = bubbleviz.analyze([parts[3]])
+
+    names = [int(iteration.name) for iteration in report.iterations]
+    assert names == list(range(names[0], 40))
+
+
+def test_recordings_are_recognised_by_content(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    moved = tmp_path / "renamed"
+    shutil.move(path, moved)
+
+    assert reader_of(str(moved)).name == "recording"
+    assert len(bubbleviz.analyze([moved]).iterations) == 3
+
+
+def test_first_look_and_inspect_say_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    written(tmp_path, rank=1, world_size=4)
+
+    assert main([str(tmp_path)]) == 0
+    assert "is a recording of bubbleviz.annotate" in capsys.readouterr().err
+    assert main(["inspect", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    for words in ("a recording\n", "1 of 4", "node7", "the host itself", "2025-10-09", "UTC"):
+        assert words in shown
+    assert main(["idle", str(tmp_path)]) == 1
+    assert "holds no kernels, calls or ranges" in capsys.readouterr().err
+
+
+# --- read while it is written
+
+
+def test_each_iteration_is_read_once_in_whatever_pieces_it_comes(tmp_path: Path) -> None:
+    whole = written(tmp_path / "whole", 9).read_bytes()
+    path = tmp_path / "rank-00000.bvrec"
+    reader = PartReader(str(path), Numbering())
+    found: list[int] = []
+    path.write_bytes(b"")
+    with path.open("ab", buffering=0) as file:
+        for at in range(0, len(whole), 37):
+            file.write(whole[at : at + 37])
+            while (stretch := reader.read()) is not None:
+                found += stretch.iterations.number.tolist()
+
+    assert found == list(range(9))
+    assert (reader.restarts, reader.damaged, reader.tail_bytes) == (0, 0, 0)
+
+
+def test_a_file_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, 50)
+    monkeypatch.setattr(part_reader, "CHUNK_BYTES", 64)
+    reader = PartReader(str(path), Numbering())
+    lengths = []
+    while (stretch := reader.read()) is not None:
+        lengths.append(len(stretch.iterations))
+
+    assert sum(lengths) == 50
+    assert len(lengths) > 10
+
+
+def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:
+    path = written(tmp_path / "a", 4)
+    other = written(tmp_path / "b", 9, rank=3)
+    reader = PartReader(str(path), Numbering())
+
+    def seen() -> list[int]:
+        found: list[int] = []
+        while (stretch := reader.read()) is not None:
+            found += stretch.iterations.number.tolist()
+        return found
+
+    assert seen() == [0, 1, 2, 3]
+    os.truncate(path, 500)
+    assert seen() == [0]
+    shutil.copy(other, path)
+    assert seen() == list(range(9))
+    assert reader.restarts == 2
+    assert reader.header is not None
+    assert reader.header.rank == 3
+
+
+def test_a_folder_is_followed(tmp_path: Path) -> None:
+    folder = FollowedFolder(str(tmp_path / "run"))
+    assert list(folder.new()) == []
+    written(tmp_path / "run", 2, rank=0, world_size=2)
+    (tmp_path / "run" / "notes.bvrec").write_text("no recording")
+
+    (new,) = folder.new()
+
+    assert new.stretch.iterations.number.tolist() == [0, 1]
+    assert [Path(path).name for path in folder.unreadable] == ["notes.bvrec"]
+    assert list(folder.new()) == []
+    second = written(tmp_path / "run", 3, rank=1, world_size=2)
+    (new,) = folder.new()
+    assert (new.part.path, len(new.stretch.iterations)) == (str(second), 3)
+    assert folder.names.values == ("bubbleviz:F mb=0 stage=0", "bubbleviz:BW mb=0 stage=0")
+    assert new.stretch.operations.name_id.tolist() == [0, 1] * 3
+    second.unlink()
+    assert list(folder.new()) == []
+    assert len(folder.parts) == 2
+
+
+def test_phases_are_those_of_names(tmp_path: Path) -> None:
+    report = bubbleviz.analyze([written(tmp_path)])
+
+    assert set(report.operations.phase.tolist()) == {Phase.F, Phase.BW}

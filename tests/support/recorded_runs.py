@@ -1,0 +1,141 @@
+"""Planted runs as ``bubbleviz.annotate`` records them: the recorder's own files, of known times."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.annotate.ranges import name_of
+from bubbleviz.annotate.recording.recorder import Recorder
+from tests.planting.truth import TrueOperation, Truth
+
+#: UTC and the monotonic clock of a host when the first true nanosecond passes.
+UTC_NS, UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
+
+
+class Clock:
+    """A host's clocks, which stand where a test puts them.
+
+    Args:
+        error_ns: by which its UTC is off.
+        uptime_ns: what its monotonic clock shows at time 0.
+    """
+
+    def __init__(self, error_ns: int = 0, uptime_ns: int = UPTIME_NS) -> None:
+        self.now_ns = 0
+        self._error_ns, self._uptime_ns = error_ns, uptime_ns
+
+    def monotonic(self) -> int:
+        """Return nanoseconds since the host was switched on."""
+        return self.now_ns + self._uptime_ns
+
+    def utc(self) -> int:
+        """Return nanoseconds since 1970, as the host has them."""
+        return self.now_ns + UTC_NS + self._error_ns
+
+
+def range_name(operation: TrueOperation) -> str:
+    """Return the name of the range that ``annotate`` gives an operation."""
+    if operation.phase == "Optimizer":
+        return name_of("Optimizer")
+    return name_of(operation.phase, operation.microbatch, None, operation.virtual_stage)
+
+
+def record_rank(
+    recorder: Recorder,
+    clock: Clock,
+    operations: Sequence[TrueOperation],
+    named: Callable[[int], int | None] = lambda iteration: iteration,
+) -> None:
+    """Record the operations of one rank, iteration by iteration, and stop.
+
+    Args:
+        recorder: of the rank.
+        clock: of its host, which it reads.
+        operations: with their true times.
+        named: returns the number of an iteration; None where no range names it.
+    """
+    timed = sorted((o for o in operations if o.start_ns is not None), key=lambda o: o.start_ns or 0)
+    around, current = None, None
+    for operation in timed:
+        if operation.iteration != current:
+            recorder.close(around)
+            current = operation.iteration
+            number = named(current)
+            clock.now_ns = operation.start_ns or 0
+            around = None if number is None else recorder.begin_iteration(number)
+        clock.now_ns = operation.start_ns or 0
+        opened = recorder.open(range_name(operation))
+        clock.now_ns = operation.end_ns or 0
+        recorder.close(opened)
+    recorder.close(around)
+    recorder.stop()
+
+
+def record_run(
+    truth: Truth,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    named: Callable[[int], int | None] = lambda iteration: iteration,
+    errors_ns: Sequence[int] = (0,),
+    every: int = 0,
+    iterations: int = 1,
+    limit_bytes: int = 1 << 20,
+) -> None:
+    """Record a planted run, a file a rank.
+
+    Args:
+        truth: the run.
+        folder: of the files.
+        monkeypatch: names the hosts.
+        named: see :func:`record_rank`.
+        errors_ns: of the hosts' clocks, in the order in which ranks name them.
+        every: see :class:`~bubbleviz.annotate.recording.recorder.Recorder`.
+        iterations: likewise.
+        limit_bytes: likewise.
+    """
+    hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
+    for rank in truth.ranks:
+        number = hosts.index(rank.host)
+        clock = Clock(errors_ns[number], UPTIME_NS + 777_000_000_000 * number)
+        monkeypatch.setattr(socket, "gethostname", lambda host=rank.host: host)
+        recorder = Recorder(
+            folder,
+            every=every,
+            iterations=iterations,
+            limit_bytes=limit_bytes,
+            place=(rank.rank, len(truth.ranks)),
+            monotonic=clock.monotonic,
+            utc=clock.utc,
+        )
+        own = [operation for operation in truth.operations if operation.rank == rank.rank]
+        record_rank(recorder, clock, own, named)
+
+
+def written(
+    folder: Path, iterations: int = 3, rank: int = 0, world_size: int = 1, hour: int = 0
+) -> Path:
+    """Write a recording of some iterations of a forward and a backward, and return its file."""
+    before = set(folder.glob("*")) if folder.exists() else set()
+    clock = Clock()
+    clock.now_ns = hour * 3_600_000_000_000
+    with Recorder(
+        folder,
+        limit_bytes=1 << 20,
+        place=(rank, world_size),
+        monotonic=clock.monotonic,
+        utc=clock.utc,
+    ) as recorder:
+        for number in range(iterations):
+            around = recorder.begin_iteration(number)
+            for name in ("F mb=0 stage=0", "BW mb=0 stage=0"):
+                opened = recorder.open(f"bubbleviz:{name}")
+                clock.now_ns += 1_000
+                recorder.close(opened)
+            recorder.close(around)
+    (new,) = set(folder.glob("*")) - before
+    return new
