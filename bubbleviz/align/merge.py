@@ -171,12 +171,13 @@ def _hosts(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> HostAct
         [
             replace(
                 r.hosts,
-                operation=r.hosts.operation + row,
+                rank=r.hosts.rank + base_rank,
+                operation=np.where(r.hosts.operation == NONE, NONE, r.hosts.operation + row),
                 start_ns=c.of(r.hosts.start_ns),
                 end_ns=c.of(r.hosts.end_ns),
                 name_id=r.hosts.name_id + base,
             )
-            for (r, c, _, row), base in zip(parts, names, strict=False)
+            for (r, c, base_rank, row), base in zip(parts, names, strict=False)
         ]
     )
 

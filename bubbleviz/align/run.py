@@ -157,7 +157,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
             stages=tuple(rank.stage for rank in ranks),
         ),
         joined.busy,
-        joined.hosts,
+        replace(joined.hosts, rank=place[joined.hosts.rank]),
     )
     profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
     return Run(
@@ -338,7 +338,7 @@ def _sorted(
     owner = place[busy.operation]
     rows = np.lexsort((busy.start_ns, owner))
     sorted_busy = BusyIntervals(owner[rows], busy.start_ns[rows], busy.end_ns[rows])
-    hosts = replace(hosts, operation=place[hosts.operation])
+    hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return (
         operations.take(order),
         sorted_busy,

@@ -73,20 +73,21 @@ class Graph:
         """Which rows of the work are collectives."""
         return self.work.communicates & ~self.transfers
 
-    def makespan_ns(self, own_ns: Ints, delay_ns: Ints) -> int:
-        """Return the time from the first forward to the last backward, with other times.
+    def makespans_ns(self, own_ns: Ints, delay_ns: Ints) -> list[int]:
+        """Return the times from the first forward to the last backward, by scenario.
 
         Args:
-            own_ns: how long each row takes itself.
-            delay_ns: how long each starts after all that it follows.
+            own_ns: how long each row takes itself, shape (rows, scenarios).
+            delay_ns: how long each starts after all that it follows; the same shape.
         """
         if not self.works.any():
-            return 0
+            return [0] * own_ns.shape[1]
         count = len(self.replay.rows)
-        ends_ns = np.zeros(count, np.int64)
-        ends_ns[self.replay.rows] = self.replay.ends_ns(own_ns[:, None], delay_ns)[:count, 0]
-        starts_ns = ends_ns - own_ns
-        return int(ends_ns[self.works].max() - starts_ns[self.works].min())
+        ends_ns = np.zeros_like(own_ns)
+        ends_ns[self.replay.rows] = self.replay.ends_ns(own_ns, delay_ns)[:count]
+        ends_ns, own_ns = ends_ns[self.works], own_ns[self.works]
+        makespans: list[int] = (ends_ns.max(axis=0) - (ends_ns - own_ns).min(axis=0)).tolist()
+        return makespans
 
 
 def graph_of(

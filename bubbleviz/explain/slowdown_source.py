@@ -16,8 +16,9 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.intervals import group_sum
-from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
@@ -41,6 +42,7 @@ class SlowdownSource:
         collectives: of all ranks.
         averaged: of each iteration, whether it is replayed.
         bubbles: idle intervals with their causes: how late hosts launched.
+        hosts: what launching threads did before late launches.
         numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is; empty where it is.
         tokens: which operations waited for the token of which.
@@ -53,6 +55,7 @@ class SlowdownSource:
     collectives: CollectiveIntervals
     averaged: Bools
     bubbles: Bubbles
+    hosts: HostActivities
     numbers: Ints
     reason: str = ""
     tokens: TokenWaits = field(default_factory=TokenWaits.none)
@@ -70,6 +73,7 @@ class SlowdownSource:
     def diagnosis(self) -> Diagnosis | None:
         """What makes iterations long; None where that is unknown."""
         from bubbleviz.explain.diagnosis.findings import diagnose
+        from bubbleviz.explain.diagnosis.host_state import beside_operations
 
         if self.scenarios is None:
             return None
@@ -79,9 +83,10 @@ class SlowdownSource:
             self.scenarios.replay,
             self.scenarios.early_ns,
             host_of_rank=np.array([hosts.index(rank.host) for rank in self.ranks], np.int64),
-            late_ns=self._delayed_ns(Cause.HOST),
+            late_ns=self._delayed_ns(Cause.HOST) + self._work[2],
             profiler_ns=self._delayed_ns(Cause.PROFILER),
             eased=tuple(self._eased()),
+            hosts=beside_operations(self.hosts, distinct(self.operations.name_id)),
         )
 
     def _eased(self) -> Iterator[tuple[Fault, Replay]]:
@@ -98,7 +103,7 @@ class SlowdownSource:
             (ONE_MORE, all_token_waits(self.operations, self.tokens, 1)),
             (ENOUGH, TokenWaits.none()),
         ):
-            yield fault(what, rank, depth), replay_of(*self._work_with(tokens))
+            yield fault(what, rank, depth), replay_of(*self._work_with(tokens)[:2])
 
     def _delayed_ns(self, cause: Cause) -> Ints:
         """Return how late each row of the work started for one cause, its input being there."""
@@ -120,19 +125,19 @@ class SlowdownSource:
         """The replay of the averaged iterations, under any change; None where that is unknown."""
         from bubbleviz.explain.slowdown.run_slowdowns import scenarios_of_run
 
-        return None if self.reason else scenarios_of_run(*self._work)
+        return None if self.reason else scenarios_of_run(*self._work[:2])
 
     @cached_property
-    def _work(self) -> tuple[Work, Order]:
+    def _work(self) -> tuple[Work, Order, Ints]:
         from bubbleviz.explain.slowdown.token_order import all_token_waits
 
         return self._work_with(all_token_waits(self.operations, self.tokens))
 
-    def _work_with(self, tokens: TokenWaits) -> tuple[Work, Order]:
+    def _work_with(self, tokens: TokenWaits) -> tuple[Work, Order, Ints]:
         """Return the work of the averaged iterations, in which steps wait for some tokens."""
         from bubbleviz.explain.slowdown.run_slowdowns import work_of_run
 
-        work, order = work_of_run(
+        work, order, late_ns = work_of_run(
             self.operations,
             self.ranks,
             self.dependencies,
@@ -141,4 +146,4 @@ class SlowdownSource:
             self.averaged,
             tokens,
         )
-        return replace(work, iteration=self.numbers[work.iteration]), order
+        return replace(work, iteration=self.numbers[work.iteration]), order, late_ns

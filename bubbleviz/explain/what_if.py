@@ -6,6 +6,8 @@ follows has ended, transfers and collectives included.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
@@ -53,20 +55,9 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     """
     count = len(graph.rows)
     own_ns, delay_ns = graph.own_ns, graph.delay_ns
-
-    def changed(name: str, change: str, own: Ints, delay: Ints) -> WhatIf:
-        makespan_ns = graph.makespan_ns(own, delay)
-        whole = ranks * makespan_ns
-        ratio = (whole - int(own[graph.works].sum())) / whole if whole > 0 else None
-        return WhatIf(name, change, makespan_ns, ratio)
-
-    def taking(busy_ns: Ints) -> Ints:
-        return np.concatenate((busy_ns, own_ns[count:]))
-
-    measured = changed("measured", "as measured", own_ns, delay_ns)
-    changes = [measured]
     # Communication that takes no time ends no later than it did.
     at_once_ns = np.minimum(own_ns, 0)
+    scenarios = [_Scenario("measured", "as measured", own_ns, delay_ns)]
     for name, change, cause in _WITHOUT:
         removed_ns = np.zeros(len(graph.work), np.int64)
         removed_ns[:count] = graph.delay_by_cause[:, cause]
@@ -75,25 +66,51 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
             moves = graph.transfers
         elif cause is Cause.COLLECTIVE:
             moves = graph.collectives
-        without_ns = np.where(moves, at_once_ns, own_ns)
-        replay = changed(name, change, without_ns, delay_ns - removed_ns)
-        shorter = replay.makespan_ns < measured.makespan_ns
-        if removed_ns.any() or cause is Cause.COMMUNICATION or shorter:
-            changes.append(replay)
+        if removed_ns.any() or moves.any() or cause is Cause.COMMUNICATION:
+            without_ns = np.where(moves, at_once_ns, own_ns)
+            scenarios.append(_Scenario(name, change, without_ns, delay_ns - removed_ns))
     median_ns = _medians(graph, operations)
-    change = "every operation takes the median of its kind"
-    changes.append(changed("no-stragglers", change, taking(median_ns), delay_ns))
     even_ns = _balanced(graph, operations, median_ns)
-    change = "every stage takes the mean of all stages"
-    changes.append(changed("balanced", change, taking(even_ns), delay_ns))
+    for name, change, busy_ns in (
+        ("no-stragglers", "every operation takes the median of its kind", median_ns),
+        ("balanced", "every stage takes the mean of all stages", even_ns),
+    ):
+        taken_ns = np.concatenate((busy_ns, own_ns[count:]))
+        scenarios.append(_Scenario(name, change, taken_ns, delay_ns))
     # Where members of a collective are unknown, waiting for them stays.
     kept_ns = np.zeros(len(graph.work), np.int64)
     kept_ns[:count] = graph.delay_by_cause[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(delay_ns, kept_ns), delay_ns)
-    change = "the same order without any delay"
     computes_ns = np.where(graph.work.communicates, at_once_ns, own_ns)
-    changes.append(changed("no-delay", change, computes_ns, early_ns))
-    return tuple(changes)
+    change = "the same order without any delay"
+    scenarios.append(_Scenario("no-delay", change, computes_ns, early_ns))
+    return tuple(_replayed(graph, scenarios, ranks))
+
+
+@frozen
+class _Scenario:
+    """A change: its names, and the times and delays of all work under it."""
+
+    name: str
+    change: str
+    own_ns: Ints
+    delay_ns: Ints
+
+
+def _replayed(graph: Graph, scenarios: list[_Scenario], ranks: int) -> Iterator[WhatIf]:
+    """Yield what each scenario gives; the first is as measured."""
+    makespans_ns = graph.makespans_ns(
+        np.stack([one.own_ns for one in scenarios], axis=1),
+        np.stack([one.delay_ns for one in scenarios], axis=1),
+    )
+    for one, makespan_ns in zip(scenarios, makespans_ns, strict=True):
+        # Most collectives run when all forwards and backwards have.
+        if one.name == "no-collective" and makespan_ns == makespans_ns[0]:
+            continue
+        whole = ranks * makespan_ns
+        busy_ns = int(one.own_ns[graph.works].sum())
+        ratio = (whole - busy_ns) / whole if whole > 0 else None
+        yield WhatIf(one.name, one.change, makespan_ns, ratio)
 
 
 def _medians(graph: Graph, operations: Operations) -> Ints:

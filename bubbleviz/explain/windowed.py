@@ -111,7 +111,8 @@ def _run(run: Run, selection: _Selection, extent_ns: tuple[int, int]) -> Run:
     operations = run.operations.take(selection.operations)
     operations = operations.changed(iteration=selection.renumbered(operations.iteration))
     busy = run.busy.take(selection.new_rows(run.busy.operation) >= 0)
-    hosts = run.hosts.take(selection.new_rows(run.hosts.operation) >= 0)
+    inside = (run.hosts.operation == NONE) | (selection.new_rows(run.hosts.operation) >= 0)
+    hosts = run.hosts.take(inside)
     return replace(
         run,
         operations=operations,

@@ -61,8 +61,10 @@ def collective_intervals(
     exposed: intervals.Intervals,
     kernels: CollectiveNames,
     recorded: RecordedCollectives,
-) -> CollectiveIntervals:
-    """Return the collectives of a rank that are kept, in order of time.
+) -> tuple[CollectiveIntervals, Ints]:
+    """Return the collectives of a rank that are kept, in order of time, and their first kernels.
+
+    These are rows of the rank's work; how late each was launched is not worked out yet.
 
     Args:
         keys: of the rank's operations.
@@ -74,7 +76,8 @@ def collective_intervals(
         recorded: what the profile records of kernels.
     """
     if len(rows) == 0:
-        return replace(CollectiveIntervals.none(), kinds=kernels.texts, groups=recorded.groups)
+        nothing = replace(CollectiveIntervals.none(), kinds=kernels.texts, groups=recorded.groups)
+        return nothing, rows
     work = ran.work
     whole = _whole(ran.rows[rows], recorded)
     first = whole.first
@@ -97,6 +100,7 @@ def collective_intervals(
         sequence=np.append(recorded.sequence, NONE)[at],
         start_ns=start_ns,
         end_ns=end_ns,
+        late_ns=np.zeros(len(rows), np.int64),
         operation=owner,
         meeting=np.full(len(rows), NONE, np.int64),
         kinds=kernels.texts,
@@ -104,7 +108,8 @@ def collective_intervals(
     )
     kept = _kept(keys, table, exposed)
     order = np.flatnonzero(kept)
-    return table.take(order[np.argsort(start_ns[order], kind="stable")])
+    order = order[np.argsort(start_ns[order], kind="stable")]
+    return table.take(order), rows[order]
 
 
 @frozen

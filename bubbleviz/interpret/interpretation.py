@@ -16,7 +16,7 @@ from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.device_work import work_of
 from bubbleviz.interpret.keys import keys_of
-from bubbleviz.interpret.late_launches import with_host_activities
+from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.limitations import limitations_of
 from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.linking.links import LinkResult
@@ -138,7 +138,7 @@ def _recording(
     ranks = list(record_ranks(all_work, keys, kinds))
     operations = joined([rank.operations for rank in ranks])
     operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
-    late = joined([rank.late for rank in ranks])
+    late = longest([rank.late for rank in ranks])
     operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
     coverage = [rank.coverage for rank in ranks]
     unattributed = [name for rank in ranks for name in rank.names]

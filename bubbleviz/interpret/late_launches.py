@@ -1,20 +1,22 @@
-"""Late launches: operations launched while the GPU had run dry, and what the host did meanwhile.
+"""Late launches: what was launched while the GPU had run dry, and what the host did meanwhile.
 
 ::
 
-    device     ████ F0 ████│           │████ F1 ████
-    host                       launch F1
+    device     ████ F0 ████│           │████ F1 ████       ████ F2 ██│      │██
+    host                       launch F1                         stall
                            ├───┤  late: long calls and ranges of the launching thread in here
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import distinct, expanded, rows_by_value
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
@@ -32,19 +34,41 @@ _KEPT = 8
 
 @frozen
 class LateLaunches(Table):
-    """Operations that were launched after their GPU, and their last receive, had come to an end.
+    """What was launched after its GPU, and its last receive, had come to an end.
 
     Attributes:
-        operation: row of the operations.
+        rank: the rank.
+        operation: row of the operations; -1 for what is none.
         thread: thread that launched it.
         since_ns: when there was nothing more to wait for on the device.
         until_ns: when it was launched.
     """
 
+    rank: Ints
     operation: Ints
     thread: Ints
     since_ns: Ints
     until_ns: Ints
+
+
+@frozen
+class LateWork:
+    """What the hosts of a rank launched late.
+
+    Attributes:
+        operations: those that were.
+        collectives: likewise.
+        stalls: operations inside which the GPU ran dry for long.
+    """
+
+    operations: LateLaunches
+    collectives: LateLaunches
+    stalls: LateLaunches
+
+    def moved(self, first: int) -> LateWork:
+        """Return the same with operations numbered from another number on."""
+        operations = replace(self.operations, operation=self.operations.operation + first)
+        return replace(self, operations=operations)
 
 
 def late_launches(
@@ -66,7 +90,71 @@ def late_launches(
     waited = (received_ns != NONE) & (received_ns < launched_ns)
     since_ns = np.where(waited, np.maximum(since_ns, received_ns), since_ns)
     late = since_ns < launched_ns
-    return LateLaunches(rows[late], thread[rows[late]], since_ns[late], launched_ns[late])
+    rank = operations.rank[rows[late]]
+    return LateLaunches(rank, rows[late], thread[rows[late]], since_ns[late], launched_ns[late])
+
+
+def late_launched(
+    collectives: CollectiveIntervals,
+    launched_ns: Ints,
+    thread: Ints,
+    running: Sequence[intervals.Intervals],
+) -> tuple[CollectiveIntervals, LateLaunches]:
+    """Return the collectives of a rank with how late they were launched, and those that were.
+
+    Args:
+        collectives: of one rank.
+        launched_ns: when the host launched each; -1 unknown.
+        thread: that launched each; -1 unknown.
+        running: when the rank computed, and when only collectives ran.
+    """
+    since_ns = np.full(len(collectives), NONE, np.int64)
+    dry = launched_ns != NONE
+    for start_ns, end_ns in running:
+        if len(start_ns):
+            at = np.searchsorted(start_ns, launched_ns, side="right") - 1
+            ended_ns = np.where(at >= 0, end_ns[at], NONE)
+            dry &= ended_ns <= launched_ns
+            since_ns = np.maximum(since_ns, ended_ns)
+    until_ns = np.minimum(launched_ns, collectives.start_ns)
+    late = np.flatnonzero(dry & (since_ns != NONE) & (until_ns > since_ns))
+    late_ns = collectives.late_ns.copy()
+    late_ns[late] = (until_ns - since_ns)[late]
+    known = late[thread[late] != NONE]
+    none = np.full(len(known), NONE, np.int64)
+    rank = collectives.rank[known]
+    launches = LateLaunches(rank, none, thread[known], since_ns[known], until_ns[known])
+    return collectives.changed(late_ns=late_ns), launches
+
+
+def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
+    """Return the operations of a rank inside which the GPU ran dry for far longer than in others.
+
+    Args:
+        operations: of one rank.
+        thread: that launched each; -1 unknown.
+    """
+    timed = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
+    rows = np.flatnonzero(timed)
+    dry_ns = (operations.busy_ns - operations.active_ns)[rows]
+    usual_ns = np.zeros(len(rows), np.int64)
+    for _, at in rows_by_value(operations.phase[rows]):
+        usual_ns[at] = np.sort(dry_ns[at])[len(at) // 2]
+    stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
+    rows = rows[stalled & (dry_ns > _SHORTEST_NS)]
+    return LateLaunches(
+        operations.rank[rows],
+        np.full(len(rows), NONE, np.int64),
+        thread[rows],
+        operations.start_ns[rows],
+        operations.end_ns[rows],
+    )
+
+
+def longest(late: Sequence[LateWork]) -> LateLaunches:
+    """Return what of several ranks is worth a look, of each kind the longest."""
+    kinds = zip(*((work.operations, work.collectives, work.stalls) for work in late), strict=True)
+    return joined([_longest(joined(of_kind)) for of_kind in kinds])
 
 
 def with_host_activities(
@@ -76,17 +164,15 @@ def with_host_activities(
 
     Args:
         operations: of one profile.
-        late: those that were launched late.
+        late: what was launched late; see :func:`longest`.
         long_calls: calls in which a thread spent real time; None for none.
         profile: the profile.
     """
-    late = _longest(late)
-    none = np.empty(0, np.int64)
     if len(late) == 0:
-        return operations, HostActivities(*(none.copy() for _ in range(5)))
+        return operations, HostActivities.none()
     names = Numbering(operations.names)
     rows = [*_calls(late, long_calls, profile.calls), *_ranges(late, profile)]
-    table = np.array([(*row[:4], names.number(row[4])) for row in rows], np.int64).reshape(-1, 5)
+    table = np.array([(*row[:5], names.number(row[5])) for row in rows], np.int64).reshape(-1, 6)
     return (
         replace(operations, names=names.values),
         HostActivities(*(column.copy() for column in table.T)),
@@ -94,7 +180,7 @@ def with_host_activities(
 
 
 def _longest(late: LateLaunches) -> LateLaunches:
-    """Return the delays that are worth a look, in order of the operations."""
+    """Return the delays that are worth a look, in their order."""
     length_ns = late.until_ns - late.since_ns
     least_ns = max(_SHORTEST_NS, int(length_ns.max(initial=0)) // _SHARE)
     rows = np.flatnonzero(length_ns >= least_ns)
@@ -102,11 +188,11 @@ def _longest(late: LateLaunches) -> LateLaunches:
     return late.take(np.sort(rows[order]))
 
 
-_Row = tuple[int, int, int, int, str]
+_Row = tuple[int, int, int, int, int, str]
 
 
 def _calls(late: LateLaunches, long_calls: Calls | None, calls: CallLog) -> list[_Row]:
-    """Return (operation, start, end, 1, name) of the long calls in each delay."""
+    """Return (rank, operation, start, end, 1, name) of the long calls in each delay."""
     if long_calls is None:
         return []
     delay, row = _overlapping(late, long_calls.thread, long_calls.start_ns, long_calls.end_ns)
@@ -114,24 +200,26 @@ def _calls(late: LateLaunches, long_calls: Calls | None, calls: CallLog) -> list
         return []
     numbers, of_row = np.unique(long_calls.row[row], return_inverse=True)
     names = calls.names(numbers)
-    columns = late.operation[delay], long_calls.start_ns[row], long_calls.end_ns[row], of_row
+    own = late.take(delay)
+    columns = own.rank, own.operation, long_calls.start_ns[row], long_calls.end_ns[row], of_row
     return [
-        (operation, start, end, 1, names[at])
-        for operation, start, end, at in zip(*(c.tolist() for c in columns), strict=True)
+        (*when, 1, names[at])
+        for *when, at in zip(*(c.tolist() for c in columns), strict=True)
         if names[at]
     ]
 
 
 def _ranges(late: LateLaunches, profile: Profile) -> list[_Row]:
-    """Return (operation, start, end, 0, name) of the ranges in each delay."""
+    """Return (rank, operation, start, end, 0, name) of the ranges in each delay."""
     ranges: Ranges = profile.every_range.lasting(
         _SHORTEST_NS, distinct(late.thread), late.since_ns, late.until_ns
     )
     delay, row = _overlapping(late, ranges.thread, ranges.start_ns, ranges.end_ns)
-    columns = late.operation[delay], ranges.start_ns[row], ranges.end_ns[row], ranges.name_id[row]
+    own, within = late.take(delay), ranges.take(row)
+    columns = own.rank, own.operation, within.start_ns, within.end_ns, within.name_id
     return [
-        (operation, start, end, 0, ranges.names[name])
-        for operation, start, end, name in zip(*(c.tolist() for c in columns), strict=True)
+        (*when, 0, ranges.names[name])
+        for *when, name in zip(*(c.tolist() for c in columns), strict=True)
     ]
 
 

@@ -37,17 +37,17 @@ def launches_of(work: FirstWork, start_ns: Ints, links: Links) -> tuple[Operatio
         start_ns: when each of the rank's activities began.
         links: of all activities.
     """
-    launched_ns, thread = _launched(work.activity(work.first), links)
+    launched_ns, thread = launched_by(work.activity(work.first), links)
     received = work.receive != NONE
     launches = OperationLaunches(
         launched_ns=launched_ns,
-        receive_launched_ns=_launched(work.activity(work.receive), links)[0],
+        receive_launched_ns=launched_by(work.activity(work.receive), links)[0],
         receive_start_ns=np.where(received, np.append(start_ns, NONE)[work.receive], NONE),
     )
     return launches, thread
 
 
-def _launched(activity: Codes, links: Links) -> tuple[Ints, Ints]:
+def launched_by(activity: Codes, links: Links) -> tuple[Ints, Ints]:
     """Return when each of some activities (-1 none) was launched, and by which thread."""
     launched_ns = np.full(len(activity), NONE, np.int64)
     thread = launched_ns.copy()

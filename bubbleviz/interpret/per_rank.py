@@ -15,8 +15,8 @@ from bubbleviz.interpret.collective_intervals import CollectiveNames, collective
 from bubbleviz.interpret.collectives import ReplicaCollectives, collectives_of, kinds_of
 from bubbleviz.interpret.coverage import UnattributedName, rank_coverage, unattributed_names
 from bubbleviz.interpret.device_work import DeviceWork, RankWork
-from bubbleviz.interpret.late_launches import LateLaunches, late_launches
-from bubbleviz.interpret.launches import FirstWork, last_received, launches_of
+from bubbleviz.interpret.late_launches import LateWork, late_launched, late_launches, stalls
+from bubbleviz.interpret.launches import FirstWork, last_received, launched_by, launches_of
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.interpret.linking.open_ranges import EnclosingRanges
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
@@ -74,7 +74,7 @@ class RankRecording:
         running: how long kernels and copies ran in and between iterations.
         unattributed: when compute kernels ran outside operations.
         exposed: when only communication ran that is not between two ranks.
-        late: operations launched while the GPU had run dry.
+        late: what was launched while the GPU had run dry.
         replica_collectives: the first of each iteration after its last backward.
         collectives: all that are kept.
         coverage: how much of the GPU time operations explain.
@@ -87,7 +87,7 @@ class RankRecording:
     running: RunningTimes
     unattributed: RankIntervals
     exposed: RankIntervals
-    late: LateLaunches
+    late: LateWork
     replica_collectives: ReplicaCollectives
     collectives: CollectiveIntervals
     coverage: RankCoverage
@@ -145,7 +145,7 @@ def record_ranks(
         yield replace(
             recording,
             busy=replace(recording.busy, operation=recording.busy.operation + first),
-            late=replace(recording.late, operation=recording.late.operation + first),
+            late=recording.late.moved(first),
             collectives=recording.collectives.moved(operation=first),
         )
 
@@ -192,6 +192,22 @@ def _record_rank(
     def launched_ns(rows: Ints) -> Ints:
         return profile.links.launch_times_ns(ran.rows[rows])
 
+    kept, first_kernel = collective_intervals(
+        keys,
+        ran,
+        collectives,
+        launched_ns(collectives),
+        exposed,
+        kernels.collectives,
+        profile.collectives,
+    )
+    launched = launched_by(ran.rows[first_kernel], profile.links)
+    kept, late_collectives = late_launched(kept, *launched, (computed, exposed))
+    late = LateWork(
+        operations=late_launches(operations, thread, computed),
+        collectives=late_collectives,
+        stalls=stalls(operations, thread),
+    )
     return RankRecording(
         operations=operations,
         busy=busy,
@@ -199,17 +215,9 @@ def _record_rank(
         running=running,
         unattributed=_of_rank(ran.rank, unattributed),
         exposed=_of_rank(ran.rank, exposed),
-        late=late_launches(operations, thread, computed),
+        late=late,
         replica_collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
-        collectives=collective_intervals(
-            keys,
-            ran,
-            collectives,
-            launched_ns(collectives),
-            exposed,
-            kernels.collectives,
-            profile.collectives,
-        ),
+        collectives=kept,
         coverage=rank_coverage(ran, loose),
         names=tuple(unattributed_names(ran, loose, profile.activities.names)),
     )

@@ -40,6 +40,8 @@ class CollectiveIntervals(Table):
         sequence: its number among those of its group, as recorded.
         start_ns: when the rank entered.
         end_ns: when it left.
+        late_ns: how long the rank ran nothing before, since the host had not launched it; 0 where
+            it ran something, or that is unknown.
         operation: row of the operations that owns it.
         meeting: a number that the rows of all ranks share that are one collective. A rank has
             several rows of one where it ran in pieces.
@@ -55,6 +57,7 @@ class CollectiveIntervals(Table):
     sequence: Ints
     start_ns: Ints
     end_ns: Ints
+    late_ns: Ints
     operation: Ints
     meeting: Ints
     kinds: tuple[str, ...] = field(metadata={"shared": True})

@@ -262,18 +262,26 @@ class HostActivities(Table):
     """What launching threads did while their GPU had run dry: long calls, and ranges.
 
     Attributes:
-        operation: row of the operation that was launched late.
+        rank: whose GPU that is.
+        operation: row of the operation that was launched late; -1 where that was a collective, or
+            the GPU ran dry inside an operation.
         start_ns: start of the call or range.
         end_ns: end of it.
         call: 1 for a CUDA call, 0 for a range.
         name_id: row of the operations' ``names``.
     """
 
+    rank: Ints
     operation: Ints
     start_ns: Ints
     end_ns: Ints
     call: Ints
     name_id: Ints
+
+    @classmethod
+    def none(cls) -> HostActivities:
+        """Return no activities."""
+        return cls(*(np.empty(0, np.int64) for _ in cls.column_names()))
 
 
 @frozen

@@ -109,14 +109,16 @@ def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
     if not fault.what:
         return FaultText(
             f"Find out what slows all ranks in {share}",
-            f"Operations take {times} as long as in the others",
+            f"Operations take {times} as long as in the others{_during(report, fault)}",
         )
     some = counted(len(fault.ranks), "rank")
     who = _place(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
     return FaultText(
         f"Find out why single operations of {who} are slow in {share}",
-        f"They take {times} as long as their like",
-        "Look for garbage collection, checkpoints and data loading at these times",
+        f"They take {times} as long as their like{_during(report, fault)}",
+        ""
+        if fault.host.known
+        else "Look for garbage collection, checkpoints and data loading at these times",
     )
 
 
@@ -152,6 +154,12 @@ def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
 
     if fault.what:
         return FaultText(RECORD_LESS)
+    if fault.collective:
+        who = _ranks(report, fault.ranks)
+        return FaultText(
+            f"Launch {fault.collective} earlier on {who}{_thread(report, fault)}",
+            f"The other members wait for it in {seen}",
+        )
     return FaultText(
         f"Launch earlier{latest_host(report, fault.ranks)}",
         f"Operations start late in {seen}, though their input is there",
@@ -181,6 +189,22 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
     "launch": _launch,
     "token": _token,
 }
+
+
+def _during(report: Report, fault: Fault) -> str:
+    """Return what the host did in the longest of a fault; empty where that is unknown."""
+    state = _thread(report, fault)
+    return f"; in the longest{state}" if state else ""
+
+
+def _thread(report: Report, fault: Fault) -> str:
+    from bubbleviz.report.late_hosts import thread_state
+
+    names = [
+        None if at < 0 else report.operations.names[at]
+        for at in (fault.host.call_id, fault.host.range_id)
+    ]
+    return thread_state(*names)
 
 
 def _place(report: Report, rank: int) -> str:

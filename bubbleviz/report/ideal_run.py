@@ -55,7 +55,7 @@ def report_of(ideal: Ideal) -> Report:
         exposed=nothing,
         collectives=CollectiveIntervals.none(),
         overheads=nothing,
-        hosts=HostActivities(*(none.copy() for _ in range(5))),
+        hosts=HostActivities.none(),
         iteration_names=("0",),
         paired=True,
         stages_missing=False,

@@ -37,7 +37,11 @@ def latest_host(report: Report, ranks: Sequence[int] | None = None) -> str:
 
 def host_state(report: Report, row: int) -> str:
     """Return where the launching thread was in a bubble; empty where that is unknown."""
-    call, range_name = host_activity(report, row)
+    return thread_state(*host_activity(report, row))
+
+
+def thread_state(call: str | None, range_name: str | None) -> str:
+    """Return where a launching thread was, as the end of a sentence; empty for nowhere."""
     inside = f" inside {shortened(range_name)!r}" if range_name else ""
     call = shortened(call) if call else None
     if call:

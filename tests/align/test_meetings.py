@@ -33,7 +33,7 @@ def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
         key = rank, iteration, kind, group
         place = counted[key] = counted.get(key, -1) + 1
         place = place if order < 0 else order
-        own = (rank, iteration, kind, group, place, sequence, start * US, end * US, -1, -1)
+        own = (rank, iteration, kind, group, place, sequence, start * US, end * US, 0, -1, -1)
         for name, value in zip(names, own, strict=True):
             columns[name].append(value)
     return replace(

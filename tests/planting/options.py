@@ -40,6 +40,9 @@ class Planting:
            th iteration takes ``pause_ns`` longer; -1 for none.
         pause_every: see there.
         pause_ns: see there.
+        pause_dry: the GPU runs dry in the pause, since the host launches the rest so much later.
+        stall_range: name of a range in which a host is before it launches late, in a dry pause or
+            before a reduce-scatter; empty for none.
         slow_link: stage whose transfers from and to the next one take ``slow_link_factor`` longer;
             -1 for none.
         slow_link_factor: see there.
@@ -126,6 +129,8 @@ class Planting:
     pause_device: int = -1
     pause_every: int = 3
     pause_ns: int = 5_000_000
+    pause_dry: bool = False
+    stall_range: str = ""
     slow_link: int = -1
     slow_link_factor: float = 5.0
     drift: float = 0.0

@@ -178,6 +178,8 @@ class Recorder:
             late = self.rank == planting.late_reducer
             start = done_ns + (planting.late_reduce_ns if late else 0)
             pieces = planting.reduce_pieces if self.rank % 2 else 1
+            if late:
+                self._stall(done_ns)
             starts, ends = kernel_times(start, unit.reduced_ns, pieces, 0, overlap=False)
             for low, high in zip(starts.tolist(), ends.tolist(), strict=True):
                 self._collective(_REDUCE_SCATTER, low, high, 0 if late else self._lead(unit))
@@ -194,9 +196,26 @@ class Recorder:
         """Record the compute kernels of an operation, and return how many there are."""
         if unit.end_ns == unit.start_ns:
             return 0
+        if unit.paused_ns:
+            return self._kernels_around_stall(number, unit)
         if not self._nests(unit):
             return self._launch(number, unit, unit.start_ns, unit.end_ns, self.planting.kernels)
         return self._kernels_around_receive(number, unit)
+
+    def _kernels_around_stall(self, number: int, unit: Unit) -> int:
+        """Record one kernel, the host that stalls, and the kernels that it launches then."""
+        worked_ns = unit.end_ns - unit.start_ns - unit.paused_ns
+        dry_ns = unit.start_ns + worked_ns // 2
+        first = self._launch(number, unit, unit.start_ns, dry_ns, 1)
+        self._stall(dry_ns)
+        rest = max(1, self.planting.kernels - 1)
+        return first + self._launch(number, unit, dry_ns + unit.paused_ns, unit.end_ns, rest, 0)
+
+    def _stall(self, since_ns: int) -> None:
+        """Record the range that the host is in from a time on until it launches what is next."""
+        if self.planting.stall_range:
+            push = self.host.instant(since_ns)
+            self.host.range(self.planting.stall_range, push, self.host.instant())
 
     def _nests(self, unit: Unit) -> bool:
         """Return whether the unit receives inside its own range."""
@@ -219,7 +238,9 @@ class Recorder:
         rest = max(1, self.planting.kernels - 1)
         return first + self._launch(number, unit, max(unit.resume_ns, ready), unit.end_ns, rest)
 
-    def _launch(self, number: int, unit: Unit, start: int, end: int, count: int) -> int:
+    def _launch(
+        self, number: int, unit: Unit, start: int, end: int, count: int, lead: int | None = None
+    ) -> int:
         """Record kernels that fill [start, end], and return how many."""
         two = self.planting.two_streams
         starts, ends = kernel_times(start, end, count, self.planting.kernel_gap_ns, two)
@@ -236,7 +257,8 @@ class Recorder:
             thread=thread,
             ranged=1,
         )
-        self.host.launch(rows, starts - LATENCY_NS - self._lead(unit), thread)
+        lead = self._lead(unit) if lead is None else lead
+        self.host.launch(rows, starts - LATENCY_NS - lead, thread)
         return len(rows)
 
     def _stray(self, number: int, unit: Unit) -> None:

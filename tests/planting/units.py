@@ -152,10 +152,13 @@ def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
 
 def _pause(planting: Planting, plan: Plan, task: Task) -> int:
     """Return how much longer a task takes since its rank pauses, in its second forward."""
-    op = task.operation
+    return _paused_ns(planting, plan, task.operation, task.iteration)
+
+
+def _paused_ns(planting: Planting, plan: Plan, op: PlannedOperation, iteration: int) -> int:
     pauses = plan.device_of(op.virtual_stage) == planting.pause_device
     pauses = pauses and op.phase is Phase.F and op.microbatch == 1
-    return planting.pause_ns if pauses and task.iteration % planting.pause_every == 0 else 0
+    return planting.pause_ns if pauses and iteration % planting.pause_every == 0 else 0
 
 
 def _stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
@@ -205,6 +208,7 @@ class Unit:
     sends: str | None
     late: bool
     reduced_ns: int = 0
+    paused_ns: int = 0
 
 
 def units_of(planting: Planting, plan: Plan, sim: Simulation, device: int) -> list[Unit]:
@@ -269,6 +273,11 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         previous_ns=previous,
         receives=receives,
         sends=sends,
+        paused_ns=_paused_ns(
+            planting, plan, PlannedOperation(stage, phase, microbatch), int(sim.iteration[row])
+        )
+        if planting.pause_dry and work
+        else 0,
         late=_stage(planting, plan, stage) == planting.late_stage and phase is Phase.F,
         **times,
     )

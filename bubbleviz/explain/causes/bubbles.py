@@ -114,6 +114,7 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
         hosts: what launching threads did, in order of the operation that was launched late.
     """
     call_id, range_id = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
+    hosts = hosts.take(hosts.operation != NONE)
     late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.after, hosts.operation))
     call_id[late] = NONE
     spent = _spent_in(bubbles, late, hosts)

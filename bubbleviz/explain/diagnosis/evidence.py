@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import field
+
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects
 from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.values import frozen
 
 
@@ -21,6 +24,7 @@ class Evidence:
         host_of_rank: number of the host of each rank; empty where hosts are unknown.
         late_ns: how late each row started since the host had not launched it; 0 elsewhere.
         profiler_ns: likewise since the profiler held its process up.
+        hosts: what hosts did before collectives that they launched late, and inside operations.
     """
 
     work: Work
@@ -29,6 +33,7 @@ class Evidence:
     host_of_rank: Ints
     late_ns: Ints
     profiler_ns: Ints
+    hosts: HostActivities = field(default_factory=HostActivities.none)
 
     def phase(self, kind: int) -> str:
         """Return the phase that a kind of work is reported under."""

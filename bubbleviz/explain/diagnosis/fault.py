@@ -7,6 +7,7 @@ from enum import Enum
 
 import numpy as np
 
+from bubbleviz.explain.diagnosis.host_state import HostState
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.values import frozen
 
@@ -48,6 +49,8 @@ class Fault:
         what: the kind of collective, or of work; empty where the kind of the fault tells.
         delayed: rows that start late for it.
         late_ns: how much later; shape of ``delayed``.
+        collective: kind of collective that starts late for it; empty where operations lose more.
+        host: where a host was at its longest.
         bound: whether nothing is slow against its like: without the fault work takes no time at
             all, which is more than can be had.
     """
@@ -65,6 +68,8 @@ class Fault:
     what: str = ""
     delayed: Ints = field(default_factory=_nothing)
     late_ns: Ints = field(default_factory=_nothing)
+    collective: str = ""
+    host: HostState = field(default_factory=HostState)
     bound: bool = False
 
     @property

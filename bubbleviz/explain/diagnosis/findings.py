@@ -30,6 +30,7 @@ from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.values import frozen
 
 #: A saving of less than this share of an iteration is none.
@@ -82,6 +83,7 @@ def diagnose(
     late_ns: Ints | None = None,
     profiler_ns: Ints | None = None,
     eased: Sequence[tuple[Fault, Replay]] = (),
+    hosts: HostActivities | None = None,
 ) -> Diagnosis:
     """Return what makes iterations long.
 
@@ -93,6 +95,7 @@ def diagnose(
         late_ns: how late each row started since its host had not launched it; None for unknown.
         profiler_ns: likewise since the profiler held its process up.
         eased: faults that make work follow other work, each with the replay without that.
+        hosts: see :class:`Evidence`; None for unknown.
     """
     if not len(replay.iterations):
         return Diagnosis((), 0, 0.0)
@@ -104,6 +107,7 @@ def diagnose(
         none if host_of_rank is None else host_of_rank,
         never if late_ns is None else late_ns,
         never if profiler_ns is None else profiler_ns,
+        HostActivities.none() if hosts is None else hosts,
     )
     trial = _Trial(replay, seen.own_ns, delay_ns + seen.late_ns + seen.profiler_ns)
     base_ns = trial.lengths_ns([()])[0]

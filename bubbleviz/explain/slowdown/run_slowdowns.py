@@ -21,7 +21,7 @@ from bubbleviz.explain.slowdown.run_work import (
 from bubbleviz.explain.slowdown.scenarios import Scenarios, scenarios_of
 from bubbleviz.explain.slowdown.work import COMPUTING, Work
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import Bools
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.operations import Operations, Rank
 
 
@@ -33,8 +33,10 @@ def work_of_run(
     collectives: CollectiveIntervals,
     included: Bools,
     tokens: TokenWaits,
-) -> tuple[Work, Order]:
-    """Return what ranks did in some iterations, and what each row of it follows.
+) -> tuple[Work, Order, Ints]:
+    """Return what ranks did in some iterations, what each row follows, and late collectives.
+
+    The last is by how much hosts launched each row late that is a collective; 0 elsewhere.
 
     Args:
         operations: of all ranks.
@@ -51,7 +53,9 @@ def work_of_run(
     messages = messages_of(operations, dependencies, receives, chosen)
     beside = outside_operations(collectives, operations, included)
     work = run_work(operations, ranks, rows, messages, beside)
-    return work, run_order(work, rows, messages, operations, tokens)
+    late_ns = np.zeros(len(work), np.int64)
+    late_ns[len(work) - len(beside) :] = beside.late_ns
+    return work, run_order(work, rows, messages, operations, tokens), late_ns
 
 
 def scenarios_of_run(work: Work, order: Order) -> Scenarios | None:

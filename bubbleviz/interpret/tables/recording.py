@@ -74,7 +74,7 @@ def _recording(
         unattributed=unattributed,
         exposed=joined([each.exposed for each in times]),
         overheads=of_ranks(table.overheads, rank, count),
-        hosts=HostActivities(*(np.empty(0, np.int64) for _ in range(5))),
+        hosts=HostActivities.none(),
         replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
         collectives=collectives_of(table, order, operations),
         coverage=_coverage(operations.kernels, times),

@@ -32,6 +32,7 @@ BASE = Planting(
     transfer_ns=20_000,
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
+REDUCING = replace(BASE, reduce_ns=300_000)
 WITHOUT_PIPELINE = replace(BASE, stages=1, servers=1, reduce_ns=300_000)
 
 
@@ -108,6 +109,25 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         replace(BASE, late_stage=1, late_ns=400_000),
         "launch",
         "Launch earlier on rank 1 (node0 GPU 4) and 3 more",
+    ),
+    "late reduction": (
+        REDUCING,
+        replace(REDUCING, late_reducer=1, late_reduce_ns=2_000_000, stall_range="gc.collect"),
+        "launch",
+        "Launch ReduceScatter earlier on rank 4 (node0 GPU 1), its thread is inside 'gc.collect'",
+    ),
+    "late reduction without a record of the host": (
+        REDUCING,
+        replace(REDUCING, late_reducer=1, late_reduce_ns=2_000_000),
+        "launch",
+        "Launch ReduceScatter earlier on rank 4 (node0 GPU 1): an iteration would take",
+    ),
+    "dry pauses": (
+        BASE,
+        replace(BASE, pause_device=9, pause_every=2, pause_dry=True, stall_range="gc.collect"),
+        "iteration",
+        "They take 6.0 times as long as their like; in the longest, its thread is inside "
+        "'gc.collect', outside CUDA",
     ),
     "drift": (LONG, replace(LONG, drift=0.3), "drift", "all ranks become slower and slower"),
     "replicas without a pipeline": (

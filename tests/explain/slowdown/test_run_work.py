@@ -51,7 +51,7 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
         return
     replay = source.scenarios.replay
     assert len(replay.unordered) == 0
-    work, order = source._work
+    work, order, _ = source._work
     delayed = replay.lengths_ns(source.scenarios.own_ns[:, None], delays_of(work, order))[:, 0]
     assert delayed.tolist() == measured_ns(work, replay.iterations).tolist()
 
@@ -147,6 +147,7 @@ def test_members_that_left_before_others_entered_met_nobody() -> None:
         sequence=none,
         start_ns=start_ns,
         end_ns=end_ns,
+        late_ns=zero,
         operation=none,
         meeting=np.array([7, 7, 8, 8]),
         kinds=("AllReduce",),
@@ -164,7 +165,19 @@ def test_pieces_of_a_collective_are_one() -> None:
     none = np.full(2, -1, np.int64)
     times = np.array([[5, 9], [0, 4]], np.int64)
     collectives = CollectiveIntervals(
-        *(one, one, one, none, one, none, times[:, 0].copy(), times[:, 1].copy(), none, one + 3),
+        *(
+            one,
+            one,
+            one,
+            none,
+            one,
+            none,
+            times[:, 0].copy(),
+            times[:, 1].copy(),
+            one,
+            none,
+            one + 3,
+        ),
         kinds=("AllReduce",),
         groups=(),
     )

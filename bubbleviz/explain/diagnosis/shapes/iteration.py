@@ -8,8 +8,9 @@ import numpy as np
 
 from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.host_state import HostState, host_during
 from bubbleviz.explain.diagnosis.medians import median_of
-from bubbleviz.model.columns import Floats
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 
 #: A compute that takes this many times as long as its like paused.
@@ -32,13 +33,15 @@ def _on_all_ranks(seen: Evidence) -> Iterator[Fault]:
     if not out.any():
         return
     at = np.flatnonzero(out[groups.of_row])
+    scale = 1 / effect[groups.of_row[at]]
     yield Fault(
         FaultKind.ITERATION,
         "iterations",
         effects.rows[at],
-        1 / effect[groups.of_row[at]],
+        scale,
         iterations=tuple(work.iteration[effects.rows[groups.first[out]]].tolist()),
         phases=(("", median_of(effect[out])),),
+        host=_host(seen, effects.rows[at], scale),
     )
 
 
@@ -70,4 +73,20 @@ def _pause(seen: Evidence, factor: Floats, ranks: list[int]) -> Fault:
         iterations=tuple(distinct(work.iteration[rows]).tolist()),
         phases=(("", median_of(factor[at])),),
         what="pause",
+        host=_host(seen, rows, 1 / factor[at]),
     )
+
+
+def _host(seen: Evidence, rows: Ints, scale: Floats) -> HostState:
+    """Return where the host was in the operation that loses most.
+
+    Args:
+        seen: the run.
+        rows: of the work table.
+        scale: what each would take without the fault, as a share of what it took.
+    """
+    work = seen.work
+    lost_ns = (work.end_ns - work.start_ns)[rows] * (1 - scale)
+    longest = int(rows[lost_ns.argmax()])
+    start_ns, end_ns = int(work.start_ns[longest]), int(work.end_ns[longest])
+    return host_during(seen.hosts, int(work.rank[longest]), start_ns, end_ns, float(lost_ns.max()))

@@ -1,4 +1,7 @@
-"""Launches: the host launches operations late, though their inputs are there."""
+"""Launches: the host launches operations late, though their inputs are there, or collectives.
+
+Of a collective that one rank launches late all other members wait for its last one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 
 from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.host_state import host_during
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 
@@ -30,12 +34,21 @@ def faults(seen: Evidence) -> Iterator[Fault]:
 
 
 def _fault(seen: Evidence, name: str, rows: Ints, late_ns: Ints, what: str = "") -> Fault:
+    work, lost_ns = seen.work, late_ns[rows]
+    longest = int(rows[lost_ns.argmax()])
+    until_ns, longest_ns = int(work.start_ns[longest]), int(lost_ns.max())
+    collective = seen.phase(int(work.kind[longest]))
+    of_collectives = work.communicates[rows]
     return Fault(
         FaultKind.LAUNCH,
         name,
-        ranks=tuple(distinct(seen.work.rank[rows]).tolist()),
-        iterations=tuple(distinct(seen.work.iteration[rows]).tolist()),
+        ranks=tuple(distinct(work.rank[rows]).tolist()),
+        iterations=tuple(distinct(work.iteration[rows]).tolist()),
         what=what,
         delayed=rows,
-        late_ns=late_ns[rows],
+        late_ns=lost_ns,
+        collective=collective if 2 * lost_ns[of_collectives].sum() > lost_ns.sum() else "",
+        host=host_during(
+            seen.hosts, int(work.rank[longest]), until_ns - longest_ns, until_ns, longest_ns
+        ),
     )
