@@ -86,6 +86,7 @@ class SlowdownSource:
             late_ns=self._delayed_ns(Cause.HOST) + self._work[2],
             profiler_ns=self._delayed_ns(Cause.PROFILER),
             eased=tuple(self._eased()),
+            gap_ns=self._gap_ns(),
             hosts=beside_operations(self.hosts, distinct(self.operations.name_id)),
         )
 
@@ -104,6 +105,16 @@ class SlowdownSource:
             (ENOUGH, TokenWaits.none()),
         ):
             yield fault(what, rank, depth), replay_of(*self._work_with(tokens)[:2])
+
+    def _gap_ns(self) -> Ints:
+        """Return how long no kernel ran inside each row of the work that is an operation."""
+        from bubbleviz.explain.slowdown.run_work import computing_rows
+
+        rows = computing_rows(self.operations, self.averaged)
+        gap_ns = np.zeros(len(self._work[0]), np.int64)
+        of_operation = self.operations.busy_ns - self.operations.active_ns
+        gap_ns[: len(rows)] = np.maximum(of_operation[rows], 0)
+        return gap_ns
 
     def _delayed_ns(self, cause: Cause) -> Ints:
         """Return how late each row of the work started for one cause, its input being there."""

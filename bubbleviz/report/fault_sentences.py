@@ -166,6 +166,15 @@ def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
     )
 
 
+def _launch_gaps(report: Report, fault: Fault, _: str) -> FaultText:
+    some = len(fault.ranks) < len(report.ranks)
+    where = f" of {_ranks(report, fault.ranks)}" if some else ""
+    return FaultText(
+        f"Launch fewer, larger kernels inside operations{where} (fused, or as CUDA graphs)",
+        f"No kernel runs for {percent(fault.phases[0][1])} of their time",
+    )
+
+
 def _token(_: Report, fault: Fault, seen: str) -> FaultText:
     depth = int(fault.phases[0][1])
     one = "one chunk more" if fault.what == "one" else "more chunks"
@@ -187,6 +196,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
     "collective": _collective,
     "drift": _drift,
     "launch": _launch,
+    "launch-gaps": _launch_gaps,
     "token": _token,
 }
 

@@ -24,6 +24,7 @@ class Evidence:
         host_of_rank: number of the host of each rank; empty where hosts are unknown.
         late_ns: how late each row started since the host had not launched it; 0 elsewhere.
         profiler_ns: likewise since the profiler held its process up.
+        gap_ns: how long no kernel ran inside each row; 0 for what is no operation.
         hosts: what hosts did before collectives that they launched late, and inside operations.
     """
 
@@ -33,6 +34,7 @@ class Evidence:
     host_of_rank: Ints
     late_ns: Ints
     profiler_ns: Ints
+    gap_ns: Ints
     hosts: HostActivities = field(default_factory=HostActivities.none)
 
     def phase(self, kind: int) -> str:

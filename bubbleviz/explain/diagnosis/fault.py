@@ -22,6 +22,7 @@ class FaultKind(Enum):
     ITERATION = "iteration"
     LINK = "link"
     LAUNCH = "launch"
+    LAUNCH_GAPS = "launch-gaps"
     COLLECTIVE = "collective"
     DRIFT = "drift"
     TOKEN = "token"

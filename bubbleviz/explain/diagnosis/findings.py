@@ -20,6 +20,7 @@ from bubbleviz.explain.diagnosis.shapes import (
     drift,
     iteration,
     launch,
+    launch_gap,
     link,
     microbatch,
     rank,
@@ -83,6 +84,7 @@ def diagnose(
     late_ns: Ints | None = None,
     profiler_ns: Ints | None = None,
     eased: Sequence[tuple[Fault, Replay]] = (),
+    gap_ns: Ints | None = None,
     hosts: HostActivities | None = None,
 ) -> Diagnosis:
     """Return what makes iterations long.
@@ -95,6 +97,7 @@ def diagnose(
         late_ns: how late each row started since its host had not launched it; None for unknown.
         profiler_ns: likewise since the profiler held its process up.
         eased: faults that make work follow other work, each with the replay without that.
+        gap_ns: how long no kernel ran inside each row; None for unknown.
         hosts: see :class:`Evidence`; None for unknown.
     """
     if not len(replay.iterations):
@@ -107,6 +110,7 @@ def diagnose(
         none if host_of_rank is None else host_of_rank,
         never if late_ns is None else late_ns,
         never if profiler_ns is None else profiler_ns,
+        never if gap_ns is None else gap_ns,
         HostActivities.none() if hosts is None else hosts,
     )
     trial = _Trial(replay, seen.own_ns, delay_ns + seen.late_ns + seen.profiler_ns)
@@ -151,7 +155,7 @@ def _own_times(work: Work) -> Ints:
 
 
 def _faults(seen: Evidence) -> list[Fault]:
-    shapes = (rank, stage, microbatch, iteration, drift, link, collective, launch)
+    shapes = (rank, stage, microbatch, iteration, drift, link, collective, launch, launch_gap)
     return [fault for shape in shapes for fault in shape.faults(seen)]
 
 

@@ -16,7 +16,7 @@ from tests.explain.diagnosis.test_effects import REPLICAS, STAGES, work_of
 def seen(work: Work, host_of_rank: Ints) -> Evidence:
     """Return the evidence of computes alone."""
     never = np.zeros(len(work), np.int64)
-    return Evidence(work, work.own_ns, effects_of(work), host_of_rank, never, never)
+    return Evidence(work, work.own_ns, effects_of(work), host_of_rank, never, never, never)
 
 
 def test_all_ranks_of_a_host_are_its() -> None:

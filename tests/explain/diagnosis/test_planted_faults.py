@@ -33,6 +33,7 @@ BASE = Planting(
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
 REDUCING = replace(BASE, reduce_ns=300_000)
+ONE_RANK = replace(BASE, stages=1, replicas=1, servers=1, jitter=0.0, kernels=5)
 WITHOUT_PIPELINE = replace(BASE, stages=1, servers=1, reduce_ns=300_000)
 
 
@@ -162,6 +163,25 @@ def test_a_fault_is_named_first_and_its_saving_is_true(name: str) -> None:
 @pytest.mark.parametrize("planting", [BASE, LONG, replace(BASE, jitter=0.1, transfer_ns=0)])
 def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
     assert str(first_thing(_report(planting))).startswith("The schedule itself")
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_launch_gaps_are_advice_with_what_is_saved_without_them(ranks: int) -> None:
+    """Gaps are parts of operations; without them each takes four gaps less."""
+    gap_ns, replicas = 60_000, ranks // 4
+    even = replace(BASE, jitter=0.0, kernels=5, replicas=replicas) if replicas else ONE_RANK
+    gaps = replace(even, kernel_gap_ns=gap_ns)
+    shorter = {
+        name: getattr(even, name) - 4 * gap_ns
+        for name in ("forward_ns", "backward_ns", "optimizer_ns")
+    }
+    (advice,) = [a for a in advice_of(_report(gaps)) if a.kind == "launch-gaps"]
+
+    truth_ns = _diagnosis(gaps).length_ns - _diagnosis(replace(even, **shorter)).length_ns
+    assert advice.saving_ns == pytest.approx(truth_ns, rel=0.02)
+    assert advice.ranks == tuple(range(ranks))
+    assert advice.text.startswith("Launch fewer, larger kernels inside operations (fused")
+    assert not [a for a in advice_of(_report(even)) if a.kind == "launch-gaps"]
 
 
 def test_two_faults_are_told_apart() -> None:
