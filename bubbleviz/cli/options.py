@@ -32,9 +32,9 @@ RunProfiles = Annotated[
     list[str],
     typer.Argument(
         metavar="PROFILES...",
-        help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite) or "
-        "reports (.nsys-rep), PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, "
-        ".trace.json.gz), tables of operations (.csv, .parquet, .arrow).",
+        help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, "
+        "_pqtdir, _arwdir) or reports (.nsys-rep), PyTorch traces (.json, .json.gz), XLA profiles "
+        "(.xplane.pb, .trace.json.gz), tables of operations (.csv, .parquet, .arrow).",
     ),
 ]
 Output = Annotated[

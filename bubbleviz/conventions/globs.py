@@ -10,6 +10,9 @@ from functools import cache
 
 #: What stands for other characters in a pattern; a set that is not closed ends it.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
+_PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
+#: A set that means the same in a regex.
+_PLAIN_SET = re.compile(r"\[[A-Za-z0-9_]+\]|\[(?:0-9|a-z|A-Z)\]")
 _SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 
 
@@ -125,6 +128,28 @@ def fitting(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
     ]
 
 
+def loose_regex(globs: Sequence[str]) -> str:
+    """Return a regex of RE2 that matches every text that any of the SQLite GLOBs matches.
+
+    It also matches some others, and bytes that are not UTF-8: in a table of Arrow it leaves out
+    most names before any of them becomes an object of Python.
+    """
+    return rf"\A(?:{'|'.join(map(_loose_regex, globs))})\z" if globs else r"\z\A\C"
+
+
+def _loose_regex(glob: str) -> str:
+    # One character has up to four bytes.
+    parts = []
+    for piece in _PIECE.findall(glob):
+        if piece == "*":
+            parts.append(r"\C*")
+        elif piece == "?" or (piece[0] == "[" and not _PLAIN_SET.fullmatch(piece)):
+            parts.append(r"\C{1,4}")
+        else:
+            parts.append(piece if piece[0] == "[" else re.escape(piece))
+    return "".join(parts)
+
+
 @cache
 def _regex(glob: str) -> re.Pattern[str]:
     """Return an SQLite GLOB as a regex on the whole text.
@@ -132,7 +157,7 @@ def _regex(glob: str) -> re.Pattern[str]:
     Between two stars the first place that fits is taken and never another one, by a lookahead
     that is matched again: so the time grows with the text alone.
     """
-    pieces = re.findall(r"\[\^?\]?[^\]]*\]|.", glob, re.DOTALL)
+    pieces = _PIECE.findall(glob)
     parts = [""]
     for piece in pieces:
         if piece == "*":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Progress, Unwatched, Watch
+from bubbleviz.sources.nsys.columnar.directory import bytes_of
 from bubbleviz.sources.paths import InputFile
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def read_each(
         ProfileError: a file that was named cannot be read, or none of the others can.
     """
     progress = progress or Unwatched()
-    progress.files({file.path: Path(file.path).stat().st_size for file in files})
+    progress.files({file.path: bytes_of(file.path) for file in files})
     contents: list[T] = []
     errors: list[ProfileError] = []
     for file in files:

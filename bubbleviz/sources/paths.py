@@ -11,6 +11,12 @@ from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.values import frozen
+from bubbleviz.sources.nsys.columnar.directory import (
+    ENDINGS,
+    is_columnar,
+    is_table_of_export,
+    report_stem,
+)
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 #: So many names of a directory are looked at for one like a name that is missing.
@@ -103,11 +109,15 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
     """Return the files that one path stands for; an OSError is the file system's."""
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
+    if is_columnar(path):
+        return [InputFile(path, named=True)]
     if Path(path).is_dir():
         return [InputFile(file, named=False) for file in _in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
+        if is_table_of_export(path):
+            raise InputError(f"{path}: one table of an export of nsys; give its directory")
         if not Path(path).stat().st_size:
             from bubbleviz.sources.readers import emptiness
 
@@ -135,11 +145,12 @@ def file_like(path: str) -> str:
     return f"; did you mean {meant}?"
 
 
-def profiles_among(files: Sequence[str]) -> list[str]:
+def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
     """Return the files with the endings of profiles, without those that repeat a run.
 
     Args:
         files: of one directory.
+        directories: beside them, each of which is one profile.
     """
     from bubbleviz.sources.readers import readers
 
@@ -163,8 +174,13 @@ def profiles_among(files: Sequence[str]) -> list[str]:
     for reader in readers():
         if reader.sessions is not None and any(file.endswith(reader.suffixes) for file in profiles):
             profiles = reader.sessions.newest_run(profiles)
-    # A report that was exported already counts once.
+    # A report that was exported already counts once, even if that was in several forms.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
+    for directory in sorted(directories, key=lambda name: not name.endswith(ENDINGS[0])):
+        stem = report_stem(directory)
+        if stem not in stems:
+            stems.add(stem)
+            profiles.append(directory)
     reports = [file for file in files if file.endswith(SUFFIXES)]
     return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
 
@@ -231,9 +247,12 @@ def _table_suffixes() -> tuple[str, ...]:
 
 
 def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
-    content = [str(entry) for entry in Path(path).iterdir() if entry.is_file()]
+    entries = list(Path(path).iterdir())
+    content = [str(entry) for entry in entries if entry.is_file()]
     others = [file for file in content if also is not None and also.recognises(file)]
-    files = [*profiles_among([file for file in content if file not in others]), *others]
+    directories = [str(entry) for entry in entries if entry.is_dir() and is_columnar(str(entry))]
+    profiles = [file for file in content if file not in others]
+    files = [*profiles_among(profiles, directories), *others]
     if files:
         return sorted(files, key=natural_key)
     below = _run_below(path)
@@ -242,7 +261,8 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     # Beside profiles, tables are mostly what was made of them.
     if tables := _tables_among(content):
         return sorted(tables, key=natural_key)
-    looked_for = ", ".join(f"*{suffix}" for suffix in (*_suffixes(), *SUFFIXES, *_table_suffixes()))
+    suffixes = (*_suffixes(), *ENDINGS, *SUFFIXES, *_table_suffixes())
+    looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
     neither = "no profile" if also is None else f"neither {also.name} nor a profile"
     raise InputError(
         f"{path}: the directory holds {neither} (looked for {looked_for}); "
@@ -268,9 +288,15 @@ def _run_below(path: str) -> str | None:
     return runs[0] if runs else None
 
 
+def _is_single_file(path: str) -> bool:
+    """Tell whether a path leads to a file that is no table within an export."""
+    return Path(path).is_file() and not is_table_of_export(path)
+
+
 def _matches(pattern: str) -> list[str]:
     paths = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
-    files = [path for path in paths if Path(path).is_file()]
+    directories = {path for path in paths if is_columnar(path)}
+    files = [path for path in paths if path in directories or _is_single_file(path)]
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
     return sorted(files, key=natural_key)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.globs import lets_through
+from bubbleviz.conventions.globs import lets_through, loose_regex
+from bubbleviz.sources.nsys.columnar.cells import may_match
 from bubbleviz.sources.nsys.export_file import open_file
 from tests.support.nsys_exports import C, K, R, profile
 
@@ -84,3 +89,26 @@ def test_patterns_that_begin_with_anything(
     expected = [name for name in names if any(lets_through(glob, name) for glob in globs)]
     assert [ranges.names[i] for i in ranges.name_id] == expected
     assert list(sample) == expected
+
+
+@given(
+    st.lists(st.text("aF*?[]^-0-9.é\n", max_size=6), max_size=4),
+    st.lists(st.text("aF[]^-0.9é\n#", max_size=6), max_size=8),
+)
+@example(["[z-a]", "[", "[]a]*", "[^F]?"], ["z", "[", "]a", "é\n"])
+def test_a_loose_regex_matches_whatever_a_pattern_does(globs: list[str], names: list[str]) -> None:
+    likely = may_match(pa.array(names, pa.string()), loose_regex(globs))
+    expected = [any(lets_through(glob, name) for glob in globs) for name in names]
+
+    assert likely is not None
+    assert not np.any(np.array(expected, bool) & ~likely)
+    if not globs:
+        assert not likely.any()
+
+
+def test_a_loose_regex_matches_what_is_no_utf_8() -> None:
+    names = pa.array([b"F\xff0", b"\xffF"], pa.binary()).view(pa.string())
+    likely = may_match(names, loose_regex(["F*0", "?F"]))
+
+    assert likely is not None
+    assert likely.all()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.errors import ProfileError, SchemaError
-from bubbleviz.sources.nsys.database import Binds
+from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, opened
 from bubbleviz.sources.nsys.queries import Query, query, view_variants
 from tests.support.nsys_exports import C, K, R, profile

@@ -18,6 +18,7 @@ from bubbleviz.sources import readers
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
+from tests.support.columnar_exports import columnar
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.operation_tables import tables_in
 from tests.support.recorded_runs import written
@@ -43,6 +44,7 @@ def planted(folder: Path) -> dict[str, Path]:
     made.write_bytes(gzip.compress(trace_json(PLANES)))
     return {
         "nsys": export,
+        "nsys_columns": columnar(export, folder),
         "kineto": trace,
         "xplane": planes,
         "xla-trace": made,
@@ -62,6 +64,10 @@ def test_every_reader_has_a_planted_file(tmp_path: Path) -> None:
 
 def test_one_reader_claims_each_file(tmp_path: Path) -> None:
     for name, path in planted(tmp_path).items():
+        if path.is_dir():
+            assert [n for n, r in KNOWN.items() if r.recognises_directory(str(path))] == [name]
+            assert reader_of(str(path)).name == name
+            continue
         assert claimed_by(path) == [name]
         assert reader_of(str(path)).name == name
         assert str(path).endswith(KNOWN[name].suffixes or KNOWN[name].table_suffixes)
@@ -130,7 +136,9 @@ def without_calls(folder: Path) -> dict[str, Path]:
     planes, made = folder / "host.xplane.pb", folder / "host.trace.json.gz"
     planes.write_bytes(space(bare))
     made.write_bytes(gzip.compress(trace_json(bare)))
-    return {"nsys": export, "kineto": trace, "xplane": planes, "xla-trace": made}
+    tables = columnar(export, folder)
+    profiles = {"nsys": export, "nsys_columns": tables}
+    return {**profiles, "kineto": trace, "xplane": planes, "xla-trace": made}
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -181,8 +189,9 @@ def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path)
         "xla-trace": trace_json(empty),
     }
     path = tmp_path / "none"
-    if name == "nsys":
+    if name.startswith("nsys"):
         path = profile(tmp_path)
+        path = path if name == "nsys" else columnar(path, tmp_path)
     else:
         path.write_bytes(content[name])
 

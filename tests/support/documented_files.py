@@ -9,6 +9,7 @@ from pathlib import Path
 from bubbleviz.cli.app import main
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.columnar_exports import columnar
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
 from tests.support.torch_traces import traces_of
@@ -25,6 +26,7 @@ def lay_out(folder: Path) -> None:
         shutil.copytree(FIXTURES / "1f1b", folder / name)
     for name in ("node0.sqlite", "node1.sqlite"):
         shutil.copy(FIXTURES / "zb-h2" / name, folder / name)
+        columnar(folder / name, folder)
     assert main(["analyze", str(folder / "run"), "--csv", str(folder / "operations.csv")]) == 0
     for name in ("report.json", "before.json", "after.json"):
         assert main(["analyze", str(folder / "run"), "--json", str(folder / name)]) == 0

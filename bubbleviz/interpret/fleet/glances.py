@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.values import frozen
+from bubbleviz.sources.nsys.columnar.directory import bytes_of, parts_of
 
 #: Bytes at the beginning of a file that distinguish most files.
 _HEAD_BYTES = 1 << 16
@@ -16,7 +17,7 @@ _HEAD_BYTES = 1 << 16
 
 @frozen
 class Glance:
-    """A file's size, and the CRC-32 of its beginning."""
+    """A profile's size, and the CRC-32 of its beginning."""
 
     size: int
     checksum: int
@@ -53,7 +54,7 @@ def size_of(path: str) -> int:
         ProfileError: it cannot be looked at.
     """
     try:
-        return Path(path).stat().st_size
+        return bytes_of(path)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be looked at ({error.strerror})") from error
 
@@ -61,9 +62,10 @@ def size_of(path: str) -> int:
 def _blocks(path: str, length: int) -> Iterator[bytes]:
     """Yield a file in blocks of so many bytes."""
     try:
-        with Path(path).open("rb") as file:
-            # A kernel's log looks like an empty file, and never ends.
-            while os.fstat(file.fileno()).st_size and (block := file.read(length)):
-                yield block
+        for part in parts_of(path) if Path(path).is_dir() else [Path(path)]:
+            with part.open("rb") as file:
+                # A kernel's log looks like an empty file, and never ends.
+                while os.fstat(file.fileno()).st_size and (block := file.read(length)):
+                    yield block
     except OSError as error:
         raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error

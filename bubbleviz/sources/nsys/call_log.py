@@ -11,7 +11,7 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.profile import Calls, correlations, possible
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.database import Database
+from bubbleviz.sources.nsys.answering import BulkAnswers
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.scan import ROWS, Scan, Stretch
@@ -28,7 +28,7 @@ _LONGEST_FROM_0_NS = 1_000_000_000
 class _CallStretch(Stretch):
     """A stretch of calls, mostly all of one thread."""
 
-    def from_database(self, database: Database) -> Ints:
+    def from_database(self, database: BulkAnswers) -> Ints:
         """Return the columns of calls/all.sql, which runs only where there are several threads."""
         ends = {"first": self.first, "last": self.last}
         threads = database.columns(query("calls/threads"), ends)[0].tolist()

@@ -16,7 +16,8 @@ from functools import cache, partial
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.database import Binds, damage, uri_of
+from bubbleviz.sources.nsys.answering import Binds
+from bubbleviz.sources.nsys.database import damage, uri_of
 from bubbleviz.sources.nsys.queries import Query, query, tables
 
 #: So many steps of SQLite's machine take some milliseconds.
@@ -109,6 +110,12 @@ class Catalogue:
             # Python cannot decode what SQLite reports of a malformed schema.
             raise damage(self.path, query, "the schema is no text") from error
         return [tuple(map(_decoded, row)) for row in result]
+
+    def rows_of_each(
+        self, query: Query, binds: Sequence[Binds]
+    ) -> Iterator[list[tuple[object, ...]]]:
+        """Yield the rows of a query for each of some parameters; see :meth:`rows`."""
+        return (self.rows(query, given) for given in binds)
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table.

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
 from urllib.parse import quote
 
 import adbc_driver_manager as adbc
@@ -24,9 +23,8 @@ from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
+from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.queries import Query
-
-Binds: TypeAlias = Mapping[str, int | str | None]
 
 #: Rows of a batch where it is not known how many there are.
 _BATCH = 1 << 15
@@ -120,6 +118,10 @@ class Database:
                 return np.empty((len(query.columns), 0), np.int64)
             blocks = [_integers(batch) for batch in batches]
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
+
+    def reopened(self) -> AbstractContextManager[Database]:
+        """Open the same file for another thread."""
+        return opened_database(self.path, self.views)
 
     def _batches(
         self, query: Query, binds: Binds, most: int, *, alone: bool = False

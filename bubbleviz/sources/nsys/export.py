@@ -1,4 +1,4 @@
-"""Exports: an SQLite file of nsys, of which it is known what it holds.
+"""Exports: tables of nsys, in an SQLite file or a directory, of which it is known what is there.
 
 Tables and columns are probed before a query runs, and views make the schemas of all years one.
 """
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.catalogue import Catalogue, opened_catalogue
-from bubbleviz.sources.nsys.database import Binds, Database, opened_database
-from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly, stored_tables
+from bubbleviz.sources.nsys.answering import Binds, BulkAnswers, BulkReader, SmallAnswers
+from bubbleviz.sources.nsys.catalogue import opened_catalogue
+from bubbleviz.sources.nsys.database import opened_database
+from bubbleviz.sources.nsys.direct_reader import opened_directly, stored_tables
 from bubbleviz.sources.nsys.pages import JOURNAL, LOG, check_pages, files_beside
 from bubbleviz.sources.nsys.queries import (
     Query,
@@ -48,9 +49,9 @@ class Export:
 
     schema: Schema
     views: Mapping[str, Query]
-    catalogue: Catalogue
-    database: Database
-    direct: DirectReader | None = None
+    catalogue: SmallAnswers
+    database: BulkAnswers
+    direct: BulkReader | None = None
     indirect: str = ""
 
     def reader(self) -> str:
@@ -141,7 +142,7 @@ def opened(path: str) -> Iterator[Export]:
     with opened_catalogue(path) as catalogue:
         stored = catalogue.schema()
         schema = _columns_of_tables(stored)
-        _check_schema(path, schema)
+        check_schema(path, schema, "an SQLite database")
         views = views_of(schema)
         statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
         catalogue.create_views(statements)
@@ -173,10 +174,16 @@ def _columns_of_tables(stored: Sequence[tuple[object, ...]]) -> Schema:
     return {table: frozenset(columns) for table, columns in schema.items()}
 
 
-def _check_schema(path: str, schema: Schema) -> None:
-    """Raise ProfileError where the tables are not those of nsys."""
+def check_schema(path: str, schema: Schema, what: str) -> None:
+    """Raise ProfileError where the tables are not those of nsys.
+
+    Args:
+        path: of the export.
+        schema: the columns of each table.
+        what: kind of file that it is, in words.
+    """
     if not {"StringIds", KERNEL, RUNTIME, NVTX} & set(schema):
         raise ProfileError(
-            f"{path}: an SQLite database, but no nsys export: it has none of the tables "
+            f"{path}: {what}, but no nsys export: it has none of the tables "
             f"StringIds, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
         )

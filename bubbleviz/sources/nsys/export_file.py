@@ -1,4 +1,4 @@
-"""An open SQLite export of Nsight Systems."""
+"""An open export of Nsight Systems."""
 
 from __future__ import annotations
 
@@ -212,19 +212,23 @@ class NsysFile:
 
 @contextmanager
 def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open an export, to be read by so many threads.
+    """Open an SQLite export, to be read by so many threads.
 
     Raises:
         ProfileError: it is being written, damaged, or no export.
     """
-    with (
-        opened(path) as export,
-        scan_of(export.database, export.direct, jobs, _rows(export), watch) as scan,
-    ):
+    with opened(path) as export, scanned(export, jobs, watch) as file:
+        yield file
+
+
+@contextmanager
+def scanned(export: Export, jobs: int, watch: Watch) -> Iterator[NsysFile]:
+    """Have so many threads read an open export."""
+    with scan_of(export.database, export.direct, jobs, _rows(export), watch) as scan:
         # The names of ranges to read are known only after a while; kernels need none.
         scan.begin(kernel_stretches(export, scan))
         yield NsysFile(export, scan)
-        note_way(export.reader(), path)
+        note_way(export.reader(), export.path)
 
 
 def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:

@@ -82,10 +82,18 @@ def query(name: str) -> Query:
 @cache
 def tables() -> frozenset[str]:
     """Return the tables that any query reads, by today's names or those of other years."""
-    root = sql_root().joinpath("nsys")
-    names = _files_below(root, "")
-    required = {table for name in names for table in query(name).requires}
-    return frozenset(required - set(view_variants()))
+    return frozenset(columns_read())
+
+
+@cache
+def columns_read() -> Schema:
+    """Return the columns that any query reads, by table."""
+    columns: dict[str, set[str]] = {}
+    for name in _files_below(sql_root().joinpath("nsys"), ""):
+        for relation, read in query(name).requires.items():
+            if relation not in view_variants():
+                columns.setdefault(relation, set()).update(read)
+    return {table: frozenset(read) for table, read in columns.items()}
 
 
 def _files_below(folder: Traversable, prefix: str) -> list[str]:

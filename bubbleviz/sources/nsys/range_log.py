@@ -11,7 +11,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.database import Binds, Database
+from bubbleviz.sources.nsys.answering import Binds, BulkAnswers
 from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
@@ -49,7 +49,7 @@ class LastingStretch(Stretch):
         return list(zip(start_ns, end_ns, thread, texts, strict=True))
 
 
-def _strings(database: Database, ids: set[int]) -> dict[int, object]:
+def _strings(database: BulkAnswers, ids: set[int]) -> dict[int, object]:
     """Return the registered strings of some numbers."""
     rows = database.rows(query("strings/by_id"), {"ids": json.dumps(sorted(ids))})
     return {int(str(row[0])): row[1] for row in rows}

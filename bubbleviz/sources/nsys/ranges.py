@@ -16,9 +16,10 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.database import Binds
+from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
 
 #: Rows of the NVTX table in one stretch.
@@ -76,9 +77,11 @@ def sample_names(
     whole = last - first < most
     of_piece = most if whole else most // _SAMPLES
     step = most if whole else (last - first) // _SAMPLES
-    for at in range(first, last + 1, step):
-        piece = {**binds, "first": at, "last": min(at + of_piece - 1, last)}
-        rows = export.rows("ranges/sample", piece)
+    pieces = [
+        {**binds, "first": at, "last": min(at + of_piece - 1, last)}
+        for at in range(first, last + 1, step)
+    ]
+    for rows in export.catalogue.rows_of_each(query("ranges/sample"), pieces):
         counts.update(str(name) for (name,) in rows if name is not None)
     fits = fitting(globs, counts)
     return {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
@@ -201,6 +204,14 @@ def read_ranges(
     return (ranges, 0) if keep is None else (ranges.take(keep), int((~keep).sum()))
 
 
+def null_among_ranges(path: str) -> ProfileError:
+    """Return the error of an export whose ranges lack a number that each must have."""
+    return ProfileError(
+        f"{path}: NVTX_EVENTS holds NULL (no value) where a number belongs, so it is "
+        f"damaged or was edited; {EXPORT_AGAIN}"
+    )
+
+
 def _block(
     export: Export,
     rows: Sequence[tuple[object, ...]],
@@ -225,10 +236,7 @@ def _block(
     types = {type(value) for column in (start, kind, thread, end_thread) for value in column}
     types |= {type(value) for value in end if value is not None}
     if type(None) in types:
-        raise ProfileError(
-            f"{export.path}: NVTX_EVENTS holds NULL (no value) where a number belongs, so it is "
-            f"damaged or was edited; {EXPORT_AGAIN}"
-        )
+        raise null_among_ranges(export.path)
     if types - {int} or {type(value) for value in text} - {str, type(None)}:
         raise ProfileError(
             f"{export.path}: NVTX_EVENTS holds text where a number belongs, so it is damaged or "

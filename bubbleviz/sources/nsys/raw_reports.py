@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import not_option, one_line, shell_word
+from bubbleviz.sources.nsys.columnar.directory import ENDINGS, holds_tables
 from bubbleviz.sources.signals import unwinding
 
 #: Of a reason that nsys gives, characters.
@@ -24,11 +26,14 @@ SUFFIXES = (".nsys-rep", ".qdrep")
 
 @contextmanager
 def exported(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield an SQLite export of a report, or the path itself where it is no such report.
+    """Yield an export of a report, or the path itself where it is no such report.
+
+    It is a directory of Parquet tables where nsys can write one and pyarrow is there to read it,
+    else an SQLite file.
 
     Args:
         path: any profile.
-        keep: leave the export beside the report, under the name nsys gives it, instead of
+        keep: leave an SQLite export beside the report, under the name nsys gives it, instead of
             removing it afterwards.
 
     Raises:
@@ -45,12 +50,38 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     from bubbleviz.model.temporary_files import temporary_folder
 
     with unwinding([signal.SIGTERM]), temporary_folder() as folder:
+        tables = None if keep or find_spec("pyarrow") is None else _exported_tables(path, folder)
+        if tables is not None:
+            yield str(tables)
+            return
         target = Path(folder) / beside.name
         _export(path, target)
         if keep:
             shutil.move(target, beside)
             target = beside
         yield str(target)
+
+
+def _exported_tables(path: str, folder: str) -> Path | None:
+    """Return a directory of tables that nsys exports; None where it does not."""
+    refuse_pointer(path)
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        return None
+    target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
+    arguments = ["export", "--type", "parquetdir", "--output", str(target), not_option(path)]
+    try:
+        process = _run([nsys, *arguments])
+    except OSError:
+        return None
+    # Some versions write the directory of that name, others add the ending to any name.
+    written = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
+    found = (place for place in written if place.is_dir() and holds_tables(str(place)))
+    return next(found, None) if process.returncode == 0 else None
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
 
 
 def _export(path: str, target: Path) -> None:
@@ -64,12 +95,7 @@ def _export(path: str, target: Path) -> None:
             f"nsys is with: {by_hand}"
         )
     try:
-        process = subprocess.run(
-            [nsys, *arguments, str(target), not_option(path)],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        process = _run([nsys, *arguments, str(target), not_option(path)])
     except OSError as error:
         raise ProfileError(
             f"{path}: nsys cannot be started ({error.strerror}); export by hand with: {by_hand}"

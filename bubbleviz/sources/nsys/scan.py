@@ -24,8 +24,7 @@ from typing import TypeVar
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
-from bubbleviz.sources.nsys.database import Binds, Database, opened_database
-from bubbleviz.sources.nsys.direct_reader import DirectReader
+from bubbleviz.sources.nsys.answering import Binds, BulkAnswers, BulkReader
 from bubbleviz.sources.nsys.queries import query
 
 Result = TypeVar("Result")
@@ -45,8 +44,8 @@ class Readers:
         database: gives SQLite's connection, made on first use.
     """
 
-    direct: DirectReader | None
-    database: Callable[[], Database]
+    direct: BulkReader | None
+    database: Callable[[], BulkAnswers]
 
 
 @frozen
@@ -67,7 +66,7 @@ class Stretch:
         columns = direct.columns(self.query, self.first, self.last) if direct else None
         return self.from_database(readers.database()) if columns is None else columns
 
-    def from_database(self, database: Database) -> Ints:
+    def from_database(self, database: BulkAnswers) -> Ints:
         """Return the query's columns as SQLite reads them."""
         return database.columns(query(self.query), self._binds(), min(self.length, ROWS))
 
@@ -103,8 +102,8 @@ class Scan:
         count: takes how many rows more have been read.
     """
 
-    database: Database
-    direct: DirectReader | None
+    database: BulkAnswers
+    direct: BulkReader | None
     jobs: int
     count: Callable[[int], None]
     _pool: ThreadPoolExecutor
@@ -185,18 +184,17 @@ class Scan:
         """Read a stretch in a thread."""
         return read(stretch, Readers(self.direct, self._database_of_thread))
 
-    def _database_of_thread(self) -> Database:
+    def _database_of_thread(self) -> BulkAnswers:
         """Return the file as this thread has opened it for itself."""
         if not hasattr(self._of_thread, "database"):
-            opened = opened_database(self.database.path, self.database.views)
-            self._of_thread.database = self._opened.enter_context(opened)
-        database: Database = self._of_thread.database
+            self._of_thread.database = self._opened.enter_context(self.database.reopened())
+        database: BulkAnswers = self._of_thread.database
         return database
 
 
 @contextmanager
 def scan_of(
-    database: Database, direct: DirectReader | None, jobs: int, rows: int, watch: Watch
+    database: BulkAnswers, direct: BulkReader | None, jobs: int, rows: int, watch: Watch
 ) -> Iterator[Scan]:
     """Have an open file read by so many threads.
 

@@ -132,6 +132,7 @@ class Reader:
             no profile.
         operations: what a file of operations themselves is, in words; "" for profiles.
         sessions: which files belong together; None where each stands for itself.
+        recognises_directory: whether a directory as a whole is a profile of this kind.
         folder: where a tool puts profiles below its directory, a folder for each run; "" for
             nowhere.
     """
@@ -148,6 +149,7 @@ class Reader:
     operations: str = ""
     sessions: Sessions | None = None
     folder: str = ""
+    recognises_directory: Callable[[str], bool] = lambda _: False
 
 
 def readers() -> tuple[Reader, ...]:
@@ -178,22 +180,19 @@ def _refuse_own_output(path: str, head: bytes) -> None:
         )
 
 
-def reader_of(path: str) -> Reader:
-    """Return the reader for a file, by its first bytes.
+def reader_of_directory(path: str) -> Reader | None:
+    """Return the reader for a directory that is one profile; None for any other path."""
+    if not Path(path).is_dir():
+        return None
+    return next((reader for reader in readers() if reader.recognises_directory(path)), None)
+
+
+def _recognised_as(path: str, head: bytes) -> Reader | None:
+    """Return the reader that recognises a file for sure.
 
     Raises:
-        ProfileError: no reader knows the file.
+        ProfileError: it is events of NCCL.
     """
-    head = head_of(path)
-    if not head.strip():
-        raise ProfileError(f"{path}: {emptiness(path)}")
-    refuse_pointer(path, head)
-    if path.endswith(".pbtxt") or _COSTS.match(head):
-        raise ProfileError(
-            f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
-            "with --against, beside the profile of a JAX run"
-        )
-    _refuse_own_output(path, head)
     recognised = next((reader for reader in readers() if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
@@ -204,7 +203,28 @@ def reader_of(path: str) -> Reader:
             f"{path}: events of NCCL's profiler, not a profile; give them to bubbleviz nccl, alone "
             "or together with profiles"
         )
-    if recognised is not None:
+    return recognised
+
+
+def reader_of(path: str) -> Reader:
+    """Return the reader for a file, by its first bytes.
+
+    Raises:
+        ProfileError: no reader knows the file.
+    """
+    if (directory := reader_of_directory(path)) is not None:
+        return directory
+    head = head_of(path)
+    if not head.strip():
+        raise ProfileError(f"{path}: {emptiness(path)}")
+    refuse_pointer(path, head)
+    if path.endswith(".pbtxt") or _COSTS.match(head):
+        raise ProfileError(
+            f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
+            "with --against, beside the profile of a JAX run"
+        )
+    _refuse_own_output(path, head)
+    if (recognised := _recognised_as(path, head)) is not None:
         return recognised
     for reader in readers():
         if reader.is_possible(head) and _may_be(path, reader):

@@ -65,8 +65,13 @@ class _ArrowFile:
         return self._reader.read_all().select(list(names))
 
 
-def check_pyarrow(path: str, what: str) -> None:
+def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV") -> None:
     """Refuse to go on without pyarrow.
+
+    Args:
+        path: of what is to be read.
+        what: it is.
+        otherwise: what can be done instead of installing it.
 
     Raises:
         ProfileError: it is not installed.
@@ -76,7 +81,7 @@ def check_pyarrow(path: str, what: str) -> None:
     except ImportError as error:
         raise ProfileError(
             f"{path}: {what} is read by pyarrow, which is not installed; install it with "
-            "pip install 'bubbleviz[parquet]', or write the table as CSV"
+            f"pip install 'bubbleviz[parquet]', or {otherwise}"
         ) from error
 
 

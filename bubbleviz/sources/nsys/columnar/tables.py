@@ -1,0 +1,227 @@
+"""Tables of a columnar export, read block by block.
+
+Where a newer nsys writes names themselves instead of numbers of ``StringIds``, they get the numbers
+that they have there, or new ones, so that all that follows knows numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.values import frozen
+from bubbleviz.sources.nsys.columnar.cells import (
+    Numbers,
+    absent,
+    column_of,
+    is_text,
+    kept,
+    numbered,
+    numbers_of,
+    texts_of,
+)
+from bubbleviz.sources.nsys.columnar.table_files import TableFile, damage_reported
+from bubbleviz.sources.nsys.queries import columns_read
+
+STRINGS = "StringIds"
+#: Columns that refer to texts by their numbers in StringIds.
+_NUMBERS_OF_TEXTS = ("nameId", "demangledName", "textId")
+
+
+@frozen
+class Block:
+    """Some rows of a table.
+
+    Attributes:
+        first: number of the first row; the table's first is 1.
+        batch: of pyarrow.
+        numbers_of_texts: of names that stand where their numbers belong.
+    """
+
+    first: int
+    batch: Any
+    numbers_of_texts: Mapping[str, int]
+
+    def __len__(self) -> int:
+        length: int = self.batch.num_rows
+        return length
+
+    def numbers(self, name: str) -> Numbers:
+        """Return a column of whole numbers; one without any where the table lacks it.
+
+        Raises:
+            ValueError: it holds something else.
+        """
+        column = self.column(name)
+        if column is None:
+            return absent(len(self))
+        if name in _NUMBERS_OF_TEXTS and is_text(column.type):
+            return numbers_of(numbered(column, self.numbers_of_texts))
+        return numbers_of(column)
+
+    def column(self, name: str) -> Any:
+        """Return a column as it is; None where the table lacks it."""
+        place = self.batch.schema.get_field_index(name)
+        return None if place < 0 else self.batch.column(place)
+
+    def texts(self, name: str) -> list[Any]:
+        """Return a column of texts; none where the table lacks it."""
+        column = self.column(name)
+        return [None] * len(self) if column is None else texts_of(column)
+
+    def rows(self, first: int, last: int) -> Block:
+        """Return those rows whose numbers lie between two."""
+        begin = max(first - self.first, 0)
+        length = max(last - self.first + 1 - begin, 0)
+        return Block(self.first + begin, self.batch.slice(begin, length), self.numbers_of_texts)
+
+    def take(self, rows: Bools) -> Block:
+        """Return the rows of a mask; their numbers are then unknown."""
+        return Block(0, kept(self.batch, rows), self.numbers_of_texts)
+
+
+class Tables:
+    """The tables of an export that queries read; threads may read them at the same time."""
+
+    def __init__(self, path: str, files: Mapping[str, tuple[Path, TableFile]]) -> None:
+        """Take the file of each table."""
+        self.path = path
+        self._files = files
+        self.made_up: Mapping[int, str] = {}
+        self._numbers: Mapping[str, int] = {}
+        self._numbers = self._number_texts()
+
+    @property
+    def schema(self) -> Mapping[str, frozenset[str]]:
+        """Columns of each table."""
+        schema = {table: frozenset(file.names) for table, (_, file) in self._files.items()}
+        if self.made_up:
+            schema[STRINGS] = frozenset(("id", "value"))
+        return schema
+
+    def rows(self, table: str) -> int:
+        """Return the number of rows of a table."""
+        made_up = len(self.made_up) if table == STRINGS else 0
+        return made_up + (self._files[table][1].rows if table in self._files else 0)
+
+    def suffixes(self) -> frozenset[str]:
+        """Return the endings of the files."""
+        return frozenset(path.suffix for path, _ in self._files.values())
+
+    def type_of(self, table: str, column: str) -> Any:
+        """Return the type of a column."""
+        return self._files[table][1].type_of(column)
+
+    def blocks(self, table: str, columns: Sequence[str], first: int = 1) -> Iterator[Block]:
+        """Yield blocks of some columns of a table, in order; without those that it lacks.
+
+        Args:
+            table: of nsys.
+            columns: of the table.
+            first: rows before this may be left out.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        if table not in self._files:
+            return
+        path, file = self._files[table]
+        names = [name for name in dict.fromkeys(columns) if name in file.names]
+        # Without a column, a batch would not say how many rows it has.
+        batches = file.batches(names or file.names[:1], max(first - 1, 0))
+        last = 0
+        while True:
+            with damage_reported(self.path, path.name):
+                place, batch = next(batches, (0, None))
+            if batch is None:
+                break
+            last = place + batch.num_rows
+            yield Block(place + 1, batch, self._numbers)
+        if first <= file.rows and last != file.rows:
+            raise ProfileError(
+                f"{self.path}: {path.name} ends after {last:,} of {file.rows:,} rows, so it is "
+                f"damaged; {EXPORT_AGAIN}"
+            )
+
+    def strings(self) -> Iterator[tuple[Ints, Any]]:
+        """Yield the numbers and the column of texts of StringIds, and those made up, in blocks.
+
+        Raises:
+            ProfileError: the file is damaged.
+            ValueError: a number is none.
+        """
+        # As in the view of strings, what lacks either is none.
+        whole = {"id", "value"} <= self.schema.get(STRINGS, frozenset())
+        for block in self.blocks(STRINGS, ("id", "value")) if whole else ():
+            yield block.numbers("id").every(), block.column("value")
+        if self.made_up:
+            yield np.array([*self.made_up], np.int64), column_of([*self.made_up.values()])
+
+    def _number_texts(self) -> Mapping[str, int]:
+        """Number the names that stand where their numbers belong."""
+        named = [
+            (table, column)
+            for table, (_, file) in self._files.items()
+            for column in _NUMBERS_OF_TEXTS
+            if column in file.names
+            and column in columns_read().get(table, ())
+            and is_text(file.type_of(column))
+        ]
+        if not named:
+            return {}
+        numbers: dict[str, int] = {}
+        for block in self.blocks(STRINGS, ("id", "value")):
+            ids = block.numbers("id").every().tolist()
+            for number, text in zip(ids, block.texts("value"), strict=True):
+                numbers.setdefault(str(text), number)
+        made_up: dict[int, str] = {}
+        after = max(numbers.values(), default=-1) + 1
+        for table, column in named:
+            for block in self.blocks(table, (column,)):
+                unique = block.batch.column(0).unique()
+                for text in texts_of(unique):
+                    if text is not None and text not in numbers:
+                        numbers[text] = after
+                        made_up[after] = text
+                        after += 1
+        self.made_up = made_up
+        return numbers
+
+
+class Cursor:
+    """Reads a table once from its beginning to its end, in stretches that follow one another."""
+
+    def __init__(self, tables: Tables, table: str, columns: Sequence[str]) -> None:
+        """Begin before the first row of some columns."""
+        self._tables, self._table, self._columns = tables, table, columns
+        self._blocks: Iterator[Block] = iter(())
+        self._rest: Block | None = None
+        self._next = 0
+        self._lock = Lock()
+
+    def between(self, first: int, last: int) -> Iterator[Block]:
+        """Yield the rows between two, the last included; rows before those are read anew.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        with self._lock:
+            if self._next == 0 or first < self._next:
+                self._blocks = self._tables.blocks(self._table, self._columns, first)
+                self._rest = None
+            # After an error, the next begins anew.
+            self._next = 0
+            while (block := self._rest or next(self._blocks, None)) is not None:
+                end = block.first + len(block) - 1
+                self._rest = block.rows(last + 1, end) if end > last else None
+                if end >= first and block.first <= last:
+                    yield block.rows(first, min(last, end))
+                if end >= last:
+                    break
+            self._next = last + 1

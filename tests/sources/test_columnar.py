@@ -1,0 +1,700 @@
+"""Directories of Parquet and Arrow tables give the reports of the SQLite export that they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.sources.nsys.answering import Binds
+from bubbleviz.sources.nsys.columnar.export import opened_directory
+from bubbleviz.sources.nsys.columnar.plain_queries import PLAIN
+from bubbleviz.sources.nsys.columnar.row_queries import ROW_QUERIES
+from bubbleviz.sources.nsys.export import Export, opened
+from bubbleviz.sources.nsys.queries import columns_read, query
+from bubbleviz.sources.nsys.ranges import event_types
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.sources.test_raw_reports import put_nsys
+from tests.support.columnar_exports import ARROW, FORMS, Form, columnar
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
+
+EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
+#: What inspect says of the reader.
+_READER = re.compile(r"read by .*")
+COMMANDS = (
+    ("analyze", "--json", "-"),
+    ("analyze", "-v"),
+    ("idle", "--json", "-"),
+    ("nccl", "--json", "-"),
+    ("inspect",),
+)
+#: As much as an export may hold, in one small file.
+FULL = Planting(
+    schedule="zb-h1",
+    stages=2,
+    microbatches=3,
+    iterations=2,
+    transfer_ns=20_000,
+    kernel_gap_ns=3_000,
+    jitter=0.1,
+    library_depth=2,
+    text="mixed",
+    ranges="mixed",
+    autograd="named",
+    watchdog=True,
+    copies=True,
+    double_calls=True,
+    iteration_ranges=True,
+    overhead=True,
+)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every sentence printed on one line."""
+    monkeypatch.setenv("COLUMNS", "2000")
+
+
+def outcome(
+    path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    """Return the exit code and what a command prints of a profile, whatever that is called."""
+    code = main([command[0], str(path), *command[1:]])
+    printed = capsys.readouterr()
+    texts = (
+        _READER.sub("", text.replace(str(path), "PATH")).replace(path.name, "NAME")
+        for text in printed
+    )
+    out, err = texts
+    assert "Traceback" not in err
+    return code, out, err
+
+
+def data() -> Path:
+    folder = os.environ.get("BUBBLEVIZ_DATA")
+    if not folder:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no real exports here")
+    return Path(folder) / "nsys"
+
+
+# --- equal reports -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("full")
+    return folder / plant(FULL, folder).files[0].path
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_reports_of_a_planted_run_are_equal(
+    form: str, full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(full, tmp_path, FORMS[form])
+
+    for command in COMMANDS:
+        expected = outcome(full, command, capsys)
+        assert expected[0] == 0
+        assert outcome(directory, command, capsys) == expected
+
+
+@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=lambda p: p.parent.name)
+def test_reports_of_examples_are_equal(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for form in (FORMS["parquet"], ARROW):
+        directory = columnar(path, tmp_path, form)
+        for command in COMMANDS:
+            assert outcome(directory, command, capsys) == outcome(path, command, capsys)
+
+
+@pytest.mark.parametrize("form", ["parquet, narrow columns, small row groups", "arrow"])
+def test_reports_of_real_exports_are_equal(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for original in sorted(data().glob("*.sqlite")):
+        # Sentences are cut at a length, so that paths must be equally long.
+        path = Path(shutil.copy(original, tmp_path))
+        directory = columnar(path, tmp_path, FORMS[form])
+        for command in COMMANDS:
+            expected = outcome(path, command, capsys)
+            assert outcome(directory, command, capsys) == expected, (path.name, command)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_names_of_real_exports_are_the_same_in_every_form(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("nsys-ai_h100_2gpu_1s", "nsightful_power_iteration", "pipit_saxpy-mpi"):
+        path = Path(shutil.copy(data() / f"{name}.sqlite", tmp_path))
+        directory = columnar(path, tmp_path, FORMS[form])
+        for command in (("idle", "--json", "-"), ("inspect",)):
+            assert outcome(directory, command, capsys) == outcome(path, command, capsys)
+
+
+def test_a_run_of_several_hosts_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = plant(Planting(schedule="1f1b", stages=4, microbatches=4, files="rank"), tmp_path).files
+    folder = tmp_path / "tables"
+    for file in files:
+        columnar(tmp_path / file.path, folder)
+    paths = [str(tmp_path / file.path) for file in files]
+
+    assert main(["analyze", *paths, "--json", "-"]) == 0
+    expected = capsys.readouterr().out
+    for told in ([str(folder)], [f"{folder}/*_pqtdir"], [f"{folder}/**"]):
+        assert main(["analyze", *told, "--json", "-"]) == 0
+        shown = capsys.readouterr().out
+        for file in files:
+            directory = folder / f"{Path(file.path).stem}_pqtdir"
+            shown = shown.replace(str(directory), str(tmp_path / file.path))
+        assert shown == expected
+
+
+def test_other_commands_and_the_library_take_directories(
+    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(full, tmp_path)
+
+    assert main([f"{directory}/"]) == 0
+    assert main(["compare", str(full), str(directory)]) == 0
+    assert main(["view", str(directory), "--help"]) == 0
+    for command in (["pgle", "-o", str(tmp_path / "costs.pbtxt")],):
+        for path in (full, directory):
+            assert main([command[0], str(path), *command[1:]]) == 1
+    capsys.readouterr()
+    left, right = bubbleviz.analyze(full), bubbleviz.analyze(directory)
+    assert left.summary == right.summary
+    assert bubbleviz.inspect(directory).contents.tables == bubbleviz.inspect(full).contents.tables
+
+
+def test_threads_change_nothing(full: Path, tmp_path: Path) -> None:
+    directory = columnar(full, tmp_path, FORMS["parquet, narrow columns, small row groups"])
+    assert (
+        bubbleviz.analyze(directory, jobs=1).summary == bubbleviz.analyze(directory, jobs=4).summary
+    )
+
+
+def test_inspect_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for form, word in ((FORMS["parquet"], "Parquet"), (ARROW, "Arrow")):
+        assert main(["inspect", str(columnar(EXAMPLE, tmp_path, form))]) == 0
+        assert f"read by      pyarrow ({word}, a file for each table)" in capsys.readouterr().out
+
+
+# --- each query ----------------------------------------------------------------------------------
+
+#: Parameters with which queries are compared; rows and names that the example has, and others.
+BINDS: Mapping[str, int | str | None] = {
+    "rows": json.dumps([1, 2, 3, 5, 8, 100, 101, 4000, 10**9]),
+    "name_ids": json.dumps([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 10**9]),
+    "ids": json.dumps([-1, 0, 1, 2, 3, 5, 8, 13, 21, 10**9]),
+    "letters": "Launch",
+    "latest": 1 << 61,
+    "first": 1,
+    "last": 1 << 40,
+    "since": -1000,
+    "until": 1 << 61,
+    "shortest": 100,
+}
+
+
+def threads_in(export: Export) -> str:
+    rows = export.rows("target/threads") if export.has("target/threads") else []
+    return json.dumps([-1, 3, *(row[0] for row in rows)])
+
+
+def answers(export: Export) -> dict[str, Any]:
+    """Return what each query that has a twin gives on an export, or its error."""
+    binds: Binds = {**BINDS, **event_types(export), "threads": threads_in(export)}
+    given: dict[str, Any] = {}
+    for name in (*PLAIN, *ROW_QUERIES, "ranges/sample"):
+        if not export.has(name):
+            given[name] = "lacking"
+            continue
+        try:
+            if name in PLAIN:
+                given[name] = export.database.columns(query(name), binds).tolist()
+            else:
+                rows = export.rows(name, binds)
+                # Of bounds, only the numbers of rows are used.
+                given[name] = [row[:2] for row in rows] if name.endswith("bounds") else rows
+        except ProfileError as error:
+            given[name] = re.sub(r"^.*?: ", "", str(error))
+    return given
+
+
+def compared(path: Path, folder: Path, form: Form) -> None:
+    with opened(str(path)) as export:
+        expected = answers(export)
+    with opened_directory(str(columnar(path, folder, form))) as export:
+        found = answers(export)
+    assert found == expected
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow, a stream of small batches"])
+def test_each_query_gives_what_sqlite_gives(form: str, full: Path, tmp_path: Path) -> None:
+    compared(full, tmp_path, FORMS[form])
+
+
+def test_each_query_gives_what_sqlite_gives_of_real_exports(tmp_path: Path) -> None:
+    for path in sorted(data().glob("*.sqlite")):
+        compared(path, tmp_path, FORMS["parquet"])
+
+
+def edited(path: Path, folder: Path, *statements: str) -> Path:
+    """Return a copy of an export that has been changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = folder / path.name
+    shutil.copy(path, copy)
+    with closing(sqlite3.connect(copy)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+    return copy
+
+
+@cache
+def stored() -> tuple[bytes, dict[str, tuple[str, ...]]]:
+    """Return the example, and its columns that queries read."""
+    with closing(sqlite3.connect(f"file:{EXAMPLE}?mode=ro", uri=True)) as database:
+        tables = [
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        columns = {
+            table: tuple(
+                sorted(
+                    {row[1] for row in database.execute(f'PRAGMA table_info("{table}")')}
+                    & columns_read().get(table, frozenset())
+                )
+            )
+            for table in tables
+        }
+    return EXAMPLE.read_bytes(), {table: names for table, names in columns.items() if names}
+
+
+LOSSES = [
+    *((table, "") for table in stored()[1]),
+    *((table, column) for table, columns in stored()[1].items() for column in columns),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), LOSSES)
+def test_what_is_missing_is_told_as_of_an_sqlite_export(
+    table: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = f'ALTER TABLE "{table}" RENAME TO gone'
+    if column:
+        change = f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO gone'
+    path = edited(EXAMPLE, tmp_path, change)
+    directory = columnar(path, tmp_path)
+
+    for command in (("analyze", "--json", "-"), ("inspect",)):
+        assert outcome(directory, command, capsys) == outcome(path, command, capsys)
+
+
+@pytest.mark.parametrize("table", stored()[1])
+def test_tables_without_rows_are_told_as_of_an_sqlite_export(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(EXAMPLE, tmp_path, f'DELETE FROM "{table}"')
+    directory = columnar(path, tmp_path)
+
+    for command in (("analyze", "--json", "-"), ("idle", "--json", "-")):
+        assert outcome(directory, command, capsys) == outcome(path, command, capsys)
+
+
+NULLS = [
+    (table, column)
+    for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+    for column in stored()[1][table]
+]
+
+
+@pytest.mark.parametrize(("table", "column"), NULLS)
+def test_null_is_told_as_of_an_sqlite_export(
+    table: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(
+        EXAMPLE,
+        tmp_path,
+        f"CREATE TABLE other AS SELECT * FROM {table}",
+        f'UPDATE other SET "{column}" = NULL WHERE rowid % 3 = 0',
+        f"DROP TABLE {table}",
+        f"ALTER TABLE other RENAME TO {table}",
+    )
+    directory = columnar(path, tmp_path)
+
+    for command in (("analyze", "--json", "-"), ("idle", "--json", "-")):
+        assert outcome(directory, command, capsys) == outcome(path, command, capsys)
+
+
+numbers = st.one_of(st.integers(-2, 60), st.sampled_from([-(1 << 62), 1 << 40, 4_294_967_295]))
+rows = st.integers(0, 9).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.tuples(numbers, numbers, numbers, numbers), min_size=n, max_size=n),
+        st.lists(
+            st.sampled_from(["F0.0.0", "aten::add", "", "B1", "*?[", "iter_1\n_2"]),
+            min_size=n,
+            max_size=n,
+        ),
+    )
+)
+
+
+@settings(max_examples=40)
+@given(drawn=rows, group=st.integers(1, 5))
+def test_each_query_gives_what_sqlite_gives_of_drawn_tables(
+    drawn: tuple[list[tuple[int, int, int, int]], list[str]], group: int
+) -> None:
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        path = profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
+        with closing(sqlite3.connect(path)) as database, database:
+            for (start, end, thread, number), text in zip(*drawn, strict=True):
+                database.execute(
+                    "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, "
+                    "correlationId, nameId, returnValue) VALUES (?, ?, 0, ?, ?, ?, ?)",
+                    (start, end, thread, number, number, thread),
+                )
+                database.execute(
+                    "INSERT INTO NVTX_EVENTS (start, end, eventType, globalTid, text, textId) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (start, end, 59 + number % 3, thread, text if number % 4 else None, number),
+                )
+        compared(path, folder, Form(group_rows=group))
+
+
+# --- where directories are found -----------------------------------------------------------------
+
+
+def names_in(shown: str) -> list[str]:
+    return [Path(profile["path"]).name for profile in json.loads(shown)["profiles"]]
+
+
+def test_a_report_in_several_forms_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columnar(EXAMPLE, tmp_path)
+    columnar(EXAMPLE, tmp_path, ARROW)
+    (tmp_path / "node0.nsys-rep").write_bytes(b"not exported anew")
+
+    assert main(["analyze", str(tmp_path), "--json", "-"]) == 0
+    assert names_in(capsys.readouterr().out) == ["node0_pqtdir"]
+    shutil.copy(EXAMPLE, tmp_path / "node0.sqlite")
+    assert main(["analyze", str(tmp_path), "--json", "-"]) == 0
+    assert names_in(capsys.readouterr().out) == ["node0.sqlite"]
+
+
+def test_a_directory_of_any_name_is_known_by_its_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path).rename(tmp_path / "tables of node 0")
+
+    assert main(["analyze", str(directory)]) == 0
+    assert main(["analyze", str(tmp_path)]) == 0
+    capsys.readouterr()
+
+
+def test_the_same_content_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    shutil.copytree(directory, tmp_path / "copy_pqtdir")
+
+    assert main(["analyze", str(tmp_path)]) == 1
+    assert "the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl"])
+def test_a_directory_without_core_tables_is_told_in_a_sentence(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    for table in ("StringIds", "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"):
+        (directory / f"{table}.parquet").unlink()
+    (directory / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet").unlink()
+    empty = tmp_path / "node1_arwdir"
+    empty.mkdir()
+
+    for path in (directory, empty):
+        assert main([command, str(path)]) == 1
+        said = capsys.readouterr().err
+        assert f"{path}: a directory of tables, but no nsys export: it has none" in said
+        assert said.count("\n") == 1
+
+
+def test_a_table_of_an_export_is_no_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    table = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+
+    assert main(["analyze", str(table)]) == 1
+    assert capsys.readouterr().err == (
+        f"bubbleviz: {table}: one table of an export of nsys; give its directory\n"
+    )
+
+
+def test_without_pyarrow_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    assert main(["analyze", str(directory)]) == 1
+    said = capsys.readouterr().err
+    assert "pip install 'bubbleviz[parquet]', or export it as SQLite" in said
+    assert said.count("\n") == 1
+
+
+def test_nothing_is_written_to_a_directory(tmp_path: Path) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    before = {file.name: file.read_bytes() for file in directory.iterdir()}
+    bubbleviz.analyze(directory)
+
+    assert {file.name: file.read_bytes() for file in directory.iterdir()} == before
+
+
+# --- reports of nsys -----------------------------------------------------------------------------
+
+
+def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
+    """Return a report, for which a program called nsys runs a script."""
+    report = folder / "run" / "node0.nsys-rep"
+    report.parent.mkdir()
+    report.write_bytes(b"what nsys alone can read")
+    put_nsys(folder / "bin", monkeypatch, script)
+    return report
+
+
+@pytest.mark.parametrize("ending", ["", "_pqtdir"])
+def test_a_report_is_exported_to_columns(
+    ending: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = columnar(EXAMPLE, tmp_path / "made")
+    script = f'test "$3" = parquetdir || exit 7; cp -r {made} "$5{ending}"'
+    report = report_and_nsys(tmp_path, monkeypatch, script)
+
+    assert main(["analyze", str(report), "--json", "-", "--timings"]) == 0
+    shown, told = capsys.readouterr()
+    assert "pyarrow (Parquet" in told
+    assert main(["analyze", str(EXAMPLE), "--json", "-"]) == 0
+    assert shown.replace(str(report), str(EXAMPLE)) == capsys.readouterr().out
+    assert [file.name for file in report.parent.iterdir()] == [report.name]
+
+
+@pytest.mark.parametrize("refusal", ["exit 1", "exit 0", 'mkdir "$5"', 'touch "$5"'])
+def test_a_report_is_exported_to_sqlite_where_nsys_knows_no_columns(
+    refusal: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    script = f'if test "$3" = sqlite; then cp {EXAMPLE} "$5"; else {refusal}; fi'
+    report = report_and_nsys(tmp_path, monkeypatch, script)
+
+    assert main(["analyze", str(report), "--timings"]) == 0
+    assert "pyarrow" not in capsys.readouterr().err
+
+
+def test_a_report_is_exported_to_sqlite_without_pyarrow_and_to_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f'echo "$3" >> {tmp_path}/types; test "$3" = sqlite && cp {EXAMPLE} "$5"'
+    report = report_and_nsys(tmp_path, monkeypatch, script)
+
+    assert main(["analyze", str(report), "--keep-export"]) == 0
+    report.with_suffix(".sqlite").unlink()
+    monkeypatch.setattr("bubbleviz.sources.nsys.raw_reports.find_spec", lambda _: None)
+    assert main(["analyze", str(report)]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "types").read_text(encoding="utf-8").split() == ["sqlite", "sqlite"]
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def refused(directory: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the sentence in which a directory is refused."""
+    code = main(["analyze", str(directory)])
+    said = capsys.readouterr().err
+    assert (code, said.count("\n")) == (1, 1)
+    assert said.startswith(f"bubbleviz: {directory}: ")
+    return said
+
+
+CORE = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds")
+
+
+@pytest.mark.parametrize("table", CORE)
+@pytest.mark.parametrize("form", ["parquet", "arrow", "arrow, a stream of small batches"])
+def test_files_that_were_cut_are_refused(
+    form: str, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path, FORMS[form])
+    file = directory / f"{table}{FORMS[form].suffix}"
+    raw = file.read_bytes()
+    for length in (0, 3, 8, len(raw) // 3, len(raw) // 2, len(raw) - 9):
+        file.write_bytes(raw[:length])
+        said = refused(directory, capsys)
+        assert file.name in said
+
+
+def changed(directory: Path, table: str, change: Callable[[Any], Any]) -> None:
+    file = directory / f"{table}.parquet"
+    parquet.write_table(change(parquet.read_table(file)), file)
+
+
+def with_column(name: str, kind: Any) -> Callable[[Any], Any]:
+    def change(table: Any) -> Any:
+        place = table.schema.get_field_index(name)
+        return table.set_column(place, name, table.column(name).cast(kind))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "start"),
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "end"),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId"),
+        ("NVTX_EVENTS", "eventType"),
+        ("NVTX_EVENTS", "globalTid"),
+        ("StringIds", "id"),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.string(), pa.float64()], ids=str)
+def test_columns_of_other_types_are_refused(
+    table: str, column: str, kind: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    changed(directory, table, with_column(column, kind))
+
+    assert "whole number" in refused(directory, capsys)
+
+
+def test_a_column_that_is_there_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
+
+    assert "two columns of one name" in refused(directory, capsys)
+
+
+@pytest.mark.parametrize("table", CORE)
+def test_changed_bytes_end_in_a_report_or_a_sentence(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path, Form(group_rows=500))
+    file = directory / f"{table}.parquet"
+    raw = file.read_bytes()
+    for seed in range(25):
+        chance = np.random.default_rng(seed)
+        damaged = bytearray(raw)
+        for place in chance.integers(0, len(raw), 1 + seed % 4).tolist():
+            damaged[place] = int(chance.integers(0, 256))
+        file.write_bytes(damaged)
+        code = main(["analyze", str(directory)])
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        assert code == 0 or printed.err.count("\n") == 1
+
+
+def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(
+        EXAMPLE, tmp_path, "UPDATE StringIds SET value = CAST(x'66ff67' AS TEXT) WHERE id % 3 = 0"
+    )
+    for command in (("idle", "--json", "-"), ("analyze", "--json", "-")):
+        expected = outcome(path, command, capsys)
+        assert outcome(columnar(path, tmp_path / command[0]), command, capsys) == expected
+
+
+def test_a_pointer_of_git_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    file = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+
+    assert main(["analyze", str(directory)]) == 1
+    assert "git lfs pull" in capsys.readouterr().err
+
+
+def test_an_error_is_raised_again(tmp_path: Path) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    file = directory / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 3 : len(raw) // 2] = bytes(len(raw) // 2 - len(raw) // 3)
+    file.write_bytes(raw)
+    with opened_directory(str(directory)) as export:
+        assert export.direct is not None
+        for _ in range(2):
+            with pytest.raises(BubblevizError):
+                export.direct.columns("calls/all", 1, 1 << 40)
+
+
+def test_stretches_are_those_of_the_table(full: Path, tmp_path: Path) -> None:
+    directory = columnar(full, tmp_path, Form(group_rows=37))
+    with opened_directory(str(directory)) as export:
+        assert export.direct is not None
+        whole = export.direct.columns("calls/all", 1, 1 << 40)
+        assert whole is not None
+        for first, last in (
+            (1, 10),
+            (11, 50),
+            (51, 51),
+            (200, 260),
+            (30, 90),
+            (1, 5),
+            (6, 1 << 30),
+        ):
+            part = export.direct.columns("calls/all", first, last)
+            np.testing.assert_array_equal(part, whole[:, first - 1 : last])
+
+
+def test_a_table_of_other_rows_than_were_counted_is_refused(tmp_path: Path) -> None:
+    directory = columnar(EXAMPLE, tmp_path, ARROW)
+    with opened_directory(str(directory)) as export:
+        columnar(
+            edited(
+                EXAMPLE,
+                tmp_path / "other",
+                "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE rowid > 9",
+            ),
+            tmp_path / "other",
+            ARROW,
+        )
+        name = "CUPTI_ACTIVITY_KIND_RUNTIME.arrow"
+        shutil.copy(tmp_path / "other" / directory.name / name, directory / name)
+        assert export.direct is not None
+        with pytest.raises(ProfileError, match="ends after 9 of"):
+            export.direct.columns("calls/all", 1, 1 << 40)

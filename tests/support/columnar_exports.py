@@ -1,0 +1,195 @@
+"""Columnar exports, as ``nsys export --type parquetdir`` and ``arrowdir`` write them.
+
+Made from an SQLite export of the same report: a file for each table, the same columns and rows.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+#: Rows that are converted at a time.
+_ROWS = 1 << 16
+_KINDS = (("INT", pa.int64()), ("CHAR", pa.string()), ("TEXT", pa.string()), ("REAL", pa.float64()))
+#: Columns that fit into 32 bits in real exports.
+_NARROW = {
+    "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.uint32(),
+    "correlationId": pa.uint32(), "eventType": pa.int16(), "nameId": pa.int32(),
+    "demangledName": pa.int32(), "shortName": pa.int32(), "copyKind": pa.uint8(),
+    "globalTid": pa.uint64(), "globalPid": pa.uint64(),
+}  # fmt: skip
+#: Columns that refer to StringIds, by table.
+_NAMED = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName",),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
+    "NVTX_EVENTS": ("textId",),
+    "OSRT_API": ("nameId",),
+    "ThreadNames": ("nameId",),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How tables are written.
+
+    Attributes:
+        suffix: of the files.
+        stream: whether Arrow is written as a stream instead of a file.
+        dictionaries: whether texts are encoded by dictionaries.
+        resolved: whether names stand in place of their numbers in StringIds.
+        without_strings: whether StringIds is left out then.
+        narrow: whether columns are as narrow as their values.
+        group_rows: rows of a row group, or of a batch.
+    """
+
+    suffix: str = ".parquet"
+    stream: bool = False
+    dictionaries: bool = False
+    resolved: bool = False
+    without_strings: bool = False
+    narrow: bool = False
+    group_rows: int = 1 << 20
+
+    @property
+    def ending(self) -> str:
+        """The ending of the directory."""
+        return "_pqtdir" if self.suffix == ".parquet" else "_arwdir"
+
+
+PARQUET = Form()
+ARROW = Form(".arrow")
+FORMS = {
+    "parquet": PARQUET,
+    "parquet, narrow columns, small row groups": Form(narrow=True, group_rows=700),
+    "parquet, texts in dictionaries": Form(dictionaries=True),
+    "parquet, names in place of numbers": Form(resolved=True),
+    "parquet, names and no StringIds": Form(resolved=True, without_strings=True, dictionaries=True),
+    "arrow": ARROW,
+    "arrow, a stream of small batches": Form(".arrow", stream=True, group_rows=900),
+    "arrow, names in dictionaries": Form(".arrow", resolved=True, dictionaries=True),
+}
+
+
+def columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
+    """Write the tables of an SQLite export into a directory, named as nsys names it.
+
+    Args:
+        export: the SQLite file.
+        folder: where the directory is put.
+        form: how tables are written.
+    """
+    target = folder / f"{export.stem}{form.ending}"
+    target.mkdir(parents=True)
+    with closing(sqlite3.connect(f"file:{export}?mode=ro", uri=True)) as database:
+        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        names = dict(database.execute("SELECT id, value FROM StringIds")) if form.resolved else {}
+        for table in _tables(database):
+            if not (table == "StringIds" and form.without_strings):
+                _write(database, table, target / f"{table}{form.suffix}", form, names)
+    return target
+
+
+def _tables(database: sqlite3.Connection) -> list[str]:
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+    return [name for (name,) in database.execute(query)]
+
+
+def _write(
+    database: sqlite3.Connection, table: str, path: Path, form: Form, names: Mapping[int, str]
+) -> None:
+    described = list(database.execute("SELECT name, type FROM PRAGMA_TABLE_INFO(?)", (table,)))
+    fields = [(str(name), _type(str(kind))) for name, kind in described]
+    if form.narrow:
+        fields = [(n, _narrowed(database, table, n, kind)) for n, kind in fields]
+    if names:
+        fields = [(n, pa.string() if n in _NAMED.get(table, ()) else kind) for n, kind in fields]
+    written = pa.schema([(n, _encoded(kind, form)) for n, kind in fields])
+    with _writer(path, written, form) as writer:
+        for rows in _blocks(database, table):
+            columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+            arrays = [
+                _array(
+                    _resolved(column, names) if names and n in _NAMED.get(table, ()) else column,
+                    kind,
+                )
+                for column, (n, kind) in zip(columns, fields, strict=True)
+            ]
+            content = pa.table(arrays, names=[n for n, _ in fields]).cast(written)
+            if form.suffix == ".parquet":
+                writer.write_table(content, row_group_size=form.group_rows)
+            else:
+                # A file of IPC has one dictionary for a column, so that it is one of all values.
+                writer.write_table(content, max_chunksize=form.group_rows)
+
+
+def _resolved(column: Sequence[Any], names: Mapping[int, str]) -> list[str | None]:
+    return [None if value is None else names.get(value) for value in column]
+
+
+def _type(declared: str) -> Any:
+    return next((kind for word, kind in _KINDS if word in declared.upper()), pa.binary())
+
+
+def _narrowed(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
+    """Return the narrow type of a column, if all of its values fit into it."""
+    narrow = _NARROW.get(name, kind)
+    ends = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
+    try:
+        pa.array(ends, narrow)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return kind
+    return narrow
+
+
+def _encoded(kind: Any, form: Form) -> Any:
+    texts = form.dictionaries and kind == pa.string()
+    return pa.dictionary(pa.int32(), kind) if texts else kind
+
+
+def _writer(path: Path, schema: Any, form: Form) -> Any:
+    if form.suffix == ".parquet":
+        return parquet.ParquetWriter(path, schema)
+    if form.stream:
+        return pa.ipc.new_stream(str(path), schema)
+    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
+    return pa.ipc.new_file(str(path), schema, options=options)
+
+
+def _blocks(database: sqlite3.Connection, table: str) -> Iterator[list[tuple[Any, ...]]]:
+    cursor = database.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
+    while rows := cursor.fetchmany(_ROWS):
+        yield rows
+
+
+def _array(column: Sequence[Any], kind: Any) -> Any:
+    """Return a column; what is in it despite its declared type makes it one of texts."""
+    try:
+        return pa.array(column, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raw = [v.encode() if isinstance(v, str) else v for v in column]
+        if kind == pa.binary():
+            return pa.array(
+                [
+                    None if v is None else bytes(str(v), "utf-8") if not isinstance(v, bytes) else v
+                    for v in raw
+                ],
+                kind,
+            )
+        return pa.array(
+            [
+                None
+                if v is None
+                else v.decode("utf-8", "replace")
+                if isinstance(v, bytes)
+                else str(v)
+                for v in raw
+            ],
+            pa.string(),
+        ).cast(kind)
