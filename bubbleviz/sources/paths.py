@@ -109,9 +109,9 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
     """Return the files that one path stands for; an OSError is the file system's."""
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
-    if is_columnar(path):
-        return [InputFile(path, named=True)]
     if Path(path).is_dir():
+        if is_columnar(path):
+            return [InputFile(path, named=True)]
         return [InputFile(file, named=False) for file in _in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
