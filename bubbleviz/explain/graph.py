@@ -114,14 +114,10 @@ def graph_of(
     """
     included = np.arange(int(operations.iteration.max(initial=iteration)) + 1) == iteration
     rows = computing_rows(operations, included)
-    chosen = np.zeros(len(operations), bool)
-    chosen[rows] = True
-    messages = messages_of(operations, dependencies, receives, chosen)
-    messages = replace(messages, seen=np.zeros(len(messages), bool))
-    transfer_ns = _transfers(operations, receives)
-    beside = outside_operations(collectives, operations, included)
-    for kept in (beside, beside.take(np.zeros(len(beside), bool))):
-        work, order = _ordered(operations, ranks, rows, messages, kept, transfer_ns, tokens)
+    for of_work in (collectives, collectives.take(np.zeros(len(collectives), bool))):
+        work, order = ordered_work(
+            operations, ranks, dependencies, receives, of_work, included, tokens
+        )
         replay = replay_of(work, order)
         # Collectives whose members' clocks are off can seem to wait for themselves.
         if not len(replay.unordered):
@@ -142,6 +138,44 @@ def graph_of(
     )
 
 
+def ordered_work(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    dependencies: Dependencies,
+    receives: Receives,
+    collectives: CollectiveIntervals,
+    included: Bools,
+    tokens: TokenWaits,
+    turns: Ints | None = None,
+) -> tuple[Work, Order]:
+    """Return the work of some iterations as in :class:`Graph`, and what each row of it follows.
+
+    Args:
+        operations: of all ranks.
+        ranks: by number.
+        dependencies: between operations.
+        receives: of operations.
+        collectives: of all ranks.
+        included: of each iteration, whether it is wanted.
+        tokens: which operations waited for the token of which.
+        turns: the row whose turn on its rank each operation takes; None for its own.
+    """
+    rows = computing_rows(operations, included)
+    chosen = np.zeros(len(operations), bool)
+    chosen[rows] = True
+    messages = messages_of(operations, dependencies, receives, chosen)
+    return _ordered(
+        operations,
+        ranks,
+        rows,
+        replace(messages, seen=np.zeros(len(messages), bool)),
+        outside_operations(collectives, operations, included),
+        _transfers(operations, receives),
+        tokens,
+        turns,
+    )
+
+
 def _ordered(
     operations: Operations,
     ranks: Sequence[Rank],
@@ -150,8 +184,9 @@ def _ordered(
     collectives: CollectiveIntervals,
     transfer_ns: Ints,
     tokens: TokenWaits,
+    turns: Ints | None = None,
 ) -> tuple[Work, Order]:
-    """Return the work of an iteration, transfers included, and its order.
+    """Return the work of iterations, transfers included, and its order.
 
     Args:
         operations: of all ranks.
@@ -161,6 +196,7 @@ def _ordered(
         collectives: beside them.
         transfer_ns: how long the input of each operation is in transfer.
         tokens: which operations waited for the token of which.
+        turns: the row whose turn on its rank each of ``rows`` takes; None for its own.
     """
     place = np.full(len(operations), NONE, np.int64)
     place[rows] = np.arange(len(rows))
@@ -172,7 +208,11 @@ def _ordered(
     ] = np.arange(len(rows))
     ordered = in_turn[place[messages.producer]] < in_turn[place[messages.consumer]]
     messages = messages.take(ordered)
-    order = run_order(work, rows, messages, operations, tokens)
+    turn = np.arange(len(work))
+    if turns is not None:
+        turn[: len(rows)] = turns
+    in_turns = replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
+    order = run_order(in_turns, rows, messages, operations, tokens)
     consumer, producer = place[messages.consumer], place[messages.producer]
     # No transfer takes longer than the time between its operations.
     produced_ns = intervals.group_extents(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # most commands hold no report
 BOUND, _BOUND_COUNTS = 0.05, 2 / 3
 #: Another schedule that saves less is not worth the change.
 _LEAST_OF_SCHEDULE = 0.02
+#: Nor is an order back to the planned one for less.
+_LEAST_OF_ORDER = 0.001
 #: A saving within this share of another is the same.
 _SAME = 0.95
 #: So much advice is listed.
@@ -64,6 +66,9 @@ def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
     other = _schedule(report)
     if other is not None and other.saving_ratio >= max(worth, _LEAST_OF_SCHEDULE):
         listed.append((other.saving_ratio, other))
+    planned = _planned_order(report)
+    if planned is not None and planned.saving_ratio >= max(worth, _LEAST_OF_ORDER):
+        listed.append((planned.saving_ratio, planned))
     listed.sort(key=lambda pair: -pair[0])
     return tuple(advice for _, advice in listed[:_LISTED])
 
@@ -100,6 +105,37 @@ def _schedule(report: Report) -> Advice | None:
         iterations=report.summary.iterations,
         action=action,
         text=f"{action}: {what}",
+    )
+
+
+def _planned_order(report: Report) -> Advice | None:
+    """Return the advice to run what deviates in the order of the plan or schedule, if it saves."""
+    recognition = report.schedule if report.plan is None else report.plan
+    source = report.explanation.slowdown_source
+    if recognition is None or source is None or not recognition.deviations:
+        return None
+    # Of very many not all are known.
+    if recognition.name is None or recognition.deviation_count > len(recognition.deviations):
+        return None
+    from bubbleviz.explain.reordered import reordered
+    from bubbleviz.report.fault_sentences import order_text, outcome
+
+    found = reordered(source, recognition.deviations)
+    if found is None or found.saving_ns <= 0:
+        return None
+    text = order_text(report, recognition)
+    saves = outcome(found.length_ns, found.saving_ns, len(report.ranks))
+    ranks = tuple(sorted({deviation.rank for deviation in recognition.deviations}))
+    stages = {report.ranks[rank].stage for rank in ranks}
+    return Advice(
+        kind="order",
+        ranks=ranks,
+        stage=stages.pop() if len(stages) == 1 else None,
+        saving_ns=round(found.saving_ns),
+        saving_ratio=found.saving_ns / found.length_ns,
+        iterations=found.iterations,
+        action=f"{text.action}. {text.evidence}",
+        text=f"{text.action}: {saves}. {text.evidence}",
     )
 
 

@@ -14,6 +14,7 @@ from bubbleviz.report.labels import shortened
 
 if TYPE_CHECKING:  # most commands hold no report with faults
     from bubbleviz.explain.diagnosis.fault import Fault
+    from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report.report import Report
 
 #: What to do where nothing is slow against its like, but transfers, or the profiler, take time.
@@ -172,6 +173,22 @@ def _launch_gaps(report: Report, fault: Fault, _: str) -> FaultText:
     return FaultText(
         f"Launch fewer, larger kernels inside operations{where} (fused, or as CUDA graphs)",
         f"No kernel runs for {percent(fault.phases[0][1])} of their time",
+    )
+
+
+def order_text(report: Report, recognition: Recognition) -> FaultText:
+    """Return the advice to run in the order of a schedule or plan, and what is out of place."""
+    deviations = recognition.deviations
+    ranks = sorted({deviation.rank for deviation in deviations})
+    iterations = counted(len({deviation.iteration for deviation in deviations}), "iteration")
+    first = deviations[0]
+    where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
+    if first.places:
+        where += f" by {counted(first.places, 'operation')}"
+    return FaultText(
+        f"Run {_ranks(report, ranks)} in the order of {recognition.name}",
+        f"{counted(recognition.deviation_count, 'operation')} in {iterations} are not where it has "
+        f"them ({where} in iteration {shortened(report.iterations[first.iteration].name)})",
     )
 
 

@@ -43,6 +43,9 @@ class Planting:
         pause_dry: the GPU runs dry in the pause, since the host launches the rest so much later.
         stall_range: name of a range in which a host is before it launches late, in a dry pause or
             before a reduce-scatter; empty for none.
+        swapped_device: device, counted over all pipelines, that runs the operation at place
+            ``swapped_at`` of every iteration after the one that the schedule has next; -1 for none.
+        swapped_at: see there.
         slow_link: stage whose transfers from and to the next one take ``slow_link_factor`` longer;
             -1 for none.
         slow_link_factor: see there.
@@ -131,6 +134,8 @@ class Planting:
     pause_ns: int = 5_000_000
     pause_dry: bool = False
     stall_range: str = ""
+    swapped_device: int = -1
+    swapped_at: int = 0
     slow_link: int = -1
     slow_link_factor: float = 5.0
     drift: float = 0.0

@@ -23,7 +23,18 @@ TRAINING_STARTS_NS = 10_000_000_000
 
 
 def plan_of(planting: Planting) -> Plan:
-    """Return the plan of one training iteration; a searched one, for the planted times."""
+    """Return the order of one training iteration: the schedule's, but for a planted deviation."""
+    plan = _schedule_plan(planting)
+    if planting.swapped_device < 0:
+        return plan
+    orders = [list(order) for order in plan.orders]
+    own, at = orders[planting.swapped_device], planting.swapped_at
+    own[at], own[at + 1] = own[at + 1], own[at]
+    return replace(plan, orders=tuple(tuple(order) for order in orders))
+
+
+def _schedule_plan(planting: Planting) -> Plan:
+    """Return the schedule's plan of one training iteration; a searched one, for these times."""
     schedule = schedule_named(planting.schedule)
     chunks = planting.chunks or schedule.chunks
     searched = schedule.searched

@@ -38,7 +38,7 @@ from bubbleviz.model.values import frozen
 _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
 #: together, and this much more of an iteration than the better part.
-_PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.25, 0.02
+_PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
 #: The same where one of them is no fault, but a bound.
 _MORE_THAN_PARTS_AND_BOUND, _MORE_WITH_BOUND = 1.5, 0.05
 

@@ -33,6 +33,7 @@ BASE = Planting(
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
 REDUCING = replace(BASE, reduce_ns=300_000)
+PAIR = replace(BASE, replicas=2)
 ONE_RANK = replace(BASE, stages=1, replicas=1, servers=1, jitter=0.0, kernels=5)
 WITHOUT_PIPELINE = replace(BASE, stages=1, servers=1, reduce_ns=300_000)
 
@@ -163,6 +164,43 @@ def test_a_fault_is_named_first_and_its_saving_is_true(name: str) -> None:
 @pytest.mark.parametrize("planting", [BASE, LONG, replace(BASE, jitter=0.1, transfer_ns=0)])
 def test_without_a_fault_the_schedule_is_the_reason(planting: Planting) -> None:
     assert str(first_thing(_report(planting))).startswith("The schedule itself")
+
+
+@pytest.mark.parametrize(("device", "place"), [(3, 1), (7, 3), (0, 5)])
+def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves(
+    device: int, place: int
+) -> None:
+    swapped = replace(PAIR, swapped_device=device, swapped_at=place)
+    report = _report(swapped)
+    first = advice_of(report)[0]
+    (out_of_order,) = {
+        rank.index
+        for rank in report.ranks
+        if (rank.stage, rank.pipeline) == stage_and_pipeline(device)
+    }
+
+    assert first.kind == "order"
+    assert first.ranks == (out_of_order,)
+    assert first.stage == device % PAIR.stages
+    assert first.iterations == PAIR.iterations
+    assert first.text == first_thing(report)
+    assert "in the order of 1f1b: an iteration would take" in first.text
+    assert "4 operations in 4 iterations are not where it has them" in first.text
+    truth_ns = _diagnosis(swapped).length_ns - _diagnosis(PAIR).length_ns
+    assert first.saving_ns == pytest.approx(truth_ns, rel=0.02)
+
+
+def stage_and_pipeline(device: int) -> tuple[int, int]:
+    """Return the stage and the pipeline of a planted device."""
+    return device % PAIR.stages, device // PAIR.stages
+
+
+def test_an_order_that_costs_nothing_is_no_advice() -> None:
+    report = _report(replace(PAIR, swapped_device=1, swapped_at=3))
+
+    assert report.schedule is not None
+    assert report.schedule.deviation_count == PAIR.iterations
+    assert "order" not in {advice.kind for advice in advice_of(report)}
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
