@@ -138,6 +138,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
             run.collectives,
             averaged,
             bubbles,
+            idle,
             run.hosts,
             np.arange(len(averaged)),
             _no_replay_reason(run, dependencies, shown),

@@ -12,6 +12,7 @@ import numpy as np
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.forward_waits import TokenWaits
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -42,6 +43,7 @@ class SlowdownSource:
         collectives: of all ranks.
         averaged: of each iteration, whether it is replayed.
         bubbles: idle intervals with their causes: how late hosts launched.
+        idle: the same up to the last optimizers, which the bubbles' windows may end before.
         hosts: what launching threads did before late launches.
         numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is; empty where it is.
@@ -55,6 +57,7 @@ class SlowdownSource:
     collectives: CollectiveIntervals
     averaged: Bools
     bubbles: Bubbles
+    idle: IdleIntervals
     hosts: HostActivities
     numbers: Ints
     reason: str = ""
@@ -87,7 +90,9 @@ class SlowdownSource:
             profiler_ns=self._delayed_ns(Cause.PROFILER),
             eased=tuple(self._eased()),
             gap_ns=self._gap_ns(),
-            hosts=beside_operations(self.hosts, distinct(self.operations.name_id)),
+            hosts=beside_operations(
+                self.hosts, distinct(self.operations.name_id), self.operations.phase
+            ),
         )
 
     def _eased(self) -> Iterator[tuple[Fault, Replay]]:
@@ -118,7 +123,9 @@ class SlowdownSource:
 
     def _delayed_ns(self, cause: Cause) -> Ints:
         """Return how late each row of the work started for one cause, its input being there."""
+        from bubbleviz.explain.slowdown.measured import delays_of
         from bubbleviz.explain.slowdown.run_work import computing_rows
+        from bubbleviz.explain.slowdown.work import Role
 
         bubbles = self.bubbles.take((self.bubbles.cause == cause) & (self.bubbles.after >= 0))
         # Where windows overlap, an idle interval is in both.
@@ -127,8 +134,14 @@ class SlowdownSource:
             bubbles.after, len(self.operations), bubbles.end_ns - bubbles.start_ns
         )
         rows = computing_rows(self.operations, self.averaged)
-        late_ns = np.zeros(len(self._work[0]), np.int64)
+        work, order, _ = self._work
+        late_ns = np.zeros(len(work), np.int64)
         late_ns[: len(rows)] = of_operation[rows]
+        last = np.flatnonzero(work.role == Role.OPTIMIZER)
+        ready_ns = work.start_ns[last] - np.maximum(delays_of(work, order)[last], 0)
+        late_ns[last] = self.idle.time_within(
+            (cause,), work.rank[last], ready_ns, work.start_ns[last]
+        )
         return late_ns
 
     @cached_property

@@ -161,8 +161,11 @@ def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
             f"Launch {fault.collective} earlier on {who}{_thread(report, fault)}",
             f"The other members wait for it in {seen}",
         )
+    # Optimizers can be late outside the windows that bubbles are counted in.
+    late = latest_host(report, fault.ranks)
+    late = late or f" on {_ranks(report, fault.ranks)}{_thread(report, fault)}"
     return FaultText(
-        f"Launch earlier{latest_host(report, fault.ranks)}",
+        f"Launch earlier{late}",
         f"Operations start late in {seen}, though their input is there",
     )
 

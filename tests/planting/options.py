@@ -52,6 +52,9 @@ class Planting:
         drift: device-independent growth of all operations from the first iteration to the last.
         late_stage: device whose host launches every F ``late_ns`` late; -1 for none.
         late_ns: see there.
+        late_optimizer: device, counted over all pipelines, whose host launches every optimizer
+            ``late_optimizer_ns`` late; -1 for none.
+        late_optimizer_ns: see there.
         barrier: a gradient-norm all-reduce holds every optimizer until all devices are done.
         norm_ns: how long data moves in it; 0 for none that takes any time.
         reduce_ns: how long data moves in the reduce-scatter of the replicas of each device, after
@@ -141,6 +144,8 @@ class Planting:
     drift: float = 0.0
     late_stage: int = -1
     late_ns: int = 0
+    late_optimizer: int = -1
+    late_optimizer_ns: int = 0
     barrier: bool = False
     norm_ns: int = 0
     reduce_ns: int = 0

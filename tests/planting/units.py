@@ -100,6 +100,9 @@ def simulation_of(planting: Planting) -> Simulation:
         return planting.nested_receive_ns if task.operation.phase is Phase.F else 0
 
     def delay(task: Task) -> int:
+        if task.operation.phase is Phase.OPTIMIZER:
+            own = plan.device_of(task.operation.virtual_stage) == planting.late_optimizer
+            return planting.late_optimizer_ns if own else 0
         late = _stage(planting, plan, task.operation.virtual_stage) == planting.late_stage
         return planting.late_ns if late and task.operation.phase is Phase.F else 0
 
@@ -109,7 +112,7 @@ def simulation_of(planting: Planting) -> Simulation:
         transfer_ns=_transfers(planting, plan),
         barrier=planting.barrier and not planting.gated,
         prelude=prelude if planting.nested_receive_ns else None,
-        delay=delay if planting.late_stage >= 0 else None,
+        delay=delay if max(planting.late_stage, planting.late_optimizer) >= 0 else None,
         gate=partial(opens_ns, planting) if planting.gated else None,
     )
 
@@ -289,7 +292,9 @@ def _unit(planting: Planting, plan: Plan, sim: Simulation, row: int, previous: i
         )
         if planting.pause_dry and work
         else 0,
-        late=_stage(planting, plan, stage) == planting.late_stage and phase is Phase.F,
+        late=plan.device_of(stage) == planting.late_optimizer
+        if phase is Phase.OPTIMIZER
+        else _stage(planting, plan, stage) == planting.late_stage and phase is Phase.F,
         **times,
     )
 

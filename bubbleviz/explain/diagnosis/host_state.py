@@ -8,6 +8,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 
 
@@ -29,15 +30,19 @@ class HostState:
         return self.call_id != NONE or self.range_id != NONE
 
 
-def beside_operations(hosts: HostActivities, name_id: Ints) -> HostActivities:
-    """Return what hosts did late collectives before, and inside operations.
+def beside_operations(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
+    """Return what hosts did before late collectives and optimizers, and inside operations.
 
     Args:
         hosts: all that is recorded of them.
         name_id: names of operations, whose own ranges tell nothing more.
+        phase: of each row of the operations table.
     """
     other = (hosts.call == 1) | ~np.isin(hosts.name_id, name_id)
-    return hosts.take((hosts.operation == NONE) & other)
+    last = (hosts.operation == NONE) | (np.append(phase, NONE)[hosts.operation] == Phase.OPTIMIZER)
+    kept = hosts.take(last & other)
+    columns = (kept.rank, kept.start_ns, kept.end_ns, kept.call, kept.name_id)
+    return kept.take(groups_of(*columns).first)
 
 
 def host_during(

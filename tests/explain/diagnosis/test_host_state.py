@@ -7,6 +7,7 @@ import pytest
 
 from bubbleviz.explain.diagnosis.host_state import HostState, beside_operations, host_during
 from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.phases import Phase
 
 #: Names of operations, ranges and calls by their numbers: F, step, load, cudaMemcpy.
 F, STEP, LOAD, COPY = range(4)
@@ -42,16 +43,12 @@ def test_the_shortest_range_and_the_call_that_take_half_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("operation", "call", "name", "kept"),
-    [
-        (-1, 0, LOAD, 1),
-        (-1, 0, F, 0),
-        (-1, 1, F, 1),
-        (5, 0, LOAD, 0),
-    ],
+    [(-1, 0, LOAD, 1), (-1, 0, F, 0), (-1, 1, F, 1), (0, 0, LOAD, 0), (1, 0, LOAD, 1)],
 )
-def test_ranges_of_operations_and_before_operations_are_left_out(
+def test_ranges_of_operations_and_before_all_but_optimizers_are_left_out(
     operation: int, call: int, name: int, kept: int
 ) -> None:
-    own = hosts((0, operation, 0, 10, call, name))
+    own = hosts((0, operation, 0, 10, call, name), (0, operation, 0, 10, call, name))
+    phase = np.array([Phase.F, Phase.OPTIMIZER], np.int64)
 
-    assert len(beside_operations(own, np.array([F]))) == kept
+    assert len(beside_operations(own, np.array([F]), phase)) == kept

@@ -33,6 +33,7 @@ BASE = Planting(
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
 REDUCING = replace(BASE, reduce_ns=300_000)
+APART = replace(BASE, barrier=False, replicas=1)
 PAIR = replace(BASE, replicas=2)
 ONE_RANK = replace(BASE, stages=1, replicas=1, servers=1, jitter=0.0, kernels=5)
 WITHOUT_PIPELINE = replace(BASE, stages=1, servers=1, reduce_ns=300_000)
@@ -111,6 +112,12 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         replace(BASE, late_stage=1, late_ns=400_000),
         "launch",
         "Launch earlier on rank 1 (node0 GPU 4) and 3 more",
+    ),
+    "late optimizer": (
+        APART,
+        replace(APART, late_optimizer=0, late_optimizer_ns=2_000_000),
+        "launch",
+        "Launch earlier on rank 0 (node0 GPU 0)",
     ),
     "late reduction": (
         REDUCING,
