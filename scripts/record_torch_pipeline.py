@@ -2,6 +2,8 @@
 
     python scripts/record_torch_pipeline.py --schedule 1F1B --schedule ZBVZeroBubble DIR
     bubbleviz analyze DIR/1F1B/rank*.json --plan DIR/1F1B/plan.csv
+    python scripts/record_torch_pipeline.py --schedule GPipe --evaluate --slow-stage 2 \
+        --lengths 1,2,4 DIR
 
 Needs PyTorch and nothing else. Each rank is a process; by default they run on the CPU and talk
 through gloo. DIR/SCHEDULE gets a trace for each rank, written by PyTorch's profiler, and
@@ -45,6 +47,9 @@ class Job:
     device: str
     port: int
     annotated: bool
+    evaluates: bool = False
+    slow_stage: int = -1
+    lengths: tuple[int, ...] = (1,)
 
 
 def main() -> None:
@@ -59,6 +64,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda with a GPU for each rank")
     parser.add_argument("--port", type=int, default=29511)
     parser.add_argument("--plain", action="store_true", help="without annotate.torch_pipelining()")
+    parser.add_argument("--evaluate", action="store_true", help="go forward only")
+    parser.add_argument("--slow-stage", type=int, default=-1, help="stage with twice the layers")
+    parser.add_argument("--lengths", default="1", help="how often each microbatch is computed")
     given = parser.parse_args()
     job = Job(
         given.folder,
@@ -70,6 +78,9 @@ def main() -> None:
         given.device,
         given.port,
         not given.plain,
+        given.evaluate,
+        given.slow_stage,
+        tuple(map(int, given.lengths.split(","))),
     )
     for name in job.schedules:
         (job.folder / name).mkdir(parents=True, exist_ok=True)
@@ -99,7 +110,7 @@ def _train(rank: int, job: Job, name: str, device: Any) -> None:
     if kind.__name__ in _V_SHAPED:
         mine = [rank, count - 1 - rank]
     torch.manual_seed(0)
-    models = [_model(job.width).to(device) for _ in mine]
+    models = [_model(job.width, 2 if stage == job.slow_stage else 1).to(device) for stage in mine]
     stages = [
         PipelineStage(model, stage, count, device)
         for model, stage in zip(models, mine, strict=True)
@@ -110,11 +121,14 @@ def _train(rank: int, job: Job, name: str, device: Any) -> None:
     weights = [weight for model in models for weight in model.parameters()]
     optimizer = torch.optim.AdamW(weights)
     rows = _BATCH * job.microbatches
-    inputs = (torch.randn(rows, job.width, device=device),) if 0 in mine else ()
+    inputs = (_inputs(job, rows).to(device),) if 0 in mine else ()
     target = {"target": torch.randn(rows, job.width, device=device)} if count - 1 in mine else {}
 
     def iterate(times: int) -> None:
         for _ in range(times):
+            if job.evaluates:
+                schedule.eval(*inputs, **target)
+                continue
             schedule.step(*inputs, **target)
             optimizer.step()
             optimizer.zero_grad()
@@ -130,8 +144,31 @@ def _train(rank: int, job: Job, name: str, device: Any) -> None:
         _write_plan(schedule, job.folder / name / "plan.csv")
 
 
-def _model(width: int) -> Any:
-    return torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(3)))
+def _inputs(job: Job, rows: int) -> torch.Tensor:
+    """Return the batch; the first number of a row says how often its microbatch is computed."""
+    batch = torch.randn(rows, job.width)
+    for number, microbatch in enumerate(batch.chunk(job.microbatches)):
+        microbatch[:, 0] = job.lengths[number % len(job.lengths)]
+    return batch
+
+
+class _Layers(torch.nn.Module):  # type: ignore[misc]  # PyTorch's types are not here
+    """Layers that are computed as often as their input says, as a longer chunk would be."""
+
+    def __init__(self, width: int, times: int) -> None:
+        super().__init__()
+        count = 3 * times
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(count)))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        result = batch
+        for _ in range(max(int(batch[0, 0].item()), 1)):
+            result = self.layers(batch)
+        return torch.cat((batch[:, :1], result[:, 1:]), dim=1)
+
+
+def _model(width: int, times: int) -> Any:
+    return _Layers(width, times)
 
 
 def _write_plan(schedule: Any, path: Path) -> None:

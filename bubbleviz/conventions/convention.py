@@ -23,6 +23,8 @@ NUMBER_GROUPS = (
     "second_microbatch",
     "second_chunk",
     "second_stage",
+    "tokens",
+    "second_tokens",
 )
 
 
@@ -40,6 +42,8 @@ class Pattern:
             phase.
         part: whether it names a part of an operation only: ranges that follow under the same phase
             belong to the same operation, up to another phase.
+        stands_in: whether it names operations only where no other name does: one of the same
+            operation may be around it.
         by_order: whether it marks an iteration, if both passes run inside, numbered by order.
     """
 
@@ -50,6 +54,7 @@ class Pattern:
     post_validation: bool
     receives: bool | None
     part: bool
+    stands_in: bool
     by_order: bool
 
     @cached_property
@@ -124,8 +129,9 @@ class Convention:
 
     @cached_property
     def whole_operations(self) -> Convention:
-        """The convention without its patterns for parts of operations."""
-        return replace(self, patterns=tuple(p for p in self.patterns if not p.part))
+        """The convention without its patterns for parts of operations, and those that stand in."""
+        patterns = (p for p in self.patterns if not (p.part or p.stands_in))
+        return replace(self, patterns=tuple(patterns))
 
     @cached_property
     def iterations(self) -> Convention:

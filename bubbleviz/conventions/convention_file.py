@@ -18,7 +18,8 @@ its examples as it should.
     phase = "F"                                # or a group (?P<phase>...), with [pattern.phases]
 
 Named groups are ``phase, microbatch, chunk, stage, sequence, iteration, rank``, and
-``second_microbatch, second_chunk, second_stage`` for a range that names two operations. A pattern
+``second_microbatch, second_chunk, second_stage`` for a range that names two operations; and
+``tokens, second_tokens``. A pattern
 with the group ``iteration`` and no phase marks iterations (or ``iteration = "by order"``: those
 of its ranges that hold both forward and backward, counted on their thread).
 
@@ -27,6 +28,10 @@ of its ranges that hold both forward and backward, counted on their thread).
   where the phase does not imply it.
 - ``part = true`` names a part of an operation: ranges that follow under the same phase belong to
   the same operation.
+- ``stands_in = true`` names operations only where no other convention names them whole, since one
+  of its names may be around this one.
+
+``tokens`` is how many tokens the operation takes; ``second_tokens`` adds to it.
 
 ``communication`` and ``helper_threads`` at the top level list regexes of further kernels and
 threads. A file that holds nothing else adds these, and leaves the naming of ranges to be
@@ -71,7 +76,17 @@ _KEYS = frozenset(
     )
 )
 _PATTERN_KEYS = frozenset(
-    ("glob", "match", "phase", "phases", "post_validation", "receives", "part", "iteration")
+    (
+        "glob",
+        "match",
+        "phase",
+        "phases",
+        "post_validation",
+        "receives",
+        "part",
+        "stands_in",
+        "iteration",
+    )
 )
 
 
@@ -251,6 +266,7 @@ def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
         post_validation=_switch(data, "post_validation", where) is True,
         receives=_switch(data, "receives", where),
         part=_switch(data, "part", where) is True,
+        stands_in=_switch(data, "stands_in", where) is True,
         by_order=iteration is not None,
     )
     meaningful = pattern.phase is not None or pattern.by_order

@@ -43,9 +43,12 @@ class NameMeanings(Table):
     second_microbatch: Ints
     second_chunk: Ints
     second_stage: Ints
+    tokens: Ints
+    second_tokens: Ints
     post_validation: Bools
     receives: Bools
     part: Bools
+    stands_in: Bools
     by_order: Bools
     texts: tuple[str, ...] = field(metadata={"shared": True})
 
@@ -92,6 +95,7 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
         post_validation=marked(lambda match: match.pattern.post_validation),
         receives=marked(_receives),
         part=marked(lambda match: match.pattern.part),
+        stands_in=marked(lambda match: match.pattern.stands_in),
         by_order=marked(lambda match: match.pattern.by_order),
         texts=tuple(texts),
     )

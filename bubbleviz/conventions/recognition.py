@@ -25,7 +25,7 @@ class ConventionScore:
     Attributes:
         convention: the convention.
         work: ranges that it names F, B, W, BW or FB.
-        whole: those of them that are not parts of an operation.
+        whole: those of them that are not parts of an operation, nor stand in for names of others.
         other: other ranges that it names: Optimizer, communication, iterations.
     """
 
@@ -54,7 +54,7 @@ def scores_of(
             ConventionScore(
                 convention,
                 work=int(occurrences[work].sum()),
-                whole=int(occurrences[work & ~names.part].sum()),
+                whole=int(occurrences[work & ~names.part & ~names.stands_in].sum()),
                 other=int(occurrences[names.understood & ~work].sum()),
             )
         )

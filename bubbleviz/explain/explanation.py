@@ -16,6 +16,7 @@ from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
 from bubbleviz.explain.causes.collective_waits import collective_times, collective_waits
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.chunk_costs import ChunkCost, chunk_costs_of
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
 from bubbleviz.explain.graph import graph_of
@@ -55,6 +56,8 @@ class Explanation:
             else empty.
         slowdown_source: what slowdowns over all iterations are worked out from; None in a report
             that has none.
+        chunk_costs: how long forwards of so many tokens take, by virtual stage; empty where no
+            name tells their tokens.
     """
 
     causes: CauseTimes
@@ -66,6 +69,7 @@ class Explanation:
     what_if: tuple[WhatIf, ...]
     no_path_reason: str = ""
     slowdown_source: SlowdownSource | None = None
+    chunk_costs: tuple[ChunkCost, ...] = ()
 
     @property
     def slowdowns(self) -> Slowdowns | None:
@@ -144,6 +148,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
             _no_replay_reason(run, dependencies, shown),
             tokens,
         ),
+        chunk_costs_of(operations, stage, averaged),
     )
 
 

@@ -69,6 +69,7 @@ class OperationKeys(Table):
         host_end_ns: end of its last range.
         cut: 1 where a range was still open when the capture ended, 2 where the work that it
             had launched was not done by then, else 0.
+        tokens: how many tokens it takes.
         name_id: row of ``names``.
         names: texts of the ranges.
     """
@@ -85,6 +86,7 @@ class OperationKeys(Table):
     host_start_ns: Ints
     host_end_ns: Ints
     cut: Ints
+    tokens: Ints
     name_id: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
 

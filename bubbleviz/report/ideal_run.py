@@ -115,6 +115,7 @@ def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
         launched_ns=none.copy(),
         virtual_stage=ran.virtual_stage.copy(),
         cut=zero.copy(),
+        tokens=none.copy(),
         name_id=zero.copy(),
         names=("",),
         stages=tuple(range(plan.stages)),

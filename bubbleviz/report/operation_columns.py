@@ -36,7 +36,8 @@ _DIGITS = 18
 def further_columns(report: Report) -> Mapping[str, OperationColumn]:
     """Return the columns behind those that every table of operations has, in their order."""
     operations = report.operations
-    return {
+    tokens = {"tokens": operations.tokens} if (operations.tokens >= 0).any() else {}
+    return tokens | {
         "virtual_stage": operations.virtual_stage,
         "busy_ns": operations.busy_ns,
         "launched_ns": operations.launched_ns,

@@ -91,6 +91,7 @@ def operations_of(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
         launched_ns=np.full(length, -1, np.int64),
         virtual_stage=np.full(length, -1, np.int64),
         cut=column(int(op.cut) for op in ops),
+        tokens=column(-1 for _ in ops),
         name_id=column(names.index(op.name) for op in ops),
         names=names,
         stages=(),

@@ -102,6 +102,7 @@ def measured(
         launched_ns=all_of(NONE),
         virtual_stage=all_of(NONE),
         cut=all_of(0),
+        tokens=all_of(-1),
         name_id=all_of(0),
         names=("",),
         stages=(),

@@ -198,6 +198,7 @@ def _explained(report: Report) -> dict[str, Any]:
     times, path = explanation.phase_times, explanation.path
     return {
         "phase_times": [_phase_time(kind) for kind in times.kinds],
+        "chunk_costs": [asdict(cost) for cost in explanation.chunk_costs],
         "transfer_ns": times.transfer_ns,
         "imbalance": dict(times.imbalance),
         "stragglers": [

@@ -72,6 +72,36 @@ def phase_times(report: Report) -> Iterator[RenderableType]:
         for s in times.stragglers[:_PARTS]
     )
     yield BulletList(one_line(line, 300) for line in lines) if lines else Text("")
+    yield from chunk_costs(report)
+
+
+def chunk_costs(report: Report) -> Iterator[RenderableType]:
+    """Yield the fitted time of a chunk by its tokens, a row a stage."""
+    from bubbleviz.report.chunk_costs import cost_in_words
+
+    costs = report.explanation.chunk_costs
+    if not costs:
+        return
+    table = Table(
+        "stage",
+        "tokens",
+        "time of a chunk",
+        "residual ms",
+        "explained %",
+        "n",
+        left=("time of a chunk",),
+        giving_way=("n", "tokens", "explained %"),
+    )
+    for cost in costs[:MOST_ROWS]:
+        table.add_row(
+            "-" if cost.virtual_stage < 0 else str(cost.virtual_stage),
+            f"{cost.least_tokens:,}-{cost.most_tokens:,}",
+            cost_in_words(cost),
+            milliseconds(cost.residual_ns),
+            "-" if cost.explained is None else f"{100 * cost.explained:.2f}",
+            str(cost.n),
+        )
+    yield from titled("Time of a chunk by its tokens: the fit with the least squares", table)
 
 
 def _imbalance(report: Report) -> str:

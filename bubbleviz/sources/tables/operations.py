@@ -120,6 +120,7 @@ def _keys(
         host_start_ns=host_start_ns,
         host_end_ns=np.maximum(host_start_ns, host_end_ns),
         cut=whole_numbers(cells, "cut", 0)[0],
+        tokens=whole_numbers(cells, "tokens")[0],
         name_id=name_id,
         names=texts,
     )

@@ -29,6 +29,7 @@ _NUMBERS = (
     "receive_start_ns",
     "receive_launched_ns",
     "cut",
+    "tokens",
     "clock_uncertainty_ns",
     "paired",
 )

@@ -1,0 +1,113 @@
+"""Costs of chunks: planted ones come out, and no more is fitted than is there."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.explain.chunk_costs import ChunkCost
+from bubbleviz.render.formats.chunk_costs import RENDERER
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.support.forward_runs import UNIT_NS, Serving, table_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def report_of(folder: Path, tokens: list[int], times_ns: list[float]) -> Report:
+    lengths = [ns / UNIT_NS for ns in times_ns]
+    return bubbleviz.analyze(table_of(folder, Serving(lengths, (1.0, 2.0), tokens=tokens)))
+
+
+def costs(folder: Path, tokens: list[int], times_ns: list[float]) -> tuple[ChunkCost, ...]:
+    return report_of(folder, tokens, times_ns).explanation.chunk_costs
+
+
+def test_without_tokens_there_is_none(tmp_path: Path) -> None:
+    assert costs(tmp_path, [], [1e6, 2e6]) == ()
+
+
+def test_equally_long_chunks_have_a_mean(tmp_path: Path) -> None:
+    first, second = costs(tmp_path, [8, 8, 8], [1e6, 2e6, 3e6])
+
+    assert (first.n, first.fixed_ns, first.token_ns, first.token_squared_ns) == (3, 2e6, None, None)
+    assert (first.residual_ns, first.explained) == (1e6, None)
+    assert second.fixed_ns == 4e6
+
+
+def test_one_chunk(tmp_path: Path) -> None:
+    (only,) = bubbleviz.analyze(
+        table_of(tmp_path, Serving((1.0,), (1.0,), tokens=[4]))
+    ).explanation.chunk_costs
+
+    assert (only.n, only.fixed_ns, only.residual_ns) == (1, UNIT_NS, None)
+
+
+def test_a_line_is_a_line(tmp_path: Path) -> None:
+    tokens = [64, 128, 512, 1024, 4096]
+    first, second = costs(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
+
+    assert first.fixed_ns == pytest.approx(200_000)
+    assert first.token_ns == pytest.approx(500)
+    assert second.token_ns == pytest.approx(1000)
+    assert first.token_squared_ns == 0
+    assert first.explained == pytest.approx(1)
+
+
+def test_attention_makes_it_a_curve(tmp_path: Path) -> None:
+    noise = np.random.default_rng(3).normal(0, 5_000, 40)
+    tokens = np.linspace(64, 4096, 40).astype(int).tolist()
+    times = [200_000 + 500 * t + 0.2 * t * t + n for t, n in zip(tokens, noise, strict=True)]
+    first, _ = costs(tmp_path, tokens, times)
+
+    assert first.token_squared_ns == pytest.approx(0.2, rel=0.02)
+    assert first.token_ns == pytest.approx(500, rel=0.03)
+    assert first.residual_ns == pytest.approx(5_000, rel=0.3)
+    fitted = first.time_ns(np.array([64, 4096]))
+    assert fitted.tolist() == pytest.approx([232_819, 5_603_443], rel=0.02)
+
+
+def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
+    noise = np.random.default_rng(5).normal(0, 100_000, 60)
+    tokens = np.linspace(64, 4096, 60).astype(int).tolist()
+    first, _ = costs(
+        tmp_path, tokens, [1e6 + 500 * t + n for t, n in zip(tokens, noise, strict=True)]
+    )
+
+    assert first.token_squared_ns == 0
+
+
+def test_the_picture_has_a_panel_a_stage(tmp_path: Path) -> None:
+    tokens = [64, 128, 512, 1024, 4096]
+    report = report_of(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
+    root = ET.fromstring(RENDERER.render(report, View()))
+
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert [text for text in texts if text and text.startswith("stage ")] == ["stage 0", "stage 1"]
+    assert "0.200 ms + 0.5 us/token" in texts
+    assert len(list(root.iter(f"{SVG}circle"))) == 2 * len(tokens)
+
+
+def test_the_picture_without_tokens_says_so(tmp_path: Path) -> None:
+    root = ET.fromstring(RENDERER.render(report_of(tmp_path, [], [1e6]), View()))
+
+    assert next(root.iter(f"{SVG}text")).text == "Costs of chunks are unknown"
+
+
+def test_tables_written_again_keep_their_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = [64, 128, 512]
+    path = table_of(tmp_path, Serving([0.1, 0.2, 0.5], (1.0, 2.0), tokens=tokens))
+    assert main(["analyze", str(path), "--csv", str(tmp_path / "again.csv")]) == 0
+    capsys.readouterr()
+
+    again = bubbleviz.analyze(tmp_path / "again.csv")
+    assert again.explanation.chunk_costs == bubbleviz.analyze(path).explanation.chunk_costs
+    assert main(["analyze", str(path), "-v", "operations"]) == 0
+    assert "us/token" in capsys.readouterr().out
