@@ -57,6 +57,11 @@ class NameMeanings(Table):
         """Which names mean anything."""
         return (self.phase >= 0) | (self.iteration >= 0) | (self.rank >= 0) | self.by_order
 
+    @property
+    def all_tokens(self) -> Ints:
+        """How many tokens each names in all."""
+        return np.where(self.tokens >= 0, self.tokens + np.maximum(self.second_tokens, 0), NONE)
+
 
 def bare_name(text: str, domain: str = "") -> str:
     """Return a name without its domain in front and PyTorch's ``emit_nvtx`` tail behind it.

@@ -8,7 +8,7 @@ from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
@@ -61,7 +61,7 @@ def keys_of(
         host_start_ns=named.start_ns[of_range],
         host_end_ns=host_end_ns,
         cut=cut,
-        tokens=np.where(name.tokens >= 0, name.tokens + np.maximum(name.second_tokens, 0), NONE),
+        tokens=name.all_tokens,
         name_id=named.name_id[of_range],
         names=named.names,
     )

@@ -142,6 +142,7 @@ def _keys(own: RecordedOperations, meanings: NameMeanings, iteration: Ints) -> O
         host_start_ns=own.host_start_ns.copy(),
         host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),
         cut=np.zeros(count, np.int64),
+        tokens=meanings.all_tokens[name],
         name_id=name.copy(),
         names=meanings.texts,
     )
