@@ -409,6 +409,19 @@ def test_a_database_that_is_no_export(bench: Bench) -> None:
         assert table in said
 
 
+def test_a_database_of_ascend_s_profiler_is_named(bench: Bench) -> None:
+    path = execute(
+        bench.inputs / "msprof_20261123.db",
+        "CREATE TABLE STRING_IDS (id INTEGER PRIMARY KEY, value TEXT)",
+        "CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, deviceId INTEGER, connectionId INTEGER)",
+        "CREATE TABLE CANN_API (startNs INTEGER, endNs INTEGER, connectionId INTEGER)",
+    )
+    said = bench.refused(path)
+
+    assert "a database of Ascend's profiler" in said
+    assert "guide tables" in said
+
+
 def test_a_database_without_any_table(bench: Bench) -> None:
     path = execute(bench.inputs / "x.sqlite", "CREATE TABLE t (id)", "DROP TABLE t")
 

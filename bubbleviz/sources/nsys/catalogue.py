@@ -89,6 +89,15 @@ class Catalogue:
                 )
         return [row for row in rows if row[4] is not None]
 
+    def holds(self, names: Sequence[str]) -> bool:
+        """Tell whether the file has all of some tables.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        rows = self.rows(query("schema"), {"names": json.dumps(names)})
+        return set(names) <= {str(row[0]) for row in rows}
+
     def create_views(self, statements: Sequence[str]) -> None:
         """Create the temporary views which queries read."""
         for statement in statements:

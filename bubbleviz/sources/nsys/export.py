@@ -30,6 +30,9 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+#: Tables of every database of Ascend's profilers (hiascend.com, "Data in
+#: ascend_pytorch_profiler_{Rank_ID}.db", "Description of .db Data Exported by msprof").
+_OF_ASCEND = ("STRING_IDS", "TASK")
 #: What SQLite keeps in any column, as Python reads it.
 _KINDS = {type(None): "no value", str: "text", float: "a fraction"}
 
@@ -142,6 +145,11 @@ def opened(path: str) -> Iterator[Export]:
     with opened_catalogue(path) as catalogue:
         stored = catalogue.schema()
         schema = _columns_of_tables(stored)
+        if "StringIds" not in schema and catalogue.holds(_OF_ASCEND):
+            raise ProfileError(
+                f"{path}: a database of Ascend's profiler (msprof or torch_npu), which is not read; "
+                "write a row for each operation instead (bubbleviz guide tables)"
+            )
         check_schema(path, schema, "an SQLite database")
         views = views_of(schema)
         statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
