@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from scripts.benchmark.example import ExampleOutcome, measure_example
 from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.limits import SMALL_KERNELS
 from scripts.benchmark.machine import commit_note, machine_note, versions_note
-from scripts.benchmark.pairs import Outcome, Profile, Way, analyze, measure, reader_of
+from scripts.benchmark.pairs import Outcome, Profile, Way, analyze, columnar_of, measure, reader_of
 from scripts.benchmark.peers import PEERS, PeerResult, run_peer
 from scripts.benchmark.processes import ROOT, memory_note
 from scripts.benchmark.profiles import is_made_from
@@ -30,7 +31,7 @@ _WIDTH = 160
 GUIDE = ROOT / "bubbleviz" / "guides" / "benchmark.md"
 MARK = "<!-- printed by scripts/bench --guide -->\n"
 _GUIDE_SIZES, _GUIDE_ROUNDS = ["200k", "2M", "10M"], 5
-_READERS = ("compiled", "sqlite")
+_READERS = ("compiled", "sqlite", "parquet")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_readers,
         default=list(_READERS),
         metavar="A,B",
-        help="compiled: with the compiled part; sqlite: without it (default: both)",
+        help="compiled: with the compiled part; sqlite: without it; parquet: the same profile "
+        "as a directory of Parquet tables (default: all)",
     )
     parser.add_argument(
         "--rounds",
@@ -253,6 +255,9 @@ def _ways(options: argparse.Namespace, profile: Profile) -> tuple[list[Way], str
     """
     ways, lack = [], ""
     for word in options.readers:
+        if word == "parquet":
+            ways += [Way(jobs, compiled=True, columnar=True) for jobs in options.jobs]
+            continue
         compiled = word == "compiled"
         found = reader_of(profile.path, Way(1, compiled))
         if compiled == (found == "compiled reader"):
@@ -276,8 +281,24 @@ def _profiles(
             if not is_made_from(recipe, path):
                 say(f"generating {path.name}")
                 _generate(recipe, path)
+            tables = columnar_of(path)
+            if "parquet" in options.readers and not _is_newer(tables, path):
+                say(f"generating {tables.name}")
+                _write_tables(path, tables)
             found.append(Profile(size, recipe, path, timetable_of(recipe).bubble_ratio))
     return found
+
+
+def _is_newer(tables: Path, path: Path) -> bool:
+    return tables.is_dir() and tables.stat().st_mtime > path.stat().st_mtime
+
+
+def _write_tables(path: Path, tables: Path) -> None:
+    """Write the tables of a profile as Parquet, in a process of its own as well."""
+    shutil.rmtree(tables, ignore_errors=True)
+    command = [sys.executable, "-m", "tests.support.columnar_exports", str(path), str(path.parent)]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        raise BenchmarkError(f"cannot write {tables}")
 
 
 def _generate(recipe: Recipe, path: Path) -> None:

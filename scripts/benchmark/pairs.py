@@ -58,15 +58,28 @@ class Profile:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run bubbleviz: with so many threads, with the compiled part or without."""
+    """One way to run bubbleviz.
+
+    Attributes:
+        jobs: how many threads read.
+        compiled: with the compiled part, or without.
+        columnar: whether it reads the Parquet tables of the same profile.
+    """
 
     jobs: int
     compiled: bool
+    columnar: bool = False
 
     @property
     def reader(self) -> str:
         """What reads, in tables."""
+        if self.columnar:
+            return "Parquet"
         return "compiled" if self.compiled else "SQLite"
+
+    def path_of(self, profile: Profile) -> Path:
+        """Return what is read of a profile."""
+        return columnar_of(profile.path) if self.columnar else profile.path
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -112,6 +125,11 @@ class Outcome:
         return median(cost.cpu_s for cost in self.runs)
 
 
+def columnar_of(path: Path) -> Path:
+    """Return the directory of a profile's Parquet tables, named as nsys names it."""
+    return path.with_name(f"{path.stem}_pqtdir")
+
+
 def analyze(profile: Path, jobs: int) -> list[str]:
     """Return the command that is measured."""
     command = [sys.executable, "-m", "bubbleviz", "analyze", str(profile)]
@@ -145,24 +163,25 @@ def measure(
     """
     peaks = {}
     for way in ways:
-        peaks[way] = sampled(analyze(profile.path, way.jobs), way.variables).peak_bytes
-        _check(profile)
+        peaks[way] = sampled(analyze(way.path_of(profile), way.jobs), way.variables).peak_bytes
+        _check(profile, way)
     scans: dict[Yardstick, list[Cost]] = {yardstick: [] for yardstick in yardsticks}
     runs: dict[Way, list[Cost]] = {way: [] for way in ways}
     for _ in range(rounds):
         for yardstick, costs in scans.items():
             costs.append(whole(yardstick.command(profile.path)))
         for way, costs in runs.items():
-            costs.append(whole(analyze(profile.path, way.jobs), way.variables))
-    _report(profile.path).unlink()
+            costs.append(whole(analyze(way.path_of(profile), way.jobs), way.variables))
+    for path in {way.path_of(profile) for way in ways}:
+        _report(path).unlink()
     return [Outcome(profile, way, scans, runs[way], peaks[way]) for way in ways]
 
 
-def _check(profile: Profile) -> None:
-    report = json.loads(_report(profile.path).read_text(encoding="utf-8"))
+def _check(profile: Profile, way: Way) -> None:
+    report = json.loads(_report(way.path_of(profile)).read_text(encoding="utf-8"))
     found = report["summary"]["bubble_ratio"]["schedule"]["mean"]
     if abs(found - profile.bubble_ratio) > RATIO_TOLERANCE:
         raise BenchmarkError(
-            f"bubbleviz finds a bubble ratio of {found:.9f} in {profile.path.name}, where "
+            f"bubbleviz finds a bubble ratio of {found:.9f} in {way.path_of(profile).name}, where "
             f"{profile.bubble_ratio:.9f} was planted"
         )

@@ -9,6 +9,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
+from bubbleviz.sources.nsys.columnar.directory import bytes_of
 from scripts.benchmark.example import ExampleOutcome
 from scripts.benchmark.limits import EXAMPLE_CPU_S, peak_limit, ratio_limit
 from scripts.benchmark.pairs import Outcome, Way
@@ -60,10 +61,13 @@ def _ratio_row(outcome: Outcome, number: int) -> tuple[str, ...]:
     limit = ratio_limit(
         recipe.kind, recipe.kernels, way.jobs, compiled=way.compiled, imports=yardstick.imports
     )
+    if way.columnar:
+        # The yardstick scans the SQLite file.
+        limit = None
     most = peak_limit(recipe.kernels)
     return (
         outcome.profile.name,
-        f"{outcome.profile.path.stat().st_size / 1e6:.1f}",
+        f"{bytes_of(str(way.path_of(outcome.profile))) / 1e6:.1f}",
         f"{outcome.profile.rows / 1e6:.2f}",
         way.reader,
         str(way.jobs),

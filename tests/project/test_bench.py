@@ -101,7 +101,7 @@ def test_all_of_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         if line.startswith(("| 4k ", "| fixtures/1f1b "))
     ]
     example = cells.pop()
-    readers = ["compiled", "SQLite"] if library() else ["SQLite"]
+    readers = [*(["compiled"] if library() else []), "SQLite", "Parquet"]
     assert [(row[0], row[3], row[5]) for row in cells] == [
         (f"4k {kind}", reader, yardstick)
         for kind in KINDS

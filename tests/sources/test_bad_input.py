@@ -413,7 +413,7 @@ def test_a_database_of_ascend_s_profiler_is_named(bench: Bench) -> None:
     path = execute(
         bench.inputs / "msprof_20261123.db",
         "CREATE TABLE STRING_IDS (id INTEGER PRIMARY KEY, value TEXT)",
-        "CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, deviceId INTEGER, connectionId INTEGER)",
+        "CREATE TABLE TASK (startNs INTEGER, endNs INTEGER, connectionId INTEGER)",
         "CREATE TABLE CANN_API (startNs INTEGER, endNs INTEGER, connectionId INTEGER)",
     )
     said = bench.refused(path)

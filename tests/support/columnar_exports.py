@@ -6,6 +6,7 @@ Made from an SQLite export of the same report: a file for each table, the same c
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ def _write(
     if names:
         fields = [(n, pa.string() if n in _NAMED.get(table, ()) else kind) for n, kind in fields]
     written = pa.schema([(n, _encoded(kind, form)) for n, kind in fields])
+    waiting: list[Any] = []
     with _writer(path, written, form) as writer:
         for rows in _blocks(database, table):
             columns = list(zip(*rows, strict=True)) or [()] * len(fields)
@@ -123,10 +125,15 @@ def _write(
             ]
             content = pa.table(arrays, names=[n for n, _ in fields]).cast(written)
             if form.suffix == ".parquet":
-                writer.write_table(content, row_group_size=form.group_rows)
+                waiting.append(content)
+                if sum(map(len, waiting)) >= form.group_rows:
+                    writer.write_table(pa.concat_tables(waiting), row_group_size=form.group_rows)
+                    waiting.clear()
             else:
                 # A file of IPC has one dictionary for a column, so that it is one of all values.
                 writer.write_table(content, max_chunksize=form.group_rows)
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting), row_group_size=form.group_rows)
 
 
 def _resolved(column: Sequence[Any], names: Mapping[int, str]) -> list[str | None]:
@@ -193,3 +200,8 @@ def _array(column: Sequence[Any], kind: Any) -> Any:
             ],
             pa.string(),
         ).cast(kind)
+
+
+if __name__ == "__main__":
+    # As real exports have them, row groups are long.
+    columnar(Path(sys.argv[1]), Path(sys.argv[2]), Form(narrow=True))

@@ -147,7 +147,7 @@ def opened(path: str) -> Iterator[Export]:
         schema = _columns_of_tables(stored)
         if "StringIds" not in schema and catalogue.holds(_OF_ASCEND):
             raise ProfileError(
-                f"{path}: a database of Ascend's profiler (msprof or torch_npu), which is not read; "
+                f"{path}: a database of Ascend's profiler (msprof, torch_npu), which is not read; "
                 "write a row for each operation instead (bubbleviz guide tables)"
             )
         check_schema(path, schema, "an SQLite database")
