@@ -95,13 +95,12 @@ class ColumnarAnswers:
 
     def _samples(self, binds: Sequence[Binds]) -> list[Rows]:
         """Return the rows of ranges/sample.sql for each of some parameters."""
-        samples = [
-            self._reader.sample(
-                tuple(int(given[kind] or 0) for kind in KINDS),
-                (int(given["first"] or 0), int(given["last"] or 0)),
-            )
-            for given in binds
-        ]
+        if not binds:
+            return []
+        # All are of the kinds of this export.
+        kinds = tuple(int(binds[0][kind] or 0) for kind in KINDS)
+        pieces = [(int(given["first"] or 0), int(given["last"] or 0)) for given in binds]
+        samples = self._reader.samples(kinds, pieces)
         unnamed = {n for rows in samples for text, n in rows if text is None and n != ABSENT}
         # The table of strings is looked through once for all of them.
         names = texts_by_number(self._tables, np.array(sorted(unnamed), np.int64))

@@ -5,7 +5,7 @@ What it gives is what the queries of the same names give on the SQLite export.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -63,7 +63,7 @@ class ColumnarReader:
 
     def reads(self, query: str) -> bool:
         """Tell whether it reads the table of a query."""
-        return query in (*_STRETCHES, "ranges/named", "ranges/sample", "strings/matching")
+        return query in (*_STRETCHES, "ranges/named", "strings/matching")
 
     def _between(
         self, name: str, columns: Sequence[str], bounds: tuple[int, int]
@@ -155,23 +155,28 @@ class ColumnarReader:
         blocks = self._between("ranges/lasting", self._read(), bounds)
         return self._rows("ranges/named", blocks, kinds, chosen)
 
-    def sample(
-        self, kinds: tuple[int, ...], bounds: tuple[int, int]
-    ) -> list[tuple[str | None, int]]:
+    def samples(
+        self, kinds: tuple[int, ...], pieces: Sequence[tuple[int, int]]
+    ) -> list[list[tuple[str | None, int]]]:
         """Return the rows of ranges/sample.sql, in which numbers stand for registered names.
 
         Args:
             kinds: codes of the kinds of ranges.
-            bounds: the first and the last row.
+            pieces: the first and the last row of each, one behind another.
         """
         columns = [name for name in ("eventType", "textId", self._text) if name]
-        rows: list[tuple[str | None, int]] = []
-        for block in self._between("ranges/sample", columns, bounds):
-            kind = block.numbers("eventType")
-            part = block.take(kind.mask() & np.isin(kind.values, kinds))
-            ids = self._number(part, "textId").filled(ABSENT).tolist()
-            rows.extend(zip(part.texts(self._text), ids, strict=True))
-        return rows
+        cursor = Cursor(self._tables, _RANGES, columns)
+        return [
+            [row for block in cursor.between(*piece) for row in self._names(block, kinds)]
+            for piece in pieces
+        ]
+
+    def _names(self, block: Block, kinds: tuple[int, ...]) -> Iterator[tuple[str | None, int]]:
+        """Return the texts of some kinds of ranges, and the numbers of registered ones."""
+        kind = block.numbers("eventType")
+        part = block.take(kind.mask() & np.isin(kind.values, kinds))
+        ids = self._number(part, "textId").filled(ABSENT).tolist()
+        return zip(part.texts(self._text), ids, strict=True)
 
     def _read(self) -> list[str]:
         """Return the columns of ranges that are read."""

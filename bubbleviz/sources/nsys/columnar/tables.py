@@ -225,3 +225,6 @@ class Cursor:
                 if end >= last:
                     break
             self._next = last + 1
+            if last >= self._tables.rows(self._table):
+                # What has been read to its end holds on to no pages.
+                self._blocks, self._rest, self._next = iter(()), None, 0
