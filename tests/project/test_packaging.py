@@ -35,8 +35,9 @@ from bubbleviz.schedules import known as schedules
 from bubbleviz.schedules.formulas import Formula
 from bubbleviz.schedules.plan import Schedule
 from bubbleviz.sources import readers
-from bubbleviz.sources.nsys.queries import query, sql_root, views_of
+from bubbleviz.sources.nsys.queries import query, views_of
 from bubbleviz.sources.readers import Reader
+from bubbleviz.sources.sqlite.queries import sql_root
 from tests.support.places import CHECKOUT
 
 # --- the public face

@@ -24,13 +24,13 @@ from pyarrow import parquet
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.columnar.export import opened_directory
 from bubbleviz.sources.nsys.columnar.plain_queries import PLAIN
 from bubbleviz.sources.nsys.columnar.row_queries import ROW_QUERIES
 from bubbleviz.sources.nsys.export import Export, opened
 from bubbleviz.sources.nsys.queries import columns_read, query
 from bubbleviz.sources.nsys.ranges import event_types
+from bubbleviz.sources.sqlite.queries import Binds
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.sources.test_raw_reports import put_nsys

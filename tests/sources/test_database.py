@@ -15,9 +15,10 @@ import pytest
 from arro3.core import RecordBatchReader
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nsys import database as module
-from bubbleviz.sources.nsys.database import Database, opened_database
-from bubbleviz.sources.nsys.queries import Query, query
+from bubbleviz.sources.nsys.queries import NSYS, query
+from bubbleviz.sources.sqlite import database as module
+from bubbleviz.sources.sqlite.database import Database, opened_database
+from bubbleviz.sources.sqlite.queries import Query
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def database(file: Path) -> Iterator[Database]:
 
 
 def asking(text: str, columns: int = 1, *parameters: str) -> Query:
-    return Query("test/asked", text, tuple("abcdef"[:columns]), parameters, {})
+    return Query(NSYS, "test/asked", text, tuple("abcdef"[:columns]), parameters, {})
 
 
 def test_nothing_is_no_rows(database: Database) -> None:

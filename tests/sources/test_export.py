@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.errors import ProfileError, SchemaError
-from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.export import KERNEL, NVTX, opened
-from bubbleviz.sources.nsys.queries import Query, query, view_variants
+from bubbleviz.sources.nsys.queries import NSYS, query, view_variants
+from bubbleviz.sources.sqlite.queries import Binds, Query
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
 
@@ -171,7 +171,7 @@ def test_small_queries_read_any_text(tmp_path: Path) -> None:
 def test_a_small_query_that_fails_names_file_and_query(tmp_path: Path) -> None:
     path = changed(tmp_path)
     with opened(path) as export:
-        broken = Query("test/asked", "SELECT a FROM nowhere", (), (), {})
+        broken = Query(NSYS, "test/asked", "SELECT a FROM nowhere", (), (), {})
         with pytest.raises(ProfileError) as caught:
             export.catalogue.rows(broken)
 

@@ -22,8 +22,9 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nccl.formats.plugin import PluginEvent
 from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
-from bubbleviz.sources.nsys.catalogue import opened_catalogue
-from bubbleviz.sources.nsys.queries import Query, tables
+from bubbleviz.sources.nsys.queries import NSYS, tables
+from bubbleviz.sources.sqlite.catalogue import opened_catalogue
+from bubbleviz.sources.sqlite.queries import Query
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P
 from tests.support.xla_profiles import profile, written
@@ -348,14 +349,14 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
 
 
 def ask_without_end() -> None:
-    asked = Query("test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
-    with opened_catalogue(str(ONE)) as catalogue:
+    asked = Query(NSYS, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
+    with opened_catalogue(str(ONE), NSYS) as catalogue:
         catalogue.rows(asked)
 
 
 def test_a_query_that_fails_is_damage() -> None:
     with (
-        opened_catalogue(str(ONE)) as catalogue,
+        opened_catalogue(str(ONE), NSYS) as catalogue,
         pytest.raises(ProfileError, match=r"test/bad\.sql failed"),
     ):
-        catalogue.rows(Query("test/bad", "SELECT no FROM nothing", ("a",), (), {}))
+        catalogue.rows(Query(NSYS, "test/bad", "SELECT no FROM nothing", ("a",), (), {}))

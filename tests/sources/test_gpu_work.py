@@ -17,7 +17,7 @@ from bubbleviz.interpret.linking.correlations import places_of
 from bubbleviz.model.columns import Ints, widened
 from bubbleviz.model.numbering import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible
-from bubbleviz.sources.nsys.gpu_work import ActivitiesBuilder
+from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.native.library import NamedRows
-from bubbleviz.sources.nsys.queries import Query
-
-Binds: TypeAlias = Mapping[str, int | str | None]
+from bubbleviz.sources.sqlite.queries import Binds, Query
 
 
 class SmallAnswers(Protocol):

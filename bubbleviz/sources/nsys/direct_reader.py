@@ -26,8 +26,8 @@ from bubbleviz.native.library import (
     absence,
     library,
 )
-from bubbleviz.sources.nsys.pages import HEADER_BYTES, files_beside, page_counts
-from bubbleviz.sources.nsys.queries import Query
+from bubbleviz.sources.sqlite.pages import HEADER_BYTES, files_beside, page_counts
+from bubbleviz.sources.sqlite.queries import Query
 
 _RowsT = TypeVar("_RowsT", Ints, NamedRows)
 

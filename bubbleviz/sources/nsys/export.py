@@ -5,26 +5,20 @@ Tables and columns are probed before a query runs, and views make the schemas of
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.answering import Binds, BulkAnswers, BulkReader, SmallAnswers
-from bubbleviz.sources.nsys.catalogue import opened_catalogue
-from bubbleviz.sources.nsys.database import opened_database
+from bubbleviz.sources.nsys.answering import BulkAnswers, BulkReader, SmallAnswers
 from bubbleviz.sources.nsys.direct_reader import opened_directly, stored_tables
-from bubbleviz.sources.nsys.pages import JOURNAL, LOG, check_pages, files_beside
-from bubbleviz.sources.nsys.queries import (
-    Query,
-    Schema,
-    lacking,
-    query,
-    tables_read,
-    view_variants,
-    views_of,
-)
+from bubbleviz.sources.nsys.queries import NSYS, QUERIES, query, tables, tables_read, views_of
+from bubbleviz.sources.sqlite.catalogue import Catalogue, opened_catalogue
+from bubbleviz.sources.sqlite.database import opened_database
+from bubbleviz.sources.sqlite.pages import check_finished, check_pages
+from bubbleviz.sources.sqlite.queries import Binds, Query, Schema, lacking
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -33,6 +27,8 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 #: Tables of every database of Ascend's profilers (hiascend.com, "Data in
 #: ascend_pytorch_profiler_{Rank_ID}.db", "Description of .db Data Exported by msprof").
 _OF_ASCEND = ("STRING_IDS", "TASK")
+#: What queries call the number of a row; a column of this name would stand for it.
+_ROW_NUMBER = "_rowid_"
 #: What SQLite keeps in any column, as Python reads it.
 _KINDS = {type(None): "no value", str: "text", float: "a fraction"}
 
@@ -68,11 +64,7 @@ class Export:
 
     def has(self, name: str) -> bool:
         """Tell whether the export holds what a query needs."""
-        needs = query(name).requires
-        tables = {table: needs[table] for table in needs if table not in view_variants()}
-        return not lacking(tables, self.schema) and all(
-            view in self.views for view in needs if view in view_variants()
-        )
+        return QUERIES.has(name, self.schema, self.views)
 
     def lacks(self, name: str) -> tuple[str, ...]:
         """Return which tables and columns of today's exports, that a query reads, are missing.
@@ -140,12 +132,12 @@ def opened(path: str) -> Iterator[Export]:
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
-    _check_finished(path)
-    check_pages(path)
-    with opened_catalogue(path) as catalogue:
-        stored = catalogue.schema()
+    check_finished(path, NSYS)
+    check_pages(path, NSYS)
+    with opened_catalogue(path, NSYS) as catalogue:
+        stored = _schema(catalogue)
         schema = _columns_of_tables(stored)
-        if "StringIds" not in schema and catalogue.holds(_OF_ASCEND):
+        if "StringIds" not in schema and _holds(catalogue, _OF_ASCEND):
             raise ProfileError(
                 f"{path}: a database of Ascend's profiler (msprof, torch_npu), which is not read; "
                 "write a row for each operation instead (bubbleviz guide tables)"
@@ -161,15 +153,32 @@ def opened(path: str) -> Iterator[Export]:
             yield Export(schema, views, catalogue, database, direct, indirect)
 
 
-def _check_finished(path: str) -> None:
-    """Raise ProfileError where the file is being written."""
-    for beside in files_beside(path):
-        unfinished = beside.name.endswith(LOG) and beside.stat().st_size
-        if unfinished or beside.name.endswith(JOURNAL):
+def _schema(catalogue: Catalogue) -> list[tuple[object, ...]]:
+    """Return how the file stores the columns of tables that queries read, as schema.sql does.
+
+    Raises:
+        ProfileError: the file is damaged; or a view or a virtual table stands for one: such may
+            give rows without end; or one hides its row numbers, by which it is read.
+    """
+    rows = catalogue.rows(query("schema"), {"names": json.dumps(sorted(tables()))})
+    for relation, root_page, _, _, column, *_ in rows:
+        if not root_page:
             raise ProfileError(
-                f"{path}: is still being written, or its writer died ({beside.name} lies beside "
-                f"it); wait for nsys to finish, or {EXPORT_AGAIN}"
+                f"{catalogue.path}: {relation} is a view or a virtual table, which no export of "
+                f"nsys has; {EXPORT_AGAIN}"
             )
+        if str(column).lower() == _ROW_NUMBER:
+            raise ProfileError(
+                f"{catalogue.path}: {relation} has a column named {_ROW_NUMBER}, which no export "
+                f"of nsys has; {EXPORT_AGAIN}"
+            )
+    return [row for row in rows if row[4] is not None]
+
+
+def _holds(catalogue: Catalogue, names: Sequence[str]) -> bool:
+    """Tell whether a file has all of some tables."""
+    rows = catalogue.rows(query("schema"), {"names": json.dumps(names)})
+    return set(names) <= {str(row[0]) for row in rows}
 
 
 def _columns_of_tables(stored: Sequence[tuple[object, ...]]) -> Schema:

@@ -11,12 +11,13 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.answering import Binds, BulkAnswers
+from bubbleviz.sources.nsys.answering import BulkAnswers
 from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import RANGE_ROWS, event_types, kinds_in
 from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
+from bubbleviz.sources.sqlite.queries import Binds
 
 _Rows = Sequence[tuple[object, ...]]
 

@@ -16,11 +16,11 @@ from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.direct_reader import ABSENT
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.scan import Readers, Scan, Stretch
+from bubbleviz.sources.sqlite.queries import Binds
 
 #: Rows of the NVTX table in one stretch.
 RANGE_ROWS = 1 << 18

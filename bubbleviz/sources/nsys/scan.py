@@ -24,8 +24,9 @@ from typing import TypeVar
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
-from bubbleviz.sources.nsys.answering import Binds, BulkAnswers, BulkReader
+from bubbleviz.sources.nsys.answering import BulkAnswers, BulkReader
 from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.sqlite.queries import Binds
 
 Result = TypeVar("Result")
 

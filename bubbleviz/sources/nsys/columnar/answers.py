@@ -12,16 +12,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.columnar.cells import NO_NUMBER
 from bubbleviz.sources.nsys.columnar.plain_queries import PLAIN, plain_columns
 from bubbleviz.sources.nsys.columnar.reader import ColumnarReader, with_damage
 from bubbleviz.sources.nsys.columnar.row_queries import KINDS, ROW_QUERIES, Rows, texts_by_number
 from bubbleviz.sources.nsys.columnar.small_tables import SmallTables, opened_small_tables
 from bubbleviz.sources.nsys.columnar.tables import Tables
-from bubbleviz.sources.nsys.database import damage
 from bubbleviz.sources.nsys.direct_reader import ABSENT
-from bubbleviz.sources.nsys.queries import Query
+from bubbleviz.sources.sqlite.database import damage
+from bubbleviz.sources.sqlite.queries import Binds, Query
 
 
 class ColumnarAnswers:

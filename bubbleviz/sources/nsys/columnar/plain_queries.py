@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.columnar.tables import Block, Tables
-from bubbleviz.sources.nsys.queries import Query
+from bubbleviz.sources.sqlite.queries import Query
 
 #: What a variant of a view gives as NULL, though the table may have it.
 _NULL = re.compile(r"^ +NULL AS (\w+),?  -- ", re.MULTILINE)

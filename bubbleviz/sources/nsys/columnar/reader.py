@@ -17,10 +17,11 @@ from bubbleviz.native.library import NamedRows
 from bubbleviz.sources.nsys.columnar.cells import kept, may_match, present, texts_of
 from bubbleviz.sources.nsys.columnar.plain_queries import PLAIN
 from bubbleviz.sources.nsys.columnar.tables import Block, Cursor, Tables
-from bubbleviz.sources.nsys.database import damage
 from bubbleviz.sources.nsys.direct_reader import ABSENT
-from bubbleviz.sources.nsys.queries import Query, query
+from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import null_among_ranges
+from bubbleviz.sources.sqlite.database import damage
+from bubbleviz.sources.sqlite.queries import Query
 
 _ResultT = TypeVar("_ResultT")
 

@@ -13,11 +13,10 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.columnar.cells import kept, present, texts_of
 from bubbleviz.sources.nsys.columnar.plain_queries import CALLS
 from bubbleviz.sources.nsys.columnar.tables import Block, Tables
-from bubbleviz.sources.nsys.queries import Query
+from bubbleviz.sources.sqlite.queries import Binds, Query
 
 Rows = list[tuple[object, ...]]
 _Answer = Callable[[Tables, Mapping[str, Query], Binds], Rows]

@@ -9,12 +9,12 @@ from threading import Lock
 from typing import Any
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
-from bubbleviz.sources.nsys.answering import Binds
 from bubbleviz.sources.nsys.columnar.cells import affinity_of
 from bubbleviz.sources.nsys.columnar.row_queries import Rows
 from bubbleviz.sources.nsys.columnar.tables import STRINGS, Block, Tables
-from bubbleviz.sources.nsys.database import damage
-from bubbleviz.sources.nsys.queries import Query, columns_read
+from bubbleviz.sources.nsys.queries import columns_read
+from bubbleviz.sources.sqlite.database import damage
+from bubbleviz.sources.sqlite.queries import Binds, Query
 
 
 class SmallTables:

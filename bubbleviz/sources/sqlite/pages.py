@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
-from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.errors import ProfileError
+from bubbleviz.sources.sqlite.queries import Maker
 
-#: Exports have some hundred tables and indexes.
+#: Files of profilers have some hundred tables and indexes.
 _MOST_ENTRIES = 5_000
 HEADER_BYTES = 100
 #: What SQLite writes beside a file behind its name: before a change, or instead of one.
@@ -20,7 +21,7 @@ JOURNAL, LOG = "-journal", "-wal"
 _INTERIOR, _LEAF = 0x05, 0x0D
 
 
-def check_pages(path: str) -> None:
+def check_pages(path: str, maker: Maker) -> None:
     """Check what SQLite cannot.
 
     Raises:
@@ -32,16 +33,31 @@ def check_pages(path: str) -> None:
         page, pages = page_counts(head)
         if len(head) < HEADER_BYTES:
             raise ProfileError(
-                f"{path}: was cut short, {size} bytes are no database; {EXPORT_AGAIN}"
+                f"{path}: was cut short, {size} bytes are no database; {maker.again}"
             )
         if page * pages > size:
             raise ProfileError(
-                f"{path}: was cut short, {size} of {page * pages} bytes; {EXPORT_AGAIN}"
+                f"{path}: was cut short, {size} of {page * pages} bytes; {maker.again}"
             )
         if _entries(file, page) > _MOST_ENTRIES:
             raise ProfileError(
-                f"{path}: holds more than {_MOST_ENTRIES:,} tables and indexes, so it is no export "
-                f"of nsys; {EXPORT_AGAIN}"
+                f"{path}: holds more than {_MOST_ENTRIES:,} tables and indexes, so it is no "
+                f"{maker.noun}; {maker.again}"
+            )
+
+
+def check_finished(path: str, maker: Maker) -> None:
+    """Check that nothing is writing a file.
+
+    Raises:
+        ProfileError: something is, or died meanwhile.
+    """
+    for beside in files_beside(path):
+        unfinished = beside.name.endswith(LOG) and beside.stat().st_size
+        if unfinished or beside.name.endswith(JOURNAL):
+            raise ProfileError(
+                f"{path}: is still being written, or its writer died ({beside.name} lies beside "
+                f"it); wait for {maker.program} to finish, or {maker.again}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Catalogues: an export's schema, its small queries, and the counts of its tables.
+"""Catalogues: a file's schema, its small queries, and the counts of its tables.
 
 The queries of ``sql/`` are whole statements, which the connection runs as they are. What is put
 together from the names of tables, their counts, SQLAlchemy composes on the same connection. It
@@ -8,22 +8,18 @@ nothing to analyse.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cache, partial
+from functools import partial
 
-from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.errors import ProfileError
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.answering import Binds
-from bubbleviz.sources.nsys.database import damage, uri_of
-from bubbleviz.sources.nsys.queries import Query, query, tables
+from bubbleviz.sources.sqlite.database import damage, uri_of
+from bubbleviz.sources.sqlite.queries import Binds, Maker, Query
 
 #: So many steps of SQLite's machine take some milliseconds.
 _STEPS = 1_000_000
-#: What queries call the number of a row; a column of this name would stand for it.
-_ROW_NUMBER = "_rowid_"
 
 
 class _Signals:
@@ -56,47 +52,19 @@ class _Signals:
 
 @frozen
 class Catalogue:
-    """An open export.
+    """An open file.
 
     Attributes:
         path: as given.
+        maker: of such files.
         connection: through which queries run.
         signals: lets Ctrl-C end a query.
     """
 
     path: str
+    maker: Maker
     connection: sqlite3.Connection
     signals: _Signals
-
-    def schema(self) -> list[tuple[object, ...]]:
-        """Return how the file stores the columns of tables that queries read, as schema.sql does.
-
-        Raises:
-            ProfileError: the file is damaged; or a view or a virtual table stands for one: such
-                may give rows without end; or one hides its row numbers, by which it is read.
-        """
-        rows = self.rows(query("schema"), {"names": _names_of_tables()})
-        for relation, root_page, _, _, column, *_ in rows:
-            if not root_page:
-                raise ProfileError(
-                    f"{self.path}: {relation} is a view or a virtual table, which no export of "
-                    f"nsys has; {EXPORT_AGAIN}"
-                )
-            if str(column).lower() == _ROW_NUMBER:
-                raise ProfileError(
-                    f"{self.path}: {relation} has a column named {_ROW_NUMBER}, which no export of "
-                    f"nsys has; {EXPORT_AGAIN}"
-                )
-        return [row for row in rows if row[4] is not None]
-
-    def holds(self, names: Sequence[str]) -> bool:
-        """Tell whether the file has all of some tables.
-
-        Raises:
-            ProfileError: the file is damaged.
-        """
-        rows = self.rows(query("schema"), {"names": json.dumps(names)})
-        return set(names) <= {str(row[0]) for row in rows}
 
     def create_views(self, statements: Sequence[str]) -> None:
         """Create the temporary views which queries read."""
@@ -147,14 +115,8 @@ class Catalogue:
             self.signals.raise_caught()
             raise ProfileError(
                 f"{self.path}: {table} cannot be counted ({error.orig}); the file is damaged or "
-                f"was cut short: {EXPORT_AGAIN}"
+                f"was cut short: {self.maker.again}"
             ) from error
-
-
-@cache
-def _names_of_tables() -> str:
-    """Return the tables that queries read, as a JSON array."""
-    return json.dumps(sorted(tables()))
 
 
 def _decoded(value: object) -> object:
@@ -163,8 +125,12 @@ def _decoded(value: object) -> object:
 
 
 @contextmanager
-def opened_catalogue(path: str) -> Iterator[Catalogue]:
+def opened_catalogue(path: str, maker: Maker) -> Iterator[Catalogue]:
     """Open a file read-only.
+
+    Args:
+        path: of the file.
+        maker: of such files.
 
     Raises:
         ProfileError: it cannot be opened.
@@ -181,4 +147,4 @@ def opened_catalogue(path: str) -> Iterator[Catalogue]:
     signals = _Signals()
     signals.attend(connection)
     with closing(connection):
-        yield Catalogue(path, connection, signals)
+        yield Catalogue(path, maker, connection, signals)

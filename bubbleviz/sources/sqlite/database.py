@@ -20,11 +20,10 @@ import adbc_driver_sqlite
 import numpy as np
 from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
-from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.answering import Binds
-from bubbleviz.sources.nsys.queries import Query
+from bubbleviz.sources.sqlite.queries import Binds, Query
 
 #: Rows of a batch where it is not known how many there are.
 _BATCH = 1 << 15
@@ -55,8 +54,8 @@ def _damage_reported(path: str, query: Query) -> Iterator[None]:
 def damage(path: str, query: Query, reason: str) -> ProfileError:
     """Return the error of a query that failed."""
     return ProfileError(
-        f"{path}: sql/nsys/{query.name}.sql failed ({reason}); the file is damaged or was cut "
-        f"short: {EXPORT_AGAIN}"
+        f"{path}: {query.path} failed ({reason}); the file is damaged or was cut "
+        f"short: {query.maker.again}"
     )
 
 

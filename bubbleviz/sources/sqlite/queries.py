@@ -1,0 +1,197 @@
+"""Queries and views of ``sql/``: found beside the package or in it, with what each requires.
+
+A query is one ``SELECT``. Where the tables of a profiler changed over the years it reads a view,
+so that it is the same for every version: each folder of ``sql/MAKER/views`` is a view, each file
+in it a variant for the files that hold what it requires. Heads say what a file gives, and
+``-- requires: NAME(column, column)`` lines which tables and views it reads.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:
+    if sys.version_info >= (3, 11):
+        from importlib.resources.abc import Traversable
+    else:
+        from importlib.abc import Traversable
+
+#: Values of a query's parameters.
+Binds: TypeAlias = Mapping[str, int | str | None]
+#: Tables by name, each with its columns.
+Schema: TypeAlias = Mapping[str, frozenset[str]]
+#: Tables and views by name, each with the columns that are needed of it.
+Requirements: TypeAlias = Mapping[str, tuple[str, ...]]
+
+_REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
+_COMMENT = re.compile(r"--.*")
+_PARAMETER = re.compile(r":(\w+)")
+#: A column of the result carries a comment that says what it is.
+_COLUMN = re.compile(r"\bAS (\w+),?  -- ")
+
+
+@frozen
+class Maker:
+    """A profiler that writes SQLite files.
+
+    Attributes:
+        program: that writes them.
+        folder: of its queries in ``sql/``.
+        noun: of such a file, in messages.
+        again: what to do with a file that cannot be read.
+    """
+
+    program: str
+    folder: str
+    noun: str
+    again: str
+
+
+@frozen
+class Query:
+    """One file of ``sql/``.
+
+    Attributes:
+        maker: of the files that it reads.
+        name: ``"gpu_work/kernels"`` for ``sql/nsys/gpu_work/kernels.sql``.
+        text: the statement.
+        columns: names of what a query returns.
+        parameters: names of its parameters, in the order in which SQLite numbers them.
+        requires: tables and views it reads, each with the columns it reads.
+    """
+
+    maker: Maker
+    name: str
+    text: str
+    columns: tuple[str, ...]
+    parameters: tuple[str, ...]
+    requires: Requirements
+
+    @property
+    def path(self) -> str:
+        """Path of the file, as messages give it."""
+        return f"sql/{self.maker.folder}/{self.name}.sql"
+
+
+@cache
+def sql_root() -> Traversable:
+    """Return the packaged ``sql`` folder (a wheel has it), else the checkout's."""
+    packaged = files("bubbleviz") / "sql"
+    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "sql"
+
+
+@frozen
+class Queries:
+    """The queries and views for the files of one profiler."""
+
+    maker: Maker
+
+    def query(self, name: str) -> Query:
+        """Return the query or variant of a view of that name.
+
+        Raises:
+            FileNotFoundError: there is none, which is a defect of the package.
+        """
+        return _query(self.maker, name)
+
+    def tables(self) -> frozenset[str]:
+        """Return the tables that any query reads, by today's names or those of other years."""
+        return frozenset(self.columns_read())
+
+    def columns_read(self) -> Mapping[str, frozenset[str]]:
+        """Return the tables that any query reads, each with the columns that any of them reads."""
+        return _columns_read_of(self.maker)
+
+    def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
+        """Return the variants of each view, those that read most columns first."""
+        return _view_variants(self.maker)
+
+    def views_of(self, schema: Schema) -> Mapping[str, Query]:
+        """Return the variant of each view that a file can answer, if there is one."""
+        views = {}
+        for view, variants in self.view_variants().items():
+            fitting = [variant for variant in variants if not lacking(variant.requires, schema)]
+            if fitting:
+                views[view] = fitting[0]
+        return views
+
+    def tables_read(self, name: str) -> Requirements:
+        """Return the tables that a query reads in today's files, through views or not."""
+        tables: dict[str, tuple[str, ...]] = {}
+        for relation, columns in self.query(name).requires.items():
+            variants = self.view_variants().get(relation)
+            tables.update(variants[0].requires if variants else {relation: columns})
+        return tables
+
+    def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
+        """Tell whether a file with this schema, and these views, holds what a query needs."""
+        needs = self.query(name).requires
+        tables = {table: needs[table] for table in needs if table not in self.view_variants()}
+        return not lacking(tables, schema) and all(
+            view in views for view in needs if view in self.view_variants()
+        )
+
+
+@cache
+def _query(maker: Maker, name: str) -> Query:
+    path = sql_root().joinpath(maker.folder, *f"{name}.sql".split("/"))
+    text = path.read_text(encoding="utf-8")
+    requires = {
+        table: tuple(c.strip() for c in columns.split(",") if c.strip())
+        for table, columns in _REQUIRES.findall(text)
+    }
+    parameters = dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", text)))
+    return Query(maker, name, text, tuple(_COLUMN.findall(text)), tuple(parameters), requires)
+
+
+@cache
+def _columns_read_of(maker: Maker) -> Mapping[str, frozenset[str]]:
+    names = _files_below(sql_root().joinpath(maker.folder), "")
+    read: dict[str, frozenset[str]] = {}
+    for table, columns in (pair for name in names for pair in _query(maker, name).requires.items()):
+        read[table] = read.get(table, frozenset()) | frozenset(columns)
+    return {table: read[table] for table in read if table not in _view_variants(maker)}
+
+
+def _files_below(folder: Traversable, prefix: str) -> list[str]:
+    """Return the names of the queries in a folder and those in it."""
+    names: list[str] = []
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            names.extend(_files_below(entry, f"{prefix}{entry.name}/"))
+        elif entry.name.endswith(".sql"):
+            names.append(f"{prefix}{entry.name.removesuffix('.sql')}")
+    return names
+
+
+@cache
+def _view_variants(maker: Maker) -> Mapping[str, tuple[Query, ...]]:
+    variants = {}
+    for folder in sql_root().joinpath(maker.folder, "views").iterdir():
+        names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
+        queries = [_query(maker, f"views/{folder.name}/{name}") for name in names]
+        variants[folder.name] = tuple(sorted(queries, key=_columns_read, reverse=True))
+    return variants
+
+
+def _columns_read(variant: Query) -> int:
+    return sum(map(len, variant.requires.values()))
+
+
+def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:
+    """Return the required ``TABLE`` or ``TABLE.column`` names that a file lacks."""
+    missing: list[str] = []
+    for table, columns in requires.items():
+        if table not in schema:
+            missing.append(table)
+        else:
+            missing.extend(f"{table}.{c}" for c in columns if c not in schema[table])
+    return tuple(missing)
