@@ -182,7 +182,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
         limitations=(
-            *(untimed(sources) if hints.method == "utc" else ()),
+            *(untimed(sources, machines) if hints.method == "utc" else ()),
             *time.limitations,
             *staging.limitations,
             *_idle_ranks(joined),

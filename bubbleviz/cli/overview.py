@@ -59,7 +59,8 @@ def inspection_parts(
     for table in contents.tables:
         rows = "no table" if table.rows is None else f"{table.rows:,}"
         yield Text(f"  {table.what:<30}{rows:>12}")
-    yield Text("NVTX convention", style="bold")
+    nvtx = source.format == "nsys"
+    yield Text("NVTX convention" if nvtx else "Convention", style="bold")
     yield HangingLines(("  ", line.strip()) for line in _convention_lines(inspection))
     yield Text("Most frequent range names in a sample (# stands for numbers)", style="bold")
     yield Text(

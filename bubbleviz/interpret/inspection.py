@@ -155,7 +155,11 @@ def look_over(
             "no range is named as a known convention names F and B: pass your own "
             "convention with --convention FILE.toml"
         )
-    if contents.source.session_utc_ns is None:
+    if contents.source.session_utc_ns is None and contents.source.session_clock_ns is not None:
+        missing.append(
+            "no UTC was recorded: clocks of several hosts are aligned by data dependencies alone"
+        )
+    elif contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
     suggestion = None if named or not contents.readable else suggest(sample)
     return Inspection(

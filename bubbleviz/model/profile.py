@@ -295,6 +295,8 @@ class Source:
         session_clock_ns: host's steady clock at the profile's time 0.
         device: what its devices are: ``GPU``, another accelerator's name, or :data:`HOST`.
         clock: that its times are of, where that is told; None for its host's.
+        machine: id of the machine, which tells two of one hostname apart; None unknown.
+        api: of the calls that launch work.
     """
 
     path: str
@@ -307,6 +309,8 @@ class Source:
     session_clock_ns: int | None
     device: str = "GPU"
     clock: ToldClock | None = None
+    machine: str | None = None
+    api: str = "CUDA"
 
     @property
     def on_host(self) -> bool:

@@ -222,12 +222,11 @@ def _is_own_trace(file: str) -> bool:
 
 def _is_profile(file: str) -> bool:
     """Tell whether a file whose ending allows a profile is one by its first bytes."""
-    from bubbleviz.sources.gzip_files import head_of
-    from bubbleviz.sources.readers import readers
+    from bubbleviz.sources.readers import is_of, readers
 
     candidates = [reader for reader in readers() if file.endswith(reader.possible_suffixes or "\0")]
     try:
-        return bool(candidates) and any(r.recognises(head_of(file)) for r in candidates)
+        return any(is_of(reader, file) for reader in candidates)
     except ProfileError:
         return False
 
@@ -258,6 +257,8 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     below = _run_below(path)
     if below is not None:
         return _in_directory(below, also)
+    if files := _by_host_below(path):
+        return files
     # Beside profiles, tables are mostly what was made of them.
     if tables := _tables_among(content):
         return sorted(tables, key=natural_key)
@@ -266,7 +267,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     neither = "no profile" if also is None else f"neither {also.name} nor a profile"
     raise InputError(
         f"{path}: the directory holds {neither} (looked for {looked_for}); "
-        "export with: nsys export --type sqlite REPORT.nsys-rep"
+        "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
     )
 
 
@@ -291,6 +292,16 @@ def _run_below(path: str) -> str | None:
 def _is_single_file(path: str) -> bool:
     """Tell whether a path leads to a file that is no table within an export."""
     return Path(path).is_file() and not is_table_of_export(path)
+
+
+def _by_host_below(path: str) -> list[str]:
+    """Return the profiles in the folders of hosts, which a tool makes for each in a directory."""
+    from bubbleviz.sources.readers import readers
+
+    endings = tuple(suffix for r in readers() if r.folder_by_host for suffix in r.suffixes)
+    folders = [entry for entry in Path(path).iterdir() if entry.is_dir()]
+    files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
+    return sorted((file for file in files if file.endswith(endings)), key=natural_key)
 
 
 def _matches(pattern: str) -> list[str]:

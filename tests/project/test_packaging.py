@@ -35,9 +35,12 @@ from bubbleviz.schedules import known as schedules
 from bubbleviz.schedules.formulas import Formula
 from bubbleviz.schedules.plan import Schedule
 from bubbleviz.sources import readers
-from bubbleviz.sources.nsys.queries import query, views_of
+from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
+from bubbleviz.sources.nsys.queries import views_of
 from bubbleviz.sources.readers import Reader
-from bubbleviz.sources.sqlite.queries import sql_root
+from bubbleviz.sources.rocm.queries import ROCPD_QUERIES, RPD_QUERIES
+from bubbleviz.sources.sqlite.queries import Query, sql_root
+from bubbleviz.sources.sqlite.relations import SQLITE_QUERIES
 from tests.support.places import CHECKOUT
 
 # --- the public face
@@ -287,17 +290,23 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
 
 # --- queries
 
+QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD_QUERIES, RPD_QUERIES, SQLITE_QUERIES)
+#: By their folders in sql/.
+MAKERS = {queries.maker.folder: queries for queries in QUERIES_OF_ALL}
+#: FOLDER/NAME of each file.
 FILES = sorted(
-    path.relative_to(CHECKOUT / "sql/nsys").with_suffix("").as_posix()
-    for path in (CHECKOUT / "sql/nsys").rglob("*.sql")
+    path.relative_to(CHECKOUT / "sql").with_suffix("").as_posix()
+    for path in (CHECKOUT / "sql").rglob("*.sql")
 )
-QUERIES = [name for name in FILES if not name.startswith("views/")]
-VARIANTS = [name for name in FILES if name.startswith("views/")]
+QUERIES = [name for name in FILES if "/views/" not in name]
+VARIANTS = [name for name in FILES if "/views/" in name]
 HEAD = re.compile(
     r"\A-- [A-Z][^\n]*\.\n(?:--\n)?"  # what it returns
     r"(?:(?:-- (?!requires:)[^\n]+\n)+--\n)?"  # what else there is to know
     r"(?:-- requires: \w+\([\w, ]+\)\n)*(?=(?:SELECT|WITH)\b)"
 )
+#: Only the lists of tables, and a view of none, require none.
+WITHOUT_TABLES = {"schema", "relations", "columns", "views/strings/absent"}
 #: What SQLite itself holds in every file, or makes.
 CATALOGUE = {
     "json_each",
@@ -309,6 +318,11 @@ CATALOGUE = {
 }
 #: A column of the result: its name, and the comment that follows it.
 COLUMN = re.compile(r"\bAS (\w+),?(?:  -- (\S.*))?$", re.MULTILINE)
+
+
+def query(name: str) -> Query:
+    folder, _, file = name.partition("/")
+    return MAKERS[folder].query(file)
 
 
 def empty_database(name: str) -> sqlite3.Connection:
@@ -325,15 +339,15 @@ def binds_of(name: str) -> dict[str, int]:
 
 
 def test_there_are_queries() -> None:
-    assert "gpu_work/kernels" in QUERIES
-    assert "views/kernels/current" in VARIANTS
+    assert {"nsys/gpu_work/kernels", "rocpd/gpu_work/kernels", "rpd/gpu_work/all"} < set(QUERIES)
+    assert "nsys/views/kernels/current" in VARIANTS
+    assert {name.split("/")[0] for name in FILES} == set(MAKERS)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_query_says_what_it_returns_and_requires(name: str) -> None:
     assert HEAD.match(query(name).text)
-    # Only the list of tables, and a view of none, requires none.
-    assert query(name).requires or name in {"schema", "views/strings/absent"}
+    assert query(name).requires or name.partition("/")[2] in WITHOUT_TABLES
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -384,11 +398,12 @@ def test_a_query_only_reads_in_a_stated_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
-    view = name.split("/")[1]
+    folder, _, view, _ = name.split("/")
     with closing(empty_database(name)) as database:
         database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")
         description = database.execute(f"SELECT * FROM {view}").description
-    needed = {column for each in QUERIES for column in query(each).requires.get(view, ())}
+    own = [each for each in QUERIES if each.startswith(f"{folder}/")]
+    needed = {column for each in own for column in query(each).requires.get(view, ())}
 
     assert {column for column, *_ in description} == needed
 

@@ -62,8 +62,8 @@ def machines_of(
     """Return for each profile a name of the machine whose clock it has.
 
     A profile has a clock of its own where it does not record when its session started. Nor does it
-    share one where its UTC and its steady clock show that another machine has the same
-    hostname, which was not switched on at the same time; ``same_clock`` overrules that.
+    share one where another machine has the same hostname, as its UTC and its steady clock show,
+    when that was not switched on at the same time, or its id; ``same_clock`` overrules that.
 
     Args:
         sources: the profiles.
@@ -101,6 +101,9 @@ def _are_timed(source: Source, other: Source) -> bool:
 
 def _may_share(source: Source, other: Source) -> bool:
     """Return whether two profiles of one hostname can be of one machine."""
+    ids = source.machine, other.machine
+    if None not in ids and ids[0] != ids[1]:
+        return False
     return _boots_apart_ns(source, other) < REBOOT_NS and _are_timed(source, other)
 
 
@@ -134,10 +137,14 @@ def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[
     return tuple(clocks)
 
 
-def untimed(sources: Sequence[Source]) -> tuple[Limitation, ...]:
-    """Return a limitation for each profile whose start in UTC is not known, if there are several.
+def untimed(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Limitation, ...]:
+    """Return a limitation for each profile whose start in UTC is not known, of several machines.
 
     Where UTC puts hosts on one clock, such a profile's times can only be taken as they are.
+
+    Args:
+        sources: the profiles.
+        machines: the machine of each.
     """
     lacking = [source for source in sources if source.session_utc_ns is None]
     return tuple(
@@ -146,7 +153,7 @@ def untimed(sources: Sequence[Source]) -> tuple[Limitation, ...]:
             f"{source.path} does not record when its session started; "
             "its times are taken as they are",
         )
-        for source in (lacking if len(sources) > 1 else ())
+        for source in (lacking if len(set(machines)) > 1 else ())
     )
 
 

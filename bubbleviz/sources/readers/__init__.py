@@ -33,10 +33,12 @@ _OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_rea
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 
+#: How an SQLite file begins, whatever it holds.
+SQLITE = b"SQLite format 3\0"
 #: Where files look empty, and some, such as a kernel's log, never end.
 _WITHOUT_DISK = ("/proc", "/sys")
 #: Endings of files that a tool wrote as profiles, and whose content must be damaged.
-_ENDINGS = (".sqlite", ".db", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
+_ENDINGS = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
 #: The first bytes of files that people take for profiles, or keep beside them.
 _OTHERS = (
     (b"PAR1", "a Parquet table"),
@@ -119,8 +121,10 @@ class Reader:
     Attributes:
         name: of the format, in reports.
         suffixes: endings of the files that a directory is searched for.
-        recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind;
-            no two kinds recognise the same file.
+        recognises: whether a file's first 64 KiB (unpacked where it is gzipped) are of this kind,
+            or of an SQLite file; no two kinds recognise the same file.
+        holds: of kinds of SQLite files, whether one is of this kind by the names of its tables and
+            views; no two kinds hold the same.
         open_file: opens a path, to be read by so many threads at once; reports its progress.
         decoded_whole: whether any look at a file decodes all of it.
         possible_suffixes: endings of further files, which are read if recognised.
@@ -135,6 +139,7 @@ class Reader:
         recognises_directory: whether a directory as a whole is a profile of this kind.
         folder: where a tool puts profiles below its directory, a folder for each run; "" for
             nowhere.
+        folder_by_host: whether it makes a folder for each host, of one run, in its directory.
     """
 
     name: str
@@ -150,6 +155,8 @@ class Reader:
     sessions: Sessions | None = None
     folder: str = ""
     recognises_directory: Callable[[str], bool] = lambda _: False
+    holds: Callable[[frozenset[str]], bool] | None = None
+    folder_by_host: bool = False
 
 
 def readers() -> tuple[Reader, ...]:
@@ -191,8 +198,10 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
     """Return the reader that recognises a file for sure.
 
     Raises:
-        ProfileError: it is events of NCCL.
+        ProfileError: it is events of NCCL, or a database that no reader knows.
     """
+    if head.startswith(SQLITE):
+        return _reader_of_database(path)
     recognised = next((reader for reader in readers() if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
@@ -235,10 +244,49 @@ def reader_of(path: str) -> Reader:
             f"{next_step(path)}"
         )
     raise ProfileError(
-        f"{path}: no profile, but {_kind_of(head)}; give an SQLite export of nsys, a trace of "
-        "PyTorch (.json, .json.gz), one of XLA (.xplane.pb, .trace.json.gz), or a table of "
-        "operations (.csv, .parquet, .arrow)"
+        f"{path}: no profile, but {_kind_of(head)}; give an SQLite export of nsys, a profile of "
+        "rocprofv3 (.db, .rpd), a trace of PyTorch (.json, .json.gz), one of XLA (.xplane.pb, "
+        ".trace.json.gz), or a table of operations (.csv, .parquet, .arrow)"
     )
+
+
+def is_of(reader: Reader, path: str) -> bool:
+    """Tell whether a file is of a kind, by its first bytes and, in a database, its tables.
+
+    Raises:
+        ProfileError: the file cannot be read.
+    """
+    head = head_of(path)
+    if not reader.recognises(head):
+        return False
+    if reader.holds is None:
+        return True
+    from bubbleviz.sources.sqlite.relations import relations_in
+
+    return reader.holds(relations_in(path))
+
+
+def _reader_of_database(path: str) -> Reader:
+    """Return the reader of an SQLite file: by its tables, else by its ending, to say what lacks.
+
+    Raises:
+        ProfileError: no reader knows it.
+    """
+    from bubbleviz.sources.sqlite.relations import relations_in
+
+    relations = relations_in(path)
+    kinds = [reader for reader in readers() if reader.holds is not None]
+    by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))
+    by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
+    found = next(by_tables, None)
+    if found is None and relations:
+        raise ProfileError(
+            f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it "
+            "has none of their tables (StringIds, CUPTI_ACTIVITY_KIND_KERNEL, "
+            "CUPTI_ACTIVITY_KIND_RUNTIME, NVTX_EVENTS; rocpd_region; rocpd_api); "
+            f"{next_step(path)}"
+        )
+    return found or next(by_ending, kinds[0])
 
 
 def _may_be(path: str, reader: Reader) -> bool:
@@ -277,6 +325,6 @@ def next_step(path: str) -> str:
     """Return the advice on a file without a profile, by the ending of its name."""
     if any(path.endswith(reader.table_suffixes) for reader in readers()):
         return "write a row for each operation (bubbleviz guide tables)"
-    if path.endswith((".json", ".gz", ".pb")):
+    if path.endswith((".json", ".gz", ".pb", ".db", ".rpd")):
         return "give the file that the profiler wrote, or copy it again"
     return EXPORT_AGAIN

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import OpenFile, Reader
+from bubbleviz.sources.readers import SQLITE, OpenFile, Reader
 
 
 def _open_file(
@@ -22,9 +22,15 @@ def _open_file(
     return open_file(path, jobs, watch)
 
 
+#: Of these tables every export has one.
+_TABLES = frozenset(
+    ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
+)
+
 READER = Reader(
     name="nsys",
     suffixes=(".sqlite",),
-    recognises=lambda head: head.startswith(b"SQLite format 3\0"),
+    recognises=lambda head: head.startswith(SQLITE),
+    holds=lambda tables: bool(_TABLES & tables),
     open_file=_open_file,
 )

@@ -1,0 +1,337 @@
+"""An open file of ROCm's profilers; it is decoded as a whole, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.launching_calls import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
+from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.profile import (
+    KERNELS,
+    Activities,
+    Calls,
+    Contents,
+    Device,
+    NameCount,
+    Overheads,
+    Profile,
+    Ranges,
+    Source,
+    TableCount,
+    correlations,
+    impossible_times,
+    possible,
+    untimed_work,
+)
+from bubbleviz.model.texts import counted, encodable
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.activities_builder import ActivitiesBuilder
+from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
+from bubbleviz.sources.rocm.queries import ROCPROF_AGAIN, RPD_AGAIN
+from bubbleviz.sources.rocm.recording import RocmRecording
+from bubbleviz.sources.rocm.tables import joined_columns
+from bubbleviz.timing import step
+
+#: What records more, by format.
+_AGAIN = {"rocpd": ROCPROF_AGAIN, "rpd": RPD_AGAIN}
+#: What an inspection counts, and the tables that hold it, by format.
+_COUNTED = {
+    "rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region", "rocpd_region"),
+    "rpd": ("rocpd_op", "rocpd_op", "rocpd_api", "rocpd_api"),
+}
+_WHAT = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Work of devices, and how much of it was left out."""
+
+    activities: Activities
+    limitations: tuple[Limitation, ...]
+
+
+@dataclass
+class RocmFile:
+    """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`."""
+
+    path: str
+    load: Callable[[], RocmRecording]
+
+    @cached_property
+    def _recording(self) -> RocmRecording:
+        with step("read tables") as rows:
+            recording = self.load()
+            tables = recording.tables
+            rows.count = sum(block.shape[1] for block in (*tables.kernels, *tables.calls))
+        return recording
+
+    @cached_property
+    def _zero_ns(self) -> int:
+        """A nanosecond before the first event of the file began, on the node's clock."""
+        tables = self._recording.tables
+        blocks = (*tables.calls, *tables.kernels, *tables.copies, *tables.ranges)
+        starts = [block[0][block[0] > 0] for block in blocks]
+        return min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
+
+    @cached_property
+    def _work(self) -> _Work:
+        tables = self._recording.tables
+        blocks = (*tables.kernels, *tables.copies)
+        builder = ActivitiesBuilder(sum(block.shape[1] for block in blocks))
+        try:
+            for kernels in tables.kernels:
+                builder.add_kernels(self._since_start(kernels))
+            for copies in tables.copies:
+                builder.add_copies(self._since_start(copies))
+        except ValueError as error:
+            raise ProfileError(
+                f"{self.path}: is damaged or was edited ({error}); {self._again}"
+            ) from error
+        names = [encodable(name) for name in tables.kernel_names.values]
+        orphans = builder.without_process()
+        processes = distinct(self._calls.calls.thread >> 24).tolist() if orphans else ()
+        activities = builder.activities(
+            lambda numbers: tuple(names[number] for number in numbers.tolist()), processes
+        )
+        notes = (*untimed_work(self.path, builder.untimed),)
+        notes += impossible_times(self.path, builder.impossible)
+        if orphans:
+            reason = f"{self.path} does not record it"
+            reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
+            notes += (Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS),)
+        return _Work(activities, notes)
+
+    def _since_start(self, block: Ints) -> Ints:
+        """Return a block with times since the file's first event; 0 stays, which is no time.
+
+        Work with a start of 0 or less, and an end, ends before it starts.
+        """
+        times = block[:2] - self._zero_ns
+        times[0, block[0] <= 0] = 0
+        times[1, block[0] <= 0] = NONE
+        times[:, (block[:2] == 0).all(axis=0)] = 0
+        return np.vstack((times, block[2:]))
+
+    @cached_property
+    def _calls(self) -> InMemoryCalls:
+        tables = self._recording.tables
+        block = joined_columns(tables.calls, 5)
+        block = block[:, self._sound(block)]
+        block = block[:, np.lexsort((block[0], block[2]))]
+        calls = Calls(
+            row=np.arange(block.shape[1]),
+            start_ns=block[0] - self._zero_ns,
+            end_ns=block[1] - self._zero_ns,
+            thread=block[2].copy(),
+            correlation_id=correlations(block[3]),
+        )
+        names = tuple(map(encodable, tables.call_names.values))
+        return InMemoryCalls(calls, block[4].astype(np.int32), names)
+
+    @cached_property
+    def _ranges(self) -> Ranges:
+        tables = self._recording.tables
+        block = joined_columns(tables.ranges, 5)
+        block = block[:, self._sound(block)]
+        return Ranges(
+            start_ns=block[0] - self._zero_ns,
+            end_ns=block[1] - self._zero_ns,
+            thread=block[2].copy(),
+            end_thread=np.full(block.shape[1], NONE, np.int64),
+            start_end=block[3] != 0,
+            cut=np.zeros(block.shape[1], bool),
+            name_id=block[4].copy(),
+            names=tuple(map(encodable, tables.range_names.values)),
+        )
+
+    @staticmethod
+    def _sound(block: Ints) -> Ints:
+        """Return the rows of calls or ranges whose times can be."""
+        keep = possible(block[0], block[1])
+        timed = block[0] > 0
+        return np.flatnonzero(timed if keep is None else timed & keep)
+
+    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
+        """Return how often names of ranges occur."""
+        ranges = self._ranges
+        counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
+        fits = fitting(globs, ranges.names)
+        return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
+
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it even if it holds no calls, no ranges, or copies alone.
+
+        Raises:
+            ProfileError: it cannot be read.
+            NothingToAnalyseError: kernels, calls or ranges were not recorded.
+        """
+        work = self._work
+        if lacking := self._lacking(partial=partial):
+            raise NothingToAnalyseError(f"{self.path}: {lacking}")
+        ranges = self._ranges
+        fits = np.array(fitting(globs, ranges.names), bool)
+        tables = self._recording.tables
+        none = np.empty(0, np.int64)
+        return Profile(
+            source=self._source,
+            activities=work.activities,
+            calls=self._calls,
+            ranges=ranges.take(fits[ranges.name_id]),
+            every_range=InMemoryRanges(ranges),
+            overheads=Overheads(none, none.copy(), none.copy()),
+            threads=tuple(tables.threads),
+            devices=self._devices,
+            limitations=(*work.limitations, *self._losses(partial=partial)),
+        )
+
+    def _lacking(self, *, partial: bool) -> str:
+        """Return what was not recorded that is needed, and what to do; "" where nothing is."""
+        work = self._work.activities
+        if not (len(work) if partial else work.kernels):
+            return f"{self._without_kernels()}; {self._again}"
+        if partial:
+            return ""
+        if len(self._calls.calls) == 0:
+            return (
+                "no HIP API calls were recorded, so kernels cannot be linked to ranges; "
+                f"{self._again}"
+            )
+        return "" if len(self._ranges) else self._without_ranges()
+
+    def _without_kernels(self) -> str:
+        """Return why there are no kernels."""
+        left_out = [
+            f"{note.count} {note.what}"
+            for note in self._work.limitations
+            if note.kind is LimitationKind.KERNELS_LEFT_OUT
+        ]
+        if left_out:
+            return f"no kernel has times that can be ({', '.join(left_out)})"
+        calls = len(self._calls.calls)
+        but = f", but {counted(calls, 'HIP API call')}" if calls else ""
+        return f"no kernels were recorded{but}"
+
+    def _without_ranges(self) -> str:
+        """Return why there are no ranges, and what to do."""
+        if self._recording.tables.nameless:
+            return (
+                "no range is named, since the events of the ROCTx ranges that were recorded hold "
+                f"no texts (rocpd_event.extdata); {self._again}"
+            )
+        return (
+            f"no ROCTx ranges were recorded; {self._again}, with ranges switched on in the "
+            "training framework"
+        )
+
+    @property
+    def _again(self) -> str:
+        return _AGAIN[self._recording.format]
+
+    def _losses(self, *, partial: bool) -> tuple[Limitation, ...]:
+        """Return what the file lacks."""
+        tables, path = self._recording.tables, self.path
+        notes = list(tables.limitations)
+        if tables.nameless:
+            kind = LimitationKind.RANGE_NAMES_LOST
+            reason = f"{path} has no text for them"
+            notes.append(Limitation("names of ranges", reason, tables.nameless, kind))
+        if tables.unnamed_calls:
+            kind = LimitationKind.RANGE_NAMES_LOST
+            reason = f"{path} has none for them in rocpd_string"
+            what = "names of calls, and maybe of ranges"
+            notes.append(Limitation(what, reason, tables.unnamed_calls, kind))
+        calls, ranges = (joined_columns(blocks, 5) for blocks in (tables.calls, tables.ranges))
+        left_out = {
+            "HIP API calls": calls.shape[1] - len(self._calls.calls),
+            "ranges": ranges.shape[1] - len(self._ranges),
+        }
+        return (*notes, *impossible_times(path, left_out), *self._lost_work(partial=partial))
+
+    def _lost_work(self, *, partial: bool) -> Iterator[Limitation]:
+        """Yield limitations for kinds of work of which calls were recorded alone."""
+        work, names = self._work.activities, self._calls.texts
+        tables = _COUNTED[self._recording.format]
+        beginnings = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
+        if partial and not work.kernels and any(name.startswith(beginnings) for name in names):
+            reason = f"{self.path} holds calls that launch some, but none in {tables[0]}"
+            yield Limitation(KERNELS, reason, kind=LimitationKind.COSTS)
+        if not self._recording.tables.copied and any(name.startswith(COPIES) for name in names):
+            reason = f"{self.path} holds calls that make some, but none in {tables[1]}"
+            yield Limitation("copies", reason)
+
+    @property
+    def _source(self) -> Source:
+        recording = self._recording
+        return Source(
+            path=self.path,
+            host=encodable(recording.host or Path(self.path).name),
+            host_known=recording.host is not None,
+            format=recording.format,
+            nsys_version=None,
+            schema_version=recording.schema_version,
+            session_utc_ns=None,
+            session_clock_ns=self._zero_ns,
+            machine=recording.machine,
+            api="HIP",
+        )
+
+    @property
+    def _devices(self) -> tuple[Device, ...]:
+        devices = (replace(d, name=encodable(d.name)) for d in self._recording.tables.devices)
+        return tuple(dict.fromkeys(devices))
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return the contents of the file, ranges of these names among them."""
+        names = self.sample(globs)
+        tables, ranges = self._recording.tables, self._ranges
+        counts = (
+            sum(block.shape[1] for block in tables.kernels),
+            sum(block.shape[1] for block in tables.copies),
+            sum(block.shape[1] for block in tables.calls),
+            len(ranges) + tables.nameless,
+        )
+        in_tables = _COUNTED[self._recording.format]
+        lacking = self._lacking(partial=False)
+        return Contents(
+            source=self._source,
+            tables=tuple(
+                TableCount(what, table, count or None)
+                for what, table, count in zip(_WHAT, in_tables, counts, strict=True)
+            ),
+            processes=tuple(distinct(self._work.activities.ranks[:, 0]).tolist()),
+            devices=self._devices,
+            candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
+            ranges=len(ranges),
+            missing=(lacking,) if lacking else (),
+            readable=not lacking,
+        )
+
+
+@contextmanager
+def open_rocpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
+    """Open a file of ``rocprofv3``."""
+    from bubbleviz.sources.rocm.rocpd import read_rocpd
+
+    yield RocmFile(path, lambda: read_rocpd(path, watch))
+
+
+@contextmanager
+def open_rpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
+    """Open a file of rocmProfileData."""
+    from bubbleviz.sources.rocm.rpd import read_rpd
+
+    yield RocmFile(path, lambda: read_rpd(path, watch))

@@ -1,0 +1,9 @@
+-- The nodes that were recorded.
+--
+-- requires: rocpd_info_node(id, hostname, machine_id)
+SELECT
+    node.id AS node_id,  -- its number
+    node.hostname AS hostname,  -- name of the host
+    node.machine_id AS machine_id  -- of the operating system
+FROM rocpd_info_node AS node
+ORDER BY node.id

@@ -1,0 +1,9 @@
+-- Processors of the node, as a process sees them.
+--
+-- requires: rocpd_info_agent(id, type, type_index, name, product_name)
+SELECT
+    agent.id AS id,  -- its number
+    agent.type AS type,  -- CPU, GPU or NIC
+    agent.type_index AS type_index,  -- number among those of its type
+    COALESCE(NULLIF(agent.product_name, ''), agent.name) AS name  -- of the product
+FROM rocpd_info_agent AS agent

@@ -1,0 +1,9 @@
+-- Processors of the node, as a process sees them, without names.
+--
+-- requires: rocpd_info_agent(id, type, type_index)
+SELECT
+    agent.id AS id,  -- its number
+    agent.type AS type,  -- CPU, GPU or NIC
+    agent.type_index AS type_index,  -- number among those of its type
+    NULL AS name  -- not recorded
+FROM rocpd_info_agent AS agent

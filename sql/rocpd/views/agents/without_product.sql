@@ -1,0 +1,9 @@
+-- Processors of the node, as a process sees them, by the names of their architectures.
+--
+-- requires: rocpd_info_agent(id, type, type_index, name)
+SELECT
+    agent.id AS id,  -- its number
+    agent.type AS type,  -- CPU, GPU or NIC
+    agent.type_index AS type_index,  -- number among those of its type
+    agent.name AS name  -- for example gfx942
+FROM rocpd_info_agent AS agent

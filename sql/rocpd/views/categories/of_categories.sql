@@ -1,0 +1,7 @@
+-- Kinds of events of schema 4, which has a table for them.
+--
+-- requires: rocpd_info_category(id, name)
+SELECT
+    kind.id AS id,  -- its number
+    kind.name AS name  -- for example HIP_RUNTIME_API or MARKER_CORE_RANGE_API
+FROM rocpd_info_category AS kind

@@ -1,0 +1,7 @@
+-- Kinds of events, named by strings.
+--
+-- requires: rocpd_string(id, string)
+SELECT
+    kind.id AS id,  -- its number
+    kind.string AS name  -- for example HIP_RUNTIME_API or MARKER_CORE_RANGE_API
+FROM rocpd_string AS kind

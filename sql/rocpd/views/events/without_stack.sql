@@ -1,0 +1,10 @@
+-- What calls, ranges and device work have in common, of files that do not record what launched what.
+--
+-- requires: rocpd_event(id, category_id, correlation_id, extdata)
+SELECT
+    event.id AS id,  -- its number
+    event.category_id AS category_id,  -- what kind it is, by a string or a category
+    NULL AS stack_id,  -- not recorded
+    event.correlation_id AS correlation_id,  -- by the tool that recorded it
+    event.extdata AS extra  -- JSON: the text of a range
+FROM rocpd_event AS event

@@ -1,0 +1,12 @@
+-- Host calls and ranges, each on a thread.
+--
+-- requires: rocpd_region(id, pid, tid, start, end, name_id, event_id)
+SELECT
+    region.id AS row_number,  -- the region's own number
+    region.start AS start_ns,  -- when the host entered it, ns of the node's clock
+    region."end" AS end_ns,  -- when it left it, on the same clock
+    region.pid AS process_id,  -- rocpd_info_process.id
+    region.tid AS thread_id,  -- rocpd_info_thread.id
+    region.name_id AS name_id,  -- rocpd_string.id of the function
+    region.event_id AS event_id  -- rocpd_event.id
+FROM rocpd_region AS region

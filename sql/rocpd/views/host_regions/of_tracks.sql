@@ -1,0 +1,14 @@
+-- Host calls and ranges of schema 4, which gives their thread by a track.
+--
+-- requires: rocpd_region(id, track_id, start, end, name_id, event_id)
+-- requires: rocpd_track(id, pid, tid)
+SELECT
+    region.id AS row_number,  -- the region's own number
+    region.start AS start_ns,  -- when the host entered it, ns of the node's clock
+    region."end" AS end_ns,  -- when it left it, on the same clock
+    track.pid AS process_id,  -- rocpd_info_process.id
+    track.tid AS thread_id,  -- rocpd_info_thread.id
+    region.name_id AS name_id,  -- rocpd_string.id of the function
+    region.event_id AS event_id  -- rocpd_event.id
+FROM rocpd_region AS region
+LEFT JOIN rocpd_track AS track ON region.track_id = track.id

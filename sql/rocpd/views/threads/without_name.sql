@@ -1,0 +1,9 @@
+-- Threads, without names.
+--
+-- requires: rocpd_info_thread(id, tid, pid)
+SELECT
+    thread.id AS id,  -- its number
+    thread.tid AS tid,  -- the operating system's
+    thread.pid AS process_id,  -- rocpd_info_process.id
+    NULL AS name  -- not recorded
+FROM rocpd_info_thread AS thread

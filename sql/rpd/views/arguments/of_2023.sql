@@ -1,0 +1,7 @@
+-- Texts of arguments, among all other strings.
+--
+-- requires: rocpd_string(id, string)
+SELECT
+    given.id AS id,  -- its number
+    given.string AS text  -- arguments of a call, or the text of a range
+FROM rocpd_string AS given

@@ -1,0 +1,636 @@
+"""Profiles of ROCm's tools: one run through every door gives one report, and damage is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.errors import BubblevizError, ProfileError
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.support.rocm_profiles import MARKERS, SECRET, processes_of, write_rocpd, write_rpd
+
+FULL = Planting(
+    schedule="zb-h1",
+    stages=4,
+    microbatches=4,
+    iterations=2,
+    transfer_ns=20_000,
+    kernel_gap_ns=3_000,
+    jitter=0.1,
+    library_depth=2,
+    ranges="mixed",
+    autograd="named",
+    watchdog=True,
+    copies=True,
+    iteration_ranges=True,
+    correlation="colliding",
+)
+
+#: A profile of each kind from the export of one node.
+DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
+    "a merge of processes": lambda export, folder: [
+        write_rocpd(folder / "merged.db", processes_of(export))
+    ],
+    "a file a process": lambda export, folder: [
+        write_rocpd(folder / f"{process.pid}_results.db", [process])
+        for process in processes_of(export)
+    ],
+    "ROCm 6.4": lambda export, folder: [
+        write_rocpd(folder / "merged.db", processes_of(export), release="6.4")
+    ],
+    "correlation ids": lambda export, folder: [
+        write_rocpd(folder / "merged.db", processes_of(export), link="correlation_id")
+    ],
+    "tables without GUIDs": lambda export, folder: [
+        write_rocpd(folder / "merged.db", processes_of(export), suffixed=False)
+    ],
+    "schema 4": lambda export, folder: [
+        with_tracks(write_rocpd(folder / f"{process.pid}_results.db", [process]))
+        for process in processes_of(export)
+    ],
+    "rpd": lambda export, folder: [write_rpd(folder / "trace.rpd", processes_of(export))],
+}
+
+
+def change(path: Path, *statements: str) -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        # Views of a table may outlive it, as they do where a tool edits a file.
+        db.execute("PRAGMA legacy_alter_table = ON")
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+    return path
+
+
+def tables_of(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each table of a file."""
+    with closing(sqlite3.connect(path)) as db:
+        names = [r[0] for r in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {
+            name: tuple(row[1] for row in db.execute(f'PRAGMA table_info("{name}")'))
+            for name in names
+            if not name.startswith("sqlite_")
+        }
+
+
+def table(path: Path, base: str) -> str:
+    """Return the table of a file of one process that begins in some way."""
+    (found,) = (name for name in tables_of(path) if name.startswith(f"{base}_"))
+    return found
+
+
+def with_tracks(path: Path) -> Path:
+    """Rewrite a file of one process as schema 4 has it: tracks in place of threads, categories."""
+    views = "SELECT name FROM sqlite_master WHERE type = 'view'"
+    with closing(sqlite3.connect(path)) as db:
+        change(path, *(f'DROP VIEW "{name}"' for (name,) in db.execute(views)))
+    region, dispatch, copy = (
+        table(path, f"rocpd_{name}") for name in ("region", "kernel_dispatch", "memory_copy")
+    )
+    strings, event = table(path, "rocpd_string"), table(path, "rocpd_event")
+    end = region.removeprefix("rocpd_region")
+    tracks = f"rocpd_track{end}"
+    return change(
+        path,
+        f'CREATE TABLE "{tracks}" (id INTEGER PRIMARY KEY, guid TEXT, pid, tid, agent_id)',
+        f'INSERT INTO "{tracks}" (pid, tid) SELECT DISTINCT pid, tid FROM "{region}"',
+        f'INSERT INTO "{tracks}" (pid, agent_id) SELECT DISTINCT pid, agent_id FROM "{dispatch}"',
+        f'INSERT INTO "{tracks}" (pid) SELECT DISTINCT pid FROM "{copy}"',
+        f'CREATE TABLE "rocpd_info_category{end}" (id INTEGER PRIMARY KEY, name TEXT)',
+        f'INSERT INTO "rocpd_info_category{end}" SELECT id + 500, string FROM "{strings}" '
+        f'WHERE id IN (SELECT category_id FROM "{event}")',
+        f'UPDATE "{event}" SET category_id = category_id + 500',
+        *(
+            statement
+            for own, same in (
+                (region, "pid = t.pid AND track.tid = t.tid"),
+                (dispatch, "pid = t.pid AND track.agent_id = t.agent_id"),
+                (copy, "pid = t.pid AND track.tid IS NULL AND track.agent_id IS NULL"),
+            )
+            for statement in (
+                f'ALTER TABLE "{own}" ADD COLUMN track_id INTEGER',
+                f'UPDATE "{own}" AS t SET track_id = '
+                f'(SELECT track.id FROM "{tracks}" AS track WHERE track.{same})',
+                f'ALTER TABLE "{own}" DROP COLUMN pid',
+                *([f'ALTER TABLE "{own}" DROP COLUMN agent_id'] if own == dispatch else []),
+                *([f'ALTER TABLE "{own}" DROP COLUMN tid'] if own != copy else []),
+            )
+        ),
+    )
+
+
+def document(folder: Path, *paths: Path | str) -> dict[str, Any]:
+    """Return the JSON report of some profiles."""
+    target = folder / "report.json"
+    assert main(["analyze", *map(str, paths), "--json", str(target), "--force"]) == 0
+    report: dict[str, Any] = json.loads(target.read_text())
+    return report
+
+
+#: Columns of the timeline that hold numbers of names.
+NAMES = {"name", "call", "around"}
+#: What labels profiles, not the run.
+LABELS = {"path", "host", "format", "nsys_version", "schema_version", "session_utc_ns"}
+#: What nsys records of GPUs, and ROCm does not.
+OF_NSYS = {"uuid", "gpu", "pci"}
+
+
+def comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
+    """Return a report free of labels, its times counted from the first iteration."""
+    start_ns = report["iterations"][0]["start_ns"]
+
+    def without(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            left_out = LABELS | OF_NSYS | {"label", "profile", "profiles"}
+            return {k: without(v, k) for k, v in value.items() if k not in left_out}
+        if isinstance(value, list):
+            return [without(each, key) for each in value]
+        is_time = key in {"start_ns", "end_ns"} and isinstance(value, int)
+        return value - start_ns if is_time else value
+
+    own: dict[str, Any] = without(
+        {k: v for k, v in report.items() if k not in {"timeline", "methods"}}
+    )
+    timeline = report["timeline"]
+    names = timeline["names"]
+    for name, table in timeline["tables"].items():
+        columns = {
+            key: [names[n] if n >= 0 else "" for n in column] if key in NAMES else column
+            for key, column in table.items()
+        }
+        own[f"timeline of {name}"] = columns
+    own["sums"] = {
+        name: sum(profile[name] for profile in report["profiles"])
+        for name in report["profiles"][0]
+        if name.endswith(("kernels", "_ns")) and not name.startswith(("clock", "session"))
+    }
+    own["profiles"] = len(report["profiles"]) >= exports
+    return own
+
+
+@cache
+def planted(servers: int = 1) -> dict[str, bytes]:
+    """Return the exports of the planted run."""
+    with TemporaryDirectory() as folder:
+        truth = plant(FULL if servers == 1 else two_nodes(), Path(folder))
+        return {file.path: (Path(folder) / file.path).read_bytes() for file in truth.files}
+
+
+def two_nodes() -> Planting:
+    return Planting(
+        stages=4,
+        microbatches=8,
+        iterations=3,
+        transfer_ns=20_000,
+        jitter=0.05,
+        servers=2,
+        clock_error_ns=(0, 3_000_000),
+        iteration_ranges=True,
+    )
+
+
+def exports(folder: Path, servers: int = 1) -> list[Path]:
+    paths = []
+    for name, content in planted(servers).items():
+        paths.append(folder / name)
+        paths[-1].write_bytes(content)
+    return paths
+
+
+# --- one run, every door
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_gives_the_report_of_nsys(door: str, tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    files = DOORS[door](export, tmp_path / "rocm" if door != "rpd" else tmp_path)
+
+    then = comparable(document(tmp_path, export), 1)
+    now = comparable(document(tmp_path, *files), 1)
+    for report in (then, now):
+        for rank in report["ranks"]:
+            rank.pop("host", None)
+
+    assert now == then
+    assert then["restrictions"] == []
+    assert bubbleviz.analyze(files).limitations == ()
+
+
+def test_ranges_are_those_of_the_release() -> None:
+    assert MARKERS["7"] != MARKERS["6.4"]
+
+
+def test_files_of_one_node_are_one_host(tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    report = bubbleviz.analyze(DOORS["a file a process"](export, tmp_path / "node0"))
+
+    assert {profile.host for profile in report.profiles} == {"node0"}
+    assert len(report.profiles) == 4
+    assert {profile.clock_uncertainty_ns for profile in report.profiles} == {0}
+
+
+def test_a_folder_of_hosts_is_read_as_rocprofv3_writes_it(tmp_path: Path) -> None:
+    for export in exports(tmp_path, servers=2):
+        for process in processes_of(export):
+            path = tmp_path / "out" / process.host / f"{process.pid}_results.db"
+            write_rocpd(path, [process])
+
+    report = bubbleviz.analyze([tmp_path / "out"])
+
+    assert [profile.host for profile in report.profiles] == ["node0"] * 2 + ["node1"] * 2
+
+
+def test_nodes_that_started_at_other_times_are_aligned(tmp_path: Path) -> None:
+    nodes = exports(tmp_path, servers=2)
+    files = [write_rocpd(tmp_path / f"{n}.db", processes_of(e)) for n, e in enumerate(nodes)]
+
+    then, now = bubbleviz.analyze(nodes), bubbleviz.analyze(files)
+
+    own = now.summary.bubble_ratio["schedule"].mean
+    nsys = then.summary.bubble_ratio["schedule"].mean
+    assert own is not None
+    assert nsys is not None
+    assert abs(own - nsys) < 1e-3
+    assert now.profiles[1].clock_uncertainty_ns is not None
+    assert now.summary.bubble_ratio["stage"] == then.summary.bubble_ratio["stage"]
+
+
+def test_two_machines_of_one_name_have_two_clocks(tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    files = [
+        write_rocpd(tmp_path / f"{process.pid}_results.db", [process], machine=str(process.pid))
+        for process in processes_of(export)
+    ]
+
+    uncertain = [profile.clock_uncertainty_ns for profile in bubbleviz.analyze(files).profiles]
+
+    assert uncertain[0] == 0
+    assert all(value != 0 for value in uncertain[1:])
+
+
+def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
+    processes = [p for export in exports(tmp_path, servers=2) for p in processes_of(export)]
+    path = write_rocpd(tmp_path / "merged.db", processes)
+
+    with pytest.raises(ProfileError, match=r"merges processes of 2 hosts \(node0, node1\)"):
+        bubbleviz.analyze([path])
+
+
+def test_processes_of_one_id_in_two_containers_stay_apart(tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    processes = processes_of(export)
+    for process in processes:
+        process.pid, offset = 1, process.pid - 1
+        process.calls = [(s, e, t - offset, c, n) for s, e, t, c, n in process.calls]
+        process.ranges = [(s, e, t - offset, n, p) for s, e, t, n, p in process.ranges]
+        process.threads = [(t - offset, n) for t, n in process.threads]
+
+    own = bubbleviz.analyze([write_rocpd(tmp_path / "merged.db", processes)])
+    then = bubbleviz.analyze([export])
+
+    assert [rank.pid for rank in own.ranks] == [1] * 4
+    assert own.summary.bubble_ratio == then.summary.bubble_ratio
+
+
+# --- other commands
+
+
+def test_every_command_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (export,) = exports(tmp_path)
+    path = str(DOORS["a merge of processes"](export, tmp_path)[0])
+    shown = {}
+    for command in ("analyze", "inspect", "idle", "nccl", "compare", ""):
+        files = [path, path] if command == "compare" else [path]
+        code = main([command, *files] if command else files)
+        out, err = capsys.readouterr()
+        shown[command] = out
+        assert code == 0, err
+        assert "Traceback" not in err
+
+    assert "rocpd, schema 3" in shown["inspect"]
+    assert "HIP API calls" in shown["inspect"]
+    assert "ROCTx ranges" in shown["inspect"]
+    assert "MI300X" in shown["inspect"]
+    assert "SendRecv" in shown["nccl"]
+    for text in shown.values():
+        assert "nsys" not in text
+        assert "Nsight" not in text
+        assert "CUDA" not in text
+        assert "NVTX" not in text
+
+
+@pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl"])
+@pytest.mark.parametrize("door", ["a merge of processes", "rpd"])
+def test_secrets_are_never_shown(
+    command: str, door: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (export,) = exports(tmp_path)
+    path = DOORS[door](export, tmp_path)[0]
+    damaged = tmp_path / f"damaged{path.suffix}"
+    damaged.write_bytes(path.read_bytes())
+    for name in tables_of(damaged):
+        if name.startswith(("rocpd_kernel_dispatch", "rocpd_op")) and "ops" not in name:
+            change(damaged, f"UPDATE \"{name}\" SET start = 'x'")
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    for file in (path, damaged):
+        more = ["-o", str(outputs / f"{file.stem}.json")] if command != "inspect" else []
+        main([command, str(file), *more])
+    written = b"".join(file.read_bytes() for file in outputs.iterdir())
+
+    shown = capsys.readouterr()
+    assert SECRET not in shown.out + shown.err
+    assert SECRET.encode() not in written
+    assert SECRET.encode() in path.read_bytes() or door == "rpd"
+
+
+def test_no_query_reads_where_secrets_live() -> None:
+    from bubbleviz.sources.rocm.queries import ROCPD_QUERIES
+
+    read = ROCPD_QUERIES.columns_read()["rocpd_info_process"]
+
+    assert read == {"id", "pid", "nid", "guid"}
+
+
+# --- what is missing
+
+
+def single(folder: Path, door: str = "rocpd") -> Path:
+    """Write the profile of the run's first process and, beside it, the others'."""
+    folder.mkdir(exist_ok=True)
+    (export,) = exports(folder)
+    processes = processes_of(export)
+    if door == "rpd":
+        return write_rpd(folder / "trace.rpd", processes[:2])
+    return write_rocpd(folder / "1_results.db", processes[:2][:1])
+
+
+@cache
+def whole(door: str) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Return what the undamaged profile says, and its columns."""
+    with TemporaryDirectory() as folder:
+        path = single(Path(folder), door)
+        return facts(path), tables_of(path)
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """Return the numbers of a report, and of the idle time."""
+    report = bubbleviz.analyze([path])
+    t = report.operations
+    columns = {name: getattr(t, name).tolist() for name in t.column_names() if name != "name_id"}
+    return {
+        "operations": columns,
+        "names": [t.names[row] for row in t.name_id.tolist()],
+        "ratios": [iteration.ratios for iteration in report.iterations],
+        "profile": [
+            getattr(report.profiles[0], name)
+            for name in ("kernels", "linked_kernels", "attributed_kernels", "gpu_ns", "copy_ns")
+        ],
+        "ranks": [(rank.pid, rank.device_id, rank.host) for rank in report.ranks],
+        "gpus": [rank.gpu for rank in report.ranks],
+    }
+
+
+def columns_of(door: str) -> list[tuple[str, str]]:
+    return [(table, column) for table, columns in whole(door)[1].items() for column in columns]
+
+
+def check(path: Path, door: str, words: tuple[str, ...], but: tuple[str, ...] = ()) -> str:
+    """Analyse a damaged file; it must say what is lost, or give the same numbers."""
+    try:
+        now = facts(path)
+    except BubblevizError as error:
+        said = str(error)
+        assert "\n" not in said
+        assert "Traceback" not in said
+        assert any(word in said for word in words) or "again" in said, said
+        return "error"
+    report = bubbleviz.analyze([path])
+    known = {"stages without a profile"}
+    told = [f"{n.what}: {n.reason}" for n in report.limitations if n.what not in known]
+    told = [line for line in told if any(word in line for word in words)]
+    then = whole(door)[0]
+    changed = [name for name in now if now[name] != then[name] and name not in but]
+    assert told or not changed, f"changed without a word: {changed}; {report.limitations}"
+    return "told" if told else "same"
+
+
+def bare(name: str) -> str:
+    """Return the name of a table without its GUID."""
+    return name[:-37] if name[-37:-36] == "_" and name.count("_") > 4 else name
+
+
+ROCPD_COLUMNS, RPD_COLUMNS = columns_of("rocpd"), columns_of("rpd")
+
+
+@pytest.mark.parametrize("way", ["dropped", "emptied"])
+@pytest.mark.parametrize(
+    ("door", "lost"),
+    [(door, name) for door in ("rocpd", "rpd") for name in whole(door)[1]],
+    ids=bare,
+)
+def test_a_lost_table_is_told_or_changes_nothing(
+    way: str, door: str, lost: str, tmp_path: Path
+) -> None:
+    path = single(tmp_path, door)
+    change(path, f'DROP TABLE "{lost}"' if way == "dropped" else f'DELETE FROM "{lost}"')
+
+    words = (bare(lost), *(("hostname",) if "node" in lost else ()))
+    check(path, door, words if way == "dropped" else (*words, "rocpd_string", "launch", "kernels"))
+
+
+@pytest.mark.parametrize("way", ["renamed", "nulls"])
+@pytest.mark.parametrize(
+    ("door", "lost", "column"),
+    [
+        *(("rocpd", name, column) for name, column in ROCPD_COLUMNS),
+        *(("rpd", name, column) for name, column in RPD_COLUMNS),
+    ],
+    ids=bare,
+)
+def test_a_lost_column_is_told_or_changes_nothing(
+    way: str, door: str, lost: str, column: str, tmp_path: Path
+) -> None:
+    path = single(tmp_path, door)
+    if way == "renamed":
+        change(path, f'ALTER TABLE "{lost}" RENAME COLUMN "{column}" TO "x_gone"')
+        words: tuple[str, ...] = (column,)
+    else:
+        kept = ", ".join(
+            f'NULL AS "{c}"' if c == column else f'"{c}"' for c in whole(door)[1][lost]
+        )
+        change(
+            path,
+            f'CREATE TABLE kept AS SELECT {kept} FROM "{lost}" ORDER BY rowid',
+            f'DROP TABLE "{lost}"',
+            f'ALTER TABLE kept RENAME TO "{lost}"',
+        )
+        words = ("",)
+
+    # Without a product's name that of its architecture is shown.
+    check(path, door, words, but=("gpus",) if column == "product_name" else ())
+
+
+@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "NULL", "-5", "1 << 61"])
+@pytest.mark.parametrize(
+    ("base", "column"),
+    [
+        ("rocpd_kernel_dispatch", "start"),
+        ("rocpd_kernel_dispatch", "end"),
+        ("rocpd_kernel_dispatch", "agent_id"),
+        ("rocpd_kernel_dispatch", "pid"),
+        ("rocpd_region", "start"),
+        ("rocpd_region", "end"),
+        ("rocpd_region", "tid"),
+        ("rocpd_event", "stack_id"),
+        ("rocpd_info_process", "pid"),
+        ("rocpd_info_thread", "tid"),
+        ("rocpd_info_agent", "type_index"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told(base: str, column: str, value: str, tmp_path: Path) -> None:
+    path = single(tmp_path)
+    lost = table(path, base)
+    kept = ", ".join(f'"{name}"' for name in tables_of(path)[lost])
+    change(
+        path,
+        f'CREATE TABLE kept AS SELECT {kept} FROM "{lost}" ORDER BY rowid',
+        f'DROP TABLE "{lost}"',
+        f'ALTER TABLE kept RENAME TO "{lost}"',
+        f'UPDATE "{lost}" SET "{column}" = {value} WHERE rowid % 3 = 0',
+    )
+
+    check(path, "rocpd", ("",))
+
+
+# --- nothing recorded
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("rocpd_kernel_dispatch", "no kernels were recorded"),
+        ("rocpd_region", "no HIP API calls were recorded"),
+    ],
+)
+@pytest.mark.parametrize("statement", ['DELETE FROM "{}"', 'DROP TABLE "{}"'])
+def test_what_was_not_recorded_has_a_remedy(
+    base: str, said: str, statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = single(tmp_path)
+    change(path, statement.format(table(path, base)))
+
+    assert main(["analyze", str(path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert said in shown.err
+    assert "rocprofv3 --hip-trace --kernel-trace" in shown.err
+    assert "nsys" not in shown.err
+    assert main(["inspect", str(path)]) == 0
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+def test_ranges_that_were_not_recorded_have_a_remedy(tmp_path: Path) -> None:
+    path = single(tmp_path)
+    change(
+        path,
+        f'DELETE FROM "{table(path, "rocpd_region")}" WHERE event_id IN '
+        f"(SELECT id FROM \"{table(path, 'rocpd_event')}\" WHERE extdata LIKE '%message%')",
+    )
+
+    with pytest.raises(BubblevizError, match="no ROCTx ranges were recorded; profile again"):
+        bubbleviz.analyze([path])
+
+
+@pytest.mark.parametrize(
+    "extra", ["'{}'", "''", "'{broken'", "'[1]'", "x'00'", "'{\"message\": 3}'"]
+)
+def test_texts_that_are_no_json_are_no_names(extra: str, tmp_path: Path) -> None:
+    path = single(tmp_path)
+    change(path, f'UPDATE "{table(path, "rocpd_event")}" SET extdata = {extra} WHERE id % 5 = 0')
+
+    report = bubbleviz.analyze([path])
+
+    if "message" not in extra:
+        assert [n.what for n in report.limitations if "names of ranges" in n.what]
+    assert report.ranks
+
+
+def test_an_empty_file_of_the_schema_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    path = single(tmp_path)
+    change(path, *(f'DELETE FROM "{name}"' for name in tables_of(path)))
+
+    with pytest.raises(BubblevizError, match="no kernels were recorded; profile again with"):
+        bubbleviz.analyze([path])
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.9])
+def test_a_file_that_was_cut_short_is_refused_in_one_sentence(cut: float, tmp_path: Path) -> None:
+    path = single(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * cut)])
+
+    with pytest.raises(BubblevizError, match="cut short") as caught:
+        bubbleviz.analyze([path])
+
+    assert "nsys" not in str(caught.value)
+
+
+def test_nothing_is_written_beside_a_file_with_a_log(tmp_path: Path) -> None:
+    path = single(tmp_path / "own")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+
+    assert bubbleviz.analyze([path]).ranks
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+
+
+# --- what ROCm does in its own way
+
+
+def test_kernels_of_the_runtime_that_copy_are_copies(tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    path = DOORS["a merge of processes"](export, tmp_path)[0]
+
+    own, then = bubbleviz.analyze([path]).profiles[0], bubbleviz.analyze([export]).profiles[0]
+
+    assert own.copy_ns == then.copy_ns > 0
+
+
+def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    processes = processes_of(export)
+    for process in processes:
+        # RCCL has one kernel for all that it does.
+        process.kernels = [
+            (*row[:5], "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)")
+            if "nccl" in row[5]
+            else row
+            for row in process.kernels
+        ]
+        own = {row[3] for row in process.kernels if "nccl" in row[5]}
+        process.calls += [
+            (start - 5, end + 5, tid, -correlation, "ncclSend")
+            for start, end, tid, correlation, _ in process.calls
+            if correlation in own
+        ]
+    path = write_rocpd(tmp_path / "rccl.db", processes)
+
+    target = tmp_path / "nccl.csv"
+    assert main(["nccl", str(path), "-o", str(target)]) == 0
+
+    rows = list(csv.DictReader(target.read_text().splitlines()))
+    assert {row["name"] for row in rows} == {"Send"}

@@ -1,0 +1,346 @@
+"""Writes planted exports of nsys as profiles of ROCm's tools: the same run, other doors."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
+_RPD = (_FOLDER / "rpd_tables.sql").read_text()
+#: What stands in columns that no reader may show.
+SECRET = "hunter2-AWS-TOKEN"
+_HIP = {
+    "cudaLaunchKernel_v7000": "hipLaunchKernel",
+    "cuLaunchKernelEx": "hipModuleLaunchKernel",
+    "cudaMemcpyAsync_v3020": "hipMemcpyAsync",
+    "cudaMemsetAsync_v3020": "hipMemsetAsync",
+    "cuLaunchKernel": "hipExtModuleLaunchKernel",
+    "cudaEventQuery_v3020": "hipEventQuery",
+    "cudaLaunchKernel": "hipLaunchKernel",
+}
+#: The categories of ranges, and the functions of nesting and other ones, by release.
+MARKERS = {
+    "7": ("MARKER_CORE_RANGE_API", "roctxThreadRangeA", "roctxProcessRangeA"),
+    "6.4": ("MARKER_CORE_API", "roctxRangePushA", "roctxRangeStartA"),
+}
+#: Agents of a node: CPUs come first.
+_CPUS = 2
+
+
+@dataclass
+class Process:
+    """What one process of an export did, on the clock of its node.
+
+    Attributes:
+        host: its node.
+        pid: the operating system's.
+        calls: start, end, tid, correlation id, name; each correlation id once.
+        ranges: start, end, tid, text, whether it nests.
+        kernels: start, end, device, correlation id, stream, name.
+        copies: start, end, device, correlation id, stream.
+        fills: the same.
+        threads: tid and name.
+    """
+
+    host: str
+    pid: int
+    calls: list[tuple[int, int, int, int, str]] = field(default_factory=list)
+    ranges: list[tuple[int, int, int, str, bool]] = field(default_factory=list)
+    kernels: list[tuple[int, int, int, int, int, str]] = field(default_factory=list)
+    copies: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    fills: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    threads: list[tuple[int, str]] = field(default_factory=list)
+
+
+def processes_of(export: Path) -> list[Process]:
+    """Return the processes of a planted export."""
+    found: dict[int, Process] = {}
+    with closing(sqlite3.connect(export)) as db:
+        rows = db.execute
+        strings = dict(rows("SELECT id, value FROM StringIds"))
+        ((host,),) = rows("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'")
+        session = "TARGET_INFO_SESSION_START_TIME"
+        timed = rows(f"SELECT 1 FROM PRAGMA_TABLE_INFO('{session}') WHERE name = 'systemClockNs'")
+        zero = 1 << 40
+        if timed.fetchone():
+            ((zero,),) = rows(f"SELECT systemClockNs FROM {session}")
+
+        def of(number: int) -> Process:
+            pid = number >> 24 & 0xFFFFFF
+            return found.setdefault(pid, Process(host, pid))
+
+        seen = set()
+        for start, end, thread, correlation, name in rows(
+            "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+            "ORDER BY start"
+        ):
+            if (thread >> 24, correlation) not in seen:
+                seen.add((thread >> 24, correlation))
+                call = (start + zero, end + zero, thread & 0xFFFFFF, correlation)
+                of(thread).calls.append((*call, _HIP.get(strings[name], "hipOther")))
+        for start, end, thread, text, text_id, kind in rows(
+            "SELECT start, end, globalTid, text, textId, eventType FROM NVTX_EVENTS "
+            "WHERE eventType IN (59, 60) AND end IS NOT NULL"
+        ):
+            name = strings[text_id] if text is None else text
+            row = (start + zero, end + zero, thread & 0xFFFFFF, name, kind == 59)
+            of(thread).ranges.append(row)
+        _add_work(db, strings, zero, of)
+        if rows("SELECT 1 FROM sqlite_master WHERE name = 'ThreadNames'").fetchone():
+            for name, thread in rows("SELECT nameId, globalTid FROM ThreadNames"):
+                of(thread).threads.append((thread & 0xFFFFFF, strings[name]))
+    return list(found.values())
+
+
+def _add_work(
+    db: sqlite3.Connection, strings: dict[int, str], zero: int, of: Callable[[int], Process]
+) -> None:
+    for start, end, device, process, correlation, stream, name in db.execute(
+        "SELECT start, end, deviceId, globalPid, correlationId, streamId, demangledName "
+        "FROM CUPTI_ACTIVITY_KIND_KERNEL"
+    ):
+        of(process).kernels.append(
+            (start + zero, end + zero, device, correlation, stream, strings[name])
+        )
+    for table, kind in (("MEMCPY", "copies"), ("MEMSET", "fills")):
+        name = f"CUPTI_ACTIVITY_KIND_{table}"
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone():
+            for start, end, device, process, *rest in db.execute(
+                f"SELECT start, end, deviceId, globalPid, correlationId, streamId FROM {name}"
+            ):
+                getattr(of(process), kind).append((start + zero, end + zero, device, *rest))
+
+
+class _Strings:
+    """Numbered strings; numbers begin anew in each process, and differ between them."""
+
+    def __init__(self, first: int) -> None:
+        self.ids: dict[str, int] = {}
+        self.first = first
+
+    def id(self, text: str) -> int:
+        return self.ids.setdefault(text, self.first + len(self.ids))
+
+
+@dataclass
+class _Events:
+    """Numbered events of one process."""
+
+    rows: list[tuple[int, int, int, int, int, str]] = field(default_factory=list)
+
+    def id(self, category: int, stack: int, correlation: int, text: str = "{}") -> int:
+        number = len(self.rows) + 1
+        self.rows.append((number, category, stack, stack, correlation, text))
+        return number
+
+
+def write_rocpd(
+    path: Path,
+    processes: Sequence[Process],
+    *,
+    release: str = "7",
+    link: str = "stack_id",
+    suffixed: bool = True,
+    machine: str = "",
+) -> Path:
+    """Write a file of rocprofv3, or a merge of such files where there are several processes.
+
+    Args:
+        path: of the file.
+        processes: whose tables it holds.
+        release: of ROCm, a key of ``MARKERS``.
+        link: the column of events that a call and its work share.
+        suffixed: whether names of tables end in the process's GUID; else rows alone hold it.
+        machine: id of the machine; "" for one that is the host's.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as db:
+        for number, process in enumerate(processes):
+            guid = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{process.host}.{process.pid}.{number}"))
+            suffix = f"_{guid.replace('-', '_')}" if suffixed else ""
+            if suffixed or number == 0:
+                ddl = _ROCPD.replace("{{guid}}", guid).replace("{{suffix}}", suffix)
+                db.executescript(ddl if suffixed else ddl.replace(" PRIMARY KEY AUTOINCREMENT", ""))
+            writer = _RocpdWriter(db, guid, suffix, release, link, machine)
+            writer.write(process, number)
+        if suffixed:
+            _add_views(db)
+        db.commit()
+    return path
+
+
+def _add_views(db: sqlite3.Connection) -> None:
+    """Add the views without GUIDs, which select the tables of all processes."""
+    tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+    bases = {name[:-37] for name in tables if name.startswith("rocpd_")}
+    for base in sorted(bases):
+        parts = [f'SELECT * FROM "{t}"' for t in tables if t[:-37] == base]
+        db.execute(f'CREATE VIEW "{base}" AS {" UNION ALL ".join(parts)}')
+
+
+@dataclass
+class _RocpdWriter:
+    db: sqlite3.Connection
+    guid: str
+    suffix: str
+    release: str
+    link: str
+    machine: str
+
+    def insert(self, table: str, rows: Sequence[tuple[object, ...]], columns: str) -> None:
+        names = [f'"{c.strip()}"' for c in columns.split(",")]
+        with_guid = table != "metadata"
+        names += ['"guid"'] if with_guid else []
+        marks = ", ".join("?" * len(names))
+        self.db.executemany(
+            f'INSERT INTO "rocpd_{table}{self.suffix}" ({", ".join(names)}) VALUES ({marks})',
+            [(*row, self.guid) if with_guid else row for row in rows],
+        )
+
+    def ids(self, number: int, other: int = 0) -> tuple[int, int]:
+        """Return (stack id, correlation id) of an event."""
+        return (number, other) if self.link == "stack_id" else (0, number)
+
+    def write(self, process: Process, number: int) -> None:
+        strings, events = _Strings(1 + 3 * number), _Events()
+        node, pid = 77, process.pid
+        own = "id, hash, machine_id, hostname"
+        category, pushed, started = MARKERS[self.release]
+        machine = self.machine or f"machine-of-{process.host}"
+        self.insert("metadata", [(1 + number, "schema_version", "3")], "id, tag, value")
+        self.insert("info_node", [(node, 5, machine, process.host)], own)
+        secrets = (f"train.py --key {SECRET}", json.dumps({"TOKEN": SECRET}))
+        self.insert(
+            "info_process",
+            [(pid, node, pid, 1, 1, *secrets, json.dumps({"x": SECRET}))],
+            "id, nid, pid, start, end, command, environment, extdata",
+        )
+        names = dict(process.threads)
+        tids = sorted({row[2] for row in (*process.calls, *process.ranges)} | set(names))
+        self.insert(
+            "info_thread",
+            [(tid, node, pid, tid, names.get(tid)) for tid in tids],
+            "id, nid, pid, tid, name",
+        )
+        work = (*process.kernels, *process.copies, *process.fills)
+        devices = range(max((int(row[2]) for row in work), default=0) + 1)
+        agents = [(n, node, pid, "CPU", n, "cpu", "EPYC") for n in range(_CPUS)]
+        agents += [(_CPUS + n, node, pid, "GPU", n, "gfx942", "MI300X") for n in devices]
+        self.insert("info_agent", agents, "id, nid, pid, type, type_index, name, product_name")
+        # Calls and ranges are numbered together, as they begin.
+        host: list[tuple[int, int, int, str, str, str, int | None]] = [
+            (s, e, t, name, "HIP_RUNTIME_API", "{}", c) for s, e, t, c, name in process.calls
+        ]
+        host += [
+            (s, e, t, pushed if nests else started, category, json.dumps({"message": text}), None)
+            for s, e, t, text, nests in process.ranges
+        ]
+        starts = [row[0] for row in host]
+        order = sorted(range(len(host)), key=starts.__getitem__)
+        stack_of, regions = {}, []
+        for place, row in enumerate(order):
+            start, end, tid, name, kind, text, correlation = host[row]
+            stack = 11 + 2 * place
+            if correlation is not None:
+                stack_of[correlation] = stack
+            event = events.id(strings.id(kind), *self.ids(stack), text)
+            regions.append((stack, node, pid, tid, start, end, strings.id(name), event))
+        self.insert("region", regions, "id, nid, pid, tid, start, end, name_id, event_id")
+        symbols = _Strings(9 + number)
+        fill = "__amd_rocclr_fillBufferAligned"
+        kernels = [*process.kernels, *((*row, fill) for row in process.fills)]
+        dispatches = []
+        for place, (start, end, device, correlation, stream, name) in enumerate(kernels):
+            stack = stack_of.get(correlation, 1_000_001 + 2 * place)
+            event = events.id(strings.id("KERNEL_DISPATCH"), *self.ids(stack))
+            dispatches.append(
+                (
+                    *(place + 1, node, pid, None, _CPUS + device, symbols.id(name), place, 1),
+                    *(stream, start, end, event),
+                )
+            )
+        self.insert(
+            "kernel_dispatch",
+            dispatches,
+            "id, nid, pid, tid, agent_id, kernel_id, dispatch_id, queue_id, stream_id, start, end, "
+            "event_id",
+        )
+        self.insert(
+            "info_kernel_symbol",
+            [(i, node, pid, 1, f"_Z{len(n)}{n}.kd", n) for n, i in symbols.ids.items()],
+            "id, nid, pid, code_object_id, kernel_name, display_name",
+        )
+        copies = []
+        for place, (start, end, device, correlation, stream) in enumerate(process.copies):
+            stack = stack_of.get(correlation, 2_000_001 + 2 * place)
+            event = events.id(strings.id("MEMORY_COPY"), *self.ids(stack))
+            what = strings.id("MEMORY_COPY_HOST_TO_DEVICE")
+            copies.append(
+                (place + 1, node, pid, start, end, what, _CPUS + device, 0, 64, stream, event)
+            )
+        self.insert(
+            "memory_copy",
+            copies,
+            "id, nid, pid, start, end, name_id, dst_agent_id, src_agent_id, size, stream_id, "
+            "event_id",
+        )
+        self.insert(
+            "event",
+            events.rows,
+            "id, category_id, stack_id, parent_stack_id, correlation_id, extdata",
+        )
+        self.insert("string", [(i, t) for t, i in strings.ids.items()], "id, string")
+
+
+def write_rpd(path: Path, processes: Sequence[Process]) -> Path:
+    """Write a trace of rocmProfileData; the numbers of each process begin 2^32 above the last."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(_RPD)
+        db.execute("INSERT INTO rocpd_metadata VALUES (1, 'schema_version', '2')")
+        for number, process in enumerate(processes):
+            _write_session(db, process, number << 32)
+        db.commit()
+    return path
+
+
+def _write_session(db: sqlite3.Connection, process: Process, offset: int) -> None:
+    strings = _Strings(offset + 1)
+    strings.id("")
+    api_of = {}
+    api: list[tuple[int, int, int, int, int, str, str]] = []
+    ops, links = [], []
+    for start, end, tid, correlation, name in process.calls:
+        api_of[correlation] = offset + len(api) + 1
+        api.append((offset + len(api) + 1, process.pid, tid, start, end, name, ""))
+    for start, end, tid, text, _ in process.ranges:
+        api.append((offset + len(api) + 1, process.pid, tid, start, end, "UserMarker", text))
+    work: Iterator[tuple[int, int, int, int, int, str, str]] = iter(
+        [
+            *((*row, "KernelExecution") for row in process.kernels),
+            *((*row, "", "CopyHostToDevice") for row in process.copies),
+            *((*row, "", "FillBuffer") for row in process.fills),
+        ]
+    )
+    for place, (start, end, device, correlation, stream, name, kind) in enumerate(work):
+        number = offset + place + 1
+        names = strings.id(name), strings.id(kind)
+        ops.append((number, device, stream, 0, "", start, end, *names))
+        if correlation in api_of:
+            links.append((api_of[correlation], number))
+    db.executemany(
+        "INSERT INTO rocpd_api VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(*row[:5], strings.id(row[5]), strings.id(row[6])) for row in api],
+    )
+    db.executemany("INSERT INTO rocpd_op VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", ops)
+    db.executemany("INSERT INTO rocpd_api_ops (api_id, op_id) VALUES (?, ?)", links)
+    db.executemany(
+        "INSERT INTO rocpd_string VALUES (?, ?)", [(i, t) for t, i in strings.ids.items()]
+    )

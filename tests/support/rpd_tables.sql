@@ -1,0 +1,23 @@
+-- Tables of rocmProfileData's traces, schema 2, as far as profiles of pipelines fill them.
+
+CREATE TABLE rocpd_metadata (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, tag VARCHAR(4096) NOT NULL,
+    value VARCHAR(4096) NOT NULL
+);
+CREATE TABLE rocpd_string (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, string VARCHAR(4096) NOT NULL
+);
+CREATE TABLE rocpd_api (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, tid INTEGER NOT NULL,
+    start INTEGER NOT NULL, "end" INTEGER NOT NULL, apiName_id INTEGER NOT NULL,
+    args_id INTEGER NOT NULL
+);
+CREATE TABLE rocpd_op (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, gpuId INTEGER NOT NULL,
+    queueId INTEGER NOT NULL, sequenceId INTEGER NOT NULL, completionSignal VARCHAR(18) NOT NULL,
+    start INTEGER NOT NULL, "end" INTEGER NOT NULL, description_id INTEGER NOT NULL,
+    opType_id INTEGER NOT NULL
+);
+CREATE TABLE rocpd_api_ops (
+    id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, api_id INTEGER NOT NULL, op_id INTEGER NOT NULL
+);
