@@ -33,8 +33,9 @@ RunProfiles = Annotated[
     typer.Argument(
         metavar="PROFILES...",
         help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, "
-        "_pqtdir, _arwdir) or reports (.nsys-rep), PyTorch traces (.json, .json.gz), XLA profiles "
-        "(.xplane.pb, .trace.json.gz), tables of operations (.csv, .parquet, .arrow).",
+        "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), "
+        "PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), tables of "
+        "operations (.csv, .parquet, .arrow).",
     ),
 ]
 Output = Annotated[

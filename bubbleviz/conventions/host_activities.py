@@ -20,7 +20,7 @@ MIGRATION = "page migration"
 BLOCKED_BY_COMMUNICATION = "blocked by communication"
 BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
 WAITING = "waiting"
-LAUNCH, TRANSFER, CALLS = "launch", "transfer", "CUDA calls"
+LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
 #: Prefix of activities that are ranges of any other name.
 HOST = "host: "
 #: Strengths: takes all inside, known by name, any other range, Python frames.

@@ -66,7 +66,8 @@ def _without_gpu_work(profile: Profile, process: Ints) -> Iterator[Limitation]:
         "stages without GPU work",
         f"{profile.source.path}: it holds ranges of forward or backward of "
         f"process{'' if len(process) == 1 else 'es'} {pids}, and no kernel of them, so their "
-        "stages are missing in every number; record CUDA in all processes of the run",
+        f"stages are missing in every number; record {profile.source.api} in all processes of "
+        "the run",
         len(process),
         LimitationKind.STAGES_WITHOUT_GPU_WORK,
     )

@@ -70,7 +70,7 @@ ACTIVITIES = {
     "launch": "#ee7f2d",
     "collective calls": "#b05c00",
     "optimizer": "#b58900",
-    "CUDA calls": "#6b7a1f",
+    "API calls": "#6b7a1f",
     "operators": "#2f6fb5",
     "Python": "#4b8b3b",
     "profiler": "#3d4450",

@@ -43,7 +43,7 @@ _ADVICE = {
 #: What may take more time than the bubble, and what to do about it.
 _GAPS = (
     "Launch gaps inside operations, in which no kernel runs, take",
-    "launch fewer, larger kernels (fused, or as CUDA graphs); bubbleviz idle attributes the gaps "
+    "launch fewer, larger kernels (fused, or as graphs); bubbleviz idle attributes the gaps "
     "to what the host did",
 )
 _UNATTRIBUTED = (
@@ -64,7 +64,7 @@ _MAYBE_INCOMPLETE = (
 #: What to do where only the ranges of a stage were recorded.
 _WITHOUT_GPU_WORK = (
     "Record the GPU work of all stages: of some the profiles hold the ranges and no kernel, so the "
-    "bubble of the pipeline is not known; trace CUDA in every process (limitations name them)"
+    "bubble of the pipeline is not known; trace GPU work in every process (limitations name them)"
 )
 #: What to do where kernels are: where they ran looks idle.
 _KERNELS_LOST = (

@@ -46,7 +46,7 @@ def thread_state(call: str | None, range_name: str | None) -> str:
     call = shortened(call) if call else None
     if call:
         return f", its thread is in {call}{inside}"
-    return f", its thread is{inside}, outside CUDA" if inside else ""
+    return f", its thread is{inside}, outside API calls" if inside else ""
 
 
 def host_activity(report: Report, row: int) -> tuple[str | None, str | None]:

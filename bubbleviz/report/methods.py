@@ -15,6 +15,9 @@ from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
 
+#: Profilers, by the format of their files, where they are to be named.
+_MAKERS = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmProfileData"}
+
 
 def methods(report: Report) -> str:
     """Return one sentence for a methods section: definition, iterations, ranks, result, version.
@@ -49,8 +52,9 @@ def with_source(definition: str) -> str:
 
 
 def _profiles(report: Report) -> str:
-    nsys = bool(report.profiles) and all(profile.format == "nsys" for profile in report.profiles)
-    return counted(len(report.profiles), "Nsight Systems profile" if nsys else "profile")
+    formats = {profile.format for profile in report.profiles}
+    maker = _MAKERS.get(next(iter(formats)), "") if len(formats) == 1 else ""
+    return counted(len(report.profiles), f"{maker} profile".strip())
 
 
 def _iterations(report: Report, n: int) -> str:

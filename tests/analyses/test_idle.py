@@ -87,7 +87,7 @@ def test_every_part_of_a_gap_is_attributed_to_what_the_host_did(tmp_path: Path) 
         "allocation": 5,
         "host: mine #": 20,
         "transfer": 10,
-        "CUDA calls": 20,
+        "API calls": 20,
         "launch": 20,
         "stream or rank dependency": 10,
         "kernel-to-kernel gaps": 2,

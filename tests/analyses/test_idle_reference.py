@@ -76,7 +76,7 @@ def _told(world: World, device: int, cell: int, thread: int | None, shortest: in
     for row, (start, end, own, name, number) in enumerate(world.calls):
         if own == thread and start <= cell < end:
             launching = _launching(world, row)
-            activity = CALLS.get(name, "CUDA calls" if not launching else "launch")
+            activity = CALLS.get(name, "API calls" if not launching else "launch")
             if launching and ran_on[number] != device:
                 activity = "other device"
             place = (2, start - end, start, (2000 if launching else 1000) + row)

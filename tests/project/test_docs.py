@@ -260,6 +260,7 @@ def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -
         "--profile-ranks",
         "--use-pytorch-profiler",
         "--tensorboard-dir",
+        *("--runtime-trace", "--hip-trace", "--rccl-trace", "--selected-regions"),
     } <= known | {
         "--profile",
         "--cuda-graph-trace",

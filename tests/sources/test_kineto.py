@@ -21,9 +21,11 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import IMPOSSIBLE_NS, Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
+from bubbleviz.sources.kineto.trace_file import open_file
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.trace_events.columns import times_ns
 from tests.planting import Planting, plant
+from tests.support.rocm_profiles import HIP
 from tests.support.torch_traces import traces_of
 
 
@@ -529,3 +531,60 @@ def test_whatever_values_events_have_no_traceback_comes_of_it(
         bubbleviz.analyze(trace)
     with contextlib.suppress(BubblevizError):
         bubbleviz.inspect(trace)
+
+
+# --- ROCm's builds of PyTorch
+
+
+@pytest.mark.parametrize("category", ["cuda_runtime", "hip_runtime"])
+def test_calls_of_hip_launch_as_those_of_cuda_do(category: str, tmp_path: Path) -> None:
+    planting = Planting(
+        stages=4, microbatches=4, iterations=2, transfer_ns=20_000, autograd="named", copies=True
+    )
+    truth = plant(planting, tmp_path)
+    traces = traces_of(tmp_path / truth.files[0].path, tmp_path)
+    then = bubbleviz.analyze(traces)
+    for trace in traces:
+        document = json.loads(gzip.decompress(trace.read_bytes()))
+        for event in document["traceEvents"]:
+            if event.get("cat") == "cuda_runtime":
+                event["cat"], event["name"] = category, HIP.get(event["name"], "hipOther")
+        trace.write_bytes(gzip.compress(json.dumps(document).encode()))
+
+    now = bubbleviz.analyze(traces)
+
+    assert now.iterations == then.iterations
+    assert [p.linked_kernels for p in now.profiles] == [p.linked_kernels for p in then.profiles]
+    assert now.limitations == then.limitations
+    assert not any("CUDA" in note.reason + note.what for note in now.limitations)
+
+
+def test_hip_graphs_and_modules_launch_kernels(tmp_path: Path) -> None:
+    names = ["hipLaunchKernel", "hipExtModuleLaunchKernel", "hipGraphLaunch", "hipMemcpyAsync"]
+    events: list[dict[str, object]] = []
+    for number, name in enumerate(names):
+        time = {"ts": 10.0 * number, "dur": 2.0}
+        call = {"ph": "X", "cat": "hip_runtime", "name": name, "pid": 7, "tid": 7, **time}
+        events.append({**call, "args": {"correlation": number}})
+        kind = "gpu_memcpy" if "Memcpy" in name else "kernel"
+        for part in (3.0, 5.0)[: 2 if "Graph" in name else 1]:
+            work = {"ph": "X", "cat": kind, "name": "k", "pid": 0, "tid": 3}
+            times = {"ts": 10.0 * number + part, "dur": 1.0}
+            args = {"correlation": number, "device": 0, "stream": 3}
+            events.append({**work, **times, "args": args})
+    trace = tmp_path / "a.pt.trace.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+
+    with open_file(str(trace)) as file:
+        profile = file.read((), partial=True)
+        rows = np.arange(4)
+
+        assert profile.source.api == "HIP"
+        assert profile.calls.names(rows) == tuple(names)
+        assert profile.calls.kernel_launches(rows).tolist() == [0, 1]
+        assert profile.calls.graph_launches(rows).tolist() == [2]
+        assert profile.activities.kernels == 4
+        counts = {table.what: table.rows for table in file.inspect(("*",)).tables}
+    assert counts["HIP API calls"] == 4
+    report = bubbleviz.idle([trace])
+    assert not any("unlinked" in str(total) for total in report.activities)

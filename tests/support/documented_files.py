@@ -12,6 +12,7 @@ from tests.planting.options import Planting
 from tests.support.columnar_exports import columnar
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.rocm_profiles import processes_of, write_rocpd
 from tests.support.torch_traces import traces_of
 from tests.support.xla_profiles import gpu, tpu, written
 from tests.support.xla_runs import Run
@@ -58,6 +59,9 @@ def _lay_out_traces(folder: Path) -> None:
     for name in ("traces", "tensorboard"):
         (folder / name).mkdir()
         traces = traces_of(export, folder / name)
+    pids = (4711, 4712)
+    for process, pid in zip(processes_of(export), pids, strict=True):
+        write_rocpd(folder / "profiles" / "node0" / f"{pid}_results.db", [process])
     shutil.copy(traces[0], folder / "rank0.json.gz")
     shutil.copy(traces[0], folder / "rank0.pt.trace.json.gz")
     shutil.copy(traces[0], folder / "trace.json.gz")

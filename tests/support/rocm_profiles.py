@@ -15,7 +15,7 @@ _ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
 _RPD = (_FOLDER / "rpd_tables.sql").read_text()
 #: What stands in columns that no reader may show.
 SECRET = "hunter2-AWS-TOKEN"
-_HIP = {
+HIP = {
     "cudaLaunchKernel_v7000": "hipLaunchKernel",
     "cuLaunchKernelEx": "hipModuleLaunchKernel",
     "cudaMemcpyAsync_v3020": "hipMemcpyAsync",
@@ -83,7 +83,7 @@ def processes_of(export: Path) -> list[Process]:
             if (thread >> 24, correlation) not in seen:
                 seen.add((thread >> 24, correlation))
                 call = (start + zero, end + zero, thread & 0xFFFFFF, correlation)
-                of(thread).calls.append((*call, _HIP.get(strings[name], "hipOther")))
+                of(thread).calls.append((*call, HIP.get(strings[name], "hipOther")))
         for start, end, thread, text, text_id, kind in rows(
             "SELECT start, end, globalTid, text, textId, eventType FROM NVTX_EVENTS "
             "WHERE eventType IN (59, 60) AND end IS NOT NULL"

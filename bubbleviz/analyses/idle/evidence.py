@@ -223,4 +223,4 @@ def _short_calls(profile: Profile, gap_calls: GapCalls) -> tuple[Limitation, ...
         f"{profile.source.path}: they are too many; those of less than "
         f"{gap_calls.shortest_ns:,} ns count as part of what is around them"
     )
-    return (Limitation("short CUDA API calls in gaps", reason),)
+    return (Limitation(f"short {profile.source.api} API calls in gaps", reason),)

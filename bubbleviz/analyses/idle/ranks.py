@@ -221,14 +221,14 @@ def _limitations(evidence: IdleEvidence, ranks: Sequence[RankIdle]) -> Iterator[
     if unlinked:
         yield Limitation(
             "who launched the work after gaps",
-            f"{path}: the calls that launched it are not in the profile (CUDA API calls not "
+            f"{path}: the calls that launched it are not in the profile (API calls not "
             "recorded, or cut off); its idle time is not attributed",
             sum(total.gaps for total in unlinked),
         )
     untraced = any(total.activity == UNTRACED for total in totals)
     if untraced and len(evidence.ranges) == 0:
         yield Limitation(
-            "what hosts did outside of CUDA calls",
-            f"{path}: no range of a launching thread touches idle time (NVTX, record_function, "
-            "operators); such time counts as no host trace",
+            "what hosts did outside of API calls",
+            f"{path}: no range of a launching thread touches idle time (NVTX, ROCTx, "
+            "record_function, operators); such time counts as no host trace",
         )

@@ -37,7 +37,7 @@ def profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
     """Yield what a profile does not say of its operations."""
     yield from profile.limitations
     if profile.without_kernels:
-        reason = f"{profile.source.path}: they ran in CUDA graphs, or beyond the capture"
+        reason = f"{profile.source.path}: they ran in graphs, or beyond the capture"
         yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
 
 

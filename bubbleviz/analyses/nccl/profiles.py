@@ -41,6 +41,12 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.readers import OpenFile
 
+#: What records what kernels carry out, by the API of the calls that launch them.
+_RECORD_RANGES = {
+    "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node where CUDA graphs are used",
+    "HIP": "record RCCL's calls with rocprofv3 --rccl-trace beside HIP's",
+}
+
 
 @frozen
 class NcclProfile:
@@ -138,8 +144,7 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     bare = int(((range_of_kernel == NONE) & kernels.of_nccl).sum())
     outside = Limitation(
         "kernels of NCCL outside its ranges",
-        f"{profile.source.path}: only their names are known; record NVTX ranges, and "
-        "with --cuda-graph-trace=node where CUDA graphs are used",
+        f"{profile.source.path}: only their names are known; {_RECORD_RANGES[profile.source.api]}",
         bare,
     )
     return NcclProfile(

@@ -90,9 +90,9 @@ def operations_of(
         others = next((f"; {profile.others}" for profile in profiles if profile.others), "")
         raise NothingToAnalyseError(
             f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
-            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx; list the "
-            "kernels of another library under communication in a TOML file, and give it with "
-            f"--convention{others}"
+            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx or "
+            "rocprofv3 --runtime-trace; list the kernels of another library under communication "
+            f"in a TOML file, and give it with --convention{others}"
         )
     return replace(
         joined(tables),

@@ -151,7 +151,7 @@ class LinkResult:
         if self.lost:
             left_out = [n.count for n in known if n.kind is LimitationKind.KERNELS_LEFT_OUT]
             yield from self.lost.limitations(source.path, sum(left_out))
-        yield from impossible_times(source.path, {"CUDA API calls": self.impossible})
+        yield from impossible_times(source.path, {f"{source.api} API calls": self.impossible})
         yield from self.times.limitations(source.path)
         yield from self.places.limitations(source)
         if self.rows:

@@ -23,12 +23,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bubbleviz.conventions.launching_calls import WORK_CALLS
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     HOST,
@@ -134,11 +136,12 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
     calls = collector.take(base_ns, CALL, XPU_CALL, OTHER_CALL)
     ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
     overheads = collector.take(base_ns, OVERHEAD)
+    api = _api_of(calls, names)
     workless = _launches_without_work(calls, work, names)
     loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
     impossible = {
         "kernels and copies": work.impossible,
-        "CUDA API calls": calls.impossible,
+        f"{api} API calls": calls.impossible,
         "ranges": ranges.impossible,
     }
     limitations = [
@@ -161,7 +164,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         limitations.append(_without_gpu(file))
     every_range = ranges_of(ranges, threads, names)
     profile = Profile(
-        source=_source(file.path, metadata, base_ns, device),
+        source=replace(_source(file.path, metadata, base_ns, device), api=api),
         activities=activities_of(work, processes_of(work, calls, threads), names),
         calls=calls_of(calls, threads, names),
         ranges=every_range,
@@ -265,6 +268,12 @@ def _named_threads(names: Mapping[int, str], threads: Ints) -> Iterator[Thread]:
     for thread, name in sorted(plain.items()):
         if name:
             yield Thread(thread, encodable(name))
+
+
+def _api_of(calls: EventRows, names: Sequence[str]) -> str:
+    """Return which API calls are of: ROCm's builds of PyTorch record those of HIP as CUDA's."""
+    called = (names[number] for number in distinct(calls[NAME]).tolist())
+    return "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
 
 
 def _source(path: str, metadata: Mapping[str, object], base_ns: int, device: str) -> Source:

@@ -109,7 +109,9 @@ class KinetoFile:
         return Contents(
             source=profile.source,
             tables=tuple(
-                TableCount(what, category, trace.counts[kind] or None)
+                TableCount(
+                    what.replace("CUDA", profile.source.api), category, trace.counts[kind] or None
+                )
                 for what, category, kind in _COUNTED
             ),
             processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),

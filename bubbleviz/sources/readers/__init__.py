@@ -35,6 +35,8 @@ _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 #: How an SQLite file begins, whatever it holds.
 SQLITE = b"SQLite format 3\0"
+#: How it describes a table.
+_CREATED = re.compile(rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII)
 #: Where files look empty, and some, such as a kernel's log, never end.
 _WITHOUT_DISK = ("/proc", "/sys")
 #: Endings of files that a tool wrote as profiles, and whose content must be damaged.
@@ -201,7 +203,7 @@ def _recognised_as(path: str, head: bytes) -> Reader | None:
         ProfileError: it is events of NCCL, or a database that no reader knows.
     """
     if head.startswith(SQLITE):
-        return _reader_of_database(path)
+        return _reader_of_database(path, head)
     recognised = next((reader for reader in readers() if reader.recognises(head)), None)
     if recognised is not None and not is_json(head):
         return recognised
@@ -266,16 +268,21 @@ def is_of(reader: Reader, path: str) -> bool:
     return reader.holds(relations_in(path))
 
 
-def _reader_of_database(path: str) -> Reader:
+def _reader_of_database(path: str, head: bytes) -> Reader:
     """Return the reader of an SQLite file: by its tables, else by its ending, to say what lacks.
 
     Raises:
         ProfileError: no reader knows it.
     """
+    kinds = [reader for reader in readers() if reader.holds is not None]
+    created = frozenset(name.decode() for name in _CREATED.findall(head))
+    at_once = [reader for reader in kinds if reader.holds and reader.holds(created)]
+    if len(at_once) == 1:
+        return at_once[0]
+    # The tables are described elsewhere in the file, or texts in it look like their descriptions.
     from bubbleviz.sources.sqlite.relations import relations_in
 
     relations = relations_in(path)
-    kinds = [reader for reader in readers() if reader.holds is not None]
     by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     found = next(by_tables, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 
 from bubbleviz.progress import Watch, unwatched
@@ -17,17 +18,14 @@ def _open_file(
     return open_rocpd(path, jobs, watch)
 
 
-def _holds(tables: frozenset[str]) -> bool:
-    from bubbleviz.sources.rocm.rocpd import is_rocpd
-
-    return is_rocpd(tables)
-
+#: Of these tables every file has one; the GUID of a process stands behind the name.
+_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
 
 READER = Reader(
     name="rocpd",
     suffixes=("_results.db",),
     recognises=lambda head: head.startswith(SQLITE),
-    holds=_holds,
+    holds=lambda tables: any(map(_TABLE.fullmatch, tables)),
     open_file=_open_file,
     decoded_whole=True,
     possible_suffixes=(".db",),

@@ -17,17 +17,14 @@ def _open_file(
     return open_rpd(path, jobs, watch)
 
 
-def _holds(tables: frozenset[str]) -> bool:
-    from bubbleviz.sources.rocm.rpd import is_rpd
-
-    return is_rpd(tables)
-
+#: Of these tables every file has one.
+_TABLES = frozenset(("rocpd_api", "rocpd_op"))
 
 READER = Reader(
     name="rpd",
     suffixes=(".rpd",),
     recognises=lambda head: head.startswith(SQLITE),
-    holds=_holds,
+    holds=lambda tables: bool(_TABLES & tables),
     open_file=_open_file,
     decoded_whole=True,
 )

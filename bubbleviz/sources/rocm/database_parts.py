@@ -21,9 +21,9 @@ from bubbleviz.errors import SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.sqlite.catalogue import Catalogue, opened_catalogue
-from bubbleviz.sources.sqlite.database import Binds, Database, opened_database
+from bubbleviz.sources.sqlite.database import Database, opened_database
 from bubbleviz.sources.sqlite.pages import check_finished, check_pages
-from bubbleviz.sources.sqlite.queries import Queries, Query, Schema, lacking
+from bubbleviz.sources.sqlite.queries import Binds, Queries, Query, Schema, lacking
 
 #: What may stand behind the name of a table: a GUID, whose parts are joined by underscores.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")

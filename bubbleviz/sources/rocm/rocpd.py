@@ -88,15 +88,6 @@ class _Reading:
             self.tables.limitations.append(note)
 
 
-def is_rocpd(tables: frozenset[str]) -> bool:
-    """Tell by the names of its tables and views whether a file is one of ``rocprofv3``."""
-    parts = parts_in({table: frozenset() for table in tables}, ROCPD_QUERIES)
-    own = {base for part in parts for base in part.names}
-    return len(own & {"rocpd_region", "rocpd_kernel_dispatch", "rocpd_info_process"}) > 0 or (
-        "rocpd_string" in own and not {"rocpd_api", "rocpd_op"} & tables
-    )
-
-
 def read_rocpd(path: str, watch: Watch) -> RocmRecording:
     """Return what a file holds.
 
@@ -107,7 +98,7 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
     reading = _Reading(path)
     with opened(path, ROCPD_QUERIES) as catalogue:
         columns = columns_of_tables(catalogue)
-    if not is_rocpd(frozenset(columns)):
+    if not parts_in(columns, ROCPD_QUERIES):
         raise ProfileError(
             f"{path}: an SQLite database, but no profile of rocprofv3: it has none of the tables "
             f"rocpd_region, rocpd_kernel_dispatch; {ROCPD.again}"

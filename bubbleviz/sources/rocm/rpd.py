@@ -31,7 +31,7 @@ from bubbleviz.sources.rocm.recording import RocmRecording
 from bubbleviz.sources.rocm.tables import RocmTables, fits, named, narrowed, threads_of
 from bubbleviz.sources.sqlite.relations import columns_of_tables
 
-#: Tables that rocpd's files do not have.
+#: Of these tables every file has one; rocpd's files have none.
 _OWN = frozenset(("rocpd_api", "rocpd_op", "rocpd_api_ops"))
 #: Functions of an API; what else is recorded of a host is a range.
 _CALL = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu)[A-Z_]")
@@ -39,11 +39,6 @@ _CALL = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu)[A-Z_]")
 _MARKER = re.compile(r"UserMarker\Z|roctx")
 #: Kinds of work that are kernels, where these have no name.
 _KERNEL = re.compile(r"Kernel|Task")
-
-
-def is_rpd(tables: frozenset[str]) -> bool:
-    """Tell by the names of its tables and views whether a file is one of rocmProfileData."""
-    return bool(_OWN & tables)
 
 
 def read_rpd(path: str, watch: Watch) -> RocmRecording:
@@ -55,7 +50,7 @@ def read_rpd(path: str, watch: Watch) -> RocmRecording:
     """
     with opened(path, RPD_QUERIES) as catalogue:
         columns = columns_of_tables(catalogue)
-    if not is_rpd(frozenset(columns)):
+    if not _OWN & set(columns):
         raise ProfileError(
             f"{path}: an SQLite database, but no trace of rocmProfileData: it has none of the "
             f"tables rocpd_api, rocpd_op; {RPD.again}"
