@@ -174,7 +174,7 @@ def _launch_gaps(report: Report, fault: Fault, _: str) -> FaultText:
     some = len(fault.ranks) < len(report.ranks)
     where = f" of {_ranks(report, fault.ranks)}" if some else ""
     return FaultText(
-        f"Launch fewer, larger kernels inside operations{where} (fused, or as CUDA graphs)",
+        f"Launch fewer, larger kernels inside operations{where} (fused, or as graphs)",
         f"No kernel runs for {percent(fault.phases[0][1])} of their time",
     )
 
