@@ -24,9 +24,6 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-#: Tables of every database of Ascend's profilers (hiascend.com, "Data in
-#: ascend_pytorch_profiler_{Rank_ID}.db", "Description of .db Data Exported by msprof").
-_OF_ASCEND = ("STRING_IDS", "TASK")
 #: What queries call the number of a row; a column of this name would stand for it.
 _ROW_NUMBER = "_rowid_"
 #: What SQLite keeps in any column, as Python reads it.
@@ -137,11 +134,6 @@ def opened(path: str) -> Iterator[Export]:
     with opened_catalogue(path, NSYS) as catalogue:
         stored = _schema(catalogue)
         schema = _columns_of_tables(stored)
-        if "StringIds" not in schema and _holds(catalogue, _OF_ASCEND):
-            raise ProfileError(
-                f"{path}: a database of Ascend's profiler (msprof, torch_npu), which is not read; "
-                "write a row for each operation instead (bubbleviz guide tables)"
-            )
         check_schema(path, schema, "an SQLite database")
         views = views_of(schema)
         statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
@@ -173,12 +165,6 @@ def _schema(catalogue: Catalogue) -> list[tuple[object, ...]]:
                 f"of nsys has; {EXPORT_AGAIN}"
             )
     return [row for row in rows if row[4] is not None]
-
-
-def _holds(catalogue: Catalogue, names: Sequence[str]) -> bool:
-    """Tell whether a file has all of some tables."""
-    rows = catalogue.rows(query("schema"), {"names": json.dumps(names)})
-    return set(names) <= {str(row[0]) for row in rows}
 
 
 def _columns_of_tables(stored: Sequence[tuple[object, ...]]) -> Schema:

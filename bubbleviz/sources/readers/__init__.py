@@ -37,6 +37,9 @@ _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 SQLITE = b"SQLite format 3\0"
 #: How it describes a table.
 _CREATED = re.compile(rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII)
+#: Tables of every database of Ascend's profilers (hiascend.com, "Data in
+#: ascend_pytorch_profiler_{Rank_ID}.db", "Description of .db Data Exported by msprof").
+_OF_ASCEND = frozenset(("STRING_IDS", "TASK"))
 #: Where files look empty, and some, such as a kernel's log, never end.
 _WITHOUT_DISK = ("/proc", "/sys")
 #: Endings of files that a tool wrote as profiles, and whose content must be damaged.
@@ -286,6 +289,11 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     found = next(by_tables, None)
+    if found is None and relations >= _OF_ASCEND:
+        raise ProfileError(
+            f"{path}: a database of Ascend's profiler (msprof, torch_npu), which is not read; "
+            "write a row for each operation instead (bubbleviz guide tables)"
+        )
     if found is None and relations:
         raise ProfileError(
             f"{path}: an SQLite database, but no nsys export, nor a profile of ROCm: it "
