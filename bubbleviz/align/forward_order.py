@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.align.chunk_pairs import moved_chunks, stages_by_tokens
 from bubbleviz.align.pipelines import RankNumbers
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.model.columns import NONE, Ints
@@ -28,7 +29,9 @@ _FEWEST, _MOST = 2, 0.95
 _EARLY = 4
 
 
-def forward_order(operations: RankOperations, machine: Ints, numbers: RankNumbers) -> VirtualStages:
+def forward_order(
+    operations: RankOperations, machine: Ints, numbers: RankNumbers, *, counted: bool
+) -> VirtualStages:
     """Return the virtual stage of every rank that goes forward; unknown (-1) where nothing shows.
 
     Only ranks with one model chunk each can be ordered.
@@ -37,6 +40,7 @@ def forward_order(operations: RankOperations, machine: Ints, numbers: RankNumber
         operations: of all ranks, with iterations that are the same on all of them.
         machine: a number for the clock of each rank.
         numbers: of the ranks.
+        counted: whether chunks are numbered by their order, and by nothing else.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
     rank, chunk = distinct_rows(operations.rank[rows], operations.chunk[rows])
@@ -49,8 +53,40 @@ def forward_order(operations: RankOperations, machine: Ints, numbers: RankNumber
         if not numbers.named:
             return unknown
         return VirtualStages(rank, chunk, places_in(np.argsort(numbers.number[rank])))
-    level = _levels(*_times(operations, rows, rank))
+    if counted:
+        level = _of_counted(operations, rank, machine, numbers)
+    else:
+        level = _levels(*_times(operations, rows, rank))
     return unknown if level is None else VirtualStages(rank, chunk, level)
+
+
+def _of_counted(
+    operations: RankOperations, rank: Ints, machine: Ints, numbers: RankNumbers
+) -> Ints | None:
+    """Return the stages of ranks that count their chunks; None where nothing shows them.
+
+    Where the recording began mid-stream, the first chunk of one rank is another one than that of
+    another. A pipeline that is seen to fill decides, then tokens, then the numbers of ranks.
+    """
+    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
+    start_ns, end_ns, busy_ns = _times(operations, rows, rank)
+    level = _levels(start_ns, end_ns, busy_ns)
+    if level is not None:
+        first = np.unique(level, return_index=True)[1]
+        waited_ns = start_ns[first[1:], 0] - end_ns[first[:-1], 0]
+        if (waited_ns <= busy_ns[first[1:], 0] // _EARLY).all():
+            return level
+    level = stages_by_tokens(operations, rank, machine)
+    if level is None and numbers.named:
+        level = places_in(np.argsort(numbers.number[rank]))
+    return None if level is None else _checked(operations, rank, level, machine)
+
+
+def _checked(operations: RankOperations, rank: Ints, level: Ints, machine: Ints) -> Ints | None:
+    """Return stages of ranks, if chunks can pass them in that order; None if not."""
+    stage = np.full(len(machine), NONE, np.int64)
+    stage[rank] = level
+    return level if moved_chunks(operations, stage, machine)[1] else None
 
 
 def _times(operations: RankOperations, rows: Ints, rank: Ints) -> tuple[Ints, Ints, Ints]:

@@ -14,6 +14,7 @@ from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -67,6 +68,7 @@ class JoinedRecordings:
         collectives: all that are kept, likewise.
         named_stage: virtual stage that names give each operation; -1 none.
         named_iteration: iteration that a range around it names; -1 none.
+        inferred: whether names of any recording leave microbatches to be counted by order.
     """
 
     ranks: tuple[JoinedRank, ...]
@@ -88,6 +90,7 @@ class JoinedRecordings:
     collectives: CollectiveIntervals
     named_stage: Ints
     named_iteration: Ints
+    inferred: bool
 
     @property
     def machines(self) -> tuple[str, ...]:
@@ -146,6 +149,11 @@ def join(
         collectives=_collectives(parts),
         named_stage=np.concatenate([r.hints.stage for r in recordings]),
         named_iteration=np.concatenate([r.hints.iteration for r in recordings]),
+        inferred=any(
+            note.kind is LimitationKind.MICROBATCHES_INFERRED
+            for r in recordings
+            for note in r.limitations
+        ),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.chunk_pairs import counted_by_order, moved_chunks
 from bubbleviz.align.forward_order import forward_order
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
 from bubbleviz.align.merge import JoinedRecordings
@@ -231,6 +232,8 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     joined = inputs.joined
     operations, virtual_stage = with_model_chunks(joined.operations, stages, by_name)
     first = first_stages(stages, len(joined.ranks))
+    if _counts_chunks(inputs):
+        operations, _ = moved_chunks(operations, first, inputs.machine)
     number = inputs.numbers.number
     if inputs.parallel is not None:
         pipeline = inputs.parallel.pipeline(number)
@@ -274,6 +277,13 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     )
 
 
+def _counts_chunks(inputs: _Inputs) -> bool:
+    """Return whether the chunks of a run that only goes forward are numbered by their order."""
+    operations = inputs.joined.operations
+    forward = run_kind(operations.phase) == INFERENCE
+    return forward and inputs.joined.inferred and counted_by_order(operations)
+
+
 def _places_in_pipeline(inputs: _Inputs) -> tuple[Ints, int]:
     """Return each rank's place in its pipeline, as the user gives it, and how many places."""
     number = inputs.numbers.number
@@ -287,8 +297,13 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     operations = inputs.joined.operations
     if run_kind(operations.phase) == INFERENCE:
         comparable = _comparable(inputs)
+        # Whoever wrote a table numbered its ranks as they liked.
+        told = any(rank.local.told is not None for rank in inputs.joined.ranks)
         return forward_order(
-            operations if comparable is None else comparable, inputs.machine, inputs.numbers
+            operations if comparable is None else comparable,
+            inputs.machine,
+            replace(inputs.numbers, named=inputs.numbers.named and not told),
+            counted=_counts_chunks(inputs),
         ), False
     stages = order_virtual_stages(operations)
     known = bool((stages.virtual_stage >= 0).all())

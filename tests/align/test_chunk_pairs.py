@@ -1,0 +1,77 @@
+"""Recordings that begin in the middle of a stream: the same chunk is found on every stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.report.report import Report
+from tests.support.forward_runs import UNIT_NS, Chunk, Serving, served
+from tests.support.operation_tables import csv_of
+
+LENGTHS = tuple(np.random.default_rng(7).uniform(0.5, 2.0, 60).round(3).tolist())
+RUN = Serving(LENGTHS, (1.0, 1.2, 1.0, 0.8), transfer_ns=10_000, depth=5, host_ns=30_000)
+
+
+def recorded(
+    folder: Path, run: Serving, begin_ns: int, *, named: bool, staged: bool = False
+) -> tuple[Report, list[Chunk]]:
+    """Return the report on what began in a part of a run, chunks without numbers, and these."""
+    end_ns = max(chunk.end_ns for chunk in served(run)) - begin_ns
+    chunks = [c for c in served(run) if begin_ns <= c.start_ns and c.end_ns <= end_ns]
+    columns: dict[str, list[object]] = {
+        "rank": [(c.stage * 3) % 4 for c in chunks],
+        "phase": ["F"] * len(chunks),
+        "start_ns": [c.start_ns for c in chunks],
+        "end_ns": [c.end_ns for c in chunks],
+    }
+    if named:
+        columns["tokens"] = [round(1000 * run.lengths[c.number]) for c in chunks]
+    if staged:
+        columns["stage"] = [c.stage for c in chunks]
+    return bubbleviz.analyze(csv_of(folder / "operations.csv", columns)), chunks
+
+
+def numbers(report: Report, stage: int) -> list[int]:
+    """Return the numbers of the chunks of a stage."""
+    own = np.array([rank.stage for rank in report.ranks])[report.operations.rank] == stage
+    found: list[int] = report.operations.microbatch[own].tolist()
+    return found
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_chunks_of_known_tokens_are_paired(tmp_path: Path, staged: bool) -> None:
+    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, named=True, staged=staged)
+
+    assert sorted(rank.stage for rank in report.ranks if rank.stage is not None) == [0, 1, 2, 3]
+    base = min(c.number for c in chunks)
+    for stage in range(4):
+        true = [c.number - base for c in chunks if c.stage == stage]
+        assert numbers(report, stage) == true
+    causes = report.explanation.causes.of_iteration("schedule", 0)
+    assert causes["unknown"] == 0
+    assert causes["token"] > 0
+
+
+def test_stages_that_are_given_pair_chunks_by_time_alone(tmp_path: Path) -> None:
+    report, chunks = recorded(tmp_path, RUN, 17 * UNIT_NS, named=False, staged=True)
+
+    base = min(c.number for c in chunks)
+    assert numbers(report, 3) == [c.number - base for c in chunks if c.stage == 3]
+
+
+def test_without_tokens_and_stages_nothing_is_guessed(tmp_path: Path) -> None:
+    report, _ = recorded(tmp_path, RUN, 17 * UNIT_NS, named=False)
+
+    assert {rank.stage for rank in report.ranks} == {None}
+    assert any(note.what == "stages of ranks" for note in report.limitations)
+
+
+def test_a_recording_from_the_first_chunk_on_is_moved_nowhere(tmp_path: Path) -> None:
+    report, chunks = recorded(tmp_path, RUN, 0, named=False)
+
+    for stage in range(4):
+        assert numbers(report, stage) == [c.number for c in chunks if c.stage == stage]

@@ -1,0 +1,93 @@
+"""Runs that only go forward: their kind, their windows, the ratio to quote, and evaluations."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.run_kind import run_kind
+from bubbleviz.render.formats.json import RENDERER
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
+from tests.support.planted_runs import BASE
+
+FORWARD = replace(BASE, inference=True, optimizer_ns=-1)
+
+
+@pytest.mark.parametrize(
+    ("phases", "kind"),
+    [
+        ((), "training"),
+        ((Phase.F,), "inference"),
+        ((Phase.F, Phase.SEND_F, Phase.RECV_F, Phase.COLLECTIVE), "inference"),
+        ((Phase.F, Phase.OPTIMIZER), "training"),
+        ((Phase.F, Phase.RECV_B), "training"),
+        ((Phase.SEND_F,), "training"),
+    ],
+)
+def test_what_shows_that_a_run_trains(phases: tuple[Phase, ...], kind: str) -> None:
+    import numpy as np
+
+    assert run_kind(np.array(phases, np.int64)) == kind
+
+
+def measured(folder: Path, planting: Planting) -> bubbleviz.Report:
+    plant(planting, folder)
+    return bubbleviz.analyze(folder)
+
+
+def test_several_batches_are_iterations_and_the_time_between_them_counts(tmp_path: Path) -> None:
+    report = measured(tmp_path, replace(FORWARD, iterations=4))
+
+    assert (report.kind, report.headline) == ("inference", "period")
+    assert [(i.kind, i.averaged, i.microbatches) for i in report.iterations] == [
+        ("inference", True, 8)
+    ] * 4
+    assert [rank.stage for rank in report.ranks] == [0, 1, 2, 3]
+    document = json.loads(RENDERER.render(report, View()))
+    assert document["kind"] == "inference"
+    assert {i["kind"] for i in document["iterations"]} == {"inference"}
+
+
+def test_batches_of_other_sizes_are_averaged_too(tmp_path: Path) -> None:
+    path = tmp_path / "operations.csv"
+    rows = ["rank,phase,iteration,microbatch,stage,start_ns,end_ns"]
+    at = 0
+    for iteration, count in enumerate((2, 3, 4)):
+        for number in range(count):
+            rows += [
+                f"{s},F,{iteration},{number},{s},{at + s * 10},{at + 10 + s * 10}" for s in (0, 1)
+            ]
+            at += 10
+        at += 10
+    path.write_text("\n".join(rows) + "\n")
+    report = bubbleviz.analyze(path)
+
+    assert [i.averaged for i in report.iterations] == [True] * 3
+    ratio = report.summary.bubble_ratio
+    assert ratio["schedule"].mean == pytest.approx((1 / 3 + 1 / 4 + 1 / 5) / 3)
+    assert ratio["period"].mean == pytest.approx((1 / 3 + 1 / 4) / 2)
+
+
+def test_one_batch_is_one_window(tmp_path: Path) -> None:
+    report = measured(tmp_path, replace(FORWARD, iterations=1, jitter=0.0, transfer_ns=0))
+
+    assert report.headline == "schedule"
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
+    assert report.summary.bubble_ratio["stage"].mean == pytest.approx(0)
+    assert report.summary.bubble_ratio["period"].mean is None
+
+
+def test_evaluations_inside_training_are_counted_and_left_out(tmp_path: Path) -> None:
+    report = measured(tmp_path, replace(BASE, evaluation_at=1, iterations=4))
+
+    assert report.kind == "training"
+    assert [i.kind for i in report.iterations] == ["training", "evaluation", "training", "training"]
+    assert [i.averaged for i in report.iterations] == [True, False, True, True]
+    (note,) = [n for n in report.limitations if n.what == "evaluation iterations"]
+    assert note.count == 1
