@@ -138,6 +138,13 @@ def plain_memory() -> Iterator[None]:
         pa.set_memory_pool(before)
 
 
+def give_back() -> None:
+    """Give memory that no batch needs any more back to the system."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
 @contextmanager
 def damage_reported(path: str, file: str) -> Iterator[None]:
     """Turn what pyarrow raises into an error that names the damaged file.

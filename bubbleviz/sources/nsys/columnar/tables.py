@@ -26,7 +26,7 @@ from bubbleviz.sources.nsys.columnar.cells import (
     numbers_of,
     texts_of,
 )
-from bubbleviz.sources.nsys.columnar.table_files import TableFile, damage_reported
+from bubbleviz.sources.nsys.columnar.table_files import TableFile, damage_reported, give_back
 from bubbleviz.sources.nsys.queries import columns_read
 
 STRINGS = "StringIds"
@@ -228,3 +228,4 @@ class Cursor:
             if last >= self._tables.rows(self._table):
                 # What has been read to its end holds on to no pages.
                 self._blocks, self._rest, self._next = iter(()), None, 0
+                give_back()
