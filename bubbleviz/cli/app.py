@@ -50,6 +50,7 @@ _COMMANDS = {
     "inspect": _Command(_MEASURE, "node0.sqlite"),
     "idle": _Command(_MEASURE, "trace.json.gz"),
     "view": _Command(_MEASURE, "node*.sqlite"),
+    "watch": _Command(_MEASURE, "run/ --listen 127.0.0.1:9100"),
     "nccl": _Command(_MEASURE, "trace-*.txt node*.sqlite -o operations.csv"),
     "pgle": _Command(_MEASURE, "node*.sqlite -o costs.pbtxt"),
     "compare": _Command(_COMPARE, "before.json after.json"),

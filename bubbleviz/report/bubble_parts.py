@@ -44,10 +44,15 @@ def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
 
     Their shares add up to the mean of the ratio ``report.bubbles.ratio``.
     """
+    return parts_of(report, [iteration for iteration in report.iterations if iteration.averaged])
+
+
+def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePart, ...]:
+    """Return the parts of the bubble of some iterations, as of :func:`bubble_parts`."""
     name = report.bubbles.ratio
-    iterations = [i for i in report.iterations if i.averaged and i.ratios[name].value is not None]
-    accounts = [_accounts(iteration, name) for iteration in iterations]
-    pairs = [(i, own) for i, own in zip(iterations, accounts, strict=True) if _window_ns(own)]
+    known = [iteration for iteration in iterations if iteration.ratios[name].value is not None]
+    accounts = [_accounts(iteration, name) for iteration in known]
+    pairs = [(i, own) for i, own in zip(known, accounts, strict=True) if _window_ns(own)]
     ranks = sum(len(own) for _, own in pairs)
     meanings = {cause.label: cause.meaning for cause in Cause} | _NO_WORK
     time_ns = dict.fromkeys(meanings, 0)

@@ -26,7 +26,7 @@ class Clock:
 
     def __init__(self, error_ns: int = 0, uptime_ns: int = UPTIME_NS) -> None:
         self.now_ns = 0
-        self._error_ns, self._uptime_ns = error_ns, uptime_ns
+        self.error_ns, self._uptime_ns = error_ns, uptime_ns
 
     def monotonic(self) -> int:
         """Return nanoseconds since the host was switched on."""
@@ -34,7 +34,7 @@ class Clock:
 
     def utc(self) -> int:
         """Return nanoseconds since 1970, as the host has them."""
-        return self.now_ns + UTC_NS + self._error_ns
+        return self.now_ns + UTC_NS + self.error_ns
 
 
 def range_name(operation: TrueOperation) -> str:

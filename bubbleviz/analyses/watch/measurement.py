@@ -1,0 +1,189 @@
+"""Measurement: some iterations of a running job as a report, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.analyses.watch.followed_run import FollowedRun
+from bubbleviz.count.count import count
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.errors import BubblevizError
+from bubbleviz.explain.explanation import explain
+from bubbleviz.interpret.tables.recording import recording_of
+from bubbleviz.model.texts import one_line
+from bubbleviz.model.values import frozen
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
+from bubbleviz.report.bubble_parts import BubblePart, parts_of
+from bubbleviz.report.report import Report
+from bubbleviz.sources.recordings.operations import table_of
+
+#: The newest iterations that advice rests on: what began two iterations ago shows in them.
+_ADVISED = 3
+
+
+@frozen
+class RatioValue:
+    """A bubble ratio of one iteration.
+
+    Attributes:
+        name: of the ratio.
+        value: of it; None where it is unknown.
+    """
+
+    name: str
+    value: float | None
+
+
+@frozen
+class RankPace:
+    """How long a rank computed in one iteration.
+
+    Attributes:
+        rank: its number in the run.
+        host: hostname; "" unknown.
+        compute_ns: of its forwards and backwards.
+        excess: how much longer that is than the median of the ranks of its stage, or of all ranks
+            where its stage has no other, as a fraction.
+    """
+
+    rank: int
+    host: str
+    compute_ns: int
+    excess: float
+
+
+@frozen
+class SlowRank:
+    """A rank that computes longer than others do.
+
+    Attributes:
+        pace: in this iteration.
+        since: number of the iteration from which on it has been slow.
+        since_utc_ns: when that was written.
+    """
+
+    pace: RankPace
+    since: int
+    since_utc_ns: int
+
+
+@frozen
+class WatchedIteration:
+    """One iteration of a running job.
+
+    Attributes:
+        number: of the iteration.
+        utc_ns: when the last rank had written it.
+        length_ns: from its first start to its last end on any rank.
+        ranks: how many have it.
+        world_size: how many there are to be; -1 unknown.
+        headline: name of the primary ratio.
+        ratios: of all names.
+        parts: of its bubble, the largest first; their shares add up to the headline.
+        paces: of its ranks, the slowest first.
+        slow: those that are slow, the slowest first.
+    """
+
+    number: int
+    utc_ns: int
+    length_ns: int
+    ranks: int
+    world_size: int
+    headline: str
+    ratios: tuple[RatioValue, ...]
+    parts: tuple[BubblePart, ...]
+    paces: tuple[RankPace, ...]
+    slow: tuple[SlowRank, ...] = ()
+
+    def ratio(self, name: str) -> float | None:
+        """Return a ratio by its name; None where it is unknown."""
+        return next((ratio.value for ratio in self.ratios if ratio.name == name), None)
+
+
+@frozen
+class Measurement:
+    """What is new of a run.
+
+    Attributes:
+        iterations: that are new, ascending.
+        advice: what to do first, by the newest iterations; "" where that is unknown.
+        complaint: why nothing could be measured; "" where it could.
+    """
+
+    iterations: tuple[WatchedIteration, ...]
+    advice: str
+    complaint: str = ""
+
+
+def measured(run: FollowedRun, new: Sequence[int]) -> Measurement:
+    """Return what some whole iterations of a run show; earlier ones that are kept help.
+
+    Args:
+        run: as it was followed.
+        new: numbers of iterations, ascending, at least one.
+    """
+    known = sorted({n for rank in run.ranks.values() for n in rank.numbers if n <= new[-1]})
+    try:
+        report = _report(run, tuple(known))
+        advised = report if len(known) <= _ADVISED else _report(run, tuple(known[-_ADVISED:]))
+    except BubblevizError as error:
+        return Measurement((), "", one_line(str(error), 300))
+    rows = {iteration.name: iteration for iteration in report.iterations}
+    found = [_watched(run, report, rows[str(n)], n) for n in new if str(n) in rows]
+    return Measurement(tuple(found), first_thing(advised) or "")
+
+
+def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
+    """Return the report on some iterations.
+
+    Raises:
+        BubblevizError: they cannot be analysed.
+    """
+    sessions = [rank.session(chosen, run.names) for rank in run.ranks.values()]
+    recordings = [recording_of(table_of(own, 0)) for own in sessions if own is not None]
+    merged = merge_recordings(recordings, RunHints())
+    counts = count(merged)
+    explanation = explain(merged, counts)
+    report = assemble(Report, recordings, merged, counts, explanation, ())
+    return with_schedule(report, schedule_ran(recordings, merged, counts), None)
+
+
+def _watched(
+    run: FollowedRun, report: Report, iteration: Iteration, number: int
+) -> WatchedIteration:
+    written = [rank.utc_ns[number] for rank in run.ranks.values() if number in rank.utc_ns]
+    return WatchedIteration(
+        number=number,
+        utc_ns=max(written),
+        length_ns=iteration.end_ns - iteration.start_ns,
+        ranks=len(iteration.ranks),
+        world_size=run.world_size,
+        headline=report.headline,
+        ratios=tuple(RatioValue(n, ratio.value) for n, ratio in iteration.ratios.items()),
+        parts=parts_of(report, [iteration]),
+        paces=_paces(report, iteration),
+    )
+
+
+def _paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
+    times_ns = {own.rank: own.compute_ns for own in iteration.ranks}
+    groups: dict[int | None, list[int]] = {}
+    for rank in times_ns:
+        groups.setdefault(report.ranks[rank].stage, []).append(rank)
+    if any(len(alike) == 1 for alike in groups.values()):
+        groups = {None: list(times_ns)}
+    paces = []
+    for alike in groups.values():
+        usual_ns = median(times_ns[rank] for rank in alike)
+        for rank in alike:
+            # Of two ranks, each is held against the other.
+            others = [times_ns[other] for other in alike if other != rank]
+            than_ns = others[0] if len(others) == 1 else usual_ns
+            local = report.ranks[rank]
+            number = rank if local.global_rank is None else local.global_rank
+            excess = times_ns[rank] / than_ns - 1.0 if than_ns else 0.0
+            paces.append(RankPace(number, local.host, times_ns[rank], excess))
+    return tuple(sorted(paces, key=lambda pace: (-pace.excess, pace.rank)))

@@ -1,0 +1,197 @@
+"""``bubbleviz watch``: the bubble of a run that runs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bubbleviz.cli.completion import beginning, limit_beginnings
+from bubbleviz.cli.help import LIMITS
+from bubbleviz.cli.option_groups import with_anonymity
+from bubbleviz.cli.terminal import complain, pass_on
+from bubbleviz.errors import InputError, UsageError
+from bubbleviz.model.private_names import anonymous
+
+if TYPE_CHECKING:
+    from bubbleviz.analyses.watch.watcher import Sight
+
+#: Exit code where a ratio was above its limit for too long.
+TOO_LARGE = 3
+#: Events that the page shows.
+_EVENTS = 4
+
+
+@with_anonymity
+def watch(
+    folder: Annotated[
+        str, typer.Argument(metavar="RUN/", help="Directory that the ranks record into.")
+    ],
+    *,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print a line an iteration, and no page.")
+    ] = False,
+    jsonl: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Add a line of JSON an iteration to it.")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics, as 127.0.0.1:9100."),
+    ] = None,
+    tensorboard: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write scalars for TensorBoard.")
+    ] = None,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Look for new iterations so often.")
+    ] = 1.0,
+    stop_after: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End when nothing was written for so long."),
+    ] = None,
+    max_bubble: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RATIO=LIMIT",
+            help="Most a ratio may be: schedule=20% or =0.2.",
+            rich_help_panel=LIMITS,
+            autocompletion=beginning(limit_beginnings),
+        ),
+    ] = None,
+    for_: Annotated[
+        int,
+        typer.Option(
+            "--for",
+            metavar="N",
+            help="How many iterations in a row it has to be above.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 1,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Run this, once, in place of ending.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = None,
+) -> None:
+    """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
+
+    Ranks record with annotate.megatron(record="run/") and the like (bubbleviz guide annotate). The
+    page needs a terminal; elsewhere it is a line an iteration. Ctrl-C ends it. Exit codes: 0 ended,
+    3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets the reason
+    in the environment variable BUBBLEVIZ_LIMIT.
+    """
+    from bubbleviz.analyses.watch.limit_watch import LimitWatch
+    from bubbleviz.analyses.watch.outputs import opened
+    from bubbleviz.analyses.watch.watcher import Watcher
+
+    _check(folder, interval, stop_after, run, max_bubble)
+    limits = LimitWatch(max_bubble or (), for_)
+    command = _Command(run)
+    watcher = Watcher(folder)
+    with (
+        opened(jsonl, listen, tensorboard) as outputs,
+        ExitStack() as stack,
+        suppress(KeyboardInterrupt, BrokenPipeError),
+    ):
+        show = _shown(stack, folder, plain=plain)
+        written_s = time.monotonic()
+        while True:
+            now_s = time.monotonic()
+            sight = watcher.look(now_s)
+            for output in outputs:
+                output.take(sight)
+            show(sight)
+            for reason in filter(None, map(limits.exceeded, sight.iterations)):
+                if run is None:
+                    stack.close()
+                    complain(reason, TOO_LARGE)
+                    raise typer.Exit(TOO_LARGE)
+                command.start(reason)
+            command.look()
+            written_s = now_s if sight.iterations else written_s
+            if stop_after is not None and now_s - written_s >= stop_after:
+                return
+            time.sleep(interval)
+
+
+def _check(
+    folder: str,
+    interval: float,
+    stop_after: float | None,
+    run: str | None,
+    max_bubble: list[str] | None,
+) -> None:
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise InputError(
+            f"{folder}: is no directory; give the one that the ranks record into, or bubbleviz "
+            f"analyze {folder}"
+        )
+    if not 0.0 < interval <= 3_600.0:
+        raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
+    if stop_after is not None and not stop_after > 0.0:
+        raise UsageError(f"--stop-after {stop_after:g}: must be more than 0 seconds")
+    if run is not None and not max_bubble:
+        raise UsageError("--run needs --max-bubble, which says when")
+
+
+def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], None]:
+    """Return what shows a sight: a page on a terminal, else lines."""
+    from bubbleviz.analyses.watch.text import line_of, page_of
+
+    def lines(sight: Sight) -> None:
+        for event in sight.events:
+            complain(anonymous(event), 0)
+        for iteration in sight.iterations:
+            pass_on(f"{anonymous(line_of(iteration))}\n")
+        if sight.iterations:
+            sys.stdout.flush()
+
+    if plain or not sys.stdout.isatty():
+        return lines
+    from rich.live import Live
+
+    live = stack.enter_context(Live(refresh_per_second=4))
+    told: deque[str] = deque(maxlen=_EVENTS)
+
+    def page(sight: Sight) -> None:
+        told.extend(sight.events)
+        live.update(page_of(anonymous(folder), anonymous(sight), anonymous(tuple(told))))
+
+    return page
+
+
+class _Command:
+    """The command of a limit, which is run once; the job is watched on meanwhile."""
+
+    def __init__(self, text: str | None) -> None:
+        self._words = [] if text is None else shlex.split(text)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, reason: str) -> None:
+        """Run it, if that has not been done."""
+        words, self._words = self._words, []
+        if not words:
+            return
+        complain(reason, 0)
+        environment = {**os.environ, "BUBBLEVIZ_LIMIT": reason}
+        try:
+            self._process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            complain(f"--run {words[0]}: cannot be run ({error.strerror}); give another one", 0)
+
+    def look(self) -> None:
+        """Report once how it ended."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            complain(f"--run ended with exit code {code}", 0)
+            self._process = None

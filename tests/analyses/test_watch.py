@@ -1,0 +1,454 @@
+"""A running job is watched: its numbers are the planted ones, and what befalls ranks is said."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+import urllib.request
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bubbleviz.analyses.watch import followed_run
+from bubbleviz.analyses.watch import watcher as watcher_module
+from bubbleviz.analyses.watch.followed_run import SILENT_S
+from bubbleviz.analyses.watch.limit_watch import LimitWatch
+from bubbleviz.analyses.watch.measurement import RatioValue, WatchedIteration
+from bubbleviz.analyses.watch.outputs import opened
+from bubbleviz.analyses.watch.prometheus import Metrics
+from bubbleviz.analyses.watch.text import line_of, page_of
+from bubbleviz.analyses.watch.watcher import Sight, Watcher
+from bubbleviz.cli.app import main
+from bubbleviz.errors import OutputError, UsageError
+from tests.planting import plant
+from tests.planting.options import Planting
+from tests.planting.truth import Truth
+from tests.support.live_runs import LiveRun
+
+MS = 1_000_000
+BASE = Planting(
+    jitter=0.02, transfer_ns=20_000, communication=False, kernels=1, iterations=6, optimizer_ns=MS
+)
+
+
+@cache
+def planted(planting: Planting = BASE) -> Truth:
+    with tempfile.TemporaryDirectory() as folder:
+        return plant(planting, Path(folder))
+
+
+def whole(truth: Truth, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a run that is over."""
+    live = LiveRun(truth, folder, monkeypatch)
+    for iteration in truth.iterations:
+        live.run(iteration.index)
+    live.stop()
+    return folder
+
+
+def page(sight: Sight) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(page_of("run/", sight, sight.events))
+    return console.export_text()
+
+
+# --- what is measured
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_there_yet(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+    sight = Watcher(str(folder)).look(0.0)
+
+    assert (sight.iterations, sight.trend, sight.events) == ((), (), ())
+    assert "no whole iteration yet" in page(sight)
+
+
+def test_a_run_that_is_over_has_the_planted_ratios(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted()
+    sight = Watcher(str(whole(truth, tmp_path / "run", monkeypatch))).look(0.0)
+
+    assert [own.number for own in sight.iterations] == [0, 1, 2, 3, 4, 5]
+    for own, true in zip(sight.iterations, truth.iterations, strict=True):
+        assert own.ratio("schedule") == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
+        assert own.ratio("stage") == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
+        assert own.ranks == own.world_size == 4
+        assert sum(part.share for part in own.parts) == pytest.approx(own.ratio(own.headline))
+
+
+def test_each_iteration_is_measured_when_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted()
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    seen: list[WatchedIteration] = []
+    for iteration in truth.iterations:
+        live.run(iteration.index)
+        sight = watcher.look(float(iteration.index))
+        assert len(sight.iterations) == (iteration.index > 0)
+        seen += sight.iterations
+    live.stop()
+    seen += watcher.look(9.0).iterations
+
+    assert [own.number for own in seen] == [0, 1, 2, 3, 4, 5]
+    for own, true in zip(seen, truth.iterations, strict=True):
+        assert own.ratio("stage") == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
+    assert watcher.look(10.0).iterations == ()
+
+
+def test_an_iteration_is_whole_when_all_ranks_have_written_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted()
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    live.run(0)
+    live.run(1, ranks=[0, 1, 2])
+    assert watcher.look(0.0).iterations == ()
+    live.run(1, ranks=[3])
+    assert [own.number for own in watcher.look(1.0).iterations] == [0]
+
+
+def test_a_slow_rank_is_named_since_it_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = planted()
+    slow = planted(replace(BASE, slow_stage=2, slow_factor=1.5))
+    folder = tmp_path / "run"
+    live, watcher = LiveRun(usual, folder, monkeypatch), Watcher(str(folder))
+    for iteration in (0, 1, 2):
+        live.run(iteration)
+    live.go_on_as(slow)
+    for iteration in (3, 4, 5):
+        live.run(iteration)
+    sight = watcher.look(0.0)
+
+    newest = sight.trend[-1]
+    assert newest.number == 4
+    assert [(own.pace.rank, own.pace.host, own.since) for own in newest.slow] == [(2, "node2", 3)]
+    assert newest.slow[0].pace.excess == pytest.approx(0.5, abs=0.05)
+    assert [len(own.slow) for own in sight.trend] == [0, 0, 0, 1, 1]
+    # Two of the three newest iterations show it.
+    assert "stage 2" in sight.advice
+    assert "rank 2 (node2) computes" in line_of(newest)
+    assert "Slow: rank 2" in page(sight)
+
+
+# --- what befalls ranks
+
+
+def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted()
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    live.run(0)
+    live.run(1)
+    assert len(watcher.look(0.0).iterations) == 1
+    for iteration in (2, 3, 4, 5):
+        live.run(iteration, ranks=[0, 1, 2])
+    assert watcher.look(1.0).events == ()
+    sight = watcher.look(SILENT_S + 1.0)
+
+    assert sight.events == ("rank 3 has written nothing since iteration 0",)
+    assert sight.silent == (3,)
+    assert [(own.number, own.ranks) for own in sight.iterations] == [(1, 3), (2, 3), (3, 3), (4, 3)]
+    assert "3 of 4 ranks" in line_of(sight.iterations[-1])
+    assert "Silent: rank 3" in page(sight)
+    assert watcher.look(SILENT_S + 2.0).events == ()
+
+
+def test_a_rank_that_appears_late_is_measured_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted()
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    for iteration in (0, 1, 2):
+        live.run(iteration, ranks=[0, 1, 2])
+    assert watcher.look(0.0).iterations == ()
+    sight = watcher.look(SILENT_S + 1.0)
+    assert [(own.number, own.ranks) for own in sight.iterations] == [(0, 3), (1, 3)]
+    assert sight.silent == (3,)
+    for iteration in (3, 4):
+        live.run(iteration)
+    sight = watcher.look(SILENT_S + 2.0)
+
+    assert sight.events == ("rank 3 writes from now on",)
+    assert [(own.number, own.ranks) for own in sight.iterations] == [(2, 3), (3, 4)]
+    assert sight.silent == ()
+
+
+@pytest.mark.parametrize("stages", [4, 2])
+def test_a_run_that_begins_again_is_followed(
+    stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    live, watcher = LiveRun(planted(), folder, monkeypatch), Watcher(str(folder))
+    for iteration in (0, 1, 2):
+        live.run(iteration)
+    assert len(watcher.look(0.0).iterations) == 2
+    again = planted(replace(BASE, stages=stages))
+    second = LiveRun(again, folder, monkeypatch, first=1, later_ns=600_000_000_000)
+    for iteration in (0, 1, 2):
+        second.run(iteration)
+    sight = watcher.look(1.0)
+
+    assert sight.events == (f"the run began again, with {stages} ranks",)
+    assert [(own.number, own.ranks) for own in sight.iterations] == [(1, stages), (2, stages)]
+    assert [own.number for own in sight.trend] == [1, 2]
+    # Whoever comes later sees the new one alone.
+    late = Watcher(str(folder)).look(0.0)
+    assert [(own.number, own.ranks) for own in late.trend] == [(1, stages), (2, stages)]
+
+
+def test_a_clock_that_is_put_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = planted()
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    for iteration in (0, 1, 2):
+        live.run(iteration)
+    watcher.look(0.0)
+    live.clocks[1].error_ns -= 7_000_000_000
+    live.run(3)
+    live.run(4)
+    sight = watcher.look(1.0)
+
+    (event,) = sight.events
+    assert event.startswith("the clock of node1 was put by -7.000 s")
+    for own in sight.iterations:
+        true = truth.iterations[own.number].bubble_ratio["stage"]
+        assert own.ratio("stage") == pytest.approx(true, abs=1e-12)
+
+
+def test_a_file_that_is_no_recording_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = whole(planted(), tmp_path / "run", monkeypatch)
+    (folder / "rank-00009.bvrec").write_bytes(b"no recording at all, and long enough" * 9)
+    watcher = Watcher(str(folder))
+    sight = watcher.look(0.0)
+
+    (event,) = sight.events
+    assert "rank-00009.bvrec" in event
+    assert len(sight.iterations) == 6
+    assert watcher.look(1.0).events == ()
+
+
+def test_what_is_kept_does_not_grow_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted(replace(BASE, stages=2, microbatches=2, iterations=1))
+    monkeypatch.setattr(watcher_module, "TREND", 4)
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    for number in range(12):
+        live.begin_at(number, number * 50 * MS)
+        live.run(0)
+        sight = watcher.look(float(number))
+        assert len(sight.trend) == min(number, 4)
+        for rank in watcher.ranks:
+            assert len(rank.numbers) <= followed_run.CONTEXT + 1
+
+
+# --- limits
+
+
+def ratio(number: int, value: float | None) -> WatchedIteration:
+    return WatchedIteration(
+        number, 0, MS, 1, 1, "schedule", (RatioValue("schedule", value),), (), ()
+    )
+
+
+def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
+    limits = LimitWatch(["schedule=20%"], 3)
+    values = [0.3, 0.3, 0.1, 0.3, None, 0.3, 0.3, 0.3, 0.2, 0.3, 0.3, 0.3]
+
+    said = [limits.exceeded(ratio(n, value)) for n, value in enumerate(values)]
+
+    assert [n for n, text in enumerate(said) if text] == [6, 11]
+    assert said[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"
+
+
+@pytest.mark.parametrize(("texts", "most"), [(["schedule"], 1), (["schedule=20%"], 0)])
+def test_limits_that_are_none_are_refused(texts: list[str], most: int) -> None:
+    with pytest.raises(UsageError):
+        LimitWatch(texts, most)
+
+
+# --- outputs
+
+
+@pytest.fixture
+def sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sight:
+    truth = planted(replace(BASE, slow_stage=2, slow_factor=1.5))
+    return Watcher(str(whole(truth, tmp_path / "run", monkeypatch))).look(0.0)
+
+
+def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client")
+    metrics = Metrics("127.0.0.1:0")
+    try:
+        url = f"http://127.0.0.1:{metrics.port}/metrics"
+        scrapes: list[dict[str, list[tuple[dict[str, str], float]]]] = []
+        for taken in (None, sight):
+            if taken:
+                metrics.take(taken)
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                text = answer.read().decode()
+            families = parser.text_string_to_metric_families(text)
+            scrapes.append({s.name: [] for f in families for s in f.samples})
+            for family in parser.text_string_to_metric_families(text):
+                for sample in family.samples:
+                    scrapes[-1][sample.name].append((dict(sample.labels), sample.value))
+    finally:
+        metrics.close()
+
+    newest = sight.trend[-1]
+    assert scrapes[0] == {"bubbleviz_iterations_total": [({}, 0.0)]}
+    assert scrapes[1]["bubbleviz_iterations_total"] == [({}, 6.0)]
+    ratios = {labels["ratio"]: value for labels, value in scrapes[1]["bubbleviz_bubble_ratio"]}
+    assert ratios == {own.name: own.value for own in newest.ratios if own.value is not None}
+    assert scrapes[1]["bubbleviz_iteration_duration_seconds"] == [({}, newest.length_ns / 1e9)]
+    causes = {labels["cause"]: value for labels, value in scrapes[1]["bubbleviz_bubble_part_ratio"]}
+    assert causes == {own.name: own.share for own in newest.parts}
+    slow = scrapes[1]["bubbleviz_rank_compute_excess_ratio"]
+    assert [labels for labels, _ in slow] == [{"rank": "2", "host": "node2"}]
+
+
+@pytest.mark.parametrize("address", ["9100", "127.0.0.1", "127.0.0.1:99999", ":9100"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        Metrics(address)
+
+
+def test_an_address_in_use_is_refused() -> None:
+    pytest.importorskip("prometheus_client", reason="prometheus-client")
+    first = Metrics("127.0.0.1:0")
+    try:
+        with pytest.raises(OutputError, match="cannot be listened on"):
+            Metrics(f"127.0.0.1:{first.port}")
+    finally:
+        first.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
+    loader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard"
+    )
+    with opened(None, None, str(tmp_path / "board")) as outputs:
+        for output in outputs:
+            output.take(sight)
+    (file,) = (tmp_path / "board").iterdir()
+    values = {
+        (event.step, value.tag): value.tensor.float_val[0]
+        for event in loader.EventFileLoader(str(file)).Load()
+        for value in event.summary.value
+    }
+
+    for own in sight.iterations:
+        found = values[own.number, "bubbleviz/bubble_ratio/schedule"]
+        assert found == pytest.approx(own.ratio("schedule"), rel=1e-6)
+        assert (own.number, "bubbleviz/iteration_seconds") in values
+
+
+def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    for _ in range(2):
+        with opened(str(path), None, None) as outputs:
+            outputs[0].take(sight)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    assert [line["iteration"] for line in lines] == [0, 1, 2, 3, 4, 5] * 2
+    assert lines[0]["ratios"]["stage"] == sight.iterations[0].ratio("stage")
+    assert lines[0]["slowest"][0]["rank"] == 2
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match="cannot be written"),
+        opened(str(tmp_path / "none" / "o.jsonl"), None, None),
+    ):
+        pass
+
+
+# --- the command
+
+
+def test_the_command_prints_a_line_an_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = whole(planted(), tmp_path / "run", monkeypatch)
+    options = ["--interval", "0.01", "--stop-after", "0.02"]
+    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options])
+
+    assert main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(";")[0] for line in lines] == [f"iteration {n}" for n in range(6)]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
+    runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = whole(planted(), tmp_path / "run", monkeypatch)
+    mark = tmp_path / "mark"
+    code = f"import os; open({str(mark)!r}, 'a').write(os.environ['BUBBLEVIZ_LIMIT'] + chr(10))"
+    command = ["--run", f'{sys.executable} -c "{code}"'] if runs else []
+    options = [
+        "--interval",
+        "0.01",
+        "--stop-after",
+        "2",
+        "--max-bubble",
+        "schedule=1%",
+        "--for",
+        "2",
+    ]
+    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options, *command])
+
+    assert main() == (0 if runs else 3)
+    error = capsys.readouterr().err
+    assert "in iteration 1, and above 1.00 % for 2 iterations" in error
+    if runs:
+        (line,) = mark.read_text(encoding="utf-8").splitlines()
+        assert line.startswith("schedule is ")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--interval", "0"], "--interval 0"),
+        (["--stop-after", "-1"], "--stop-after -1"),
+        (["--run", "true"], "--run needs --max-bubble"),
+        (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+    ],
+)
+def test_wrong_options_are_refused(
+    options: list[str],
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(tmp_path), *options])
+
+    assert main() == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_file_is_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(tmp_path / "file")])
+
+    assert main() == 1
+    assert "is no directory" in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""Live runs: planted runs that are recorded iteration by iteration, as far as a test lets them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from bubbleviz.annotate.recording.recorder import Recorder
+from tests.planting.truth import Truth
+from tests.support.recorded_runs import UPTIME_NS, Clock, range_name
+
+
+class LiveRun:
+    """Ranks that record a planted run, each on its own host.
+
+    Args:
+        truth: the run.
+        folder: of the files.
+        monkeypatch: names the hosts.
+        first: added to the numbers of iterations.
+        later_ns: how much later than true time 0 its hosts' clocks stand.
+    """
+
+    def __init__(
+        self,
+        truth: Truth,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        first: int = 0,
+        later_ns: int = 0,
+    ) -> None:
+        self._truth, self._folder, self._monkeypatch = truth, folder, monkeypatch
+        self._first, self._later_ns = first, later_ns
+        self.clocks: dict[int, Clock] = {}
+        self._recorders: dict[int, Recorder] = {}
+        for rank in truth.ranks:
+            clock = self.clocks[rank.rank] = Clock(0, UPTIME_NS + later_ns)
+            clock.now_ns = later_ns
+
+    def go_on_as(self, truth: Truth) -> None:
+        """Run as another run does, of as many ranks, from now on."""
+        self._truth = truth
+
+    def begin_at(self, first: int, later_ns: int) -> None:
+        """Number iterations from another one on, so much later."""
+        self._first, self._later_ns = first, later_ns
+
+    def run(self, iteration: int, ranks: Collection[int] | None = None) -> None:
+        """Let ranks run an iteration; the one before is written by that."""
+        for rank, clock in self.clocks.items():
+            if ranks is not None and rank not in ranks:
+                continue
+            # A recorder asks for its host when it first writes.
+            self._monkeypatch.setattr(socket, "gethostname", lambda own=rank: f"node{own}")
+            recorder = self._recorder(rank)
+            own = sorted(
+                (
+                    (o.start_ns, o.end_ns or 0, range_name(o))
+                    for o in self._truth.operations
+                    if (o.rank, o.iteration) == (rank, iteration) and o.start_ns is not None
+                ),
+            )
+            clock.now_ns = own[0][0] + self._later_ns
+            around = recorder.begin_iteration(iteration + self._first)
+            for start_ns, end_ns, name in own:
+                clock.now_ns = start_ns + self._later_ns
+                opened = recorder.open(name)
+                clock.now_ns = end_ns + self._later_ns
+                recorder.close(opened)
+            recorder.close(around)
+
+    def stop(self) -> None:
+        """End all recordings."""
+        for recorder in self._recorders.values():
+            recorder.stop()
+
+    def _recorder(self, rank: int) -> Recorder:
+        if rank not in self._recorders:
+            clock = self.clocks[rank]
+            self._recorders[rank] = Recorder(
+                self._folder,
+                limit_bytes=1 << 22,
+                place=(rank, len(self._truth.ranks)),
+                monotonic=lambda: clock.now_ns + UPTIME_NS,
+                utc=clock.utc,
+            )
+        return self._recorders[rank]
