@@ -86,7 +86,7 @@ def _kind_of(what: str, otherwise: LimitationKind) -> LimitationKind:
 def untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
     """Return the limitations for work of some kinds that has no timestamps, if any."""
     reason = (
-        f"{path}: start and end are 0, which CUPTI writes where it could not collect them; they "
+        f"{path}: start and end are 0, which stands for times that could not be collected; they "
         "are left out"
     )
     return tuple(

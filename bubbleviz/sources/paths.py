@@ -59,7 +59,7 @@ def find_profiles(
         InputError: a path does not exist, cannot be read, or leads to no profile.
     """
     if not paths:
-        raise InputError("no profile given; name one or more .sqlite files or a directory")
+        raise InputError("no profile given; name one or more profiles or a directory")
     files: list[InputFile] = []
     note_paths(paths)
     for path in paths:

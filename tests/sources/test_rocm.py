@@ -12,11 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.progress import unwatched
+from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.rocm_profiles import MARKERS, SECRET, processes_of, write_rocpd, write_rpd
@@ -634,3 +637,51 @@ def test_calls_of_rccl_name_what_their_kernels_do(tmp_path: Path) -> None:
 
     rows = list(csv.DictReader(target.read_text().splitlines()))
     assert {row["name"] for row in rows} == {"Send"}
+
+
+def test_texts_of_ranges_have_a_table_of_their_own_in_newer_traces(tmp_path: Path) -> None:
+    (export,) = exports(tmp_path)
+    path = write_rpd(tmp_path / "trace.rpd", processes_of(export))
+    then = facts(path)
+    change(
+        path,
+        "CREATE TABLE rocpd_ustring (id INTEGER PRIMARY KEY, string TEXT)",
+        "INSERT INTO rocpd_ustring SELECT id + 7, string FROM rocpd_string",
+        "UPDATE rocpd_api SET args_id = args_id + 7",
+    )
+
+    assert facts(path) == then
+
+
+def test_functions_that_rocprof_sys_records_are_ranges(tmp_path: Path) -> None:
+    path = single(tmp_path)
+    strings, event = table(path, "rocpd_string"), table(path, "rocpd_event")
+    region = table(path, "rocpd_region")
+    change(
+        path,
+        f"INSERT INTO \"{strings}\" (id, string) VALUES (900, 'host'), (901, 'train_step')",
+        f'INSERT INTO "{event}" (id, category_id, stack_id) VALUES (99999, 900, 77777)',
+        f'INSERT INTO "{region}" (id, nid, pid, tid, start, end, name_id, event_id) '
+        f'SELECT 77777, nid, pid, tid, start, end, 901, 99999 FROM "{region}" LIMIT 1',
+    )
+
+    with reader_of(str(path)).open_file(str(path), 1, unwatched) as file:
+        profile = file.read(("train_*",))
+
+    assert profile.ranges.names[int(profile.ranges.name_id[0])] == "train_step"
+    assert "train_step" not in profile.calls.names(np.arange(5))
+
+
+@pytest.mark.parametrize("name", ["x.db", "x.rpd"])
+def test_a_database_of_others_is_no_profile(name: str, tmp_path: Path) -> None:
+    path = change(tmp_path / name, "CREATE TABLE users (id)")
+
+    with pytest.raises(ProfileError, match="no nsys export, nor a profile of ROCm"):
+        bubbleviz.analyze([path])
+
+
+def test_nothing_at_all_is_no_profile_of_rocm(tmp_path: Path) -> None:
+    path = change(tmp_path / "x.db", "PRAGMA user_version = 3")
+
+    with pytest.raises(ProfileError, match=r"no profile of rocprofv3: it has none of the tables"):
+        bubbleviz.analyze([path])
