@@ -292,7 +292,7 @@ class RocmFile:
     @property
     def _devices(self) -> tuple[Device, ...]:
         devices = (replace(d, name=encodable(d.name)) for d in self._recording.tables.devices)
-        return tuple(dict.fromkeys(devices))
+        return tuple(sorted(set(devices), key=lambda d: (d.pid or 0, d.device_id, d.name)))
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, ranges of these names among them."""
@@ -309,7 +309,7 @@ class RocmFile:
         return Contents(
             source=self._source,
             tables=tuple(
-                TableCount(what, table, count or None)
+                TableCount(what, table, count)
                 for what, table, count in zip(_WHAT, in_tables, counts, strict=True)
             ),
             processes=tuple(distinct(self._work.activities.ranks[:, 0]).tolist()),
