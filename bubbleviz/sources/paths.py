@@ -76,6 +76,8 @@ def find_profiles(
 
 def _without_later_parts(files: Sequence[InputFile]) -> list[InputFile]:
     """Return files without those that are read with others of them."""
+    if len(files) < 2:  # as of most commands, which may yet be refused before any reader loads
+        return list(files)
     from bubbleviz.sources.readers import readers
 
     kept = list(dict.fromkeys(file.path for file in files))
