@@ -64,6 +64,12 @@ class Block:
     on_device: bool = False
 
 
+def events_of(block: Block) -> list[Any]:
+    """Return the timing events of a block, in the order in which they were recorded."""
+    pairs = [stamp.events[1:] for stamp in block.stamps if stamp.events is not None]
+    return [block.anchor, *(event for pair in pairs for event in pair)]
+
+
 class ClockPair(NamedTuple):
     """UTC and the monotonic clock at one moment, and how far the pair can be off, nanoseconds."""
 

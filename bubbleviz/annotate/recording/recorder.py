@@ -20,7 +20,7 @@ from typing import Any
 from weakref import WeakSet
 
 from bubbleviz.annotate.recording import layout
-from bubbleviz.annotate.recording.blocks import Block, Stamp
+from bubbleviz.annotate.recording.blocks import Block, Stamp, events_of
 from bubbleviz.annotate.recording.part_files import PartFiles, Session
 from bubbleviz.annotate.recording.place import clock_pair, place_of_process
 from bubbleviz.annotate.recording.timing_events import TimingEvents
@@ -168,6 +168,8 @@ class Recorder:
                 # What is written already cannot say so; the next one does.
                 if self._block is not None:
                     self._block.lost += 1
+                if events is not None and self._events is not None:
+                    self._events.abandon(events[1:])
                 return
             block.stamps.append(stamp)
             if block.number is None and name.startswith("bubbleviz:Optimizer"):
@@ -213,9 +215,10 @@ class Recorder:
         """Write the iterations that are over, on the GPU too; tell whether others wait."""
         while self._pending:
             block = self._pending[0]
-            late = len(self._pending) > _MOST_PENDING
-            if block.on_device and self._events and not self._events.read(block) and not late:
-                return True
+            if block.on_device and self._events and not self._events.read(block):
+                if len(self._pending) <= _MOST_PENDING:
+                    return True
+                self._events.abandon(events_of(block))
             self._append(self._pending.popleft())
         return False
 

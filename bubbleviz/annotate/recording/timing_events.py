@@ -14,7 +14,8 @@ recorded it. It cannot be earlier, and where the GPU is late once, iterations be
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from bubbleviz.annotate.recording.blocks import Block
@@ -42,6 +43,8 @@ class TimingEvents:
         self._own_stream = cuda.Stream()
         self._free: list[Any] = []
         self._made = 0
+        #: Events that nobody will read; they are used again once they are complete.
+        self._abandoned: deque[Any] = deque()
         #: The anchor that was read last, and its time on the device, counted from the first one.
         self._last: Any = None
         self._last_ns = 0
@@ -86,6 +89,8 @@ class TimingEvents:
 
         Nothing is read before it is, and nothing waits.
         """
+        while self._abandoned and self._abandoned[0].query():
+            self._free.append(self._abandoned.popleft())
         pairs = [stamp.events for stamp in block.stamps if stamp.events is not None]
         if block.anchor is None:
             if not all(pair[2].query() for pair in reversed(pairs)):
@@ -103,6 +108,10 @@ class TimingEvents:
         for pair in pairs:
             self.give_back(pair[1:])
         return True
+
+    def abandon(self, events: Iterable[Any]) -> None:
+        """Take events that nobody will read."""
+        self._abandoned.extend(event for event in events if event is not None)
 
     def give_back(self, events: tuple[Any, ...]) -> None:
         """Put events back into the pool."""

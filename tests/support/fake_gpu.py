@@ -1,0 +1,124 @@
+"""A GPU that is none: streams, and timing events that are complete when their time has come.
+
+It stands in for ``torch.cuda`` in all that recorders of times ask of it. What must not be done
+fails here: there is no way to wait, and an event that is not complete cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import numpy as np
+
+from tests.support.recorded_runs import Clock
+
+#: Nanoseconds from the host's launch to the device's start, on a stream that is free.
+LATENCY_NS = 2_000
+
+
+class Stream:
+    """Work in its order; ``free_ns`` is when all of it is done, on the true clock."""
+
+    def __init__(self) -> None:
+        self.free_ns = 0
+
+
+class Event:
+    """A timing event; ``at_ns`` is when its stream reaches it, on the true clock."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self._gpu = gpu
+        self.at_ns: int | None = None
+        self.stream: Stream | None = None
+        self.pending = False
+
+    def record(self, stream: Stream) -> None:
+        ended = self.at_ns is None or self.at_ns <= self._gpu.clock.now_ns
+        assert ended or not self.pending, "an event is recorded again before it is complete"
+        assert not self._gpu.capturing, "an event would become part of a CUDA graph"
+        gpu = self._gpu
+        self.at_ns = stream.free_ns = max(stream.free_ns, gpu.clock.now_ns + gpu.latency_ns(stream))
+        self.stream, self.pending = stream, True
+        gpu.recorded.append(self)
+
+    def query(self) -> bool:
+        assert self.at_ns is not None, "an event that was never recorded"
+        self._gpu.queries += 1
+        return self.at_ns <= self._gpu.clock.now_ns
+
+    def elapsed_time(self, other: Event) -> float:
+        for event in (self, other):
+            assert event.at_ns is not None
+            assert event.at_ns <= self._gpu.clock.now_ns, "an event is read before it is complete"
+            event.pending = False
+        assert self.at_ns is not None
+        assert other.at_ns is not None
+        length_ns = (other.at_ns - self.at_ns) * (1 + self._gpu.drift)
+        return float(np.float32(length_ns / 1e6))
+
+
+class FakeGpu(ModuleType):
+    """What is asked of ``torch.cuda``.
+
+    Attributes:
+        clock: of the host, which is the true one.
+        drift: of the device's clock against it.
+        made: events that exist.
+        recorded: each recording of one.
+        queries: how often one was asked.
+        capturing: whether launches become a CUDA graph.
+        own_latency_ns: launch to start on streams that are not the first.
+    """
+
+    def __init__(self, clock: Clock, drift: float = 0.0) -> None:
+        super().__init__("torch.cuda")
+        self.clock, self.drift = clock, drift
+        self.made: list[Event] = []
+        self.recorded: list[Event] = []
+        self.queries = 0
+        self.capturing = False
+        self.own_latency_ns = LATENCY_NS
+        self.stream = self.first = Stream()
+        self.initialized = True
+
+    def latency_ns(self, stream: Stream) -> int:
+        """Return the time from launch to start."""
+        return LATENCY_NS if stream is self.stream else self.own_latency_ns
+
+    def launch(self, length_ns: int) -> tuple[int, int]:
+        """Launch work on the current stream; return when it starts and ends."""
+        stream = self.stream
+        start_ns = max(stream.free_ns, self.clock.now_ns + LATENCY_NS)
+        stream.free_ns = start_ns + length_ns
+        return start_ns, stream.free_ns
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        """Make a stream the current one."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def current_stream(self) -> Stream:
+        return self.stream
+
+    def get_device_name(self) -> str:
+        return "Fake H100"
+
+    def Stream(self) -> Stream:  # noqa: N802 - torch.cuda has it
+        return Stream()
+
+    def Event(self, *, enable_timing: bool) -> Event:  # noqa: N802 - likewise
+        assert enable_timing
+        self.made.append(Event(self))
+        return self.made[-1]
