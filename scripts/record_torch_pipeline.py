@@ -16,6 +16,7 @@ import argparse
 import csv
 import os
 import sys
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,34 @@ class Job:
     evaluates: bool = False
     slow_stage: int = -1
     lengths: tuple[int, ...] = (1,)
+    recorded: bool = False
+    sleep_ms: float = 0.0
+
+
+class _Sleep(torch.autograd.Function):  # type: ignore[misc]  # PyTorch has no types here
+    """Takes some time forwards and twice as much backwards, without any processor."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, seconds: float) -> Any:
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        time.sleep(2 * ctx.seconds)
+        return gradients[0], None
+
+
+class _Slow(torch.nn.Module):  # type: ignore[misc]  # likewise
+    """Layers that sleep."""
+
+    def __init__(self, layers: Any, seconds: float) -> None:
+        super().__init__()
+        self._layers, self._seconds = layers, seconds
+
+    def forward(self, rows: Any) -> Any:
+        return _Sleep.apply(self._layers(rows), self._seconds)
 
 
 def main() -> None:
@@ -67,6 +96,12 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true", help="go forward only")
     parser.add_argument("--slow-stage", type=int, default=-1, help="stage with twice the layers")
     parser.add_argument("--lengths", default="1", help="how often each microbatch is computed")
+    parser.add_argument(
+        "--record", action="store_true", help="with annotate.record, too, to DIR/SCHEDULE/recording"
+    )
+    parser.add_argument(
+        "--sleep-ms", type=float, default=0.0, help="of each forward; a backward takes twice that"
+    )
     given = parser.parse_args()
     job = Job(
         given.folder,
@@ -81,6 +116,8 @@ def main() -> None:
         given.evaluate,
         given.slow_stage,
         tuple(map(int, given.lengths.split(","))),
+        given.record,
+        given.sleep_ms,
     )
     for name in job.schedules:
         (job.folder / name).mkdir(parents=True, exist_ok=True)
@@ -110,7 +147,7 @@ def _train(rank: int, job: Job, name: str, device: Any) -> None:
     if kind.__name__ in _V_SHAPED:
         mine = [rank, count - 1 - rank]
     torch.manual_seed(0)
-    models = [_model(job.width, 2 if stage == job.slow_stage else 1).to(device) for stage in mine]
+    models = [_model(job, 2 if stage == job.slow_stage else 1).to(device) for stage in mine]
     stages = [
         PipelineStage(model, stage, count, device)
         for model, stage in zip(models, mine, strict=True)
@@ -137,7 +174,8 @@ def _train(rank: int, job: Job, name: str, device: Any) -> None:
     activities = [ProfilerActivity.CPU]
     if job.device != "cpu":
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as recorded:
+    recording = annotate.record(job.folder / name / "recording") if job.recorded else nullcontext()
+    with recording, profile(activities=activities) as recorded:
         iterate(job.iterations)
     recorded.export_chrome_trace(str(job.folder / name / f"rank{rank}.json"))
     if rank == 0:
@@ -167,8 +205,9 @@ class _Layers(torch.nn.Module):  # type: ignore[misc]  # PyTorch's types are not
         return torch.cat((batch[:, :1], result[:, 1:]), dim=1)
 
 
-def _model(width: int, times: int) -> Any:
-    return _Layers(width, times)
+def _model(job: Job, times: int) -> Any:
+    layers = _Layers(job.width, times)
+    return _Slow(layers, times * job.sleep_ms / 1e3) if job.sleep_ms else layers
 
 
 def _write_plan(schedule: Any, path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import os
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.schedules.files import read_plan
 from tests.support.places import CHECKOUT, FAKES
+from tests.support.pytorch import python_with_torch
 
 
 class Recorder(recorders.Recorders):
@@ -629,15 +629,6 @@ def test_deepspeed_with_two_stages_a_rank(recorded: Recorder) -> None:
 # --- PyTorch, for real
 
 
-def _python_with_torch() -> str:
-    """Return a Python that has PyTorch, or skip."""
-    if named := os.environ.get("BUBBLEVIZ_TORCH"):
-        return named
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("no PyTorch here; BUBBLEVIZ_TORCH=/path/to/python names one that has it")
-    return sys.executable
-
-
 SCHEDULES = {
     "GPipe": "gpipe",
     "1F1B": "1f1b",
@@ -652,7 +643,7 @@ SCHEDULES = {
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train four ranks under each schedule."""
-    python = _python_with_torch()
+    python = python_with_torch()
     folder = tmp_path_factory.mktemp("trained")
     script = CHECKOUT / "scripts" / "record_torch_pipeline.py"
     named = [word for name in SCHEDULES for word in ("--schedule", name)]
@@ -766,7 +757,7 @@ print(*recorder.lines, sep="\\n")
 
 def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
     done = subprocess.run(
-        [_python_with_torch(), "-c", _OPTIMIZERS],
+        [python_with_torch(), "-c", _OPTIMIZERS],
         capture_output=True,
         text=True,
         check=False,
@@ -795,7 +786,7 @@ FRAMEWORKS = {
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_other_frameworks_run_in_the_order_of_their_schedule(name: str, tmp_path: Path) -> None:
     framework, options, schedule = FRAMEWORKS[name]
-    python = _python_with_torch()
+    python = python_with_torch()
     there = subprocess.run(
         [python, "-c", f"import {'megatron.core' if framework == 'megatron' else framework}"],
         capture_output=True,

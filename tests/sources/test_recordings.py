@@ -90,6 +90,8 @@ def test_a_planted_recording_gives_the_planted_numbers(
         )
     }
     assert len(times) == len([o for o in truth.operations if o.start_ns is not None])
+    chunks = 2 if run in ("interleaved", "zb-v") else 1
+    assert set(report.operations.chunk.tolist()) == set(range(chunks))
     assert report.convention == "recording"
     assert "without a profile" not in said(report)
 
@@ -199,6 +201,28 @@ def test_operations_that_touch_or_take_no_time_stay(tmp_path: Path) -> None:
 
     assert len(report.operations) == 16
     assert report.iteration(0).ratios["schedule"].value == 0
+
+
+def test_a_forward_and_its_loss_are_one_operation(tmp_path: Path) -> None:
+    clock = Clock()
+    names = ("F mb=0", "SEND_F mb=0", "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer")
+    with Recorder(
+        tmp_path, limit_bytes=1 << 20, monotonic=clock.monotonic, utc=clock.utc
+    ) as recorder:
+        for number in range(2):
+            around = recorder.begin_iteration(number)
+            for name in names:
+                opened = recorder.open(f"bubbleviz:{name}")
+                clock.now_ns += 1_000
+                recorder.close(opened)
+            recorder.close(around)
+
+    table = bubbleviz.analyze([tmp_path]).operations
+
+    phases = [Phase(phase).label for phase in table.phase[:6].tolist()]
+    assert phases == ["F", "SEND_F", "F", "BW", "F", "Optimizer"]
+    assert (table.end_ns - table.start_ns)[:6].tolist() == [3_000, *[1_000] * 5]
+    assert table.occurrence[:6].tolist() == [0, 0, 0, 0, 1, 0]
 
 
 # --- files

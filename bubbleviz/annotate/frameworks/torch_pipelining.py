@@ -22,6 +22,7 @@ from bubbleviz.annotate.wrapping import (
     Args,
     Folder,
     Kwargs,
+    RangeOfCall,
     always,
     once,
     subclasses,
@@ -57,7 +58,7 @@ def annotate(record: Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     stages = annotations.module("torch.distributed.pipelining.stage")
     schedules = annotations.module("torch.distributed.pipelining.schedules")
-    _wrap_stage(annotations, annotations.attribute(stages, "_PipelineStageBase"))
+    _wrap_stage(annotations, stages, annotations.attribute(stages, "_PipelineStageBase"))
     _wrap_transfers(annotations, stages, schedules)
     base = annotations.attribute(schedules, "_PipelineSchedule")
     loss = annotations.attribute(base, "_maybe_compute_loss")
@@ -77,7 +78,7 @@ def _work(name: str, stage: Any, microbatch: int) -> Range:
     return phase(name, microbatch=microbatch, stage=stage.stage_index)
 
 
-def _wrap_stage(annotations: Annotations, base: Any) -> None:
+def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
     """Name forwards and backwards, wherever a class of stages defines its own."""
     forward = annotations.argument(annotations.attribute(base, "forward_one_chunk"), "fwd_chunk_id")
     backward = annotations.attribute(base, "backward_one_chunk")
@@ -102,9 +103,19 @@ def _wrap_stage(annotations: Annotations, base: Any) -> None:
     annotations.wrap(base, "backward_one_chunk", of_backward)
     annotations.wrap(base, "backward_weight_one_chunk", of_weights)
     if hasattr(base, "perform_reduce_grad"):  # since PyTorch 2.9
-        annotations.wrap(
-            base, "perform_reduce_grad", lambda a, _: phase("COLLECTIVE", stage=a[0].stage_index)
-        )
+        annotations.wrap(base, "perform_reduce_grad", _reduction(getattr(stages, "FSDPModule", ())))
+
+
+def _reduction(sharded: Any) -> RangeOfCall:
+    """Return the ranges of gradient reductions, which stages of other modules do not have."""
+
+    def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
+        stage = args[0]
+        if sharded and not isinstance(getattr(stage, "submod", None), sharded):
+            return NO_RANGE
+        return phase("COLLECTIVE", stage=stage.stage_index)
+
+    return of_reduction
 
 
 def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> None:

@@ -116,7 +116,7 @@ def packed(block: Block, names: Names, clock: ClockPair) -> bytes:
     texts, operations = bytearray(), bytearray()
     spans = block.spans or [(layout.NONE, layout.NONE)] * len(block.stamps)
     for stamp, (start_ns, end_ns) in zip(block.stamps, spans, strict=True):
-        lost = bool(block.spans) and start_ns == layout.NONE
+        lost = bool(block.spans) and start_ns == layout.NONE and not stamp.launches
         operations += layout.OPERATION.pack(
             layout.KIND_OPERATION,
             layout.LAUNCHES * stamp.launches | layout.TIMES_LOST * lost,

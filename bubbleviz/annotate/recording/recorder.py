@@ -31,6 +31,8 @@ _MOST_PENDING, _LAST_WAIT_S = 64, 1.0
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
 #: An iteration holds so many operations at most, so that memory stays small.
 _MOST_OPERATIONS = 1 << 17
+#: What only hands data over needs no time of the device.
+_SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
 _log = logging.getLogger("bubbleviz.annotate")
 
 
@@ -108,7 +110,9 @@ class Recorder:
                     block = self._next(None) if self._block in (None, block) else self._block
             if not block.recorded:
                 return None
-            events = self._events.open() if block.on_device and self._events else None
+            events = None
+            if block.on_device and self._events and not (launches or name.startswith(_SENDS)):
+                events = self._events.open()
             return block, name, launches, events, self._monotonic()
         except Exception as error:  # no recording is worth a training run
             self._give_up(error)
@@ -136,7 +140,7 @@ class Recorder:
                 self._inside -= 1
                 opened.end_ns, opened.over = end_ns, True
             else:
-                self._close_operation(end_ns, *opened)
+                self._close_operation(end_ns, opened)
         except Exception as error:  # likewise
             self._give_up(error)
 
@@ -156,13 +160,17 @@ class Recorder:
             self._give_up(error)
         self._end()
 
-    def _close_operation(
-        self, end_ns: int, block: Block, name: str, launches: bool, events: Any, start_ns: int
-    ) -> None:
+    def _close_operation(self, end_ns: int, opened: tuple[Any, ...]) -> None:
+        block, name, launches, events, start_ns = opened
         if events is not None and self._events is not None:
             self._events.close(events)
-        thread = self._threads.setdefault(threading.get_ident(), len(self._threads)) & 0xFFFF
-        stamp = Stamp(name, launches, thread, start_ns, end_ns, events)
+        thread = threading.get_ident()
+        number = self._threads.get(thread)
+        if number is None:
+            number = self._threads[thread] = len(self._threads) & 0xFFFF
+        # What a device runs and no event times has no span; what a host hands over has none either.
+        launches = launches or (events is None and block.on_device and name.startswith(_SENDS))
+        stamp = Stamp(name, launches, number, start_ns, end_ns, events)
         with self._lock:
             if block.sealed or len(block.stamps) >= _MOST_OPERATIONS:
                 # What is written already cannot say so; the next one does.

@@ -74,7 +74,8 @@ class TimingEvents:
             return None
         first, second = self._taken(), self._taken()
         if second is None:
-            self.give_back((first,))
+            if first is not None:
+                self._free.append(first)
             return None
         stream = self._cuda.current_stream()
         first.record(stream)
@@ -100,22 +101,24 @@ class TimingEvents:
             # The latest first, since it is the one that is not.
             if not (all(p[2].query() for p in reversed(pairs)) and block.anchor.query()):
                 return False
-            anchor_ns = self._anchored(block)
-            block.spans = [
-                (NONE, NONE) if s.events is None else _span(block.anchor, anchor_ns, s.events)
-                for s in block.stamps
-            ]
+            since_anchor, anchor_ns = block.anchor.elapsed_time, self._anchored(block)
+            block.spans = spans = []
+            for stamp in block.stamps:
+                events = stamp.events
+                if events is None:
+                    spans.append((NONE, NONE))
+                    continue
+                # Milliseconds; rounding keeps their order.
+                start_ns = anchor_ns + round(since_anchor(events[1]) * 1e6)
+                end_ns = anchor_ns + round(since_anchor(events[2]) * 1e6)
+                spans.append((start_ns, max(start_ns, end_ns)))
         for pair in pairs:
-            self.give_back(pair[1:])
+            self._free += pair[1:]
         return True
 
     def abandon(self, events: Iterable[Any]) -> None:
         """Take events that nobody will read."""
         self._abandoned.extend(event for event in events if event is not None)
-
-    def give_back(self, events: tuple[Any, ...]) -> None:
-        """Put events back into the pool."""
-        self._free.extend(event for event in events if event is not None)
 
     def _taken(self) -> Any:
         """Return an event of the pool, a new one if it is empty; None where there are enough."""
@@ -138,8 +141,8 @@ class TimingEvents:
                           close       close      late: as those before say
         """
         if self._last is not None:
-            self._last_ns += _ns(self._last.elapsed_time(block.anchor))
-            self.give_back((self._last,))
+            self._last_ns += round(self._last.elapsed_time(block.anchor) * 1e6)
+            self._free.append(self._last)
         self._last, at_ns = block.anchor, self._last_ns
         offset_ns = block.start_ns - at_ns
         if self._offset is not None:
@@ -148,14 +151,3 @@ class TimingEvents:
         self._offset = offset_ns, at_ns
         block.device_ns = offset_ns
         return at_ns + offset_ns
-
-
-def _span(anchor: Any, anchor_ns: int, events: tuple[Any, Any, Any]) -> tuple[int, int]:
-    """Return start and end of a pair of events on the host's clock."""
-    start_ns = anchor_ns + _ns(anchor.elapsed_time(events[1]))
-    end_ns = anchor_ns + _ns(anchor.elapsed_time(events[2]))
-    return start_ns, max(start_ns, end_ns)
-
-
-def _ns(milliseconds: float) -> int:
-    return round(milliseconds * 1e6)

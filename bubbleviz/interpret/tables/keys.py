@@ -132,8 +132,14 @@ def _virtual_stages(table: OperationTable, operations: RankOperations, told: Int
 
 
 def _counted(rank: Ints, stage: Ints) -> Ints:
-    """Return chunks for operations whose table names none: of each rank by its virtual stages."""
-    held = groups_of(rank, np.maximum(stage, 0))
+    """Return chunks for operations whose table names none: of each rank by its virtual stages.
+
+    What has no stage, as optimizer steps mostly, adds no chunk.
+    """
+    known = np.flatnonzero(stage != NONE)
+    held = groups_of(rank[known], stage[known])
     first = np.full(int(rank.max(initial=0)) + 1, len(held))
-    np.minimum.at(first, rank, held.of_row)
-    return np.asarray(held.of_row - first[rank], np.int64)
+    np.minimum.at(first, rank[known], held.of_row)
+    chunk = np.zeros(len(rank), np.int64)
+    chunk[known] = held.of_row - first[rank[known]]
+    return chunk

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from bubbleviz.model.operations import (
     OperationSpans,
     RankOperations,
 )
+from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
 from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.sources.recordings.columns import RecordedOperations
@@ -57,7 +59,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
             f"{session.path}: a recording of iterations without any operation; name forwards and "
             "backwards with annotate.phase, or annotate the framework"
         )
-    own = recorded.take(rows)
+    own = with_parts_joined(recorded.take(rows), meanings.phase)
     name = own.name_id
     iteration, iterations, paired = _iterations(session, own)
     told = {"rank", "phase", "start_ns", "end_ns"}
@@ -83,6 +85,40 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
         noun="recording",
         notes=tuple(_notes(session, int((~known).sum()), others)),
     )
+
+
+def with_parts_joined(own: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
+    """Return operations in order of their host start, each once, however many ranges it has.
+
+    A forward and its loss have two ranges of one name. They are parts of one operation if no other
+    work lies between them::
+
+        F mb=0    ├───┤ forward   ├─┤ loss           one operation
+        BW mb=0                        ├────┤
+
+    Args:
+        own: some operations.
+        phase_of_name: of each name.
+    """
+    own = own.take(np.argsort(own.host_start_ns, kind="stable"))
+    work = np.flatnonzero(np.isin(phase_of_name[own.name_id], WORK))
+    again = np.zeros(len(own), bool)
+    again[work[1:]] = (own.name_id[work[1:]] == own.name_id[work[:-1]]) & (
+        own.iteration[work[1:]] == own.iteration[work[:-1]]
+    )
+    if not again.any():
+        return own
+    first = np.arange(len(own))
+    # Of each part of some work the place among work of the operation's first one.
+    first[work] = work[np.maximum.accumulate(np.where(again[work], 0, np.arange(len(work))))]
+    later = np.flatnonzero(again)
+    host_end_ns, start_ns, end_ns = own.host_end_ns.copy(), own.start_ns.copy(), own.end_ns.copy()
+    lost = own.times_lost.copy()
+    np.maximum.at(host_end_ns, first[later], own.host_end_ns[later])
+    np.maximum.at(end_ns, first[later], own.end_ns[later])
+    np.logical_or.at(lost, first[later], own.times_lost[later])
+    whole = replace(own, host_end_ns=host_end_ns, start_ns=start_ns, end_ns=end_ns, times_lost=lost)
+    return whole.take(~again)
 
 
 def _source(session: RecordedSession) -> Source:
