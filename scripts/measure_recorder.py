@@ -15,7 +15,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,7 +26,7 @@ from bubbleviz.annotate import ranges
 #: As many operations as a rank of 1F1B has: F, BW and four transfers of each microbatch.
 _MICROBATCHES, _PHASES = 16, ("RECV_F", "F", "SEND_F", "RECV_B", "BW", "SEND_B")
 _ITERATIONS, _ROUNDS, _STEP_US = 300, 7, 100_000
-_PAIRS, _BATCH, _WIDTH, _LAYERS = 40, 64, 512, 8
+_PAIRS, _BATCH, _WIDTH, _LAYERS = 200, 152, 256, 8
 
 
 def main() -> None:
@@ -157,36 +156,29 @@ def _compare_training(torch: Any) -> None:
     batch = torch.randn(_BATCH * _MICROBATCHES, _WIDTH)
 
     def seconds() -> float:
-        begun = time.perf_counter()
+        begun = time.process_time()
         schedule.step(batch, target=batch)
         optimizer.step()
         optimizer.zero_grad()
-        return time.perf_counter() - begun
+        return time.process_time() - begun
 
-    def recorded(work: Callable[[], float]) -> float:
-        with tempfile.TemporaryDirectory() as folder, annotate.record(folder):
-            work()
-            taken = work()
-        ranges.record_with(None)
-        return taken
-
-    with annotate.torch_pipelining():
+    with tempfile.TemporaryDirectory() as folder, annotate.torch_pipelining():
+        recording = annotate.record(folder)
         for _ in range(3):
             seconds()
-        without: list[float] = []
-        more: list[float] = []
-        for number in range(_PAIRS):
+        taken: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(2 * _PAIRS):
             # Whichever comes second may find a warmer machine.
-            if number % 2:
-                without.append(seconds())
-                more.append(recorded(seconds) / without[-1] - 1)
-            else:
-                taken = recorded(seconds)
-                without.append(seconds())
-                more.append(taken / without[-1] - 1)
+            on = (number % 2 == 0) == (number % 4 < 2)
+            ranges.attach(recording if on else None)
+            taken[on].append(seconds())
+        ranges.attach(recording)
+        recording.stop()
+    without = taken[False]
+    more = [with_it / plain - 1 for with_it, plain in zip(taken[True], without, strict=True)]
     low, middle, high = (100 * q for q in statistics.quantiles(more, n=4))
     print(
-        f"a step of {statistics.median(without) * 1e3:.1f} ms with {2 * _MICROBATCHES} operations: "
+        f"a step of {statistics.median(without) * 1e3:.1f} ms with {3 * _MICROBATCHES} ranges: "
         f"{middle:+.2f} % with a recording (quartiles {low:+.2f} to {high:+.2f}, n = {_PAIRS})"
     )
     distributed.destroy_process_group()

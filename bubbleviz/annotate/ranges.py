@@ -30,10 +30,16 @@ _recorders = Recorders()
 
 
 def record_with(recorder: Recorder | None) -> None:
-    """Give all ranges to a recorder of files, too, in place of the one before; None for none."""
-    before, _recorders.recorder = _recorders.recorder, recorder
+    """Give all ranges to a recorder of files, too, and stop the one before; None for none."""
+    before = _recorders.recorder
+    attach(recorder)
     if before is not None and before is not recorder:
         before.stop()
+
+
+def attach(recorder: Recorder | None) -> None:
+    """Give all ranges to a recorder of files, too; the one before gets no more, and goes on."""
+    _recorders.recorder = recorder
 
 
 def recorder_of_files() -> Recorder | None:

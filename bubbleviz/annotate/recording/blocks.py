@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from bubbleviz.annotate.recording import layout
 
-
-class Stamp(NamedTuple):
-    """A range that is over; times are nanoseconds of the host's monotonic clock.
-
-    Attributes:
-        name: of the range.
-        launches: whether it only started transfers, which go on.
-        thread: number of the thread in the process, at most 65,535.
-        start_ns: when it was entered.
-        end_ns: when it was left.
-        events: its pair of timing events; None where it was timed on the host alone.
-    """
-
-    name: str
-    launches: bool
-    thread: int
-    start_ns: int
-    end_ns: int
-    events: Any
+#: A range that is over: its name, whether it only started transfers, its thread, when it was
+#: entered and left by the host's monotonic clock, and its timing events, None for none. A plain
+#: tuple: one is made for each range, while training waits.
+Stamp: TypeAlias = "tuple[str, bool, int, int, int, tuple[Any, Any, Any] | None]"
+#: Places in a stamp.
+END: Final = 4
+EVENTS: Final = 5
 
 
-@dataclass
+@dataclass(eq=False)
 class Block:
     """The operations of one iteration of a rank.
 
@@ -66,7 +54,7 @@ class Block:
 
 def events_of(block: Block) -> list[Any]:
     """Return the timing events of a block, in the order in which they were recorded."""
-    pairs = [stamp.events[1:] for stamp in block.stamps if stamp.events is not None]
+    pairs = [events[1:] for stamp in block.stamps if (events := stamp[EVENTS]) is not None]
     return [block.anchor, *(event for pair in pairs for event in pair)]
 
 
@@ -79,10 +67,15 @@ class ClockPair(NamedTuple):
 
 
 class Names:
-    """Numbers of texts in one file, which get a record when they first occur."""
+    """Numbers of texts in one file, which get a record when they first occur, and of threads."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
+        self._threads: dict[int, int] = {}
+
+    def thread(self, ident: int) -> int:
+        """Return the number of a thread, of 16 bits."""
+        return self._threads.setdefault(ident, len(self._threads)) & 0xFFFF
 
     def number(self, name: str, into: bytearray) -> int:
         """Return the number of a name, whose text is appended if it is new."""
@@ -116,14 +109,15 @@ def packed(block: Block, names: Names, clock: ClockPair) -> bytes:
     texts, operations = bytearray(), bytearray()
     spans = block.spans or [(layout.NONE, layout.NONE)] * len(block.stamps)
     for stamp, (start_ns, end_ns) in zip(block.stamps, spans, strict=True):
-        lost = bool(block.spans) and start_ns == layout.NONE and not stamp.launches
+        name, launches, thread, host_start_ns, host_end_ns, _ = stamp
+        lost = bool(block.spans) and start_ns == layout.NONE and not launches
         operations += layout.OPERATION.pack(
             layout.KIND_OPERATION,
-            layout.LAUNCHES * stamp.launches | layout.TIMES_LOST * lost,
-            stamp.thread,
-            names.number(stamp.name, texts),
-            stamp.start_ns,
-            stamp.end_ns,
+            layout.LAUNCHES * launches | layout.TIMES_LOST * lost,
+            names.thread(thread),
+            names.number(name, texts),
+            host_start_ns,
+            host_end_ns,
             start_ns,
             end_ns,
         )

@@ -16,7 +16,7 @@ from bubbleviz.annotate.recording.layout import NONE
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 #: Times that both clocks are read; the closest pair counts.
-_READINGS = 5
+_READINGS = 3
 
 
 class ProcessPlace(NamedTuple):

@@ -15,12 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
 from bubbleviz.annotate.recording import layout
-from bubbleviz.annotate.recording.blocks import Block, Stamp, events_of
+from bubbleviz.annotate.recording.blocks import END, Block, events_of
 from bubbleviz.annotate.recording.part_files import PartFiles, Session
 from bubbleviz.annotate.recording.place import clock_pair, place_of_process
 from bubbleviz.annotate.recording.timing_events import TimingEvents
@@ -33,6 +34,8 @@ _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
 _MOST_OPERATIONS = 1 << 17
 #: What only hands data over needs no time of the device.
 _SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
+#: What ends an iteration where no range does.
+_OPTIMIZER = "bubbleviz:Optimizer"
 _log = logging.getLogger("bubbleviz.annotate")
 
 
@@ -78,7 +81,6 @@ class Recorder:
         self._pending: deque[Block] = deque()
         self._events: TimingEvents | None = None
         self._files: PartFiles | None = None
-        self._threads: dict[int, int] = {}
         _recorders.add(self)
         atexit.register(self.stop)
 
@@ -107,12 +109,14 @@ class Recorder:
             if block is None or (block.over and not self._inside and _begins_iteration(name)):
                 with self._lock:
                     # Another thread may have come first.
-                    block = self._next(None) if self._block in (None, block) else self._block
+                    later = self._block
+                    block = self._next(None) if later is None or later is block else later
             if not block.recorded:
                 return None
             events = None
-            if block.on_device and self._events and not (launches or name.startswith(_SENDS)):
-                events = self._events.open()
+            if block.on_device and self._events is not None:
+                launches = launches or name.startswith(_SENDS)
+                events = None if launches else self._events.open()
             return block, name, launches, events, self._monotonic()
         except Exception as error:  # no recording is worth a training run
             self._give_up(error)
@@ -134,13 +138,25 @@ class Recorder:
         """Take the end of an operation or an iteration."""
         if opened is None or self._stopped:
             return
+        end_ns = self._monotonic()
         try:
-            end_ns = self._monotonic()
             if isinstance(opened, Block):
-                self._inside -= 1
-                opened.end_ns, opened.over = end_ns, True
-            else:
-                self._close_operation(end_ns, opened)
+                with self._lock:
+                    self._inside -= 1
+                    opened.end_ns, opened.over = end_ns, True
+                return
+            block, name, launches, events, start_ns = opened
+            if events is not None and self._events is not None:
+                self._events.close(events)
+            stamp = name, launches, get_ident(), start_ns, end_ns, events
+            with self._lock:
+                stamps = block.stamps
+                if block.sealed or len(stamps) >= _MOST_OPERATIONS:
+                    self._lose(events)
+                else:
+                    stamps.append(stamp)
+                if block.number is None and name.startswith(_OPTIMIZER):
+                    block.over = True
         except Exception as error:  # likewise
             self._give_up(error)
 
@@ -160,28 +176,12 @@ class Recorder:
             self._give_up(error)
         self._end()
 
-    def _close_operation(self, end_ns: int, opened: tuple[Any, ...]) -> None:
-        block, name, launches, events, start_ns = opened
+    def _lose(self, events: tuple[Any, Any, Any] | None) -> None:
+        """Count an operation that came too late: what is written cannot, the next iteration can."""
+        if self._block is not None:
+            self._block.lost += 1
         if events is not None and self._events is not None:
-            self._events.close(events)
-        thread = threading.get_ident()
-        number = self._threads.get(thread)
-        if number is None:
-            number = self._threads[thread] = len(self._threads) & 0xFFFF
-        # What a device runs and no event times has no span; what a host hands over has none either.
-        launches = launches or (events is None and block.on_device and name.startswith(_SENDS))
-        stamp = Stamp(name, launches, number, start_ns, end_ns, events)
-        with self._lock:
-            if block.sealed or len(block.stamps) >= _MOST_OPERATIONS:
-                # What is written already cannot say so; the next one does.
-                if self._block is not None:
-                    self._block.lost += 1
-                if events is not None and self._events is not None:
-                    self._events.abandon(events[1:])
-                return
-            block.stamps.append(stamp)
-            if block.number is None and name.startswith("bubbleviz:Optimizer"):
-                block.over = True
+            self._events.abandon(events[1:])
 
     def _next(self, number: int | None) -> Block:
         """Begin an iteration; the one before is over."""
@@ -215,7 +215,7 @@ class Recorder:
             return
         block.sealed = True
         if block.end_ns == layout.NONE:
-            block.end_ns = max((s.end_ns for s in block.stamps), default=block.start_ns)
+            block.end_ns = max((stamp[END] for stamp in block.stamps), default=block.start_ns)
         if block.recorded and (block.stamps or block.number is not None):
             self._pending.append(block)
 

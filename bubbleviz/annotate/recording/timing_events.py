@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bubbleviz.annotate.recording.blocks import Block
+from bubbleviz.annotate.recording.blocks import EVENTS, Block
 from bubbleviz.annotate.recording.layout import NONE
 
 #: Events that a process has at most; ranges beyond go without times of the device.
@@ -92,7 +92,7 @@ class TimingEvents:
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
-        pairs = [stamp.events for stamp in block.stamps if stamp.events is not None]
+        pairs = [events for stamp in block.stamps if (events := stamp[EVENTS]) is not None]
         if block.anchor is None:
             if not all(pair[2].query() for pair in reversed(pairs)):
                 return False
@@ -104,7 +104,7 @@ class TimingEvents:
             since_anchor, anchor_ns = block.anchor.elapsed_time, self._anchored(block)
             block.spans = spans = []
             for stamp in block.stamps:
-                events = stamp.events
+                events = stamp[EVENTS]
                 if events is None:
                     spans.append((NONE, NONE))
                     continue
