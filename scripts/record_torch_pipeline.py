@@ -206,8 +206,10 @@ class _Layers(torch.nn.Module):  # type: ignore[misc]  # PyTorch's types are not
 
 
 def _model(job: Job, times: int) -> Any:
-    layers = _Layers(job.width, times)
-    return _Slow(layers, times * job.sleep_ms / 1e3) if job.sleep_ms else layers
+    if not job.sleep_ms:
+        return _Layers(job.width, times)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(job.width, job.width) for _ in range(3)))
+    return _Slow(layers, times * job.sleep_ms / 1e3)
 
 
 def _write_plan(schedule: Any, path: Path) -> None:

@@ -19,6 +19,8 @@ from tests.support.places import CHECKOUT
 from tests.support.pytorch import python_with_torch
 
 SCHEDULES = ("1F1B", "GPipe", "ZBVZeroBubble")
+#: A port of its own, since other tests train, too.
+OPTIONS = ("--record", "--sleep-ms", "20", "--width", "32", "--port", "29541")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = CHECKOUT / "scripts" / "record_torch_pipeline.py"
     named = [word for name in SCHEDULES for word in ("--schedule", name)]
     done = subprocess.run(
-        [python, str(script), *named, "--record", "--sleep-ms", "20", "--width", "32", str(folder)],
+        [python, str(script), *named, *OPTIONS, str(folder)],
         capture_output=True,
         text=True,
         check=False,
