@@ -143,10 +143,24 @@ def _collective(_: Report, fault: Fault, __: str) -> FaultText:
 def _drift(report: Report, fault: Fault, _: str) -> FaultText:
     who = "all ranks" if fault.what else _ranks(report, fault.ranks)
     return FaultText(
-        f"Find out why {who} become slower and slower",
+        f"Find out why {who} {_become(fault)} slower and slower",
         f"Operations take {fault.phases[0][1]:.2f} times as long in the last iteration as in the "
         "first",
         "Look at temperature and clocks",
+    )
+
+
+def _become(fault: Fault) -> str:
+    return "becomes" if len(fault.ranks) == 1 and not fault.what else "become"
+
+
+def _slowed(report: Report, fault: Fault, _: str) -> FaultText:
+    who = "all ranks" if fault.what else _ranks(report, fault.ranks)
+    since = shortened(report.iterations[fault.iterations[0]].name)
+    return FaultText(
+        f"Find out what changed on {who} before iteration {since}",
+        f"From then on operations take {fault.phases[0][1]:.2f} times as long as before",
+        "Look at clocks, temperature and what else began to run there",
     )
 
 
@@ -215,6 +229,7 @@ _SENTENCES: Mapping[str, Callable[[Report, Fault, str], FaultText]] = {
     "link": _link,
     "collective": _collective,
     "drift": _drift,
+    "slowed": _slowed,
     "launch": _launch,
     "launch-gaps": _launch_gaps,
     "token": _token,

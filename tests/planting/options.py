@@ -30,6 +30,7 @@ class Planting:
         slow_rank: device, counted over all pipelines, whose operations take ``slow_rank_factor``
             longer; -1 for none.
         slow_rank_factor: see there.
+        slow_rank_from: iteration from which on it is slow.
         slow_microbatch: microbatch that takes ``slow_microbatch_factor`` longer on every stage,
             in every iteration; -1 for none.
         slow_microbatch_factor: see there.
@@ -128,6 +129,7 @@ class Planting:
     slow_factor: float = 2.0
     slow_rank: int = -1
     slow_rank_factor: float = 1.5
+    slow_rank_from: int = 0
     slow_microbatch: int = -1
     slow_microbatch_factor: float = 1.5
     slow_iteration: int = -1

@@ -155,7 +155,8 @@ def _planted_slowness(planting: Planting, plan: Plan, task: Task) -> float:
     scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
     if planting.lengths and op.phase is not Phase.OPTIMIZER:
         scale *= planting.lengths[op.microbatch % len(planting.lengths)]
-    if plan.device_of(op.virtual_stage) == planting.slow_rank:
+    slow = task.iteration >= planting.slow_rank_from
+    if slow and plan.device_of(op.virtual_stage) == planting.slow_rank:
         scale *= planting.slow_rank_factor
     if op.microbatch == planting.slow_microbatch and op.phase is not Phase.OPTIMIZER:
         scale *= planting.slow_microbatch_factor

@@ -25,6 +25,7 @@ class FaultKind(Enum):
     LAUNCH_GAPS = "launch-gaps"
     COLLECTIVE = "collective"
     DRIFT = "drift"
+    SLOWED = "slowed"
     TOKEN = "token"
 
 

@@ -1,14 +1,21 @@
-"""Trends: whether something grows steadily over the iterations of a run."""
+"""Trends: whether something grows over the iterations of a run, steadily or at once."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Floats, Ints
+from bubbleviz.model.grouping import first_of_each
+from bubbleviz.model.values import frozen
 
 #: A trend needs so many iterations, explains this share of the variance, and makes this change of
 #: a logarithm from the first iteration to the last.
 _LEAST_ITERATIONS, _EXPLAINED, _CHANGE = 8, 0.7, 0.03
+#: A jump has so many iterations on either side, makes this change of a logarithm, and is so many
+#: times as large as what is left: of several places the best is chosen, which chance makes large.
+_BESIDE, _JUMP, _TIMES = 2, 0.05, 8.0
+#: A smaller sum of squares is what sums are rounded by.
+_ROUNDED = 1e-18
 
 
 def lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -39,3 +46,61 @@ def rises(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
     change = slope * (np.asarray(count) - 1)
     enough = (np.asarray(count) >= _LEAST_ITERATIONS) & (explained >= _EXPLAINED)
     return np.asarray(enough & (change >= _CHANGE), bool)
+
+
+@frozen
+class Jumps:
+    """Where each group's points jump, by which they are explained best.
+
+    Attributes:
+        begin: where the first point behind the jump is.
+        change: of the mean.
+        explained: share of the variance.
+        stands_out: whether the jump is up, and more than chance.
+    """
+
+    begin: Floats
+    change: Floats
+    explained: Floats
+    stands_out: Bools
+
+
+def jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
+    """Return the best jump of each group's points.
+
+    ::
+
+        y              • • •      change
+            • • • •               from the mean before to the mean behind
+                       place
+
+    Args:
+        group: of each point, from 0; each has some.
+        x: of the points.
+        y: likewise.
+    """
+    order = np.lexsort((x, group))
+    of, value = group[order], y[order]
+    count = np.bincount(of)
+    first = np.cumsum(count) - count
+    before = np.arange(len(of)) - first[of]
+    behind = count[of] - before
+    sums = np.cumsum(value) - value
+    total = np.bincount(of, value)
+    left = (sums - sums[first][of]) / np.maximum(before, 1)
+    right = (total[of] - (sums - sums[first][of])) / behind
+    change = right - left
+    possible = (before >= _BESIDE) & (behind >= _BESIDE)
+    between = np.where(possible, before * behind / count[of] * change**2, 0.0)
+    best = first_of_each(of, -between)
+    variance = np.bincount(of, (value - (total / count)[of]) ** 2)
+    left_over = np.sqrt(np.maximum(variance - between[best], 0.0) / np.maximum(count - 2, 1))
+    enough = (count >= _LEAST_ITERATIONS) & possible[best]
+    return Jumps(
+        begin=x[order][best],
+        change=change[best],
+        explained=np.divide(
+            between[best], variance, out=np.zeros(len(best)), where=variance > _ROUNDED
+        ),
+        stands_out=enough & (change[best] >= _JUMP) & (change[best] >= _TIMES * left_over),
+    )

@@ -136,9 +136,21 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         replace(BASE, pause_device=9, pause_every=2, pause_dry=True, stall_range="gc.collect"),
         "iteration",
         "They take 6.0 times as long as their like; in the longest, its thread is inside "
-        "'gc.collect', outside CUDA",
+        "'gc.collect', outside API calls",
     ),
     "drift": (LONG, replace(LONG, drift=0.3), "drift", "all ranks become slower and slower"),
+    "slow since": (
+        LONG,
+        replace(LONG, slow_rank=2, slow_rank_from=LONG.iterations // 2),
+        "slowed",
+        f"before iteration {LONG.iterations // 2}: an iteration would take",
+    ),
+    "slow in the last two": (
+        LONG,
+        replace(LONG, slow_rank=2, slow_rank_from=LONG.iterations - 2),
+        "slowed",
+        "times as long as before. Look at clocks",
+    ),
     "replicas without a pipeline": (
         WITHOUT_PIPELINE,
         replace(WITHOUT_PIPELINE, slow_rank=2),

@@ -10,6 +10,7 @@ from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.host_state import HostState, host_during
 from bubbleviz.explain.diagnosis.medians import median_of
+from bubbleviz.explain.diagnosis.shapes.drift import since_slowed
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 
@@ -48,10 +49,12 @@ def _on_all_ranks(seen: Evidence) -> Iterator[Fault]:
 def _pauses(seen: Evidence) -> Iterator[Fault]:
     effects, work = seen.effects, seen.work
     size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
-    slow_pace = effects.stands_out(effects.pace, size, against=0.0)
+    # A rank that has slowed for good does not pause.
+    pace = effects.pace / since_slowed(seen)
+    slow_pace = effects.stands_out(pace, size, against=0.0)
     paused = (effects.rest > _PAUSED) & (np.log(effects.rest) > 6 * effects.noise)
     factor = np.where(paused, effects.rest, 1.0)
-    factor *= np.where(slow_pace, effects.pace, 1.0)[effects.paces.of_row]
+    factor *= np.where(slow_pace, pace, 1.0)[effects.paces.of_row]
     lost_ns = effects.time_ns * (1 - 1 / factor)
     ranks = losing(work.rank[effects.rows], lost_ns)
     for one in ranks[:_MOST]:
