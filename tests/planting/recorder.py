@@ -185,8 +185,9 @@ class Recorder:
                 self._collective(_REDUCE_SCATTER, low, high, 0 if late else self._lead(unit))
             done_ns = unit.reduced_ns
         if planting.barrier:
-            start = min(done_ns, unit.start_ns - TRANSFER_KERNEL_NS)
-            self._collective(_ALL_REDUCE, start, unit.start_ns, self._lead(unit))
+            end = unit.start_ns - (planting.late_optimizer_ns if unit.late else 0)
+            start = min(done_ns, end - TRANSFER_KERNEL_NS)
+            self._collective(_ALL_REDUCE, start, end, planting.run_ahead_ns)
 
     def _collective(self, name: int, start: int, end: int, lead: int) -> None:
         values = {"stream": COLLECTIVE_STREAM, "name": name, "kind": COMMUNICATION}

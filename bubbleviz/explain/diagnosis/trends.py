@@ -8,12 +8,15 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import first_of_each
 from bubbleviz.model.values import frozen
 
-#: A trend needs so many iterations, explains this share of the variance, and makes this change of
-#: a logarithm from the first iteration to the last.
-_LEAST_ITERATIONS, _EXPLAINED, _CHANGE = 8, 0.7, 0.03
-#: A jump has so many iterations on either side, makes this change of a logarithm, and is so many
-#: times as large as what is left: of several places the best is chosen, which chance makes large.
-_BESIDE, _JUMP, _TIMES = 2, 0.05, 8.0
+#: A trend makes this change of a logarithm from the first iteration to the last.
+_CHANGE = 0.03
+#: It needs so many iterations, and explains this share of the variance: of so many, of one more,
+#: of any more. Chance does so about once in a hundred times (F test of a line).
+_LEAST_ITERATIONS, _EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
+#: A jump needs so many iterations, has so many on either side, makes this change of a logarithm,
+#: and is so many times as large as what is left: of several places the best is chosen, which
+#: chance makes large.
+_LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
 #: A smaller sum of squares is what sums are rounded by.
 _ROUNDED = 1e-18
 
@@ -44,7 +47,8 @@ def rises(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
         explained: share of the variance.
     """
     change = slope * (np.asarray(count) - 1)
-    enough = (np.asarray(count) >= _LEAST_ITERATIONS) & (explained >= _EXPLAINED)
+    beyond = np.asarray(count) - _LEAST_ITERATIONS
+    enough = (beyond >= 0) & (explained >= _EXPLAINED[np.clip(beyond, 0, len(_EXPLAINED) - 1)])
     return np.asarray(enough & (change >= _CHANGE), bool)
 
 
@@ -95,7 +99,7 @@ def jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
     best = first_of_each(of, -between)
     variance = np.bincount(of, (value - (total / count)[of]) ** 2)
     left_over = np.sqrt(np.maximum(variance - between[best], 0.0) / np.maximum(count - 2, 1))
-    enough = (count >= _LEAST_ITERATIONS) & possible[best]
+    enough = (count >= _LEAST_AROUND) & possible[best]
     return Jumps(
         begin=x[order][best],
         change=change[best],

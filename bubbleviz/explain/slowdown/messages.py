@@ -2,10 +2,13 @@
 
 A send begins with its kernel, but no earlier than the end of the producer. Where names give no
 microbatch, the n-th receive of a rank is that of the n-th operation that takes something, if there
-are as many of both; and likewise sends.
+are as many of both; and likewise sends. What a rank received in another order than it was sent met
+in no stream, so that its receives show nothing.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,7 +74,7 @@ def messages_of(
     sent = (send != NONE) & (operations.has_span[send] == 1)
     produced_ns = operations.end_ns[producer]
     send_start_ns = np.where(sent, operations.start_ns[send], produced_ns)
-    return Messages(
+    messages = Messages(
         consumer=consumer,
         producer=producer,
         forward=forward,
@@ -81,6 +84,29 @@ def messages_of(
         send_end_ns=np.maximum(np.where(sent, operations.end_ns[send], end_ns), produced_ns),
         seen=seen,
     )
+    return replace(messages, seen=seen & ~_crossed(operations, messages))
+
+
+def _crossed(operations: Operations, messages: Messages) -> Bools:
+    """Tell which messages are of a link on which they cross in their iteration.
+
+    ::
+
+        sender     ├ B3 ┤├ B4 ┤
+        receiver   ├─ B4 ─┤├ B3 ┤
+    """
+    rows = np.flatnonzero(messages.seen)
+    seen = messages.take(rows)
+    link = groups_of(
+        operations.iteration[seen.consumer],
+        operations.rank[seen.producer],
+        operations.rank[seen.consumer],
+        seen.forward.astype(np.int64),
+    ).of_row
+    crossed = numbered(link, seen.send_start_ns) != numbered(link, seen.receive_start_ns)
+    result = np.zeros(len(messages), bool)
+    result[rows] = np.isin(link, link[crossed])
+    return result
 
 
 def _forward(operations: Operations, consumer: Ints, producer: Ints) -> Bools:

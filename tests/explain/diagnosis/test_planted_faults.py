@@ -32,7 +32,9 @@ BASE = Planting(
     transfer_ns=20_000,
 )
 LONG = replace(BASE, iterations=12, replicas=1, servers=1)
+SIX = replace(LONG, iterations=6)
 REDUCING = replace(BASE, reduce_ns=300_000)
+NORMED = replace(BASE, norm_ns=100_000)
 APART = replace(BASE, barrier=False, replicas=1)
 PAIR = replace(BASE, replicas=2)
 ONE_RANK = replace(BASE, stages=1, replicas=1, servers=1, jitter=0.0, kernels=5)
@@ -119,6 +121,12 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         "launch",
         "Launch earlier on rank 0 (node0 GPU 0)",
     ),
+    "late optimizer after a gradient norm": (
+        NORMED,
+        replace(NORMED, late_optimizer=0, late_optimizer_ns=2_000_000),
+        "launch",
+        "Launch earlier on rank 0 (node0 GPU 0)",
+    ),
     "late reduction": (
         REDUCING,
         replace(REDUCING, late_reducer=1, late_reduce_ns=2_000_000, stall_range="gc.collect"),
@@ -150,6 +158,18 @@ FAULTS: dict[str, tuple[Planting, Planting, str, str]] = {
         replace(LONG, slow_rank=2, slow_rank_from=LONG.iterations - 2),
         "slowed",
         "times as long as before. Look at clocks",
+    ),
+    "drift of six iterations": (
+        SIX,
+        replace(SIX, drift=0.3),
+        "drift",
+        "all ranks become slower and slower",
+    ),
+    "a slow iteration of six": (
+        SIX,
+        replace(SIX, slow_iteration=2),
+        "iteration",
+        "slows all ranks in 1 iteration (2)",
     ),
     "replicas without a pipeline": (
         WITHOUT_PIPELINE,
@@ -207,6 +227,17 @@ def test_a_rank_out_of_order_is_advice_with_what_the_order_of_the_schedule_saves
     assert "4 operations in 4 iterations are not where it has them" in first.text
     truth_ns = _diagnosis(swapped).length_ns - _diagnosis(PAIR).length_ns
     assert first.saving_ns == pytest.approx(truth_ns, rel=0.02)
+
+
+def test_a_rank_that_receives_in_another_order_than_is_sent_is_replayed() -> None:
+    swapped = replace(PAIR, swapped_device=0, swapped_at=13)
+    first = _first(swapped)
+
+    assert first.kind == "order"
+    length_ns = _diagnosis(swapped).length_ns
+    truth_ns = length_ns - _diagnosis(PAIR).length_ns
+    assert first.saving_ns == pytest.approx(truth_ns, abs=0.002 * length_ns)
+    assert first.saving_ns > 0.02 * length_ns
 
 
 def stage_and_pipeline(device: int) -> tuple[int, int]:
