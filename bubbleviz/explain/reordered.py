@@ -8,12 +8,11 @@ import numpy as np
 
 from bubbleviz.explain.graph import ordered_work
 from bubbleviz.explain.recognition.deviations import Deviation
-from bubbleviz.explain.slowdown.measured import delays_of
+from bubbleviz.explain.slowdown.measured import early_starts
 from bubbleviz.explain.slowdown.reordering import turns_of
 from bubbleviz.explain.slowdown.replay import replay_of
 from bubbleviz.explain.slowdown.run_work import computing_rows
 from bubbleviz.explain.slowdown.token_order import all_token_waits
-from bubbleviz.explain.slowdown.work import COMPUTING
 from bubbleviz.explain.slowdown_source import SlowdownSource
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.values import frozen
@@ -67,8 +66,7 @@ def reordered(source: SlowdownSource, deviations: Sequence[Deviation]) -> Reorde
         if len(replay.unordered):
             return None
         if of_rows is None:
-            early_ns = np.minimum(delays_of(work, order), 0)
-            early_ns[~np.isin(work.role, COMPUTING)] = 0
+            early_ns = early_starts(work, order)
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
     measured_ns, planned_ns = lengths
     saved_ns = measured_ns - planned_ns

@@ -123,8 +123,11 @@ def _planned_order(report: Report) -> Advice | None:
     found = reordered(source, recognition.deviations)
     if found is None or found.saving_ns <= 0:
         return None
+    # Orders are replayed without what hosts launched late, which other advice counts.
+    diagnosis = report.explanation.diagnosis
+    length_ns = found.length_ns if diagnosis is None else diagnosis.length_ns
     text = order_text(report, recognition)
-    saves = outcome(found.length_ns, found.saving_ns, len(report.ranks))
+    saves = outcome(length_ns, found.saving_ns, len(report.ranks))
     ranks = tuple(sorted({deviation.rank for deviation in recognition.deviations}))
     stages = {report.ranks[rank].stage for rank in ranks}
     return Advice(
@@ -132,7 +135,7 @@ def _planned_order(report: Report) -> Advice | None:
         ranks=ranks,
         stage=stages.pop() if len(stages) == 1 else None,
         saving_ns=round(found.saving_ns),
-        saving_ratio=found.saving_ns / found.length_ns,
+        saving_ratio=found.saving_ns / length_ns,
         iterations=found.iterations,
         action=f"{text.action}. {text.evidence}",
         text=f"{text.action}: {saves}. {text.evidence}",

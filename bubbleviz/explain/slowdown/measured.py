@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.explain.slowdown.work import COMPUTING, Work
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.intervals import group_extents
@@ -42,3 +42,13 @@ def delays_of(work: Work, order: Order) -> Ints:
     first_ns = _extents(work, iterations)[0][np.searchsorted(iterations, work.iteration)]
     follows = np.bincount(order.row, minlength=len(work)) > 0
     return work.start_ns - np.where(follows, ready_ns, first_ns)
+
+
+def early_starts(work: Work, order: Order) -> Ints:
+    """Return how long before all that it follows had ended each row started, as negative numbers.
+
+    Operations can begin with work that needs no input; any other row starts no earlier.
+    """
+    early_ns = np.minimum(delays_of(work, order), 0)
+    early_ns[~np.isin(work.role, COMPUTING)] = 0
+    return early_ns

@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
-from bubbleviz.explain.slowdown.measured import delays_of
+from bubbleviz.explain.slowdown.measured import early_starts
 from bubbleviz.explain.slowdown.messages import messages_of
 from bubbleviz.explain.slowdown.replay import Order
 from bubbleviz.explain.slowdown.run_order import run_order
@@ -19,7 +19,7 @@ from bubbleviz.explain.slowdown.run_work import (
     run_work,
 )
 from bubbleviz.explain.slowdown.scenarios import Scenarios, scenarios_of
-from bubbleviz.explain.slowdown.work import COMPUTING, Work
+from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.operations import Operations, Rank
@@ -65,6 +65,4 @@ def scenarios_of_run(work: Work, order: Order) -> Scenarios | None:
         work: of all ranks.
         order: what each of its rows follows.
     """
-    early_ns = np.minimum(delays_of(work, order), 0)
-    early_ns[~np.isin(work.role, COMPUTING)] = 0
-    return scenarios_of(work, order, early_ns)
+    return scenarios_of(work, order, early_starts(work, order))

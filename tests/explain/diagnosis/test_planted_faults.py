@@ -240,6 +240,16 @@ def test_a_rank_that_receives_in_another_order_than_is_sent_is_replayed() -> Non
     assert first.saving_ns > 0.02 * length_ns
 
 
+def test_all_advice_saves_of_the_same_length() -> None:
+    swapped = replace(PAIR, swapped_device=3, swapped_at=1, late_stage=1, late_ns=400_000)
+    advice = advice_of(_report(swapped))
+    length_ns = _diagnosis(swapped).length_ns
+
+    assert {"order", "launch"} <= {one.kind for one in advice}
+    assert all(f" instead of {length_ns / 1e6:,.3f} ms" in one.text for one in advice)
+    assert all(one.saving_ratio == pytest.approx(one.saving_ns / length_ns) for one in advice)
+
+
 def stage_and_pipeline(device: int) -> tuple[int, int]:
     """Return the stage and the pipeline of a planted device."""
     return device % PAIR.stages, device // PAIR.stages
