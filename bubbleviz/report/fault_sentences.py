@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.model.values import frozen
-from bubbleviz.report.labels import shortened
+from bubbleviz.report.labels import numbered_rank, shortened
 
 if TYPE_CHECKING:  # most commands hold no report with faults
     from bubbleviz.explain.diagnosis.fault import Fault
@@ -61,7 +61,7 @@ def _rank(report: Report, fault: Fault, seen: str) -> FaultText:
         )
     others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its peers"
     return FaultText(
-        f"Find out why {_place(report, fault.ranks[0])} is slow",
+        f"Find out why {numbered_rank(report, fault.ranks[0])} is slow",
         f"{_phases(fault)} as long as on {others}, in {seen}",
         "Look at its clocks, its temperature and what else runs on its host",
     )
@@ -78,7 +78,7 @@ def _host(report: Report, fault: Fault, seen: str) -> FaultText:
 
 def _stage(report: Report, fault: Fault, seen: str) -> FaultText:
     copies = sum(rank.stage == fault.stage for rank in report.ranks)
-    where = f", {_place(report, fault.ranks[0])}," if copies == 1 else ""
+    where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
     return FaultText(
         f"Balance the stages, stage {fault.stage} is slow",
         f"{_phases(fault)} as long on stage {fault.stage}{where} as on the others, in {seen}",
@@ -113,7 +113,7 @@ def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
             f"Operations take {times} as long as in the others{_during(report, fault)}",
         )
     some = counted(len(fault.ranks), "rank")
-    who = _place(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
+    who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
     return FaultText(
         f"Find out why single operations of {who} are slow in {share}",
         f"They take {times} as long as their like{_during(report, fault)}",
@@ -252,14 +252,9 @@ def _thread(report: Report, fault: Fault) -> str:
     return thread_state(*names)
 
 
-def _place(report: Report, rank: int) -> str:
-    """Return a rank with its label."""
-    return f"rank {rank} ({report.ranks[rank].label})"
-
-
 def _ranks(report: Report, ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
-        return _place(report, ranks[0])
+        return numbered_rank(report, ranks[0])
     return f"ranks {listed([str(rank) for rank in ranks], _NAMED)}"
 
 

@@ -48,7 +48,12 @@ def rank_label(report: Report, rank: int) -> str:
     """Return the name of a rank in a sentence: its stage where no other rank has that stage."""
     stage = report.ranks[rank].stage
     alone = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
-    return f"stage {stage}" if alone else f"rank {rank} ({report.ranks[rank].label})"
+    return f"stage {stage}" if alone else numbered_rank(report, rank)
+
+
+def numbered_rank(report: Report, rank: int) -> str:
+    """Return the number of a rank, and where it is: ``rank 6 (node1 GPU 1)``."""
+    return f"rank {rank} ({report.ranks[rank].label})"
 
 
 def shortened(name: str) -> str:

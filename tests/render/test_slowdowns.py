@@ -88,3 +88,16 @@ def test_a_table_without_slowdowns_gives_the_reason(
     assert main(["analyze", str(path), "-v", "slowdown"]) == 0
 
     assert "Slowdowns are unknown: no complete training iteration" in capsys.readouterr().out
+
+
+def test_each_line_of_the_table_has_a_name_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a single pipeline a stage is one rank; both are lines."""
+    plant(replace(RUN, replicas=1), tmp_path)
+    main(["analyze", str(tmp_path), "-v", "slowdown"])
+    table = capsys.readouterr().out
+    names = re.findall(r"^(\S.*?) +\d\.\d{3}$", table, re.MULTILINE)
+
+    assert {"stage 1", "rank 1 (node0 GPU 1)"} <= set(names)
+    assert len(names) == len(set(names))

@@ -44,13 +44,13 @@ def slowdowns(report: Report) -> Iterator[RenderableType]:
 
 def _slowest(report: Report, found: Slowdowns) -> Iterator[tuple[str, float]]:
     """Yield what costs most of each kind, the slowest first."""
-    from bubbleviz.report.labels import rank_label
+    from bubbleviz.report.labels import numbered_rank
 
     groups = (
         [(f"phase {name}", s) for name, s in found.by_phase.items()],
         [(f"stage {stage}", s) for stage, s in found.by_stage.items()],
         [(f"replica {replica}", s) for replica, s in found.by_replica.items()],
-        [(rank_label(report, rank), s) for rank, s in found.by_rank.items()],
+        [(numbered_rank(report, rank), s) for rank, s in found.by_rank.items()],
         [(f"microbatch {number}", s) for number, s in found.by_microbatch.items()],
         [(f"link {ends[0]} to {ends[1]}", s) for ends, s in found.by_link.items()],
         [(f"iteration {report.iterations[n].name}", s) for n, s in found.by_iteration.items()],
