@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.polynomial import Polynomial
 
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, groups_of
@@ -24,6 +25,8 @@ from bubbleviz.model.values import frozen
 #: The square counts from so many different lengths on, if it is so many standard errors, and if it
 #: makes this share of the time of the longest chunk.
 _LENGTHS, _SURE, _SHARE = 4, 4.0, 0.01
+#: A power that adds less than this to the lower ones is not shown by the lengths.
+_SHOWN = 1e-6
 
 
 @frozen
@@ -54,10 +57,10 @@ class ChunkCost:
     residual_ns: float | None
     explained: float | None
 
-    def time_ns(self, tokens: Ints) -> Floats:
+    def time_ns(self, tokens: Floats) -> Floats:
         """Return the fitted times of chunks of so many tokens."""
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
-        return np.asarray(line + (self.token_squared_ns or 0.0) * tokens.astype(np.float64) ** 2)
+        return np.asarray(line + (self.token_squared_ns or 0.0) * tokens**2)
 
 
 def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tuple[ChunkCost, ...]:
@@ -126,11 +129,17 @@ def _least_squares(
     tokens: Ints, time_ns: Floats, degree: int
 ) -> tuple[tuple[float, ...], Floats, float]:
     """Return the factors by rising power, what is left, and the standard error of the last one."""
-    scale = max(float(tokens.max()), 1.0)
-    powers = (tokens[:, None] / scale) ** np.arange(degree + 1)
+    # Lengths far from zero and close together: their powers are alike unless they are centred.
+    ends = float(tokens.min()), float(tokens.max())
+    middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+    powers = ((tokens[:, None] - middle) / half) ** np.arange(degree + 1)
     factors = np.linalg.lstsq(powers, time_ns, rcond=None)[0]
     left_ns = time_ns - powers @ factors
     free = max(len(tokens) - degree - 1, 1)
-    variance = float((left_ns**2).sum()) / free * np.linalg.inv(powers.T @ powers)[-1, -1]
-    in_tokens = factors / scale ** np.arange(degree + 1)
-    return tuple(in_tokens.tolist()), left_ns, float(np.sqrt(variance)) / scale**degree
+    # What the last power adds to the others: 0 where these lengths do not show it.
+    added = abs(float(np.linalg.qr(powers)[1][-1, -1]))
+    shown = added > _SHOWN
+    error = np.sqrt(float((left_ns**2).sum()) / free) / added if shown else np.inf
+    in_tokens = Polynomial(factors, domain=ends).convert().coef.tolist()
+    in_tokens += [0.0] * (degree + 1 - len(in_tokens))
+    return tuple(in_tokens), left_ns, float(error) / half**degree

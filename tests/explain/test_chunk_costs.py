@@ -12,6 +12,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.render.formats.chunk_costs import RENDERER
+from bubbleviz.report.chunk_costs import cost_in_words
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
@@ -68,8 +69,37 @@ def test_attention_makes_it_a_curve(tmp_path: Path) -> None:
     assert first.token_squared_ns == pytest.approx(0.2, rel=0.02)
     assert first.token_ns == pytest.approx(500, rel=0.03)
     assert first.residual_ns == pytest.approx(5_000, rel=0.3)
-    fitted = first.time_ns(np.array([64, 4096]))
+    fitted = first.time_ns(np.array([64.0, 4096.0]))
     assert fitted.tolist() == pytest.approx([232_819, 5_603_443], rel=0.02)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("least", [8_190, 10**6, 10**9])
+def test_lengths_far_from_zero_and_close_together(tmp_path: Path, least: int) -> None:
+    tokens = [least + number % 6 for number in range(12)]
+    first, _ = costs(tmp_path, tokens, [1e6 + 500.0 * (t - least) for t in tokens])
+
+    assert first.token_ns == pytest.approx(500, rel=1e-3)
+    assert first.token_squared_ns == 0
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_length_far_from_all_others_shows_no_curve(tmp_path: Path) -> None:
+    tokens = [0, 1, 2, 3, 4, 10**9]
+    first, _ = costs(tmp_path, tokens, [1e6, 1e6, 1e6, 1e6, 1e6, 2e6])
+
+    fitted = first.time_ns(np.array([0.0, 1e9]))
+    assert fitted.tolist() == pytest.approx([1e6, 2e6])
+    assert first.token_squared_ns == 0
+
+
+def test_what_costs_nothing_is_zero_in_words(tmp_path: Path) -> None:
+    tokens = [10, 20, 10, 30, 10, 10, 20, 10]
+    share, _ = costs(tmp_path, tokens, [1e5 * t for t in tokens])
+    fixed, _ = costs(tmp_path, tokens, [1e6] * len(tokens))
+
+    assert cost_in_words(share) == "0.000 ms + 100 us/token"
+    assert cost_in_words(fixed) == "1.000 ms + 0 us/token"
 
 
 def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
@@ -91,6 +121,24 @@ def test_the_picture_has_a_panel_a_stage(tmp_path: Path) -> None:
     assert [text for text in texts if text and text.startswith("stage ")] == ["stage 0", "stage 1"]
     assert "0.200 ms + 0.5 us/token" in texts
     assert len(list(root.iter(f"{SVG}circle"))) == 2 * len(tokens)
+
+
+def test_the_line_of_few_tokens_has_no_steps(tmp_path: Path) -> None:
+    tokens = [1, 2, 3]
+    root = ET.fromstring(RENDERER.render(report_of(tmp_path, tokens, [1e6, 2e6, 3e6]), View()))
+
+    line = next(p for p in root.iter(f"{SVG}path") if p.get("class") == "bv-mark").attrib["d"]
+    points = np.array([point.split() for point in line[1:].split("L")], float)
+    slopes = np.diff(points[:, 1]) / np.diff(points[:, 0])
+    assert np.ptp(slopes) < 0.01
+
+
+def test_the_picture_of_ranks_without_a_stage(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(table_of(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
+    root = ET.fromstring(RENDERER.render(report, View()))
+
+    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
+    assert [text for text in texts if text.startswith("stage")] == ["stage unknown"]
 
 
 def test_the_picture_without_tokens_says_so(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ def _draw_panel(
         x = left + length / tokens * (right - left)
         return x, bottom - own_ns / time_ns * _HEIGHT
 
-    page.text(f"stage {cost.virtual_stage}", corner[0], corner[1] + 10, 11)
+    stage = "unknown" if cost.virtual_stage < 0 else cost.virtual_stage
+    page.text(f"stage {stage}", corner[0], corner[1] + 10, 11)
     page.text(cost_in_words(cost), corner[0], corner[1] + 24, 9.5, ink="quiet")
     axes = f"M{px(left)} {px(bottom - _HEIGHT)}V{px(bottom)}H{px(right)}"
     frame = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
@@ -108,7 +109,7 @@ def _draw_panel(
         dot = {"fill": FORWARD, "fill_opacity": 0.55}
         page.elements.append(drawsvg.Circle(px(x * _GRAIN), px(y * _GRAIN), _DOT, **dot))
     steps = np.linspace(cost.least_tokens, cost.most_tokens, _STEPS)
-    fitted = cost.time_ns(np.rint(steps).astype(np.int64))
+    fitted = cost.time_ns(steps)
     curve = [at(length, own_ns) for length, own_ns in zip(steps.tolist(), fitted, strict=True)]
     path = "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(curve))
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
