@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.forward_waits import TokenWaits
@@ -20,6 +21,7 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations, Rank
+from bubbleviz.model.run_kind import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
@@ -128,6 +130,7 @@ class SlowdownSource:
         from bubbleviz.explain.slowdown.work import Role
 
         bubbles = self.bubbles.take((self.bubbles.cause == cause) & (self.bubbles.after >= 0))
+        bubbles = bubbles.take(self._own(bubbles))
         # Where windows overlap, an idle interval is in both.
         bubbles = bubbles.take(bubbles.iteration == self.operations.iteration[bubbles.after])
         of_operation = group_sum(
@@ -143,6 +146,19 @@ class SlowdownSource:
             (cause,), work.rank[last], ready_ns, work.start_ns[last]
         )
         return late_ns
+
+    def _own(self, bubbles: Bubbles) -> Bools:
+        """Return which bubbles before operations are the rank's own, and did not travel to it.
+
+        In a run that only goes forward, what a rank waits for its input has the causes of the idle
+        time of the ranks before. It is over where the input is ready.
+        """
+        if run_kind(self.operations.phase) != INFERENCE:
+            return np.ones(len(bubbles), bool)
+        ready_ns = np.full(len(self.operations), NEVER, np.int64)
+        before_ns = self.operations.end_ns[self.dependencies.before]
+        np.maximum.at(ready_ns, self.dependencies.after, before_ns)
+        return np.asarray(bubbles.start_ns >= ready_ns[bubbles.after])
 
     @cached_property
     def scenarios(self) -> Scenarios | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
     """Return what is found of tokens, by how many more chunks are in flight."""
     diagnosis = bubbleviz.analyze(table_of(folder, run)).explanation.diagnosis
     assert diagnosis is not None
-    assert diagnosis.length_ns == length_ns(run)
+    assert diagnosis.length_ns == length_ns(run) - run.host_ns
     own = [f for f in diagnosis.findings if f.faults[0].kind.value == "token"]
     return {f.faults[0].what: f for f in own}
 
@@ -39,6 +40,28 @@ def test_savings_are_those_of_a_deeper_pipeline(tmp_path: Path, depth: int) -> N
     assert found["one"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS, depth=depth + 1))
     assert found["enough"].saving_ns == length_ns(run) - length_ns(Serving(LENGTHS))
     assert found["one"].faults[0].phases == (("", float(depth)),)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_late_host_delays_the_pipeline_once(tmp_path: Path, depth: int) -> None:
+    run = Serving(LENGTHS, depth=depth, host_ns=300_000)
+    diagnosis = bubbleviz.analyze(table_of(tmp_path, run)).explanation.diagnosis
+    assert diagnosis is not None
+    assert diagnosis.length_ns == length_ns(run) - run.host_ns
+    (late,) = [f for f in diagnosis.findings if f.faults[0].kind.value == "launch"]
+
+    in_time = replace(run, host_ns=0)
+    assert late.saving_ns == diagnosis.length_ns - length_ns(in_time)
+    assert late.faults[0].ranks == (0,)
+
+
+def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_path: Path) -> None:
+    run = Serving(LENGTHS, depth=2, host_ns=300_000)
+    found = tokens(tmp_path, run)
+
+    deeper = replace(run, depth=3)
+    saved_ns = length_ns(run) - length_ns(deeper)
+    assert found["one"].saving_ns == pytest.approx(saved_ns, rel=0.1)
 
 
 def test_uneven_stages_and_chunks(tmp_path: Path) -> None:
