@@ -685,3 +685,27 @@ def test_nothing_at_all_is_no_profile_of_rocm(tmp_path: Path) -> None:
 
     with pytest.raises(ProfileError, match=r"no profile of rocprofv3: it has none of the tables"):
         bubbleviz.analyze([path])
+
+
+def test_a_named_thread_of_no_process_is_told_in_one_sentence(tmp_path: Path) -> None:
+    path = single(tmp_path)
+    lost = table(path, "rocpd_info_thread")
+    change(
+        path,
+        f'CREATE TABLE kept AS SELECT * FROM "{lost}"',
+        f'DROP TABLE "{lost}"',
+        f'ALTER TABLE kept RENAME TO "{lost}"',
+        f"UPDATE \"{lost}\" SET pid = 'x', name = 'loader'",
+    )
+
+    with pytest.raises(ProfileError, match=r"threads\.sql gives something else than a whole numb"):
+        bubbleviz.analyze([path])
+
+
+def test_a_trace_with_a_table_of_another_file_beside_its_own_is_read(tmp_path: Path) -> None:
+    path = single(tmp_path, "rpd")
+    then = facts(path)
+
+    change(path, "CREATE TABLE rocpd_op_0123456789abcdef0123 AS SELECT * FROM rocpd_op")
+
+    assert facts(path) == then

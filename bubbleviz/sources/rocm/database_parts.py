@@ -13,6 +13,7 @@ Sources: ``rocpd_tables.sql`` and ``generateRocpd.cpp`` of ROCm/rocm-systems
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -115,6 +116,23 @@ class Part:
         if not self.has(name):
             return []
         return self.database.rows(self.queries.query(name), binds)
+
+    def texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
+        """Return the texts that a query gives, by number, but for empty ones.
+
+        Args:
+            name: of the query.
+            ids: the numbers that it is to give; None for all.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        binds = None if ids is None else {"ids": json.dumps(ids.tolist())}
+        return {
+            number: str(text)
+            for number, text in self.rows(name, binds)
+            if isinstance(number, int) and text is not None and str(text)
+        }
 
 
 @contextmanager

@@ -8,7 +8,6 @@ there, and an id that the program gives into ``correlation_id``. Times are nanos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -169,7 +168,8 @@ def _read_part(reading: _Reading, part: Part) -> None:
         reading.lose("process ids", "has none in rocpd_info_process")
     _note_hosts(reading, part)
     agents = _whole(reading, part, "target/agents")
-    tids = {int(str(i)): int(str(tid)) for i, tid, *_ in _whole(reading, part, "target/threads")}
+    threads = _whole(reading, part, "target/threads", 3)
+    tids = {int(str(i)): int(str(tid)) for i, tid, *_ in threads}
     work, copies = _work(part, agents)
     events = part.columns("calls/all") if part.has("calls/all") else np.empty((9, 0), np.int64)
     of_work = _Process(reading, pids)
@@ -197,21 +197,21 @@ def _read_part(reading: _Reading, part: Part) -> None:
         correlations[2] != NONE
     )
     _host_events(reading, part, events, thread, correlations[2], launching)
-    _threads(reading, part, of_work)
+    _threads(reading, threads, of_work)
     own_pids = {*pids.values(), *(distinct(processes[0]) & PID_MASK).tolist()}
     _note_devices(reading, agents, sorted(own_pids), work[3])
     for pid in distinct(np.array(list(pids.values()) or [0], np.int64)).tolist():
         reading.parts_of_pid[pid] = reading.parts_of_pid.get(pid, 0) + 1
 
 
-def _whole(reading: _Reading, part: Part, name: str) -> list[tuple[object, ...]]:
-    """Return the rows of a query, of which the first two columns are whole numbers.
+def _whole(reading: _Reading, part: Part, name: str, columns: int = 2) -> list[tuple[object, ...]]:
+    """Return the rows of a query, of which so many first columns are whole numbers.
 
     Raises:
         ProfileError: there is something else.
     """
     rows = part.rows(name)
-    if any(not isinstance(value, int) for row in rows for value in row[:2]):
+    if any(not isinstance(value, int) for row in rows for value in row[:columns]):
         raise ProfileError(
             f"{reading.path}: sql/rocpd/{name}.sql gives something else than a whole number where "
             f"one belongs, so the file is damaged or was edited; {ROCPD.again}"
@@ -301,21 +301,11 @@ def _correlations(work: Ints, copies: Ints, events: Ints) -> tuple[Ints, ...]:
 
 def _kernel_names(reading: _Reading, part: Part, kernel: Ints) -> tuple[tuple[str, ...], Ints]:
     """Return distinct names of kernels, and the row of each kernel's name among them."""
-    texts = _texts(part, "gpu_work/kernel_names")
+    texts = part.texts("gpu_work/kernel_names")
     lost = int((~np.isin(kernel, np.array(list(texts), np.int64))).sum())
     if lost and part.has("gpu_work/kernel_names"):
         reading.lose("names of kernels", "has none for some in rocpd_info_kernel_symbol", lost)
     return named(kernel, texts, lambda number: f"<kernel {number}>")
-
-
-def _texts(part: Part, name: str, ids: Ints | None = None) -> dict[int, str]:
-    """Return the texts that a query gives, by number, but for empty ones."""
-    binds = None if ids is None else {"ids": json.dumps(ids.tolist())}
-    return {
-        number: str(text)
-        for number, text in part.rows(name, binds)
-        if isinstance(number, int) and text is not None and str(text)
-    }
 
 
 def _host_events(
@@ -332,8 +322,8 @@ def _host_events(
         launching: whether each launched something.
     """
     tables = reading.tables
-    functions, name = named(events[4], _texts(part, "calls/names"), lambda _: "")
-    categories, category = named(events[5], _texts(part, "calls/categories"), lambda _: "")
+    functions, name = named(events[4], part.texts("calls/names"), lambda _: "")
+    categories, category = named(events[5], part.texts("calls/categories"), lambda _: "")
     names = list(functions)
     kind = kinds_of(category, name, list(categories), names)
     tables.unnamed_calls += int((np.array([not n for n in names], bool)[name]).sum())
@@ -383,15 +373,15 @@ def _range_texts(part: Part, event: Ints) -> tuple[tuple[str, ...], Ints]:
     events, text_ids = part.columns("ranges/text_ids")
     at = found_in(events, event)
     text_id = np.where(at == NONE, NONE, text_ids[at] if len(text_ids) else NONE)
-    texts = _texts(part, "ranges/texts", distinct(text_id[text_id != NONE]))
+    texts = part.texts("ranges/texts", distinct(text_id[text_id != NONE]))
     known, number = named(text_id, texts, lambda _: "")
     nothing = np.array([not text for text in known], bool)
     return known, np.where(nothing[number], NONE, number) if len(known) else number
 
 
-def _threads(reading: _Reading, part: Part, processes: _Process) -> None:
+def _threads(reading: _Reading, recorded: list[tuple[object, ...]], processes: _Process) -> None:
     """Add the threads that have names."""
-    rows = [row for row in part.rows("target/threads") if row[3]]
+    rows = [row for row in recorded if row[3]]
     if not rows:
         return
     numbers = np.array([[int(str(v)) for v in row[1:3]] for row in rows], np.int64).T

@@ -10,7 +10,6 @@ host is recorded.
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
@@ -56,7 +55,8 @@ def read_rpd(path: str, watch: Watch) -> RocmRecording:
             f"tables rocpd_api, rocpd_op; {RPD.again}"
         )
     tables = RocmTables()
-    (own,) = (part for part in parts_in(columns, RPD_QUERIES) if _OWN & set(part.names))
+    # Tables with a GUID behind their names come after those of a trace, and are none of its.
+    own = next(part for part in parts_in(columns, RPD_QUERIES) if _OWN & set(part.names))
     with opened_part(path, own, RPD_QUERIES) as part:
         versions = [str(version) for (version,) in part.rows("target/metadata")]
         work = np.empty((7, 0), np.int64)
@@ -83,16 +83,6 @@ def _check(path: str, numbers: Ints) -> None:
         )
 
 
-def _texts(part: Part, name: str, ids: Ints | None = None) -> dict[int, str]:
-    """Return the texts that a query gives, by number, but for empty ones."""
-    binds = None if ids is None else {"ids": json.dumps(ids.tolist())}
-    return {
-        number: str(text)
-        for number, text in part.rows(name, binds)
-        if isinstance(number, int) and text is not None and str(text)
-    }
-
-
 def _add_work(path: str, part: Part, tables: RocmTables, work: Ints, correlation: Ints) -> None:
     """Add kernels, which have names, and copies and fills, which have none.
 
@@ -103,7 +93,7 @@ def _add_work(path: str, part: Part, tables: RocmTables, work: Ints, correlation
         work: the columns of gpu_work/all.sql.
         correlation: of each row; -1 none.
     """
-    texts = _texts(part, "gpu_work/names")
+    texts = part.texts("gpu_work/names")
     names, name = named(work[5], texts, lambda _: "")
     kinds, kind = named(work[6], texts, lambda _: "")
     without_name = np.array([not text for text in names], bool)[name] if len(name) else name > 0
@@ -130,7 +120,7 @@ def _add_calls(part: Part, tables: RocmTables, calls: Ints, correlation: Ints) -
         calls: the columns of calls/all.sql.
         correlation: of each row; -1 none.
     """
-    functions, name = named(calls[5], _texts(part, "calls/names"), lambda _: "")
+    functions, name = named(calls[5], part.texts("calls/names"), lambda _: "")
     is_call = np.array([not text or _CALL.match(text) is not None for text in functions], bool)
     marks = np.array([_MARKER.match(text) is not None for text in functions], bool)
     of_call = is_call[name] if len(name) else name > 0
@@ -144,7 +134,7 @@ def _add_calls(part: Part, tables: RocmTables, calls: Ints, correlation: Ints) -
         )
     )
     rows = np.flatnonzero(~of_call)
-    texts = _texts(part, "ranges/texts", distinct(calls[6, of_mark]))
+    texts = part.texts("ranges/texts", distinct(calls[6, of_mark]))
     known, text = named(calls[6, rows], texts, lambda _: "")
     # A mark of ROCTx has no length; what is no range of ROCTx is named by its function.
     nothing = np.array([not own for own in known], bool)
