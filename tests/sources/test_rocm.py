@@ -67,6 +67,9 @@ DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
 }
 
 
+DAY_NS = 24 * 3600 * 10**9
+
+
 def change(path: Path, *statements: str) -> Path:
     with closing(sqlite3.connect(path)) as db:
         # Views of a table may outlive it, as they do where a tool edits a file.
@@ -709,3 +712,24 @@ def test_a_trace_with_a_table_of_another_file_beside_its_own_is_read(tmp_path: P
     change(path, "CREATE TABLE rocpd_op_0123456789abcdef0123 AS SELECT * FROM rocpd_op")
 
     assert facts(path) == then
+
+
+def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
+    run = Planting(schedule="zb-v", replicas=2, jitter=0.2, servers=2, iteration_ranges=True)
+    plant(run, tmp_path)
+    apart, same = [], []
+    for number in range(2):
+        processes = processes_of(tmp_path / f"node{number}.sqlite")
+        for process in processes if number else ():
+            for rows in (process.calls, process.ranges, process.kernels):
+                rows[:] = [(row[0] + DAY_NS, row[1] + DAY_NS, *row[2:]) for row in rows]
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        apart.append(write_rpd(tmp_path / f"node{number}.rpd", processes))
+        # What runTracer.sh names it unless told otherwise.
+        same.append(write_rpd(folder / "trace.rpd", processes))
+
+    own, then = bubbleviz.analyze(same), bubbleviz.analyze(apart)
+
+    ratios = [[iteration.ratios for iteration in report.iterations] for report in (own, then)]
+    assert ratios[0] == ratios[1]

@@ -61,9 +61,10 @@ def machines_of(
 ) -> tuple[str, ...]:
     """Return for each profile a name of the machine whose clock it has.
 
-    A profile has a clock of its own where it does not record when its session started. Nor does it
-    share one where another machine has the same hostname, as its UTC and its steady clock show,
-    when that was not switched on at the same time, or its id; ``same_clock`` overrules that.
+    A profile has a clock of its own where it does not record when its session started, or on which
+    host: files of several nodes may have one name. Nor does it share one where another machine has
+    the same hostname, as its UTC and its steady clock show, when that was not switched on at the
+    same time, or its id; ``same_clock`` overrules that.
 
     Args:
         sources: the profiles.
@@ -101,6 +102,8 @@ def _are_timed(source: Source, other: Source) -> bool:
 
 def _may_share(source: Source, other: Source) -> bool:
     """Return whether two profiles of one hostname can be of one machine."""
+    if source.clock is None and not (source.host_known and other.host_known):
+        return False
     ids = source.machine, other.machine
     if None not in ids and ids[0] != ids[1]:
         return False
