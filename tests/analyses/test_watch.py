@@ -68,7 +68,7 @@ def test_nothing_is_there_yet(tmp_path: Path, there: bool) -> None:
     sight = Watcher(str(folder)).look(0.0)
 
     assert (sight.iterations, sight.trend, sight.events) == ((), (), ())
-    assert "no whole iteration yet" in page(sight)
+    assert "it is waited for" in page(sight)
 
 
 def test_a_run_that_is_over_has_the_planted_ratios(
@@ -140,6 +140,43 @@ def test_a_slow_rank_is_named_since_it_is_slow(
     assert "stage 2" in sight.advice
     assert "rank 2 (node2) computes" in line_of(newest)
     assert "Slow: rank 2" in page(sight)
+
+
+def test_a_long_pause_before_an_iteration_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, watcher = (
+        LiveRun(planted(), tmp_path / "run", monkeypatch),
+        Watcher(str(tmp_path / "run")),
+    )
+    for iteration, later_ns in enumerate((0, 0, 0, 30 * MS, 30 * MS, 60 * MS)):
+        live.begin_at(0, later_ns)
+        live.run(iteration)
+    live.stop()
+    seen = watcher.look(0.0).iterations
+
+    assert [own.number for own in seen if own.usual_pause_ns >= 0] == [3, 5]
+    assert seen[0].pause_ns == -1
+    assert seen[3].pause_ns == pytest.approx(seen[2].pause_ns + 30 * MS, abs=MS)
+    assert "paused 3" in line_of(seen[3])
+    assert "data loading" in line_of(seen[5])
+    assert "paused" not in line_of(seen[4])
+    assert "Iteration 5 paused" in page(watcher.look(1.0))
+
+
+def test_the_period_is_that_of_the_iteration_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = planted()
+    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    seen: list[WatchedIteration] = []
+    for iteration in truth.iterations:
+        live.run(iteration.index)
+        seen += watcher.look(float(iteration.index)).iterations
+
+    assert seen[0].ratio("period") is None
+    for own, true in zip(seen[1:], truth.iterations, strict=False):
+        assert own.ratio("period") == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
 # --- what befalls ranks
@@ -261,7 +298,7 @@ def test_what_is_kept_does_not_grow_with_the_run(
 
 def ratio(number: int, value: float | None) -> WatchedIteration:
     return WatchedIteration(
-        number, 0, MS, 1, 1, "schedule", (RatioValue("schedule", value),), (), ()
+        number, 0, MS, -1, 1, 1, "schedule", (RatioValue("schedule", value),), (), ()
     )
 
 
@@ -421,6 +458,21 @@ def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
         assert line.startswith("schedule is ")
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_the_command_says_once_what_it_waits_for(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+    options = ["--interval", "0.01", "--stop-after", "0.05"]
+    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options])
+
+    assert main() == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ("is not there yet" if not there else "no whole iteration yet") in line
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -428,6 +480,12 @@ def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
         (["--stop-after", "-1"], "--stop-after -1"),
         (["--run", "true"], "--run needs --max-bubble"),
         (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0"),
+        (["--for", "3"], "--for needs --max-bubble"),
+        (
+            ["--run", "echo 'a", "--max-bubble", "schedule=1%"],
+            "--run echo 'a: No closing quotation",
+        ),
+        (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command"),
         (["--listen", "nowhere"], "HOST:PORT"),
     ],
 )

@@ -507,3 +507,29 @@ def test_what_a_script_records_is_analysed(tmp_path: Path) -> None:
 
     assert [iteration.name for iteration in report.iterations] == ["0", "1", "2", "3"]
     assert [note.what for note in report.limitations].count("kernels") == 1
+
+
+CHILD = """
+import multiprocessing, sys
+from bubbleviz import annotate
+
+def train(folder):
+    annotate.record(folder)
+    for number in range(3):
+        with annotate.iteration(number), annotate.phase("F", microbatch=0):
+            pass
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=train, args=(sys.argv[1],))
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+def test_a_child_of_multiprocessing_writes_its_last_iteration(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(CHILD, encoding="utf-8")
+    subprocess.run([sys.executable, str(file), str(tmp_path / "run")], cwd=CHECKOUT, check=True)
+
+    assert session(tmp_path / "run").stretch.iterations.number.tolist() == [0, 1, 2]

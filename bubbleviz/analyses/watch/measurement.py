@@ -12,6 +12,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.interpret.tables.recording import recording_of
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.report.advice import first_thing
@@ -22,6 +23,8 @@ from bubbleviz.sources.recordings.operations import table_of
 
 #: The newest iterations that advice rests on: what began two iterations ago shows in them.
 _ADVISED = 3
+#: The ratio that is known when the next iteration has begun.
+_PERIOD = "period"
 
 
 @frozen
@@ -78,18 +81,22 @@ class WatchedIteration:
         number: of the iteration.
         utc_ns: when the last rank had written it.
         length_ns: from its first start to its last end on any rank.
+        pause_ns: from the last end of the iteration before to its first start; -1 unknown.
         ranks: how many have it.
         world_size: how many there are to be; -1 unknown.
         headline: name of the primary ratio.
-        ratios: of all names.
+        ratios: of all names; ``period`` is that of the iteration before, which this one ends.
         parts: of its bubble, the largest first; their shares add up to the headline.
         paces: of its ranks, the slowest first.
         slow: those that are slow, the slowest first.
+        usual_pause_ns: how long a pause before an iteration usually is, where this one's is long;
+            -1 where it is not.
     """
 
     number: int
     utc_ns: int
     length_ns: int
+    pause_ns: int
     ranks: int
     world_size: int
     headline: str
@@ -97,6 +104,7 @@ class WatchedIteration:
     parts: tuple[BubblePart, ...]
     paces: tuple[RankPace, ...]
     slow: tuple[SlowRank, ...] = ()
+    usual_pause_ns: int = NONE
 
     def ratio(self, name: str) -> float | None:
         """Return a ratio by its name; None where it is unknown."""
@@ -132,7 +140,11 @@ def measured(run: FollowedRun, new: Sequence[int]) -> Measurement:
     except BubblevizError as error:
         return Measurement((), "", one_line(str(error), 300))
     rows = {iteration.name: iteration for iteration in report.iterations}
-    found = [_watched(run, report, rows[str(n)], n) for n in new if str(n) in rows]
+    found = [
+        _watched(run, report, (rows.get(str(n - 1)), rows[str(n)]), n)
+        for n in new
+        if str(n) in rows
+    ]
     return Measurement(tuple(found), first_thing(advised) or "")
 
 
@@ -152,18 +164,32 @@ def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
 
 
 def _watched(
-    run: FollowedRun, report: Report, iteration: Iteration, number: int
+    run: FollowedRun, report: Report, pair: tuple[Iteration | None, Iteration], number: int
 ) -> WatchedIteration:
+    """Return what an iteration shows.
+
+    Args:
+        run: as it was followed.
+        report: on it and those before.
+        pair: the iteration before, if it is known, and this one.
+        number: of this one.
+    """
+    before, iteration = pair
     written = [rank.utc_ns[number] for rank in run.ranks.values() if number in rank.utc_ns]
+    ratios = {name: ratio.value for name, ratio in iteration.ratios.items()}
+    if _PERIOD in ratios:
+        ratios[_PERIOD] = None if before is None else before.ratios[_PERIOD].value
+    shown = before if report.bubbles.ratio == _PERIOD else iteration
     return WatchedIteration(
         number=number,
         utc_ns=max(written),
         length_ns=iteration.end_ns - iteration.start_ns,
+        pause_ns=NONE if before is None else max(iteration.start_ns - before.end_ns, 0),
         ranks=len(iteration.ranks),
         world_size=run.world_size,
         headline=report.headline,
-        ratios=tuple(RatioValue(n, ratio.value) for n, ratio in iteration.ratios.items()),
-        parts=parts_of(report, [iteration]),
+        ratios=tuple(RatioValue(name, value) for name, value in ratios.items()),
+        parts=() if shown is None else parts_of(report, [shown]),
         paces=_paces(report, iteration),
     )
 

@@ -66,6 +66,7 @@ def _document(iteration: WatchedIteration) -> dict[str, Any]:
         "iteration": iteration.number,
         "utc_ns": iteration.utc_ns,
         "length_ns": iteration.length_ns,
+        "pause_ns": iteration.pause_ns if iteration.pause_ns >= 0 else None,
         "ranks": iteration.ranks,
         "world_size": iteration.world_size if iteration.world_size > 0 else None,
         "headline": iteration.headline,

@@ -93,6 +93,12 @@ class Metrics:
         )
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"bubbleviz_{name}", text, value)
+        if newest.pause_ns >= 0:
+            yield GaugeMetricFamily(
+                "bubbleviz_iteration_pause_seconds",
+                "Last end of the iteration before to the first start of the newest one.",
+                newest.pause_ns / 1e9,
+            )
         ratios = GaugeMetricFamily(
             "bubbleviz_bubble_ratio",
             "Bubble ratio of the newest iteration; headline is the one to quote.",

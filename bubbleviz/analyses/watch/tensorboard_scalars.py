@@ -66,5 +66,6 @@ def _scalars(iteration: WatchedIteration) -> list[tuple[str, float]]:
         *((f"bubble_ratio/{name}", value) for name, value in known),
         *((f"bubble_part_ratio/{own.name}", own.share) for own in iteration.parts),
         ("iteration_seconds", iteration.length_ns / 1e9),
+        *([("pause_seconds", iteration.pause_ns / 1e9)] if iteration.pause_ns >= 0 else []),
         ("ranks", float(iteration.ranks)),
     ]

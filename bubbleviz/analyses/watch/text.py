@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bubbleviz.analyses.watch.measurement import SlowRank, WatchedIteration
 from bubbleviz.analyses.watch.watcher import Sight
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import percent
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: Causes and slow ranks that are shown.
 _CAUSES, _RANKS = 4, 5
+#: A pause is shown for so many iterations.
+_PAUSES = 8
 _WIDTH = 60
 
 
@@ -30,6 +34,8 @@ def line_of(iteration: WatchedIteration) -> str:
     causes = " ".join(f"{own.name} {percent(own.share)}" for own in iteration.parts[:_CAUSES])
     if causes:
         parts.append(causes)
+    if iteration.usual_pause_ns != NONE:
+        parts.append(_pause(iteration))
     if iteration.slow:
         parts.append(f"slow: {_slow(iteration.slow[0])}")
     return "; ".join(parts)
@@ -50,6 +56,20 @@ def _slow(slow: SlowRank) -> str:
     )
 
 
+def _pause(iteration: WatchedIteration) -> str:
+    return (
+        f"paused {iteration.pause_ns / 1e6:,.3f} ms before it (usually "
+        f"{iteration.usual_pause_ns / 1e6:,.3f}): data loading, checkpoint or logging"
+    )
+
+
+def waiting(folder: str) -> str:
+    """Return what is said as long as no iteration is whole."""
+    if not Path(folder).exists():
+        return f"{folder}: is not there yet; it is waited for"
+    return f"{folder}: no whole iteration yet; it is written when the next one begins"
+
+
 def page_of(folder: str, sight: Sight, told: tuple[str, ...]) -> RenderableType:
     """Return a page of the terminal.
 
@@ -59,8 +79,7 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...]) -> RenderableType:
         told: the newest events.
     """
     if not sight.trend:
-        waiting = f"{folder}: no whole iteration yet; it is written when the next one begins"
-        return Group(Text(waiting), *(Text(f"  {event}", style="yellow") for event in told))
+        return Group(Text(waiting(folder)), *(Text(f"  {event}", style="yellow") for event in told))
     return Group(*_lines(folder, sight, told))
 
 
@@ -83,6 +102,9 @@ def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
         yield Text(f"  {own.name:<16}{percent(own.share):>9}  {bar}")
     if not newest.parts:
         yield Text("  nothing")
+    paused = [own for own in sight.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
+    if paused:
+        yield Text(f"Iteration {paused[-1].number} {_pause(paused[-1])}", style="red")
     for slow in newest.slow[:_RANKS]:
         yield Text(f"Slow: {_slow(slow)}", style="red")
     if sight.silent:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from statistics import quantiles
 
 from bubbleviz.analyses.watch.followed_run import FollowedRun
 from bubbleviz.analyses.watch.measurement import SlowRank, WatchedIteration, measured
 from bubbleviz.analyses.watch.recorded_rank import RecordedRank
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.values import frozen
 
 #: Iterations whose ratios make the trend.
 TREND = 120
 #: A rank that computes longer than others by this fraction is slow.
 SLOW = 0.1
+#: A pause is long that takes so many times as long as usual, and this share of the iteration.
+_PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 
 @frozen
@@ -100,6 +104,19 @@ class Watcher:
                     since = (before.since, before.since_utc_ns)
                 slow[pace.rank] = SlowRank(pace, *since)
         self._slow = slow
-        seen = replace(iteration, slow=tuple(slow.values()))
+        seen = replace(
+            iteration, slow=tuple(slow.values()), usual_pause_ns=self._long_pause(iteration)
+        )
         self._trend.append(seen)
         return seen
+
+    def _long_pause(self, iteration: WatchedIteration) -> int:
+        """Return how long a pause usually is, if that before an iteration is long; else -1."""
+        known = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
+        if iteration.pause_ns == NONE or not known:
+            return NONE
+        # Where every second one is long, the median is.
+        usual_ns = quantiles(known, n=4)[0] if len(known) > 1 else known[0]
+        long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
+        long = long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns
+        return max(0, round(usual_ns)) if long else NONE

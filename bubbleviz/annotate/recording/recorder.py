@@ -83,6 +83,10 @@ class Recorder:
         self._files: PartFiles | None = None
         _recorders.add(self)
         atexit.register(self.stop)
+        # A child of multiprocessing ends without atexit.
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, self.stop, exitpriority=0)
 
     def __enter__(self) -> Recorder:
         return self

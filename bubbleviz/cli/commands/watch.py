@@ -86,7 +86,7 @@ def watch(
 ) -> None:
     """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
 
-    Ranks record with annotate.megatron(record="run/") and the like (bubbleviz guide annotate). The
+    Ranks record with annotate.megatron(record="run/") and the like (bubbleviz guide record). The
     page needs a terminal; elsewhere it is a line an iteration. Ctrl-C ends it. Exit codes: 0 ended,
     3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets the reason
     in the environment variable BUBBLEVIZ_LIMIT.
@@ -95,7 +95,10 @@ def watch(
     from bubbleviz.analyses.watch.outputs import opened
     from bubbleviz.analyses.watch.watcher import Watcher
 
-    _check(folder, interval, stop_after, run, max_bubble)
+    _check(folder, interval, stop_after)
+    if not max_bubble and (run is not None or for_ != 1):
+        option = "--for" if run is None else "--run"
+        raise UsageError(f"{option} needs --max-bubble, which says what the limit is")
     limits = LimitWatch(max_bubble or (), for_)
     command = _Command(run)
     watcher = Watcher(folder)
@@ -129,8 +132,6 @@ def _check(
     folder: str,
     interval: float,
     stop_after: float | None,
-    run: str | None,
-    max_bubble: list[str] | None,
 ) -> None:
     if Path(folder).exists() and not Path(folder).is_dir():
         raise InputError(
@@ -141,15 +142,18 @@ def _check(
         raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
     if stop_after is not None and not stop_after > 0.0:
         raise UsageError(f"--stop-after {stop_after:g}: must be more than 0 seconds")
-    if run is not None and not max_bubble:
-        raise UsageError("--run needs --max-bubble, which says when")
 
 
 def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], None]:
     """Return what shows a sight: a page on a terminal, else lines."""
-    from bubbleviz.analyses.watch.text import line_of, page_of
+    from bubbleviz.analyses.watch.text import line_of, page_of, waiting
+
+    waited: list[str] = []
 
     def lines(sight: Sight) -> None:
+        if not sight.trend and not waited:
+            waited.append(waiting(folder))
+            complain(waited[0], 0)
         for event in sight.events:
             complain(anonymous(event), 0)
         for iteration in sight.iterations:
@@ -175,7 +179,12 @@ class _Command:
     """The command of a limit, which is run once; the job is watched on meanwhile."""
 
     def __init__(self, text: str | None) -> None:
-        self._words = [] if text is None else shlex.split(text)
+        try:
+            self._words = [] if text is None else shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--run {text}: {error}; quote it as for a shell") from error
+        if text is not None and not self._words:
+            raise UsageError("--run: no command; give one, or leave --run out")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, reason: str) -> None:
