@@ -520,13 +520,14 @@ def train(folder):
             pass
 
 if __name__ == "__main__":
-    child = multiprocessing.get_context("spawn").Process(target=train, args=(sys.argv[1],))
+    child = multiprocessing.get_context("fork").Process(target=train, args=(sys.argv[1],))
     child.start()
     child.join()
     sys.exit(child.exitcode)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
 def test_a_child_of_multiprocessing_writes_its_last_iteration(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(CHILD, encoding="utf-8")
