@@ -28,7 +28,7 @@ PAGES = [README, *sorted(GUIDES.glob("*.md"))]
 #: Commands that need what no test has: a cluster.
 NEEDS_MORE = ("--dask",)
 #: Commands that run until they are interrupted.
-ENDLESS = ("view",)
+ENDLESS = ("view", "watch")
 
 
 def text_of(name: str) -> str:
@@ -251,7 +251,8 @@ def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -
     """Options that a page names by themselves are options of some command of bubbleviz."""
     named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
     known: set[str] = set()
-    for command in ("analyze", "inspect", "idle", "compare", "gate", "simulate", "nccl", "pgle"):
+    commands = "analyze", "inspect", "idle", "compare", "gate", "simulate", "nccl", "pgle", "watch"
+    for command in commands:
         assert main([command, "--help"]) == 0
         known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 

@@ -10,7 +10,7 @@ from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.trends import Jumps, jumps, lines, rises
 from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import Groups, groups_of
+from bubbleviz.model.grouping import Groups, distinct, groups_of
 from bubbleviz.model.values import frozen
 
 
@@ -51,8 +51,8 @@ def faults(seen: Evidence) -> Iterator[Fault]:
     drifting = rises(np.bincount(paces.ranks.of_row), paces.slope, paces.explained) & ~slowed
     if drifting.any():
         yield _drift(seen, paces, drifting)
-    for begin in np.unique(paces.jump.begin[slowed]).tolist():
-        yield _slowed(seen, paces, slowed & (paces.jump.begin == begin), int(begin))
+    for begin in distinct(paces.jump.begin[slowed].astype(np.int64)).tolist():
+        yield _slowed(seen, paces, slowed & (paces.jump.begin == begin), begin)
 
 
 def since_slowed(seen: Evidence) -> Floats:
@@ -111,7 +111,7 @@ def _slowed(seen: Evidence, paces: _Paces, which: Bools, begin: int) -> Fault:
         seen.effects.rows[at],
         np.exp(-by_pace[paces.of_row[at]]),
         ranks=tuple(paces.rank[which].tolist()),
-        iterations=tuple(np.unique(paces.iteration[since]).tolist()),
+        iterations=tuple(distinct(paces.iteration[since]).tolist()),
         phases=(("", float(np.exp(change[which].max()))),),
         what="all" if which.all() else "",
     )
