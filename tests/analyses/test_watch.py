@@ -179,6 +179,21 @@ def test_the_period_is_that_of_the_iteration_before(
         assert own.ratio("period") == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
+def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    live = LiveRun(planted(), folder, monkeypatch, limit_bytes=1 << 15)
+    for turn in range(3):
+        live.begin_at(6 * turn, 400 * MS * turn)
+        for iteration in range(6):
+            live.run(iteration)
+    live.stop()
+
+    assert {"rank-00000.bvrec", "rank-00000.1.bvrec"} <= {file.name for file in folder.iterdir()}
+    assert [own.number for own in Watcher(str(folder)).look(0.0).iterations] == list(range(18))
+
+
 # --- what befalls ranks
 
 

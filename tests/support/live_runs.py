@@ -22,6 +22,7 @@ class LiveRun:
         monkeypatch: names the hosts.
         first: added to the numbers of iterations.
         later_ns: how much later than true time 0 its hosts' clocks stand.
+        limit_bytes: what the files of a rank hold at most.
     """
 
     def __init__(
@@ -31,9 +32,10 @@ class LiveRun:
         monkeypatch: pytest.MonkeyPatch,
         first: int = 0,
         later_ns: int = 0,
+        limit_bytes: int = 1 << 22,
     ) -> None:
         self._truth, self._folder, self._monkeypatch = truth, folder, monkeypatch
-        self._first, self._later_ns = first, later_ns
+        self._first, self._later_ns, self._limit_bytes = first, later_ns, limit_bytes
         self.clocks: dict[int, Clock] = {}
         self._recorders: dict[int, Recorder] = {}
         for rank in truth.ranks:
@@ -82,7 +84,7 @@ class LiveRun:
             clock = self.clocks[rank]
             self._recorders[rank] = Recorder(
                 self._folder,
-                limit_bytes=1 << 22,
+                limit_bytes=self._limit_bytes,
                 place=(rank, len(self._truth.ranks)),
                 monotonic=lambda: clock.now_ns + UPTIME_NS,
                 utc=clock.utc,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from bubbleviz.annotate.recording import layout
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.recordings.columns import Stretch
 from bubbleviz.sources.recordings.part_reader import PartReader
+from bubbleviz.sources.recordings.sessions import in_order
 
 
 @frozen
@@ -49,7 +49,7 @@ class FollowedFolder:
 
     @property
     def parts(self) -> tuple[PartReader, ...]:
-        """The files that are there, in natural order."""
+        """The files that are there, in order of ranks and their parts."""
         return tuple(self._parts.values())
 
     def new(self) -> Iterator[NewIterations]:
@@ -59,7 +59,7 @@ class FollowedFolder:
             InputError: the folder cannot be read.
         """
         try:
-            paths = sorted(map(str, self._folder.glob(f"*{layout.SUFFIX}")), key=natural_key)
+            paths = in_order(map(str, self._folder.glob(f"*{layout.SUFFIX}")))
         except OSError as error:
             raise InputError(
                 f"{self._folder}: cannot be read ({error.strerror}); check it and its permissions"

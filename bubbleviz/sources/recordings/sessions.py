@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bubbleviz.annotate.recording import layout
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.natural_order import natural_key
 from bubbleviz.sources.recordings.blocks import found_blocks, stretch_of
 from bubbleviz.sources.recordings.header import Header, header_of
 
@@ -36,6 +37,18 @@ def parts_of(path: str) -> list[str]:
         if own is not None and own.session == header.session:
             parts.setdefault(own.part, other)
     return [parts[part] for part in sorted(parts)]
+
+
+def in_order(files: Iterable[str]) -> list[str]:
+    """Return files in order of their ranks, and those of a rank in that of their numbers."""
+
+    def key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
+        match = _NAME.fullmatch(file)
+        if match is None:
+            return natural_key(file), 0
+        return natural_key(match["stem"]), int(match["number"] or 0)
+
+    return sorted(files, key=key)
 
 
 def others_of(path: str) -> int:
