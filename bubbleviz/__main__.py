@@ -5,7 +5,6 @@ Imports wait until ``main`` is called: worker processes import this module, too.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 
@@ -26,10 +25,12 @@ def main() -> int:
         end_at_once("bubbleviz: interrupted before the start\n")
         # No code here multiplies matrices, and every thread of OpenBLAS takes memory.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         if complaint := _too_little_memory():
             sys.stderr.write(f"bubbleviz: {complaint}\n")
             return 1
+        import gc
+
+        gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         from bubbleviz.cli.app import main as run
     except KeyboardInterrupt:
         sys.stderr.write("bubbleviz: interrupted before the start\n")
