@@ -22,7 +22,7 @@ from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.explain.slowdown.measured import delays_of
-from bubbleviz.explain.slowdown.messages import Messages, messages_of
+from bubbleviz.explain.slowdown.messages import messages_of
 from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of
 from bubbleviz.explain.slowdown.run_order import run_order
 from bubbleviz.explain.slowdown.run_work import computing_rows, outside_operations, run_work
@@ -161,46 +161,12 @@ def ordered_work(
         turns: the row whose turn on its rank each operation takes; None for its own.
     """
     rows = computing_rows(operations, included)
-    chosen = np.zeros(len(operations), bool)
-    chosen[rows] = True
-    messages = messages_of(operations, dependencies, receives, chosen)
-    return _ordered(
-        operations,
-        ranks,
-        rows,
-        replace(messages, seen=np.zeros(len(messages), bool)),
-        outside_operations(collectives, operations, included),
-        _transfers(operations, receives),
-        tokens,
-        turns,
-    )
-
-
-def _ordered(
-    operations: Operations,
-    ranks: Sequence[Rank],
-    rows: Ints,
-    messages: Messages,
-    collectives: CollectiveIntervals,
-    transfer_ns: Ints,
-    tokens: TokenWaits,
-    turns: Ints | None = None,
-) -> tuple[Work, Order]:
-    """Return the work of iterations, transfers included, and its order.
-
-    Args:
-        operations: of all ranks.
-        ranks: by number.
-        rows: of the operations that compute.
-        messages: between these.
-        collectives: beside them.
-        transfer_ns: how long the input of each operation is in transfer.
-        tokens: which operations waited for the token of which.
-        turns: the row whose turn on its rank each of ``rows`` takes; None for its own.
-    """
+    messages = messages_of(operations, dependencies, receives, rows)
+    messages = replace(messages, seen=np.zeros(len(messages), bool))
+    beside = outside_operations(collectives, operations, included)
+    work = run_work(operations, ranks, rows, messages, beside)
     place = np.full(len(operations), NONE, np.int64)
     place[rows] = np.arange(len(rows))
-    work = run_work(operations, ranks, rows, messages, collectives)
     # An operation that seems to run before its producer (clocks can be off) cannot follow it.
     in_turn = np.empty(len(rows), np.int64)
     in_turn[
@@ -213,26 +179,38 @@ def _ordered(
         turn[: len(rows)] = turns
     in_turns = replace(work, start_ns=work.start_ns[turn], end_ns=work.end_ns[turn])
     order = run_order(in_turns, rows, messages, operations, tokens)
-    consumer, producer = place[messages.consumer], place[messages.producer]
-    # No transfer takes longer than the time between its operations.
-    produced_ns = intervals.group_extents(
-        consumer, len(rows), work.end_ns[producer], work.end_ns[producer]
-    )[1][consumer]
-    room_ns = np.maximum(work.start_ns[consumer] - produced_ns, 0)
-    moved_ns = np.clip(transfer_ns[messages.consumer], 0, room_ns)
-    names = [kind.role for kind in work.kinds]
-    forward, backward = names.index(Role.RECV_F), names.index(Role.RECV_B)
-    start_ns = work.end_ns[producer]
-    moves = replace(
-        work.take(consumer),
-        kind=np.where(messages.forward, forward, backward),
-        start_ns=start_ns,
-        end_ns=start_ns + moved_ns,
-    )
+    ends = place[messages.producer], place[messages.consumer]
+    transfer_ns = _transfers(operations, receives)[messages.consumer]
+    moves = _moves(work, ends, messages.forward, transfer_ns)
     own = len(work) + np.arange(len(moves))
     return joined((work, moves)), Order(
-        np.concatenate((order.row, own, consumer)),
-        np.concatenate((order.before, producer, own)),
+        np.concatenate((order.row, own, ends[1])),
+        np.concatenate((order.before, ends[0], own)),
+    )
+
+
+def _moves(work: Work, ends: tuple[Ints, Ints], forward: Bools, transfer_ns: Ints) -> Work:
+    """Return the transfers of inputs, each from the end of its producer on.
+
+    Args:
+        work: of operations.
+        ends: rows of the producer and of the consumer of each input.
+        forward: whether it goes forward.
+        transfer_ns: how long it is in transfer.
+    """
+    producer, consumer = ends
+    # No transfer takes longer than the time between its operations.
+    produced_ns = intervals.group_extents(
+        consumer, len(work), work.end_ns[producer], work.end_ns[producer]
+    )[1][consumer]
+    room_ns = np.maximum(work.start_ns[consumer] - produced_ns, 0)
+    start_ns = work.end_ns[producer]
+    names = [kind.role for kind in work.kinds]
+    return replace(
+        work.take(consumer),
+        kind=np.where(forward, names.index(Role.RECV_F), names.index(Role.RECV_B)),
+        start_ns=start_ns,
+        end_ns=start_ns + np.clip(transfer_ns, 0, room_ns),
     )
 
 

@@ -19,8 +19,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz import annotate
+from bubbleviz import recording_layout as layout
 from bubbleviz.annotate import ranges, recorders, switch, wrapping
-from bubbleviz.annotate.recording import layout
 from bubbleviz.annotate.recording.part_files import PARTS
 from bubbleviz.annotate.recording.recorder import Recorder
 from bubbleviz.errors import UsageError

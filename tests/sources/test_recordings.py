@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.recording.recorder import Recorder
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError

@@ -15,8 +15,8 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted
 from bubbleviz.sources.recordings.followed_folder import FollowedFolder, NewIterations
 
-#: Whole iterations that are kept in front of new ones: clocks and advice rest on them.
-CONTEXT = 3
+#: Whole iterations that are kept in front of new ones, for clocks and advice.
+CONTEXT = 2
 #: A rank is silent after so many seconds, and after so many iterations of the others.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
 #: What a rank may write before the others do, until it is measured without them.

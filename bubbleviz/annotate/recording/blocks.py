@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 
 #: A range that is over: its name, whether it only started transfers, its thread, when it was
 #: entered and left by the host's monotonic clock, and its timing events, None for none. A plain

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.recording.blocks import Block, ClockPair, Names, packed, text_records
 from bubbleviz.annotate.recording.place import ProcessPlace
 

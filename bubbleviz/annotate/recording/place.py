@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bubbleviz.annotate.distributed import numbers_in_torch
 from bubbleviz.annotate.recording.blocks import ClockPair
-from bubbleviz.annotate.recording.layout import NONE
+from bubbleviz.recording_layout import NONE
 
 #: Variables of launchers: torchrun and its kin, Slurm, Open MPI, MPICH.
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")

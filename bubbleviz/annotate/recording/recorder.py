@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.recording.blocks import END, Block, events_of
 from bubbleviz.annotate.recording.part_files import PartFiles, Session
 from bubbleviz.annotate.recording.place import clock_pair, place_of_process

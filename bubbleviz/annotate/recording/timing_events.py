@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bubbleviz.annotate.recording.blocks import EVENTS, Block
-from bubbleviz.annotate.recording.layout import NONE
+from bubbleviz.recording_layout import NONE
 
 #: Events that a process has at most; ranges beyond go without times of the device.
 MOST_EVENTS = 1 << 14

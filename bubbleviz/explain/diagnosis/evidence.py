@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import field
+from functools import cached_property
 
 import numpy as np
 
 from bubbleviz.explain.diagnosis.effects import Effects
+from bubbleviz.explain.diagnosis.rank_paces import RankPaces, rank_paces_of
 from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import HostActivities
@@ -36,6 +38,11 @@ class Evidence:
     profiler_ns: Ints
     gap_ns: Ints
     hosts: HostActivities = field(default_factory=HostActivities.none)
+
+    @cached_property
+    def paces(self) -> RankPaces:
+        """How slow each rank is in each iteration."""
+        return rank_paces_of(self.work, self.effects)
 
     def phase(self, kind: int) -> str:
         """Return the phase that a kind of work is reported under."""

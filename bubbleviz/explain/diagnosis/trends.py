@@ -76,7 +76,7 @@ def jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
 
         y              • • •      change
             • • • •               from the mean before to the mean behind
-                       place
+                     begin
 
     Args:
         group: of each point, from 0; each has some.

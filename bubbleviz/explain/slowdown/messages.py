@@ -49,7 +49,7 @@ class Messages(Table):
 
 
 def messages_of(
-    operations: Operations, dependencies: Dependencies, receives: Receives, chosen: Bools
+    operations: Operations, dependencies: Dependencies, receives: Receives, rows: Ints
 ) -> Messages:
     """Return what operations take from other ranks in their iteration.
 
@@ -57,8 +57,10 @@ def messages_of(
         operations: of all ranks.
         dependencies: between these.
         receives: of operations.
-        chosen: operations between which messages are wanted.
+        rows: of the operations between which messages are wanted.
     """
+    chosen = np.zeros(len(operations), bool)
+    chosen[rows] = True
     consumer, producer = dependencies.after, dependencies.before
     wanted = dependencies.remote & chosen[consumer] & chosen[producer]
     wanted &= operations.iteration[consumer] == operations.iteration[producer]

@@ -48,9 +48,7 @@ def work_of_run(
         tokens: which operations waited for the token of which.
     """
     rows = computing_rows(operations, included)
-    chosen = np.zeros(len(operations), bool)
-    chosen[rows] = True
-    messages = messages_of(operations, dependencies, receives, chosen)
+    messages = messages_of(operations, dependencies, receives, rows)
     beside = outside_operations(collectives, operations, included)
     work = run_work(operations, ranks, rows, messages, beside)
     late_ns = np.zeros(len(work), np.int64)

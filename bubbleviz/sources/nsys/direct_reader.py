@@ -246,15 +246,7 @@ class DirectReader:
         text_ids: tuple[int, ...] = (),
         bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
     ) -> NamedRows | None:
-        """Return rows of a query whose names fit one of the patterns.
-
-        Args:
-            query: whose parameters these are.
-            globs: SQLite's GLOB patterns.
-            kinds: codes of the kinds of ranges.
-            text_ids: numbers of registered strings that fit, ascending.
-            bounds: the first and the last row.
-        """
+        """Return rows of a query whose names fit one of the patterns; see ``BulkReader``."""
         if not self.reads(query):
             return None
         table = self._tables[query]
@@ -289,15 +281,7 @@ class DirectReader:
         times_ns: tuple[int, int],
         bounds: tuple[int, int],
     ) -> NamedRows | None:
-        """Return rows of ranges/named.sql, whatever their names, that last long.
-
-        Args:
-            kinds: codes of the kinds of ranges.
-            threads: that opened them, ascending.
-            shortest_ns: how long they last at least.
-            times_ns: they end after the first and start before the second.
-            bounds: the first and the last row.
-        """
+        """Return ranges that last long, whatever their names; see ``BulkReader``."""
         query = "ranges/named"
         # One range has one name only where the numbers of strings are a key.
         if not (self.reads(query) and self.reads("strings/matching")):

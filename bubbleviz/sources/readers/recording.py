@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from bubbleviz.annotate.recording.layout import MAGIC, SUFFIX
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.recording_layout import MAGIC, SUFFIX
 from bubbleviz.sources.readers import OpenFile, Reader, Sessions
 
 

@@ -3,5 +3,5 @@
 ``part_reader`` reads one file, whole or as it grows, and ``followed_folder`` those of a folder;
 ``sessions`` knows which files are parts of one recording, and which recordings are of one run;
 ``operations`` makes a table of operations of one, and ``file`` is an open one.
-:mod:`bubbleviz.annotate.recording.layout` defines the bytes.
+:mod:`bubbleviz.recording_layout` defines the bytes.
 """

@@ -15,7 +15,7 @@ from dataclasses import field
 
 import numpy as np
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.values import frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.values import frozen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.values import frozen
 

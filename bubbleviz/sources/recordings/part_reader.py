@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.recordings.blocks import (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bubbleviz.annotate.recording import layout
+from bubbleviz import recording_layout as layout
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.sources.recordings.blocks import found_blocks, stretch_of

@@ -8,45 +8,15 @@ import numpy as np
 
 from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.trends import Jumps, jumps, lines, rises
-from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import Groups, distinct, groups_of
-from bubbleviz.model.values import frozen
-
-
-@frozen
-class _Paces:
-    """How slow each rank is in each iteration.
-
-    Attributes:
-        ranks: the ranks of the paces.
-        rank: number of each of ``ranks``.
-        number: of the iteration of each pace, from 0.
-        iteration: its row in the report.
-        of_row: pace of each row of ``effects.rows``.
-        slope: of the logarithm of each rank's pace, by iteration.
-        explained: share of its variance that this slope explains.
-        jump: of the same logarithm.
-    """
-
-    ranks: Groups
-    rank: Ints
-    number: Ints
-    iteration: Ints
-    of_row: Ints
-    slope: Floats
-    explained: Floats
-    jump: Jumps
-
-    @property
-    def slowed(self) -> Bools:
-        """Which ranks slowed at once, rather than steadily."""
-        return self.jump.stands_out & (self.jump.explained > self.explained)
+from bubbleviz.explain.diagnosis.rank_paces import RankPaces
+from bubbleviz.explain.diagnosis.trends import rises
+from bubbleviz.model.columns import Bools
+from bubbleviz.model.grouping import distinct
 
 
 def faults(seen: Evidence) -> Iterator[Fault]:
     """Yield the ranks whose computes take longer and longer, and those that slowed at once."""
-    paces = _paces(seen)
+    paces = seen.paces
     slowed = paces.slowed
     drifting = rises(np.bincount(paces.ranks.of_row), paces.slope, paces.explained) & ~slowed
     if drifting.any():
@@ -55,35 +25,7 @@ def faults(seen: Evidence) -> Iterator[Fault]:
         yield _slowed(seen, paces, slowed & (paces.jump.begin == begin), begin)
 
 
-def since_slowed(seen: Evidence) -> Floats:
-    """Return by which factor each pace is slow since its rank slowed at once; 1 for others."""
-    paces = _paces(seen)
-    own = paces.ranks.of_row
-    since = paces.slowed[own] & (paces.number >= paces.jump.begin[own])
-    return np.where(since, np.exp(paces.jump.change[own]), 1.0)
-
-
-def _paces(seen: Evidence) -> _Paces:
-    effects, work = seen.effects, seen.work
-    first = effects.rows[effects.paces.first]
-    shared = effects.iteration_effect[effects.iterations.of_row[effects.paces.first]]
-    series = np.log(effects.pace * shared)
-    ranks = groups_of(work.rank[first])
-    number = groups_of(work.iteration[first]).of_row
-    slope, explained = lines(ranks.of_row, number.astype(np.float64), series)
-    return _Paces(
-        ranks=ranks,
-        rank=work.rank[first[ranks.first]],
-        number=number,
-        iteration=work.iteration[first],
-        of_row=effects.paces.of_row,
-        slope=slope,
-        explained=explained,
-        jump=jumps(ranks.of_row, number.astype(np.float64), series),
-    )
-
-
-def _drift(seen: Evidence, paces: _Paces, which: Bools) -> Fault:
+def _drift(seen: Evidence, paces: RankPaces, which: Bools) -> Fault:
     slope, count = paces.slope, np.bincount(paces.ranks.of_row)
     risen = (slope[paces.ranks.of_row] * paces.number)[paces.of_row]
     at = np.flatnonzero(which[paces.ranks.of_row][paces.of_row])
@@ -99,7 +41,7 @@ def _drift(seen: Evidence, paces: _Paces, which: Bools) -> Fault:
     )
 
 
-def _slowed(seen: Evidence, paces: _Paces, which: Bools, begin: int) -> Fault:
+def _slowed(seen: Evidence, paces: RankPaces, which: Bools, begin: int) -> Fault:
     """Return the fault of ranks that have been slow since an iteration, numbered from 0."""
     since = which[paces.ranks.of_row] & (paces.number >= begin)
     at = np.flatnonzero(since[paces.of_row])

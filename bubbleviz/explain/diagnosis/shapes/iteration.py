@@ -10,7 +10,6 @@ from bubbleviz.explain.diagnosis.evidence import Evidence, losing
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
 from bubbleviz.explain.diagnosis.host_state import HostState, host_during
 from bubbleviz.explain.diagnosis.medians import median_of
-from bubbleviz.explain.diagnosis.shapes.drift import since_slowed
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 
@@ -50,7 +49,7 @@ def _pauses(seen: Evidence) -> Iterator[Fault]:
     effects, work = seen.effects, seen.work
     size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
     # A rank that has slowed for good does not pause.
-    pace = effects.pace / since_slowed(seen)
+    pace = effects.pace / seen.paces.since_slowed
     slow_pace = effects.stands_out(pace, size, against=0.0)
     paused = (effects.rest > _PAUSED) & (np.log(effects.rest) > 6 * effects.noise)
     factor = np.where(paused, effects.rest, 1.0)
