@@ -115,6 +115,7 @@ class SavedTime:
     chunk: int
     phase_label: str
     median_ns: float
+    virtual_stage: int = _UNKNOWN
 
     @property
     def phase(self) -> Phase:
@@ -190,6 +191,7 @@ class _PhaseTime:
     chunk: int | None
     phase: str
     median_ns: _Positive
+    virtual_stage: int | None = None
 
 
 @frozen
@@ -358,7 +360,9 @@ def read_times(path: str) -> SavedTimes:
     counts = [i.microbatches for i in document.iterations if i.averaged and i.microbatches]
     return SavedTimes(
         tuple(
-            SavedTime(_known(t.stage), _known(t.chunk), t.phase, t.median_ns)
+            SavedTime(
+                _known(t.stage), _known(t.chunk), t.phase, t.median_ns, _known(t.virtual_stage)
+            )
             for t in document.phase_times
         ),
         document.transfer_ns,
