@@ -1,0 +1,1 @@
+"""Runs of many ranks: planted with a known truth, analysed, measured step by step."""
