@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.ranges import name_of
-from bubbleviz.annotate.recording import layout
 from bubbleviz.annotate.recording.blocks import text_records
 from scripts.benchmark.ranks.planting import SERVER, Ints, PlantedRun
 
