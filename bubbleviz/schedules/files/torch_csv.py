@@ -112,7 +112,7 @@ def write(plan: Plan) -> str:
         cells: list[str] = []
         waiting = ""
         for operation in order:
-            text = f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
+            text = cell_of(operation)
             if operation in plan.together:
                 waiting = text
             else:
@@ -120,6 +120,11 @@ def write(plan: Plan) -> str:
                 waiting = ""
         writer.writerow(cells)
     return out.getvalue()
+
+
+def cell_of(operation: PlannedOperation) -> str:
+    """Return the cell of an operation."""
+    return f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
 
 
 def _rows(text: str) -> list[list[str]]:

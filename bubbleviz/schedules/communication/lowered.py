@@ -1,0 +1,151 @@
+"""A lowered plan: one line a device, of what it computes, sends and receives.
+
+::
+
+    rank 0   0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0 ...
+    rank 1   1RECV_F0  1F0  1RECV_F1  1B0  1SEND_B0  ...
+
+Messages from one rank to another have no number of their own: what is sent first is what is
+received first, as PyTorch's, MPI's and NCCL's point-to-point operations match.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
+from bubbleviz.schedules.plan import Plan, PlannedOperation
+
+
+@dataclass(frozen=True, order=True)
+class Message:
+    """What one virtual stage computed and its neighbour needs.
+
+    Attributes:
+        virtual_stage: that computed it.
+        phase: F, activations for the next virtual stage; B, gradients for the one before.
+        microbatch: microbatch number, from 0.
+    """
+
+    virtual_stage: int
+    phase: Phase
+    microbatch: int
+
+    @property
+    def receiver(self) -> int:
+        """Virtual stage that needs it."""
+        return self.virtual_stage + (1 if self.phase is Phase.F else -1)
+
+
+@dataclass(frozen=True, order=True)
+class Transfer:
+    """One end of a message: the device that sends or receives it starts this.
+
+    Attributes:
+        message: what is sent or received.
+        sends: whether this is the sender's end.
+    """
+
+    message: Message
+    sends: bool
+
+    @property
+    def virtual_stage(self) -> int:
+        """Virtual stage at this end."""
+        return self.message.virtual_stage if self.sends else self.message.receiver
+
+    @property
+    def other_stage(self) -> int:
+        """Virtual stage at the other end."""
+        return self.message.receiver if self.sends else self.message.virtual_stage
+
+    def __str__(self) -> str:
+        end = "SEND" if self.sends else "RECV"
+        return f"{self.virtual_stage}{end}_{self.message.phase.label}{self.message.microbatch}"
+
+
+@frozen
+class Step:
+    """What a line does in one place: it computes, starts transfers, or waits for some.
+
+    Attributes:
+        operations: computed one after the other; two where a forward runs beside a backward.
+        transfers: started together, and complete together where they are several
+            (``batch_isend_irecv``).
+        awaited: transfers of this or earlier steps that must be complete before the line goes on.
+        parameters: what happens to a stage's parameters or gradients here, in PyTorch's words
+            (``0UNSHARD``); it takes no time, and is kept for the file.
+    """
+
+    operations: tuple[PlannedOperation, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    awaited: tuple[Transfer, ...] = ()
+    parameters: str = ""
+
+
+@frozen
+class LoweredPlan:
+    """A plan with its communication.
+
+    Attributes:
+        plan: what is computed.
+        lines: one a device.
+    """
+
+    plan: Plan
+    lines: tuple[tuple[Step, ...], ...]
+
+    def device_of(self, virtual_stage: int) -> int:
+        """Return the device that holds that virtual stage."""
+        return self.plan.placement[virtual_stage]
+
+    def peer(self, transfer: Transfer) -> int:
+        """Return the device at the other end."""
+        return self.plan.placement[transfer.other_stage]
+
+
+def sent_by(operation: PlannedOperation, plan: Plan) -> Message | None:
+    """Return the message that an operation makes for another device, or None."""
+    if operation.phase is Phase.W:
+        return None
+    phase = Phase.F if operation.phase is Phase.F else Phase.B
+    message = Message(operation.virtual_stage, phase, operation.microbatch)
+    return message if _crosses(message, plan) else None
+
+
+def needed_by(operation: PlannedOperation, plan: Plan) -> Message | None:
+    """Return the message from another device that an operation needs, or None."""
+    message = _input_of(operation)
+    return message if message is not None and _crosses(message, plan) else None
+
+
+def local_input(operation: PlannedOperation, plan: Plan) -> Message | None:
+    """Return the output of a virtual stage of the same device that it needs, or None."""
+    message = _input_of(operation)
+    if message is None or _crosses(message, plan) or not _inside(message, plan):
+        return None
+    return message
+
+
+def _input_of(operation: PlannedOperation) -> Message | None:
+    if operation.phase is Phase.W:
+        return None
+    forward = operation.phase is Phase.F
+    stage = operation.virtual_stage + (-1 if forward else 1)
+    return Message(stage, Phase.F if forward else Phase.B, operation.microbatch)
+
+
+def _inside(message: Message, plan: Plan) -> bool:
+    """Return whether both ends are in one pipeline of the plan."""
+    length = plan.virtual_stages // plan.replicas
+    ends = message.virtual_stage, message.receiver
+    inside = all(0 <= end < plan.virtual_stages for end in ends)
+    return inside and ends[0] // length == ends[1] // length
+
+
+def _crosses(message: Message, plan: Plan) -> bool:
+    """Return whether the message goes from one device to another."""
+    if not _inside(message, plan):
+        return False
+    return plan.placement[message.virtual_stage] != plan.placement[message.receiver]

@@ -1,0 +1,244 @@
+"""Precedence: what must have happened before each event of a plan, and how long before.
+
+Events are the ends of operations, and the starts and ends of transfers. All that an event waits
+for is known beforehand, since messages match in their order; so a plan deadlocks where events wait
+for each other in a circle, and otherwise each happens at the latest of what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.communication.lowered import (
+    LoweredPlan,
+    Message,
+    Step,
+    Transfer,
+    local_input,
+    needed_by,
+)
+from bubbleviz.schedules.communication.transports import Transport
+from bubbleviz.schedules.files.torch_csv import cell_of
+from bubbleviz.schedules.plan import Plan, PlannedOperation
+
+#: How long an operation takes, and how long a message is on its way, in nanoseconds.
+OperationTime = Callable[[PlannedOperation], int]
+TransferTime = Callable[[Message], int]
+
+
+def _no_time(_: object) -> int:
+    return 0
+
+
+@dataclass
+class Precedence:
+    """Events, and what each waits for.
+
+    Attributes:
+        device: of each event.
+        text: of each event, as PyTorch's file writes it; empty where a line only waits.
+        before: of each event, the events that it waits for, each with the nanoseconds between.
+        operation: event of the end of each operation.
+        time: of each operation, how long it takes.
+    """
+
+    device: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    before: list[list[tuple[int, int]]] = field(default_factory=list)
+    operation: dict[PlannedOperation, int] = field(default_factory=dict)
+    time: dict[PlannedOperation, int] = field(default_factory=dict)
+
+    def add(self, device: int, text: str) -> int:
+        """Add an event that waits for nothing yet; return its number."""
+        self.device.append(device)
+        self.text.append(text)
+        self.before.append([])
+        return len(self.before) - 1
+
+    def after(self) -> list[list[tuple[int, int]]]:
+        """Return the events that wait for each, with the nanoseconds between."""
+        after: list[list[tuple[int, int]]] = [[] for _ in self.before]
+        for event, before in enumerate(self.before):
+            for other, ns in before:
+                after[other].append((event, ns))
+        return after
+
+    def times(self) -> tuple[list[int], list[int]]:
+        """Return when each event happens, from 0, and the events that never do."""
+        left = [len(before) for before in self.before]
+        at = [0] * len(left)
+        after = self.after()
+        ready = [event for event, count in enumerate(left) if not count]
+        while ready:
+            event = ready.pop()
+            now = at[event]
+            for other, ns in after[event]:
+                at[other] = max(at[other], now + ns)
+                left[other] -= 1
+                if not left[other]:
+                    ready.append(other)
+        return at, [event for event, count in enumerate(left) if count]
+
+
+def of_order(plan: Plan) -> Precedence:
+    """Return the precedence of a plan as if what an operation computes were there at once."""
+    events = Precedence()
+    for device, order in enumerate(plan.orders):
+        for operation in order:
+            events.operation[operation] = events.add(device, cell_of(operation))
+    producers = _producers(plan)
+    for order in plan.orders:
+        last: int | None = None
+        for operation in order:
+            end = events.operation[operation]
+            if last is not None:
+                events.before[end].append((last, 0))
+            message = needed_by(operation, plan) or local_input(operation, plan)
+            if message is not None and message in producers:
+                events.before[end].append((events.operation[producers[message]], 0))
+            last = end
+    return events
+
+
+def of_lines(
+    lowered: LoweredPlan,
+    transport: Transport,
+    operation_ns: OperationTime = _no_time,
+    transfer_ns: TransferTime = _no_time,
+) -> Precedence:
+    """Return the precedence of a lowered plan.
+
+    Args:
+        lowered: both ends of each message are in it, once, in one order for each pair of ranks.
+        transport: what transfers wait for.
+        operation_ns: how long each operation takes.
+        transfer_ns: how long each message is on its way.
+    """
+    return _Lines(lowered, transport, operation_ns, transfer_ns).events
+
+
+class _Lines:
+    """Builds the events of lines."""
+
+    def __init__(
+        self,
+        lowered: LoweredPlan,
+        transport: Transport,
+        operation_ns: OperationTime,
+        transfer_ns: TransferTime,
+    ) -> None:
+        self.lowered = lowered
+        self.transport = transport
+        self.operation_ns = operation_ns
+        self.transfer_ns = transfer_ns
+        self.events = Precedence()
+        self.started: dict[Transfer, int] = {}
+        self.complete: dict[Transfer, int] = {}
+        for device, line in enumerate(lowered.lines):
+            for step in line:
+                self._add(device, step)
+        self.producers = _producers(lowered.plan)
+        for device, line in enumerate(lowered.lines):
+            self._order(device, line)
+        self._match()
+
+    def _add(self, device: int, step: Step) -> None:
+        """Add the events of a step."""
+        events = self.events
+        for operation in step.operations:
+            events.operation[operation] = events.add(device, cell_of(operation))
+            events.time[operation] = self.operation_ns(operation)
+        for transfer in step.transfers:
+            self.complete[transfer] = events.add(device, str(transfer))
+            self.started[transfer] = events.add(device, str(transfer))
+
+    def _order(self, device: int, line: tuple[Step, ...]) -> None:
+        """Have each event of a line wait for what is before it."""
+        before = self.events.before
+        last: int | None = None
+        for step in line:
+            for operation in step.operations:
+                end, ns = self.events.operation[operation], self.events.time[operation]
+                needs = [] if last is None else [last]
+                before[end] += [(event, ns) for event in needs + self._inputs(operation)]
+                if not before[end]:
+                    before[end].append((self.events.add(device, ""), ns))
+                last = end
+            for transfer in step.transfers:
+                start = self.started[transfer]
+                before[start] += [] if last is None else [(last, 0)]
+                maker = self.producers.get(transfer.message) if transfer.sends else None
+                if maker is not None:
+                    before[start].append((self.events.operation[maker], 0))
+                last = start
+            awaited = step.transfers if self.transport.blocking else step.awaited
+            if awaited:
+                wait = self.events.add(device, "")
+                before[wait] += [] if last is None else [(last, 0)]
+                before[wait] += [(self.complete[transfer], 0) for transfer in awaited]
+                last = wait
+
+    def _inputs(self, operation: PlannedOperation) -> list[int]:
+        """Return the events that an operation's inputs are there with."""
+        plan = self.lowered.plan
+        message = needed_by(operation, plan)
+        if message is not None:
+            return [self.complete[Transfer(message, sends=False)]]
+        local = local_input(operation, plan)
+        maker = None if local is None else self.producers.get(local)
+        return [] if maker is None else [self.events.operation[maker]]
+
+    def _match(self) -> None:
+        """Have each transfer wait for its other end, and for those ahead of it."""
+        before, started, complete = self.events.before, self.started, self.complete
+        for send in [transfer for transfer in started if transfer.sends]:
+            receive = Transfer(send.message, sends=False)
+            ns = self.transfer_ns(send.message)
+            before[complete[send]].append((started[send], ns))
+            before[complete[receive]].append((started[send], ns))
+            late = ns if self.transport.rendezvous else 0
+            before[complete[receive]].append((started[receive], late))
+            if self.transport.rendezvous:
+                before[complete[send]].append((started[receive], ns))
+        for line in self.lowered.lines:
+            self._queue(line)
+
+    def _queue(self, line: tuple[Step, ...]) -> None:
+        """Have transfers wait for those ahead of them in their queue."""
+        ahead: dict[tuple[int, bool], list[Transfer]] = {}
+        for step in line:
+            own: dict[tuple[int, bool], list[Transfer]] = {}
+            for transfer in step.transfers:
+                # A stream takes both directions.
+                queue = self.lowered.peer(transfer), transfer.sends and not self.transport.streams
+                own.setdefault(queue, []).append(transfer)
+            for queue, transfers in own.items():
+                for transfer in transfers:
+                    self._behind(transfer, ahead.get(queue, []))
+                ahead[queue] = transfers
+
+    def _behind(self, transfer: Transfer, ahead: list[Transfer]) -> None:
+        """Have a transfer wait for those that are ahead of it.
+
+        On a stream it begins then, so its other end is complete no earlier.
+        """
+        before, complete = self.events.before, self.complete
+        if not self.transport.streams:
+            before[complete[transfer]] += [(complete[other], 0) for other in ahead]
+            return
+        ns = self.transfer_ns(transfer.message)
+        for end in (transfer, Transfer(transfer.message, not transfer.sends)):
+            before[complete[end]] += [(complete[other], ns) for other in ahead]
+
+
+def _producers(plan: Plan) -> dict[Message, PlannedOperation]:
+    """Return the operation that computes each message, those that stay on a device included."""
+    producers = {}
+    for operation in (operation for order in plan.orders for operation in order):
+        if operation.phase is not Phase.W:
+            phase = Phase.F if operation.phase is Phase.F else Phase.B
+            message = Message(operation.virtual_stage, phase, operation.microbatch)
+            producers[message] = operation
+    return producers
