@@ -20,6 +20,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: No time at all.
@@ -91,7 +92,7 @@ def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> In
     time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[rows])) * -side
     is_row = np.arange(len(both)) >= len(transfers)
     # Transfers and operations of one key in the order in which an operation looks for them.
-    order = np.lexsort((is_row, time_ns, group))
+    order = sorted_rows(group, time_ns, is_row)
     transfer = np.full(len(both), NONE, np.int64)
     if len(order) > 1:
         next_to = (group[order][1:] == group[order][:-1]) & is_row[order][1:]
@@ -118,7 +119,7 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
     placed_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
     waits = np.arange(len(placed_ns)) >= len(receives)
-    order = np.lexsort((waits, launched_ns, np.concatenate((rank, waiting_rank))))
+    order = sorted_rows(np.concatenate((rank, waiting_rank)), launched_ns, waits)
     latest_ns = np.empty_like(placed_ns)
     latest_ns[order] = np.maximum.accumulate(placed_ns[order])
     latest_ns = latest_ns[len(receives) :]

@@ -25,6 +25,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.sorting import sorted_rows
 
 #: Ranks leave a collective within so long of each other.
 _LEAVE_NS = 50_000
@@ -80,7 +81,7 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
     A block is one operation, unless replicas of a stage cannot be distinguished: then any of them
     may be the one that the next stage waited for, and the earliest bounds it.
     """
-    order = np.lexsort((end_ns, block))
+    order = sorted_rows(block, end_ns)
     blocks = int(block.max(initial=-1)) + 1
     source = order[np.searchsorted(block[order], np.arange(blocks))]
     low, high = group_extents(block, blocks, clock, clock)
@@ -141,7 +142,7 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
     event = groups_of(
         group[collectives.rank[rows]], collectives.iteration[rows], collectives.kind[rows]
     ).of_row
-    order = np.lexsort((collectives.rank[rows], event))
+    order = sorted_rows(event, collectives.rank[rows])
     rows, event = rows[order], event[order]
     members = int(np.bincount(event, minlength=1).max())
     parts = []

@@ -21,6 +21,7 @@ from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Chunks in the pipeline when recording began; nearly all chunks must fit, and two at least.
@@ -45,7 +46,7 @@ def counted_by_order(operations: RankOperations) -> bool:
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
         return False
     rank, number = operations.rank[rows], operations.microbatch[rows]
-    order = np.lexsort((number, rank))
+    order = sorted_rows(rank, number)
     first = np.searchsorted(rank[order], rank[order])
     return bool((number[order] == np.arange(len(order)) - first).all())
 
@@ -60,7 +61,7 @@ def moved_chunks(
         stage: of each rank; -1 unknown.
         machine: a number for the clock of each rank.
     """
-    ranks = [rank for rank in np.argsort(stage, kind="stable").tolist() if stage[rank] >= 0]
+    ranks = [rank for rank in sorted_rows(stage).tolist() if stage[rank] >= 0]
     moves = _moves(operations, ranks, stage, machine)
     if moves is None:
         return operations, False
@@ -93,7 +94,7 @@ def stages_by_tokens(operations: RankOperations, ranks: Ints, machine: Ints) -> 
         a, b = _overlap(first, own, fits[0])
         lag_ns.append(float(np.median(own.start_ns[b] - first.start_ns[a])))
     stage = np.empty(len(ranks), np.int64)
-    stage[np.argsort(lag_ns, kind="stable")] = np.arange(len(ranks))
+    stage[sorted_rows(np.array(lag_ns))] = np.arange(len(ranks))
     return stage
 
 
@@ -115,7 +116,7 @@ def _moves(
 
 def _chunks_of(operations: RankOperations, rank: int) -> _Chunks:
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
-    rows = rows[np.argsort(operations.microbatch[rows], kind="stable")]
+    rows = rows[sorted_rows(operations.microbatch[rows])]
     return _Chunks(*(getattr(operations, name)[rows] for name in _Chunks.column_names()))
 
 

@@ -22,6 +22,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 
 #: Two chunks at least, and nearly all of them, show an order.
 _FEWEST, _MOST = 2, 0.95
@@ -107,7 +108,7 @@ def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     chunks = start_ns.shape[1]
     if chunks < _FEWEST:
         return None
-    order = np.argsort(np.median(start_ns + end_ns, axis=1), kind="stable")
+    order = sorted_rows(np.median(start_ns + end_ns, axis=1))
     level = np.zeros(len(order), np.int64)
     for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
         early_ns = busy_ns[below] // _EARLY

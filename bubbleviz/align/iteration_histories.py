@@ -12,6 +12,7 @@ from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: So many events of an iteration are compared, spread evenly over all.
@@ -132,7 +133,7 @@ def history_of(
     )
     optimizer_ns = np.full(count, np.nan)
     rows = np.flatnonzero(spanned & (operations.phase == Phase.OPTIMIZER))
-    rows = rows[np.argsort(-operations.start_ns[rows], kind="stable")]
+    rows = rows[sorted_rows(-operations.start_ns[rows])]
     optimizer_ns[operations.iteration[rows]] = operations.start_ns[rows]
     return RankHistory(ends, starts, length_ns, optimizer_ns, recorded_ns)
 

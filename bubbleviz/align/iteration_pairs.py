@@ -19,6 +19,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, without
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -153,7 +154,7 @@ def _histories(
     operations: RankOperations, virtual_stage: Ints, places: Places, order: list[int]
 ) -> dict[int, RankHistory]:
     """Return the histories of ranks."""
-    by_rank = np.argsort(operations.rank, kind="stable")
+    by_rank = sorted_rows(operations.rank)
     bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
     ready_ns = inputs_ready(operations)
     histories = {}

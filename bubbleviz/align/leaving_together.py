@@ -15,6 +15,7 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Ranks leave a collective within so long of each other,
@@ -108,7 +109,7 @@ def by_ends(
     usable = (cell >= 0) & (tolerance_ns[cell] >= 0)
     rows, cell = rows[usable], cell[usable]
     key = groups_of(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
-    order = np.lexsort((collectives.end_ns[rows], key))
+    order = sorted_rows(key, collectives.end_ns[rows])
     rows, cell = rows[order], cell[order]
     own = _Candidates(
         row=rows,
@@ -160,7 +161,7 @@ def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
     Several collectives right after each other end within the tolerance; in order they are one each.
     """
     ranks = groups_of(cluster, rank)
-    order = np.lexsort((end_ns, ranks.of_row))
+    order = sorted_rows(ranks.of_row, end_ns)
     of_rank = ranks.of_row[order]
     nth = np.empty(len(order), np.int64)
     nth[order] = np.arange(len(order)) - np.searchsorted(of_rank, of_rank)
@@ -203,7 +204,7 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     """
     rank, kind, iteration = collectives.rank, collectives.kind, collectives.iteration
     key = groups_of(rank, kind, iteration, collectives.group).of_row
-    order = np.lexsort((collectives.start_ns, key))
+    order = sorted_rows(key, collectives.start_ns)
     now, following = order[:-1], order[1:]
     gap_ns = collectives.start_ns[following] - collectives.end_ns[now]
     follows = (key[now] == key[following]) & (gap_ns <= _PIECES_NS)

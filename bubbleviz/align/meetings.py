@@ -26,6 +26,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.process_groups import Group
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -230,7 +231,7 @@ def _beside(places: RankPlaces) -> Ints:
     """Return a number for replicas of a stage that reduce with different ones: tensor-parallel."""
     stage, place = places.stage, np.full(len(places.stage), NONE, np.int64)
     rows = np.flatnonzero((stage >= 0) & (places.reducing >= 0))
-    order = rows[np.lexsort((rows, places.reducing[rows]))]
+    order = rows[sorted_rows(places.reducing[rows], rows)]
     reducing = places.reducing[order]
     nth = np.arange(len(order)) - np.searchsorted(reducing, reducing)
     place[order] = groups_of(stage[order], nth).of_row

@@ -10,6 +10,7 @@ from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
+from bubbleviz.model.sorting import sorted_rows
 
 _FORWARD = (Phase.F, Phase.FB)
 _BACKWARD = (*BACKWARD, Phase.FB)
@@ -27,8 +28,8 @@ def orders_by_rank(
     counted = np.isin(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(counted & (operations.occurrence == 0))
     rows = rows[
-        np.lexsort(
-            (operations.host_start_ns[rows], operations.iteration[rows], operations.rank[rows])
+        sorted_rows(
+            operations.rank[rows], operations.iteration[rows], operations.host_start_ns[rows]
         )
     ]
     phase = operations.phase[rows]

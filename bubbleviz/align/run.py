@@ -41,6 +41,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -306,7 +307,7 @@ def _active(joined: JoinedRecordings, place: Ints, staging: Staging, time_ns: In
 
 def _moved(intervals: RankIntervals, place: Ints) -> RankIntervals:
     rank = place[intervals.rank]
-    order = np.lexsort((intervals.start_ns, rank))
+    order = sorted_rows(rank, intervals.start_ns)
     return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
 
 
@@ -317,12 +318,12 @@ def _placed_collectives(
     collectives = collectives.changed(
         rank=place[collectives.rank], operation=np.append(row, NONE)[collectives.operation]
     )
-    return collectives.take(np.lexsort((collectives.start_ns, collectives.rank)))
+    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
 
 
 def _placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
     times = replace(times, rank=place[times.rank])
-    return times.take(np.lexsort((times.start_ns, times.rank)))
+    return times.take(sorted_rows(times.rank, times.start_ns))
 
 
 def _sorted(
@@ -333,16 +334,16 @@ def _sorted(
     Returns their new rows as well.
     """
     start = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
-    order = np.lexsort((operations.host_start_ns, start, operations.rank))
+    order = sorted_rows(operations.rank, start, operations.host_start_ns)
     place = places_in(order)
     owner = place[busy.operation]
-    rows = np.lexsort((busy.start_ns, owner))
+    rows = sorted_rows(owner, busy.start_ns)
     sorted_busy = BusyIntervals(owner[rows], busy.start_ns[rows], busy.end_ns[rows])
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return (
         operations.take(order),
         sorted_busy,
-        hosts.take(np.argsort(hosts.operation, kind="stable")),
+        hosts.take(sorted_rows(hosts.operation)),
         place,
     )
 

@@ -28,6 +28,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Of more ranks, not each is compared with each.
@@ -160,7 +161,7 @@ def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | Non
     if not common.any():
         return None
     waited = np.stack([table.waited_ns[own][:, :, common].sum(axis=(0, 2)) for own in members])
-    order = np.argsort(-waited.reshape(-1), kind="stable")
+    order = sorted_rows(-waited.reshape(-1))
     stage_of = places_in(order).reshape(waited.shape)
     p = len(members)
     blocks = stage_of // p
@@ -191,7 +192,7 @@ def _by_places(
     first = int(table.waited_ns[ranks].sum(axis=(0, 2)).argmax())
     after = follows(table, ranks, ranks, (first, first))[0]
     after &= _passed_on(operations, ranks, int(table.chunks[first]))
-    order = np.argsort(-table.waited_ns[ranks, first].sum(axis=1), kind="stable")
+    order = sorted_rows(-table.waited_ns[ranks, first].sum(axis=1))
     after = after[np.ix_(order, order)]
     if np.tril(after).any():
         return None  # not in the order of waits

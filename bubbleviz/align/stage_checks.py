@@ -9,6 +9,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 
 
 def slacks(operations: RankOperations, virtual_stage: Ints) -> list[tuple[int, int, int]]:
@@ -67,7 +68,7 @@ def contradicted(
     microbatch = groups_of(
         pipeline[of_row], iteration[rows], operations.microbatch[rows], operations.sequence[rows]
     ).of_row
-    place = np.lexsort((virtual_stage[rows], microbatch))
+    place = sorted_rows(microbatch, virtual_stage[rows])
     above, below = place[:-1], place[1:]
     neighbours = (
         (microbatch[above] == microbatch[below])

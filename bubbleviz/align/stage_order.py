@@ -23,6 +23,7 @@ from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
+from bubbleviz.model.sorting import sorted_rows
 
 _BACKWARD = (Phase.B, Phase.BW)
 
@@ -58,7 +59,7 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
     np.add.at(waited, pair[shared], waits.waited_ns[shared])
     np.add.at(worked, pair[shared], waits.worked_ns[shared])
-    order = np.lexsort((chunk, rank, -waited))
+    order = sorted_rows(-waited, rank, chunk)
     level = _levels(waited[order], worked[order])
     # Replicas of a single stage wait for nobody.
     if level[-1] == 0 < len(level) - 1 and waited.max() > worked.max():
@@ -129,7 +130,7 @@ def _shape(stages: VirtualStages, place: Ints) -> tuple[tuple[int, int, int], ..
 def _is_pipeline(stages: VirtualStages, place: Ints) -> bool:
     """Return whether virtual stages are known and distinct, first ones in order of places."""
     known = distinct(stages.virtual_stage)
-    order = np.argsort(stages.virtual_stage, kind="stable")
+    order = sorted_rows(stages.virtual_stage)
     places = place[stages.rank[order]]
     first = places[np.sort(np.unique(places, return_index=True)[1])]
     return bool(

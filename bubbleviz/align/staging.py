@@ -60,6 +60,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kind import INFERENCE, run_kind
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -249,7 +250,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
             pipeline = matched(same, virtual_stage, first, number, inputs.machine)
         together = reducing(first, inputs.machine, inputs.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
-    order = np.lexsort((known, pipeline))
+    order = sorted_rows(pipeline, known)
     pairing = pair_iterations(
         operations,
         joined.named_iteration,

@@ -11,6 +11,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, looked_up
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -84,7 +85,7 @@ def with_model_chunks(
     Where names give stages (``by_name``), the chunk columns may hold these.
     """
     known = np.flatnonzero(stages.virtual_stage >= 0)
-    known = known[np.lexsort((stages.virtual_stage[known], stages.rank[known]))]
+    known = known[sorted_rows(stages.rank[known], stages.virtual_stage[known])]
     rank, name = stages.rank[known], stages.chunk[known]
     index = occurrences((rank,))
     # Names that count a rank's chunks in the model's order are kept, gaps and all.

@@ -11,6 +11,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 _BACKWARD = (Phase.B, Phase.BW)
@@ -174,7 +175,7 @@ def waits_of_neighbours(every: Waits) -> Iterator[tuple[int, Waits, Waits]]:
 
 def _medians(group: Ints, values: Ints, groups: int) -> Ints:
     """Return the lower median of each group's values."""
-    order = np.lexsort((values, group))
+    order = sorted_rows(group, values)
     counts = np.bincount(group, minlength=groups)
     first = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
     return values[order][first + (counts - 1) // 2] if len(values) else values

@@ -15,6 +15,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING, run_kind
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 _FORWARD = (Phase.F, Phase.FB)
@@ -222,7 +223,7 @@ def _evidence(operations: Operations, present: Bools) -> list[_Ranks]:
     if len(rows) == 0:
         return iterations
     cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
-    order = np.lexsort((operations.host_start_ns[rows], cell))
+    order = sorted_rows(cell, operations.host_start_ns[rows])
     rows = rows[order]
     keys = _OperationKeys(*(getattr(operations, c)[rows] for c in _OperationKeys.column_names()))
     cells, first, of_cell = np.unique(cell[order], return_index=True, return_inverse=True)

@@ -17,6 +17,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
@@ -305,7 +306,7 @@ def _peaks(
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
         # Of those that end at the same instant, the ones that free memory come first.
-        order = rows[np.lexsort((change[rows], end_ns[rows]))]
+        order = rows[sorted_rows(end_ns[rows], change[rows])]
         yield float(np.cumsum(change[order]).max(initial=0)) / share
 
 

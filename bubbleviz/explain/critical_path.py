@@ -23,6 +23,7 @@ from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Work
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -166,7 +167,7 @@ def _followed_last(work: Work, order: Order) -> Ints:
 
 def _last_of_each(group: Ints, *by: Ints) -> Ints:
     """Return the row of each group, in their order, that comes last by some columns."""
-    order = np.lexsort((*reversed(by), group))
+    order = sorted_rows(group, *by)
     ordered = group[order]
     ends = np.append(ordered[1:] != ordered[:-1], True)[: len(order)]
     return np.asarray(order[ends], np.int64)

@@ -18,6 +18,7 @@ from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -145,7 +146,7 @@ def _matched(
     taken_ns = np.maximum(operations.start_ns, operations.received_ns)
     time_ns = np.concatenate((operations.end_ns[producer], taken_ns[consumer]))
     takes = np.arange(len(number)) >= len(producer)
-    order = np.lexsort((takes, time_ns, number))
+    order = sorted_rows(number, time_ns, takes)
     place = np.arange(len(order))
     gives = ~takes[order]
     last = np.maximum.accumulate(np.where(gives, place, NONE))
@@ -156,7 +157,7 @@ def _matched(
         at = at[number[order[nearest[at]]] == number[order[at]]]
         before[order[at] - len(producer)] = producer[order[nearest[at]]]
     pairs = np.flatnonzero((before >= 0) & (before != consumer))
-    pairs = pairs[np.lexsort((before[pairs], consumer[pairs]))]
+    pairs = pairs[sorted_rows(consumer[pairs], before[pairs])]
     consumer, before = consumer[pairs], before[pairs]
     return Dependencies(consumer, before, operations.rank[consumer] != operations.rank[before])
 

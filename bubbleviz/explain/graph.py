@@ -33,6 +33,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -169,9 +170,9 @@ def ordered_work(
     place[rows] = np.arange(len(rows))
     # An operation that seems to run before its producer (clocks can be off) cannot follow it.
     in_turn = np.empty(len(rows), np.int64)
-    in_turn[
-        np.lexsort((np.arange(len(rows)), *(c[: len(rows)] for c in (work.end_ns, work.start_ns))))
-    ] = np.arange(len(rows))
+    in_turn[sorted_rows(*(column[: len(rows)] for column in (work.start_ns, work.end_ns)))] = (
+        np.arange(len(rows))
+    )
     ordered = in_turn[place[messages.producer]] < in_turn[place[messages.consumer]]
     messages = messages.take(ordered)
     turn = np.arange(len(work))
@@ -252,7 +253,7 @@ def _transfers(operations: Operations, receives: Receives) -> Ints:
     median_ns = np.full(
         int(kind.max()) + 1, np.sort(measured_ns)[(len(measured_ns) - 1) // 2], np.int64
     )
-    order = np.lexsort((measured_ns, kind[row]))
+    order = sorted_rows(kind[row], measured_ns)
     of_kind = kind[row][order]
     first = np.searchsorted(of_kind, np.arange(len(median_ns)))
     count = np.bincount(of_kind, minlength=len(median_ns))

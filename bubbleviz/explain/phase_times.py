@@ -15,6 +15,7 @@ from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: An operation is a straggler if it takes more than this many times the median of its kind.
@@ -134,7 +135,7 @@ def _kinds(
     row = timed.row
     where = stage[operations.rank[row]]
     groups = groups_of(operations.virtual_stage[row], where, operations.chunk[row], timed.phase)
-    order = np.argsort(groups.of_row, kind="stable")
+    order = sorted_rows(groups.of_row)
     ends = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
     for places, first in zip(np.split(order, ends[:-1]), groups.first.tolist(), strict=False):
         yield _kind(operations, timed.take(places), int(where[first])), places
@@ -180,5 +181,5 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
 def _stragglers(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Straggler, ...]:
     """Return the operations that took longest against their kind's median."""
     slow = np.flatnonzero(times > STRAGGLES)
-    worst = slow[np.argsort(-times[slow], kind="stable")][:_LISTED]
+    worst = slow[sorted_rows(-times[slow])][:_LISTED]
     return tuple(Straggler(int(row), float(times[row])) for row in worst)

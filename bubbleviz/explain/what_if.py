@@ -15,6 +15,7 @@ from bubbleviz.explain.graph import Graph
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -117,7 +118,7 @@ def _medians(graph: Graph, operations: Operations) -> Ints:
     """Return for each operation the median time of its rank, chunk and phase."""
     busy_ns, rank = graph.own_ns[: len(graph.rows)], operations.rank[graph.rows]
     kind = groups_of(rank, operations.chunk[graph.rows], operations.phase[graph.rows]).of_row
-    order = np.lexsort((busy_ns, kind))
+    order = sorted_rows(kind, busy_ns)
     first = np.searchsorted(kind[order], np.arange(int(kind.max(initial=-1)) + 1))
     count = np.bincount(kind, minlength=len(first))
     middle: Ints = busy_ns[order][first + (count - 1) // 2]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.native.columns import deepen
 from bubbleviz.native.library import library
@@ -30,7 +31,7 @@ def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     The chain of "first that starts after its end" is followed by doubling the step, so that a
     layer of n intervals costs log(n) passes and no loop over them.
     """
-    order = np.argsort(start_ns, kind="stable")
+    order = sorted_rows(start_ns)
     layers = []
     while len(order):
         start, end = start_ns[order], end_ns[order]
@@ -69,7 +70,7 @@ class Innermost:
     def of(start_ns: Ints, end_ns: Ints) -> Innermost:
         """Prepare intervals; their row order breaks ties."""
         rows = np.arange(len(start_ns))
-        outer_first = np.lexsort((rows, start_ns, start_ns - end_ns))
+        outer_first = sorted_rows(start_ns - end_ns, start_ns, rows)
         depth = np.empty(len(rows), np.int64)
         depth[outer_first] = rows
         return Innermost(start_ns, end_ns, depth, disjoint_layers(start_ns, end_ns))

@@ -8,12 +8,15 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _ROOM = 1 << 62
+#: Values are listed where there are so many times as many as rows, and some more.
+_LISTED, _FEW = 4, 1024
 
 
 @frozen
@@ -48,11 +51,40 @@ def groups_of(*columns: Ints) -> Groups:
     for column in columns:
         digit, size = _digit(column)
         if base > _ROOM // size:
-            code, base = _digit(np.unique(code, return_inverse=True)[1].reshape(-1))
+            code, base = _digit(_numbered(code, base).of_row)
         code = code * size + digit
         base *= size
-    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    return Groups(of_row.reshape(-1).astype(np.int64), first.astype(np.int64))
+    return _numbered(code, base)
+
+
+def _numbered(code: Ints, base: int) -> Groups:
+    """Number the distinct values of a column, each from 0 to below ``base``.
+
+    Where these are not many more than there are rows, a table of all values takes the place of
+    sorting.
+    """
+    if base > _LISTED * len(code) + _FEW:
+        return _by_sorting(code)
+    first = np.full(base, NONE, np.int64)
+    # Of rows with one value the last that is written stays: the first.
+    first[code[::-1]] = np.arange(len(code))[::-1]
+    present = first != NONE
+    return Groups((np.cumsum(present) - 1)[code], first[present])
+
+
+def _by_sorting(column: Ints) -> Groups:
+    order = sorted_rows(column)
+    begins = _begins(column[order])
+    of_row = np.empty(len(column), np.int64)
+    of_row[order] = np.cumsum(begins) - 1
+    return Groups(of_row, order[begins])
+
+
+def _begins(ordered: npt.NDArray[Number]) -> Bools:
+    """Tell which of ascending values are not the one before."""
+    is_new = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    return is_new
 
 
 def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -61,9 +93,7 @@ def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
     ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
     """
     ordered = np.sort(np.concatenate(columns))
-    is_new = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-    return ordered[is_new]
+    return ordered[_begins(ordered)]
 
 
 def without(values: npt.NDArray[Number], others: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -102,9 +132,8 @@ def first_of_each(group: Ints, *by: Ints) -> Ints:
 
     Of rows that are equal in all of these it is the first.
     """
-    order = np.lexsort((*reversed(by), group))
-    ordered = group[order]
-    return order[np.append(True, ordered[1:] != ordered[:-1])] if len(order) else order
+    order = sorted_rows(group, *by)
+    return order[_begins(group[order])]
 
 
 def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
@@ -113,9 +142,9 @@ def rows_by_value(column: Ints | Codes) -> list[tuple[int, Ints]]:
         return []
     if column.min() == column.max():
         return [(int(column[0]), np.arange(len(column)))]
-    order = np.argsort(column, kind="stable")
-    values, starts = np.unique(column[order], return_index=True)
-    return list(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
+    order = sorted_rows(column)
+    starts = np.flatnonzero(_begins(column[order]))
+    return list(zip(column[order[starts]].tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def found_in(ascending: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.integer[Any]]) -> Ints:
@@ -140,5 +169,5 @@ def _digit(column: Ints) -> tuple[Ints, int]:
     low, high = int(column.min()), int(column.max())
     if high - low < 1 << 31:
         return column.astype(np.int64) - low, high - low + 1
-    values, number = np.unique(column, return_inverse=True)
-    return number.reshape(-1).astype(np.int64), len(values)
+    groups = _by_sorting(column)
+    return groups.of_row, len(groups)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.native import columns
 from bubbleviz.native.library import library
@@ -52,7 +53,7 @@ def union(start_ns: Ints, end_ns: Ints, chosen: Bools | None = None) -> Interval
     if len(start_ns) == 0:
         return empty()
     if not (start_ns[1:] >= start_ns[:-1]).all():
-        order = np.argsort(start_ns, kind="stable")
+        order = sorted_rows(start_ns)
         start_ns, end_ns = start_ns[order], end_ns[order]
     latest_ns = np.maximum.accumulate(end_ns)
     first = np.concatenate(([True], start_ns[1:] > latest_ns[:-1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.sorting import sorted_rows
 
 
 def last_before(
@@ -27,7 +28,7 @@ def last_before(
     """
     both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
     is_row = np.arange(len(both)) < len(group)
-    order = np.lexsort((~is_row if or_at else is_row, times_ns, both))
+    order = sorted_rows(both, times_ns, ~is_row if or_at else is_row)
     if len(order) == 0:
         return order
     latest = np.maximum.accumulate(np.where(is_row[order], np.arange(len(order)), NONE))

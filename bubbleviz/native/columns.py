@@ -1,4 +1,4 @@
-"""Columns: sets of intervals and intervals around others, worked out by the compiled part.
+"""Columns: sets of intervals, intervals around others, and sorted rows, by the compiled part.
 
 The functions of :mod:`bubbleviz.model` that call these give the same without them.
 """
@@ -121,3 +121,15 @@ def deepen(
         *map(pointer, columns[4:]), _SIZE(len(columns[4])),
         *map(pointer, best),
     )  # fmt: skip
+
+
+def sort(library: Library, key: npt.NDArray[np.uint64], order: _Ints) -> bool:
+    """Put the numbers of rows in the order of their keys, stably; tell whether memory sufficed.
+
+    Args:
+        library: the compiled part.
+        key: of each row.
+        order: each row once; changed.
+    """
+    key = np.ascontiguousarray(key)
+    return not library.functions.bubbleviz_sort(pointer(key), _SIZE(len(key)), pointer(order))

@@ -10,6 +10,7 @@ import numpy as np
 
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.texts import inert
 from bubbleviz.report.report import Report
 
@@ -25,7 +26,7 @@ def collective_cells(report: Report, beside: Ints) -> CodedTexts:
     owned = table.operation != NONE
     row = np.where(owned, table.operation, beside)
     order = np.flatnonzero(row != NONE)
-    order = order[np.argsort(row[order], kind="stable")]
+    order = order[sorted_rows(row[order])]
     table, row, owned = table.take(order), row[order], owned[order]
     iterations = [*(iteration.name for iteration in report.iterations), ""]
     kinds = [*table.kinds, ""]

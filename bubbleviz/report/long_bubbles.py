@@ -7,6 +7,7 @@ import numpy as np
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.texts import capitalised
 from bubbleviz.model.values import frozen
 from bubbleviz.report.labels import in_ms, operation_label, rank_label
@@ -72,7 +73,7 @@ def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
         np.flatnonzero(averaged[bubbles.iteration]) if averaged.any() else np.arange(len(bubbles))
     )
     length_ns = (bubbles.end_ns - bubbles.start_ns)[some]
-    some = some[np.argsort(-length_ns, kind="stable")]
+    some = some[sorted_rows(-length_ns)]
     inherent = np.isin(bubbles.cause[some], _INHERENT)
     return some[inherent], some[~inherent]
 

@@ -16,6 +16,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline
@@ -195,7 +196,7 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
     operation = np.concatenate((busy.operation[shown], rows))
     start_ns = np.concatenate((busy.start_ns[shown], operations.start_ns[rows]))
     end_ns = np.concatenate((busy.end_ns[shown], operations.end_ns[rows]))
-    order = np.lexsort((operation, start_ns, operations.rank[operation]))
+    order = sorted_rows(operations.rank[operation], start_ns, operation)
     operation, start_ns, end_ns = operation[order], start_ns[order], end_ns[order]
     return {
         "operation": operation,

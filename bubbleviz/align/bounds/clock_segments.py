@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 Floats = npt.NDArray[np.float64]
@@ -75,7 +76,7 @@ def segmented(
     away = np.abs(after_ns - middle[segment]) + np.abs(before_ns - middle[segment])
     limit = after_ns - before_ns + _EACH * away
     cell = (after * clocks + before) * count + segment
-    order = np.lexsort((limit, cell))
+    order = sorted_rows(cell, limit)
     tightest = order[np.unique(cell[order], return_index=True)[1]]
     edges = np.stack((middle - length / 2, middle + length / 2))
     return ClockSegments(

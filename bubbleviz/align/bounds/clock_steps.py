@@ -33,6 +33,7 @@ from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Parts of an iteration that are bounded each for itself.
@@ -98,7 +99,7 @@ def clock_steps(precedences: Precedences, clocks: int) -> tuple[tuple[ClockStep,
     low = np.minimum(precedences.before, precedences.after)
     high = np.maximum(precedences.before, precedences.after)
     pairs = groups_of(low, high)
-    order = np.argsort(pairs.of_row, kind="stable")
+    order = sorted_rows(pairs.of_row)
     bounds = np.searchsorted(pairs.of_row[order], np.arange(len(pairs) + 1))
     steps, hulls = [], []
     for number, row in enumerate(pairs.first.tolist()):
@@ -193,7 +194,7 @@ def _cells(own: Precedences, first: int, parts: int) -> _Cells | None:
     np.maximum.at(lows, cells.of_row[~upper], -slack[~upper])
     begins, ends = group_extents(cells.of_row, len(cells), at_ns, at_ns)
     kept = np.flatnonzero(np.isfinite(highs) & np.isfinite(lows))
-    kept = kept[np.argsort(begins[kept], kind="stable")]
+    kept = kept[sorted_rows(begins[kept])]
     if len(kept) == 0:
         return None
     return _Cells(

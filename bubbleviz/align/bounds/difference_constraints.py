@@ -11,6 +11,7 @@ import numpy as np
 from bubbleviz.align.bounds.clock_segments import Floats
 from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.sorting import sorted_rows
 
 
 def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints]:
@@ -21,7 +22,7 @@ def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints
     limit = np.full((clocks, clocks), np.inf)
     row = np.full((clocks, clocks), NONE, np.int64)
     slack = precedences.after_ns - precedences.before_ns
-    order = np.lexsort((-np.arange(len(slack)), -slack))
+    order = sorted_rows(-slack, -np.arange(len(slack)))
     pair = precedences.after[order], precedences.before[order]
     # Of rows that share a pair the last one written stays: the tightest.
     limit[pair], row[pair] = slack[order], order

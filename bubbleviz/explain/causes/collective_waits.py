@@ -20,6 +20,7 @@ from bubbleviz.model.grouping import first_of_each, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Ranks that enter within so long of each other enter together, and no move is so short.
@@ -151,7 +152,7 @@ def _running(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
     asked = np.arange(len(both_rank)) >= len(rows)
     begun = np.concatenate((operations.start_ns[rows], time_ns))
     # Of what begins at that very time, nothing had begun before it.
-    order = np.lexsort((~asked, begun, both_rank))
+    order = sorted_rows(both_rank, begun, ~asked)
     latest = np.where(asked[order], NONE, np.arange(len(order)))
     latest = np.maximum.accumulate(latest) if len(order) else latest
     found = np.full(len(both_rank), NONE, np.int64)

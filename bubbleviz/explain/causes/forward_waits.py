@@ -31,6 +31,7 @@ from bubbleviz.model.grouping import distinct, found_in, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Causes of waits for no other rank that say no more than when the host launched.
@@ -113,12 +114,12 @@ def _passes_of(operations: Operations, ranks: Sequence[Rank], rank: int) -> _Pas
     )
     stage = operations.virtual_stage[rows]
     ended = rows[stage == stage.max(initial=NONE)]
-    ended = ended[np.argsort(operations.end_ns[ended], kind="stable")]
+    ended = ended[sorted_rows(operations.end_ns[ended])]
     first = rows[stage == 0]
     keys = operations.iteration, operations.microbatch, operations.sequence
     begun = looked_up(tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys))
     length_ns = operations.end_ns[ended] - operations.start_ns[begun]
-    order = np.argsort(operations.start_ns[rows], kind="stable")
+    order = sorted_rows(operations.start_ns[rows])
     return _Passes(
         ended=ended,
         length_ns=np.where(begun == NONE, 0, length_ns),
@@ -240,4 +241,4 @@ def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals
 def _in_order(*parts: IdleIntervals) -> IdleIntervals:
     """Return all pieces in the order of their starts."""
     pieces = joined(parts)
-    return pieces.take(np.argsort(pieces.start_ns, kind="stable"))
+    return pieces.take(sorted_rows(pieces.start_ns))

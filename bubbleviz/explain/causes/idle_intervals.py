@@ -15,6 +15,7 @@ from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -122,7 +123,7 @@ def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
     """Return the interval that covers each time, of several the one that ends last; -1 none."""
     if len(start_ns) == 0:
         return np.full(len(time_ns), NONE, np.int64)
-    order = np.argsort(start_ns, kind="stable")
+    order = sorted_rows(start_ns)
     latest_ns = np.maximum.accumulate(end_ns[order])
     # The last to end of those that begin up to each.
     rises = np.append(True, latest_ns[1:] > latest_ns[:-1])

@@ -19,6 +19,7 @@ from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -70,7 +71,7 @@ class RankLine:
 
     def previous_operation(self, time_ns: Ints, rank: Ints) -> Ints:
         """Return the operation of a rank that ended last before or at each time; -1 none."""
-        order = np.argsort(self.end_ns, kind="stable")
+        order = sorted_rows(self.end_ns)
         at = np.searchsorted(self.end_ns[order], time_ns, side="right") - 1
         return self._of_rank(order, at, rank)
 
@@ -122,7 +123,7 @@ def line_of(
         (held, collectives.start_ns, collectives.end_ns),
     )
     start_ns = packing.place(rank, computing.start_ns)
-    order = np.argsort(start_ns, kind="stable")
+    order = sorted_rows(start_ns)
 
     def placed(table: RankIntervals) -> intervals.Intervals:
         own = table.rank - first

@@ -12,6 +12,7 @@ from bubbleviz.explain.diagnosis.rank_paces import RankPaces, rank_paces_of
 from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -57,5 +58,5 @@ def losing(rank: Ints, lost: Floats) -> list[int]:
         lost: by each row.
     """
     of_rank = np.bincount(rank, lost)
-    order = np.argsort(-of_rank, kind="stable")
+    order = sorted_rows(-of_rank)
     return [int(one) for one in order[of_rank[order] > 0]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.sorting import sorted_rows
 
 
 def group_medians(group: Ints, groups: int, values: Floats) -> Floats:
@@ -15,7 +16,7 @@ def group_medians(group: Ints, groups: int, values: Floats) -> Floats:
         groups: number of groups.
         values: one a row.
     """
-    order = np.lexsort((values, group))
+    order = sorted_rows(group, values)
     size = np.bincount(group, minlength=groups)
     first = np.cumsum(size) - size
     medians = np.full(groups, np.nan)
@@ -43,7 +44,7 @@ def others_medians(group: Ints, values: Floats) -> Floats:
                         ^
     """
     count = len(values)
-    order = np.lexsort((values, group))
+    order = sorted_rows(group, values)
     size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
     ordered = group[order]
     new = np.append(True, ordered[1:] != ordered[:-1])[:count]

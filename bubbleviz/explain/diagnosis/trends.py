@@ -6,6 +6,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import first_of_each
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: A trend makes this change of a logarithm from the first iteration to the last.
@@ -83,7 +84,7 @@ def jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
         x: of the points.
         y: likewise.
     """
-    order = np.lexsort((x, group))
+    order = sorted_rows(group, x)
     of, value = group[order], y[order]
     count = np.bincount(of)
     first = np.cumsum(count) - count

@@ -12,6 +12,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 
 #: Kinds of operations. B and BW are one kind: they differ in whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
@@ -72,7 +73,7 @@ def in_planned_order(order: Ints, planned: Ints) -> Ints:
     known[known] = planned[by_code][at[known]] == code[known]
     place = np.arange(len(code))
     place[unordered & known] = by_code[at[unordered & known]]
-    sequence = np.lexsort((place, block))
+    sequence = sorted_rows(block, place)
     return code[sequence[(known | ~unordered)[sequence]]]
 
 

@@ -33,6 +33,7 @@ from bubbleviz.explain.recognition.order_numbers import (
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
 
@@ -127,8 +128,8 @@ def _ordered_rows(operations: Operations, iterations: Sequence[int]) -> Ints:
     rows = np.flatnonzero(
         np.isin(operations.phase, tuple(KINDS)) & np.isin(operations.iteration, iterations) & ~empty
     )
-    keys = (operations.host_start_ns[rows], operations.rank[rows], operations.iteration[rows])
-    return rows[np.lexsort(keys)]
+    keys = (operations.iteration[rows], operations.rank[rows], operations.host_start_ns[rows])
+    return rows[sorted_rows(*keys)]
 
 
 def _distinct(code: Ints, first: Ints, unknown: Bools) -> tuple[Ints, tuple[Ints, ...]]:

@@ -18,6 +18,7 @@ from bubbleviz.explain.slowdown.point_to_point import PointToPoint
 from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Role, Work, numbered
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import first_of_each, groups_of, looked_up
+from bubbleviz.model.sorting import sorted_rows
 
 #: Rows, and what each follows.
 Pairs = tuple[Ints, Ints]
@@ -42,7 +43,7 @@ def message_order(work: Work, messages: PointToPoint, computes: Ints) -> list[Pa
 
 def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
     """Return each of some rows, and the one before it in its group, by start."""
-    order = np.lexsort((work.kind[rows], work.start_ns[rows], group))
+    order = sorted_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]
     same = group[1:] == group[:-1]
     return rows[1:][same], rows[:-1][same]

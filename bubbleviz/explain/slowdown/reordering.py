@@ -18,6 +18,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import looked_up
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.sorting import sorted_rows
 
 #: What orders hold; a rank that runs anything else between them keeps its order.
 _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
@@ -64,8 +65,8 @@ def turns_of(
         of_cell = low + np.flatnonzero(in_cell & (of_rank.phase != Phase.OPTIMIZER))
         if (at[own] == NONE).any() or not np.isin(operations.phase[rows[of_cell]], _ORDERED).all():
             continue
-        ran = of_cell[np.argsort(operations.host_start_ns[rows[of_cell]], kind="stable")]
-        by_turn = of_cell[np.argsort(operations.start_ns[rows[of_cell]], kind="stable")]
+        ran = of_cell[sorted_rows(operations.host_start_ns[rows[of_cell]])]
+        by_turn = of_cell[sorted_rows(operations.start_ns[rows[of_cell]])]
         planned = _planned(ran, at[own], places[own], operations.microbatch[rows])
         turns[planned] = by_turn
     return turns
@@ -86,4 +87,4 @@ def _planned(ran: Ints, moved: Ints, places: Ints, microbatch: Ints) -> Ints:
     # Those in place have even turns; what goes behind the n-th of them has the odd turn after it.
     turn = np.concatenate((2 * np.arange(1, int(kept.sum()) + 1), 2 * (kept_before - places) + 1))
     rows = np.concatenate((ran[kept], moved))
-    return np.asarray(rows[np.lexsort((microbatch[rows], turn))], np.int64)
+    return np.asarray(rows[sorted_rows(turn, microbatch[rows])], np.int64)

@@ -20,6 +20,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, groups_of
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Times that are replayed at once, over all scenarios: 64 MB of them.
@@ -142,7 +143,7 @@ def replay_of(work: Work, order: Order) -> Replay:
     left_out = np.isin(work.iteration, distinct(work.iteration[unordered]))
     kept = np.flatnonzero(~left_out)
     meets = np.bincount(meeting)[meeting] > 1
-    rows = kept[np.lexsort((meets[kept], started[kept]))]
+    rows = kept[sorted_rows(started[kept], meets[kept])]
     place = np.full(len(work), NONE, np.int64)
     place[rows] = np.arange(len(rows))
     levels = tuple(_by_level(rows, place, started, ended, meeting, meets, order))
@@ -190,7 +191,7 @@ def _levels(meeting: Ints, order: Order) -> tuple[Ints, Ints]:
 
 def _listed(group: Ints, values: Ints, groups: int) -> tuple[Ints, Ints]:
     """Return values group by group, and where each group begins (and the last one ends)."""
-    order = np.argsort(group, kind="stable")
+    order = sorted_rows(group)
     first = np.searchsorted(group[order], np.arange(groups + 1))
     return values[order], first
 
@@ -210,7 +211,7 @@ def _by_level(
     followed, followed_first = _listed(order.row, place[order.before], len(place))
     follows = followed_first[1:] - followed_first[:-1]
     met = rows[meets[rows]]
-    met = met[np.lexsort((meeting[met], ended[met]))]
+    met = met[sorted_rows(ended[met], meeting[met])]
     met_first = np.searchsorted(ended[met], np.arange(count + 1)).tolist()
     for level in range(count):
         own = rows[first[level] : first[level + 1]]
@@ -234,4 +235,4 @@ def _closing(work: Work, rows: Ints) -> Ints:
     place = work.rank_iteration[rows]
     some = np.bincount(place, optimizes) > 0
     closing = np.flatnonzero(optimizes | ~some[place]) if len(rows) else rows
-    return closing[np.argsort(iteration[closing], kind="stable")]
+    return closing[sorted_rows(iteration[closing])]

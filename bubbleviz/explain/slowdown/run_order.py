@@ -23,6 +23,7 @@ from bubbleviz.explain.slowdown.token_order import token_pairs
 from bubbleviz.explain.slowdown.work import Role, Work
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.sorting import sorted_rows
 
 
 def run_order(
@@ -87,7 +88,7 @@ def _last_ended(work: Work, earlier: Ints, rows: Ints) -> Pairs:
     start_ns = work.start_ns[both]
     ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
     turn = np.where(begins, 1, np.where(ended_ns > start_ns, 0, 2))
-    order = np.lexsort((both, turn, np.where(begins, start_ns, ended_ns), place[both]))
+    order = sorted_rows(place[both], np.where(begins, start_ns, ended_ns), turn, both)
     at = np.arange(len(order))
     last = np.maximum.accumulate(np.where(begins[order], NONE, at)) if len(order) else at
     found = np.flatnonzero(begins[order] & (last != NONE))
@@ -126,7 +127,7 @@ def _next_begun(work: Work, later: Ints, rows: Ints) -> Ints:
     start_ns = work.start_ns[both]
     ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
     turn = np.where(~ends, 1, np.where(ended_ns > start_ns, 0, 2))
-    order = np.lexsort((both, turn, np.where(ends, ended_ns, start_ns), place[both]))
+    order = sorted_rows(place[both], np.where(ends, ended_ns, start_ns), turn, both)
     at = np.where(ends[order], len(order), np.arange(len(order)))
     following = np.minimum.accumulate(at[::-1])[::-1] if len(order) else at
     found = np.full(len(both), NONE, np.int64)

@@ -19,6 +19,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.sorting import sorted_rows
 
 #: Clocks of ranks are not off by more.
 _CLOCK_NS = 1_000_000
@@ -104,7 +105,7 @@ def run_work(
 def _times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
     """Return when operations of one rank after the other began and ended, waiting not counted."""
     start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
-    order = np.lexsort((end_ns, start_ns, operations.rank[rows]))
+    order = sorted_rows(operations.rank[rows], start_ns, end_ns)
     times = _one_at_a_time(operations.rank[rows][order], start_ns[order], end_ns[order])
     start_ns[order], end_ns[order] = times
     return start_ns, end_ns
@@ -121,7 +122,7 @@ def _one_at_a_time(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤
     """
     start_ns, end_ns = start_ns.copy(), end_ns.copy()
-    order = np.argsort(rank, kind="stable")
+    order = sorted_rows(rank)
     bounds = np.flatnonzero(np.append(True, rank[order][1:] != rank[order][:-1]))[: len(rank)]
     for rows in np.split(order, bounds[1:]):
         latest_ns = np.maximum.accumulate(end_ns[rows])

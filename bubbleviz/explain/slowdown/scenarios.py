@@ -23,6 +23,7 @@ from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of, scenario
 from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -144,7 +145,7 @@ def ideal_times(work: Work, own_ns: Ints) -> Ints:
     kinds = groups_of(work.kind)
     size = np.bincount(kinds.of_row, minlength=len(kinds))
     mean_ns = np.bincount(kinds.of_row, own_ns, len(kinds)) / size
-    order = np.lexsort((own_ns, kinds.of_row))
+    order = sorted_rows(kinds.of_row, own_ns)
     first = np.cumsum(size) - size
     low, high = own_ns[order][first + (size - 1) // 2], own_ns[order][first + size // 2]
     median_ns = low + (high - low) / 2

@@ -18,6 +18,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: A member that ended this long before another began had the data buffered: its transfer is 0.
@@ -144,7 +145,7 @@ def numbered(group: Ints, *by: Ints) -> Ints:
         group: of each row.
         by: columns to order by, the first counting most.
     """
-    order = np.lexsort((*reversed(by), group))
+    order = sorted_rows(group, *by)
     ordered = group[order]
     first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     count = np.diff(np.append(first, len(ordered)))

@@ -17,6 +17,7 @@ from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.process_groups import Group
+from bubbleviz.model.sorting import sorted_rows
 
 #: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
 _KINDS = {
@@ -70,7 +71,7 @@ def collectives_of(
         kinds=(*kinds, ""),
         groups=tuple(Group(name=name, sole=True) for name in groups),
     )
-    return collectives.take(np.lexsort((own.start_ns, own.rank)))
+    return collectives.take(sorted_rows(own.rank, own.start_ns))
 
 
 def _as_told(table: OperationTable, order: Ints, operations: RankOperations) -> CollectiveIntervals:
@@ -103,7 +104,7 @@ def _as_told(table: OperationTable, order: Ints, operations: RankOperations) -> 
             for name, size in zip(told.groups, sizes.tolist(), strict=False)
         ),
     )
-    return collectives.take(np.lexsort((collectives.start_ns, collectives.rank)))
+    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
 
 
 def _kind(text: str) -> str:

@@ -16,6 +16,7 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS, WORK, Phase
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -37,7 +38,7 @@ class KeyedRows:
 def in_host_order(table: OperationTable) -> Ints:
     """Return the rows of a table in order of (rank, host start)."""
     operations = table.operations
-    return np.lexsort((operations.start_ns, operations.host_start_ns, operations.rank))
+    return sorted_rows(operations.rank, operations.host_start_ns, operations.start_ns)
 
 
 def keyed(table: OperationTable, order: Ints, numbers: Ints) -> KeyedRows:

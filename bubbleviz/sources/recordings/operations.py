@@ -22,6 +22,7 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.sources.recordings.columns import RecordedOperations
 from bubbleviz.sources.recordings.session_reader import RecordedSession, repeated_numbers
@@ -100,7 +101,7 @@ def with_parts_joined(own: RecordedOperations, phase_of_name: Ints) -> RecordedO
         own: some operations.
         phase_of_name: of each name.
     """
-    own = own.take(np.argsort(own.host_start_ns, kind="stable"))
+    own = own.take(sorted_rows(own.host_start_ns))
     work = np.flatnonzero(np.isin(phase_of_name[own.name_id], WORK))
     again = np.zeros(len(own), bool)
     again[work[1:]] = (own.name_id[work[1:]] == own.name_id[work[:-1]]) & (
