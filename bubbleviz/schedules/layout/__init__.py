@@ -1,0 +1,1 @@
+"""Layouts: which layers each virtual stage holds, and the ones with the shortest iteration."""

@@ -1,0 +1,178 @@
+"""Layers: what each part of a model takes, in the model's order, and how they are cut up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import Floats, Ints, Table
+from bubbleviz.model.values import frozen
+from bubbleviz.schedules.workload import Workload
+
+
+class LayerKind(Enum):
+    """What a layer is to the frameworks that are told of a layout."""
+
+    EMBEDDING = "embedding"
+    TRANSFORMER = "layer"
+    MTP = "mtp"
+    HEAD = "head"
+
+
+@frozen
+class Layers(Table):
+    """The layers of a model, in its order; times are of one microbatch.
+
+    Attributes:
+        forward_ns: T_F.
+        backward_ns: T_B, the backward for the input alone.
+        weight_ns: T_W, the backward for the weights.
+        fused_ns: the whole backward in one operation.
+        down_ns: from its end to the arrival of its output on another device.
+        up_ns: how long the gradient of its output is on its way back.
+        held: activation memory from F to the end of B, in any unit.
+        kept: the part of it that is held until the end of W.
+        resident: memory that is always taken: weights, gradients, states of the optimizer.
+        names: of the layers.
+        kinds: what they are.
+    """
+
+    forward_ns: Ints
+    backward_ns: Ints
+    weight_ns: Ints
+    fused_ns: Ints
+    down_ns: Ints
+    up_ns: Ints
+    held: Floats
+    kept: Floats
+    resident: Floats
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    kinds: tuple[LayerKind, ...] = field(metadata={"shared": True})
+
+    @property
+    def features(self) -> Floats:
+        """What adds up over the layers of a stage; shape (7, L): F, B, W, BW, then memory."""
+        memory = self.held, self.kept, self.resident
+        return np.stack([*(ns.astype(float) for ns in self.times), *memory])
+
+    @property
+    def times(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """The times that add up: of F, B, W and BW."""
+        return self.forward_ns, self.backward_ns, self.weight_ns, self.fused_ns
+
+
+#: Rows of :attr:`Layers.features`, behind those of its times.
+HELD, KEPT, RESIDENT = 4, 5, 6
+FEATURES = 7
+
+
+@frozen
+class Layout:
+    """Contiguous layers on virtual stages.
+
+    Attributes:
+        placement: device of each virtual stage of one pipeline.
+        bounds: the first layer of each virtual stage, and how many layers there are.
+    """
+
+    placement: tuple[int, ...]
+    bounds: tuple[int, ...]
+
+    @property
+    def stages(self) -> tuple[range, ...]:
+        """The layers of each virtual stage."""
+        return tuple(range(low, high) for low, high in pairwise(self.bounds))
+
+    def of_device(self, device: int) -> tuple[int, ...]:
+        """Return the virtual stages of a device."""
+        return tuple(stage for stage, at in enumerate(self.placement) if at == device)
+
+
+def even_layout(layers: Layers, placement: tuple[int, ...]) -> Layout:
+    """Return the layout that frameworks fall back to: as many transformer layers on each stage.
+
+    What the division leaves goes to the last stages, one each; what comes before the first
+    transformer layer goes to the first stage, what comes behind the last to the last.
+
+    Raises:
+        UsageError: there are fewer layers than virtual stages.
+    """
+    stages = len(placement)
+    inner = [at for at, kind in enumerate(layers.kinds) if kind is LayerKind.TRANSFORMER]
+    if len(inner) < stages:
+        inner = list(range(len(layers)))
+    check_enough(len(inner), stages)
+    share, left = divmod(len(inner), stages)
+    counts = [share + (stage >= stages - left) for stage in range(stages)]
+    starts = [inner[sum(counts[:stage])] for stage in range(stages)]
+    return Layout(placement, (0, *starts[1:], len(layers)))
+
+
+def check_enough(layers: int, stages: int) -> None:
+    """Check that every virtual stage can have a layer.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if layers < stages:
+        raise UsageError(
+            f"{layers} layers for {stages} virtual stages: each needs one; give fewer stages "
+            "or chunks"
+        )
+
+
+def workload_of(
+    layers: Layers,
+    layout: Layout,
+    microbatches: int,
+    limit: Sequence[float] | None = None,
+    *,
+    split: bool = True,
+) -> Workload:
+    """Return what the virtual stages of a layout take.
+
+    Args:
+        layers: of the model.
+        layout: which of them each virtual stage holds.
+        microbatches: m.
+        limit: memory by device; what is always taken goes off it.
+        split: whether both halves of the backward were measured.
+    """
+    placement = layout.placement
+
+    def summed(column: Ints) -> tuple[int, ...]:
+        return tuple(int(column[low:high].sum()) for low, high in pairwise(layout.bounds))
+
+    def held(column: Floats) -> tuple[float, ...]:
+        return tuple(float(column[low:high].sum()) for low, high in pairwise(layout.bounds))
+
+    behind = [bound - 1 for bound in layout.bounds[1:-1]]
+    cut = [here != there for here, there in pairwise(placement)]
+    down = [int(layers.down_ns[at]) * far for at, far in zip(behind, cut, strict=True)]
+    up = [int(layers.up_ns[at]) * far for at, far in zip(behind, cut, strict=True)]
+    resident = held(layers.resident)
+    forward, backward, weight, fused = map(summed, layers.times)
+    return Workload(
+        placement=placement,
+        microbatches=microbatches,
+        forward_ns=forward,
+        backward_ns=backward,
+        weight_ns=weight,
+        fused_ns=fused,
+        down_ns=(*down, 0),
+        up_ns=(0, *up),
+        activation=held(layers.held),
+        kept=held(layers.kept),
+        limit=None
+        if limit is None
+        else tuple(
+            most - sum(resident[stage] for stage in layout.of_device(device))
+            for device, most in enumerate(limit)
+        ),
+        split=split,
+    )
