@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from itertools import chain
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, concatenated, constant, joined
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import (
@@ -26,8 +26,6 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.process_groups import Group
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import frozen
-
-ValueT = TypeVar("ValueT", bound=Hashable)
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
@@ -108,9 +106,7 @@ def join(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock], machines: Sequence[str]
 ) -> JoinedRecordings:
     """Return the recordings as one, times moved by their clocks."""
-    base_rank = np.cumsum([0, *(len(r.ranks) for r in recordings)]).tolist()
-    base_row = np.cumsum([0, *(len(r.operations) for r in recordings)]).tolist()
-    parts = list(zip(recordings, clocks, base_rank, base_row, strict=False))
+    parts = _Parts(recordings, clocks)
     return JoinedRecordings(
         ranks=tuple(
             JoinedRank(i, _host(recording, rank), machine, rank)
@@ -120,35 +116,21 @@ def join(
         machine_of_profile=tuple(machines),
         told_clocks=tuple(recording.source.clock for recording in recordings),
         timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
-        recorded_start_ns=_by_rank(parts, [r.start_ns for r in recordings]),
-        recorded_end_ns=_by_rank(parts, [r.end_ns for r in recordings]),
-        operations=_operations(recordings, clocks, base_rank),
-        busy=BusyIntervals(
-            operation=np.concatenate([r.busy.operation + row for r, _, _, row in parts]),
-            start_ns=np.concatenate([c.of(r.busy.start_ns) for r, c, _, _ in parts]),
-            end_ns=np.concatenate([c.of(r.busy.end_ns) for r, c, _, _ in parts]),
-        ),
-        unattributed=joined([_aligned(r.unattributed, c, base) for r, c, base, _ in parts]),
-        exposed=joined([_aligned(r.exposed, c, base) for r, c, base, _ in parts]),
-        overheads=joined([_aligned(r.overheads, c, base) for r, c, base, _ in parts]),
-        pauses=joined([_aligned(r.pauses, c, base) for r, c, base, _ in parts]),
+        recorded_start_ns=_by_rank(recordings, clocks, [r.start_ns for r in recordings]),
+        recorded_end_ns=_by_rank(recordings, clocks, [r.end_ns for r in recordings]),
+        operations=_operations(parts),
+        busy=_busy(parts),
+        unattributed=parts.intervals([r.unattributed for r in recordings]),
+        exposed=parts.intervals([r.exposed for r in recordings]),
+        overheads=parts.intervals([r.overheads for r in recordings]),
+        pauses=parts.intervals([r.pauses for r in recordings]),
         hosts=_hosts(parts),
-        active=joined([replace(r.active, rank=r.active.rank + base) for r, _, base, _ in parts]),
-        running=joined(
-            [
-                replace(
-                    r.running,
-                    rank=r.running.rank + base,
-                    start_ns=c.of(r.running.start_ns),
-                    end_ns=c.of(r.running.end_ns),
-                )
-                for r, c, base, _ in parts
-            ]
-        ),
+        active=_active(parts),
+        running=_running(parts),
         replica_collectives=_replica_collectives(parts),
         collectives=_collectives(parts),
-        named_stage=np.concatenate([r.hints.stage for r in recordings]),
-        named_iteration=np.concatenate([r.hints.iteration for r in recordings]),
+        named_stage=concatenated([r.hints.stage for r in recordings]),
+        named_iteration=concatenated([r.hints.iteration for r in recordings]),
         inferred=any(
             note.kind is LimitationKind.MICROBATCHES_INFERRED
             for r in recordings
@@ -157,83 +139,151 @@ def join(
     )
 
 
+class _Parts:
+    """The recordings, and by what the rows of their tables are moved in joined ones.
+
+    Args:
+        recordings: one a profile.
+        clocks: of the profiles.
+    """
+
+    def __init__(self, recordings: Sequence[Recording], clocks: Sequence[ProfileClock]) -> None:
+        self.recordings, self.clocks = recordings, clocks
+        self.base_rank = _bases([len(r.ranks) for r in recordings])
+        self.base_row = _bases([len(r.operations) for r in recordings])
+        self.base_name = _bases([len(r.operations.names) for r in recordings])
+        self._offset_ns = np.array([clock.offset_ns for clock in clocks], np.int64)
+        self._drifts = any(clock.drift_ppm != 0.0 for clock in clocks)
+
+    def numbered(self, number: Ints, base: Ints, lengths: Sequence[int]) -> Ints:
+        """Return numbers of each part's own as numbers of all; none stays none.
+
+        Args:
+            number: of all parts, one after the other.
+            base: what the first of each part becomes.
+            lengths: how many rows each part has.
+        """
+        if number.min(initial=0) >= 0:
+            return number + np.repeat(base, lengths)
+        return np.where(number == NONE, NONE, number + np.repeat(base, lengths))
+
+    def moved(self, times_ns: Ints, lengths: Sequence[int]) -> Ints:
+        """Return times of all parts, one after the other, on the report's clock."""
+        if self._drifts:
+            pieces = np.split(times_ns, np.cumsum(lengths)[:-1])
+            pairs = zip(self.clocks, pieces, strict=True)
+            return np.concatenate([clock.of(piece) for clock, piece in pairs])
+        if not self._offset_ns.any():
+            return times_ns
+        return times_ns + np.repeat(self._offset_ns, lengths)
+
+    def known(self, times_ns: Ints, known: Bools, lengths: Sequence[int]) -> Ints:
+        """Return times on the report's clock where they are known, and else none."""
+        if not known.any():
+            return constant(NONE, len(times_ns))
+        moved = self.moved(times_ns, lengths)
+        return moved if known.all() else np.where(known, moved, NONE)
+
+    def intervals(self, tables: Sequence[RankIntervals]) -> RankIntervals:
+        """Return the intervals of ranks of all parts."""
+        table, lengths = joined(tables), [len(each) for each in tables]
+        return RankIntervals(
+            self.numbered(table.rank, self.base_rank, lengths),
+            self.moved(table.start_ns, lengths),
+            self.moved(table.end_ns, lengths),
+        )
+
+
+def _bases(lengths: Sequence[int]) -> Ints:
+    """Return how many rows lie before each part."""
+    return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
+
+
 def _host(recording: Recording, rank: LocalRank) -> str:
     """Return a rank's host: its own where a table tells it, else its profile's."""
     told = rank.told
     return recording.source.host if told is None or told.host is None else told.host
 
 
-def _by_rank(parts: Sequence[tuple[Recording, ProfileClock, int, int]], times: list[int]) -> Ints:
+def _by_rank(
+    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], times: list[int]
+) -> Ints:
     """Return one time of each profile for each of its ranks, on the report's clock."""
-    return np.concatenate(
-        [
-            np.repeat(c.of(np.array([time], np.int64)), len(r.ranks))
-            for (r, c, *_), time in zip(parts, times, strict=True)
-        ]
+    each = np.array(times, np.int64)
+    moved = [clock.of(each[i : i + 1]) for i, clock in enumerate(clocks)]
+    return np.repeat(np.concatenate(moved), [len(r.ranks) for r in recordings])
+
+
+def _busy(parts: _Parts) -> BusyIntervals:
+    tables = [r.busy for r in parts.recordings]
+    table, lengths = joined(tables), [len(each) for each in tables]
+    return BusyIntervals(
+        operation=parts.numbered(table.operation, parts.base_row, lengths),
+        start_ns=parts.moved(table.start_ns, lengths),
+        end_ns=parts.moved(table.end_ns, lengths),
     )
 
 
-def _hosts(parts: Sequence[tuple[Recording, ProfileClock, int, int]]) -> HostActivities:
-    names = np.cumsum([0, *(len(r.operations.names) for r, *_ in parts)]).tolist()
-    return joined(
-        [
-            replace(
-                r.hosts,
-                rank=r.hosts.rank + base_rank,
-                operation=np.where(r.hosts.operation == NONE, NONE, r.hosts.operation + row),
-                start_ns=c.of(r.hosts.start_ns),
-                end_ns=c.of(r.hosts.end_ns),
-                name_id=r.hosts.name_id + base,
-            )
-            for (r, c, base_rank, row), base in zip(parts, names, strict=False)
-        ]
+def _hosts(parts: _Parts) -> HostActivities:
+    tables = [r.hosts for r in parts.recordings]
+    table, lengths = joined(tables), [len(each) for each in tables]
+    return replace(
+        table,
+        rank=parts.numbered(table.rank, parts.base_rank, lengths),
+        operation=parts.numbered(table.operation, parts.base_row, lengths),
+        start_ns=parts.moved(table.start_ns, lengths),
+        end_ns=parts.moved(table.end_ns, lengths),
+        name_id=parts.numbered(table.name_id, parts.base_name, lengths),
     )
 
 
-def _aligned(intervals: RankIntervals, clock: ProfileClock, base_rank: int) -> RankIntervals:
-    """Return intervals on the report's clock, with ranks numbered through."""
-    return RankIntervals(
-        intervals.rank + base_rank, clock.of(intervals.start_ns), clock.of(intervals.end_ns)
+def _active(parts: _Parts) -> ActiveTime:
+    tables = [r.active for r in parts.recordings]
+    table, lengths = joined(tables), [len(each) for each in tables]
+    return replace(table, rank=parts.numbered(table.rank, parts.base_rank, lengths))
+
+
+def _running(parts: _Parts) -> RunningTimes:
+    tables = [r.running for r in parts.recordings]
+    table, lengths = joined(tables), [len(each) for each in tables]
+    return replace(
+        table,
+        rank=parts.numbered(table.rank, parts.base_rank, lengths),
+        start_ns=parts.moved(table.start_ns, lengths),
+        end_ns=parts.moved(table.end_ns, lengths),
     )
 
 
-def _moved(time_ns: Ints, clock: ProfileClock) -> Ints:
-    """Return times on the report's clock; none stays none."""
-    return np.where(time_ns != NONE, clock.of(time_ns), NONE)
-
-
-def _replica_collectives(
-    parts: Sequence[tuple[Recording, ProfileClock, int, int]],
-) -> ReplicaCollectives:
-    columns = {
-        name: np.concatenate([getattr(r.replica_collectives, name) for r, *_ in parts])
-        for name in ("iteration", "kind")
-    }
-    return ReplicaCollectives(
-        rank=np.concatenate([r.replica_collectives.rank + base for r, _, base, _ in parts]),
-        start_ns=np.concatenate([c.of(r.replica_collectives.start_ns) for r, c, _, _ in parts]),
-        end_ns=np.concatenate([c.of(r.replica_collectives.end_ns) for r, c, _, _ in parts]),
-        **columns,
+def _replica_collectives(parts: _Parts) -> ReplicaCollectives:
+    tables = [r.replica_collectives for r in parts.recordings]
+    table, lengths = joined(tables), [len(each) for each in tables]
+    return replace(
+        table,
+        rank=parts.numbered(table.rank, parts.base_rank, lengths),
+        start_ns=parts.moved(table.start_ns, lengths),
+        end_ns=parts.moved(table.end_ns, lengths),
     )
 
 
-def _collectives(
-    parts: Sequence[tuple[Recording, ProfileClock, int, int]],
-) -> CollectiveIntervals:
+def _collectives(parts: _Parts) -> CollectiveIntervals:
     kinds: Numbering[str] = Numbering()
     groups: Numbering[Group] = Numbering()
-    tables = []
+    tables = [CollectiveIntervals.none()]
     meetings: dict[str, int] = {}
     count = 0
-    for recording, clock, base_rank, base_row in parts:
+    bases = zip(parts.base_rank.tolist(), parts.base_row.tolist(), strict=True)
+    for recording, clock, (rank, row) in zip(parts.recordings, parts.clocks, bases, strict=True):
         table = recording.collectives
         # Parts of one table number their meetings together.
         first = meetings.setdefault(recording.source.path, count)
-        count = max(count, first + int(table.meeting.max(initial=NONE)) + 1)
+        kind, group = kinds.numbers(table.kinds), groups.numbers(table.groups)
+        if len(table) == 0:
+            continue
+        count = max(count, first + int(table.meeting.max()) + 1)
         tables.append(
-            table.moved(rank=base_rank, operation=base_row).changed(
-                kind=_renumbered(table.kind, kinds, table.kinds),
-                group=_renumbered(table.group, groups, table.groups),
+            table.moved(rank=rank, operation=row).changed(
+                kind=np.append(kind, NONE)[table.kind],
+                group=np.append(group, NONE)[table.group],
                 start_ns=clock.of(table.start_ns),
                 end_ns=clock.of(table.end_ns),
                 meeting=np.where(table.meeting == NONE, NONE, table.meeting + first),
@@ -242,29 +292,33 @@ def _collectives(
     return replace(joined(tables), kinds=kinds.values, groups=groups.values)
 
 
-def _renumbered(code: Ints, numbers: Numbering[ValueT], values: Sequence[ValueT]) -> Ints:
-    """Return codes of some values as codes of all; none stays none."""
-    return np.append(numbers.numbers(values), NONE)[code]
+def _operations(parts: _Parts) -> RankOperations:
+    tables = [r.operations for r in parts.recordings]
+    table, lengths = joined(tables), [len(each) for each in tables]
+    spanned = table.has_span == 1
+    moved: dict[int, Ints] = {}
 
+    def on_clock(column: Ints) -> Ints:
+        # Where a column is two things, it stays one.
+        if id(column) not in moved:
+            moved[id(column)] = parts.moved(column, lengths)
+        return moved[id(column)]
 
-def _operations(
-    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], base_rank: Sequence[int]
-) -> RankOperations:
-    names: list[str] = []
-    tables = []
-    for recording, clock, base in zip(recordings, clocks, base_rank, strict=False):
-        operations = recording.operations
-        spanned = operations.has_span == 1
-        tables.append(
-            operations.changed(
-                rank=operations.rank + base,
-                start_ns=np.where(spanned, clock.of(operations.start_ns), NONE),
-                end_ns=np.where(spanned, clock.of(operations.end_ns), NONE),
-                host_start_ns=clock.of(operations.host_start_ns),
-                host_end_ns=clock.of(operations.host_end_ns),
-                name_id=operations.name_id + len(names),
-                **{name: _moved(getattr(operations, name), clock) for name in _LAUNCHES},
-            )
-        )
-        names.extend(operations.names)
-    return replace(joined(tables), names=tuple(names))
+    def span(column: Ints) -> Ints:
+        return on_clock(column) if every else parts.known(column, spanned, lengths)
+
+    every = bool(spanned.all())
+    return replace(
+        table,
+        rank=parts.numbered(table.rank, parts.base_rank, lengths),
+        start_ns=span(table.start_ns),
+        end_ns=span(table.end_ns),
+        host_start_ns=on_clock(table.host_start_ns),
+        host_end_ns=on_clock(table.host_end_ns),
+        name_id=parts.numbered(table.name_id, parts.base_name, lengths),
+        **{
+            name: parts.known(getattr(table, name), getattr(table, name) != NONE, lengths)
+            for name in _LAUNCHES
+        },
+        names=tuple(chain.from_iterable(each.names for each in tables)),
+    )

@@ -7,49 +7,79 @@ from itertools import combinations
 
 import numpy as np
 
+from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct_rows, groups_of
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 
 
-def refuse_other_runs(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Refuse recordings, made on these machines, that are of no one run.
+def refuse_other_runs(
+    recordings: Sequence[Recording], machines: Sequence[str], joined: JoinedRecordings
+) -> None:
+    """Refuse recordings that are of no one run.
+
+    Args:
+        recordings: one a profile.
+        machines: on which each was made.
+        joined: all of them.
 
     Raises:
         MismatchError: they differ in what one run has in common, or hold a process twice.
     """
     # An export that lost names of ranges is not held to what these tell.
     lost = LimitationKind.RANGE_NAMES_LOST
-    named = [r for r in recordings if all(note.kind is not lost for note in r.limitations)]
-    _refuse_other_shapes(named)
-    _refuse_other_namings(named)
+    named = [all(note.kind is not lost for note in r.limitations) for r in recordings]
+    _refuse_other_shapes(recordings, np.array(named), joined)
+    _refuse_other_namings([r for r, kept in zip(recordings, named, strict=True) if kept])
     _refuse_one_process_twice(recordings, machines)
     _refuse_one_rank_twice(recordings)
 
 
-def _refuse_other_shapes(recordings: Sequence[Recording]) -> None:
+def _refuse_other_shapes(
+    recordings: Sequence[Recording], named: Bools, joined: JoinedRecordings
+) -> None:
     """Raise MismatchError where profiles ran other numbers of microbatches or chunks.
 
     Counted are a rank's iterations in which every forward has its backward.
+
+    Args:
+        recordings: one a profile.
+        named: which of them hold all names.
+        joined: all of them.
     """
-    shapes = [(r.source.path, _usual_shape(r.operations)) for r in recordings]
-    for place, what in enumerate(("microbatches an iteration", "model chunks per rank")):
+    rank, forwards, chunks = _whole_iterations(joined.operations)
+    profile = np.array([rank.profile for rank in joined.ranks], np.int64)[rank]
+    kept = named[profile]
+    profile, forwards, chunks = profile[kept], forwards[kept], chunks[kept]
+    numbers = forwards // np.maximum(chunks, 1), chunks
+    whats = "microbatches an iteration", "model chunks per rank"
+    for number, what in zip(numbers, whats, strict=True):
         first: dict[int, str] = {}
-        for path, shape in shapes:
-            if shape is not None:
-                first.setdefault(shape[place], path)
+        for place, usual in zip(
+            *(column.tolist() for column in _usual(profile, number)), strict=True
+        ):
+            first.setdefault(usual, recordings[place].source.path)
         if len(first) > 1:
-            (number, path), (another, second), *_ = first.items()
+            (usual, path), (another, second), *_ = first.items()
             raise MismatchError(
-                f"{path} and {second}: {number} and {another} {what}, so they are no single run, "
+                f"{path} and {second}: {usual} and {another} {what}, so they are no single run, "
                 "or a range is missing in one; give the profiles of one run, each as a whole"
             )
+
+
+def _usual(profile: Ints, number: Ints) -> tuple[Ints, Ints]:
+    """Return profiles, ascending, and the most frequent number of each (ties: the smallest)."""
+    groups = groups_of(profile, number)
+    often = np.bincount(groups.of_row, minlength=len(groups))
+    owner, value = profile[groups.first], number[groups.first]
+    most = first_of_each(owner, -often, value)
+    return owner[most], value[most]
 
 
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
@@ -98,22 +128,15 @@ def _refuse_one_rank_twice(recordings: Sequence[Recording]) -> None:
                 )
 
 
-def _usual_shape(operations: RankOperations) -> tuple[int, int] | None:
-    """Return microbatches and chunks of most whole iterations of most ranks; None unknown."""
-    forwards, chunks = _whole_iterations(operations)
-    if len(forwards) == 0:
-        return None
-    return int(np.bincount(forwards // chunks).argmax()), int(np.bincount(chunks).argmax())
-
-
-def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints]:
-    """Return forwards and chunks of the (rank, iteration) that a capture did not cut.
+def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
+    """Return rank, forwards and chunks of the (rank, iteration) that a capture did not cut.
 
     These begin with microbatch 0, every forward has its backward there, and vice versa, and an
     Optimizer or another iteration follows.
     """
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
-    cell = operations.rank * (int(operations.iteration.max(initial=0)) + 1) + operations.iteration
+    iterations = int(operations.iteration.max(initial=0)) + 1
+    cell = operations.rank * iterations + operations.iteration
     cells = int(cell.max(initial=0)) + 1
     forward = np.flatnonzero(first & np.isin(operations.phase, (Phase.F, Phase.FB)))
     backward = np.flatnonzero(first & np.isin(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
@@ -133,6 +156,7 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints]:
     followed[later] = True
     whole = begins & ~cut & followed[:cells]
     return (
+        np.flatnonzero(whole) // iterations,
         np.bincount(cell[forward], minlength=cells)[whole],
         np.bincount(pairs[0], minlength=cells)[whole],
     )

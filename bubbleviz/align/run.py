@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 
@@ -139,8 +140,9 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     captures = [(r.start_ns, r.end_ns) for r in recordings]
     if hints.method != "causal":
         refuse_unrelated(sources, captures, sessions)
-    refuse_other_runs(recordings, machines)
-    joined = as_stream(join(recordings, sessions, machines))
+    joined = join(recordings, sessions, machines)
+    refuse_other_runs(recordings, machines, joined)
+    joined = as_stream(joined)
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
     if time.clocks != sessions:
@@ -260,7 +262,6 @@ def _idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
     active_ns = group_sum(active.rank, len(working), active.active_ns)
     usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
     computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
-    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
     for which, more, kind in (
         (~working & ~computing, "", LimitationKind.OTHER),
         (
@@ -270,8 +271,9 @@ def _idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
             LimitationKind.RANKS_WITHOUT_OPERATIONS,
         ),
     ):
-        found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
-        if found:
+        if which.any():
+            labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+            found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
             reason = f"they take no part in any ratio: {', '.join(found)}{more}"
             yield Limitation("ranks without forward or backward", reason, len(found), kind)
 
@@ -377,8 +379,10 @@ def _ranks(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Ran
 def _labels(ranks: Sequence[tuple[str, LocalRank]]) -> list[str]:
     """Return short unique names: host and GPU, with the pid where these are not enough."""
     short = [f"{host} {rank.place}" for host, rank in ranks]
-    with_pid = [f"{host} pid {pid_of(rank.process)} {rank.place}" for host, rank in ranks]
-    longer = [a if short.count(a) == 1 else b for a, b in zip(short, with_pid, strict=True)]
-    return [
-        label if longer.count(label) == 1 else f"{label} #{i}" for i, label in enumerate(longer)
+    often = Counter(short)
+    longer = [
+        label if often[label] == 1 else f"{host} pid {pid_of(rank.process)} {rank.place}"
+        for label, (host, rank) in zip(short, ranks, strict=True)
     ]
+    often = Counter(longer)
+    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(longer)]

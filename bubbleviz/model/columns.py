@@ -27,6 +27,10 @@ Floats = npt.NDArray[np.float64]
 NONE = -1
 
 TableT = TypeVar("TableT", bound="Table")
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+#: Columns shorter than this are as small as what stands for a value.
+_FEW = 16
 
 
 @frozen
@@ -59,8 +63,70 @@ class Table:
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
             # Of a mask each column would count and find the rows anew.
             rows = np.flatnonzero(rows)
-        columns = {name: getattr(self, name)[rows] for name in self.column_names()}
+        # Where a column is two things, it stays one.
+        every = [getattr(self, name) for name in self.column_names()]
+        of_id = {id(column): column for column in every}
+        taken = {key: _taken(column, rows) for key, column in of_id.items()}
+        columns = {name: taken[id(getattr(self, name))] for name in self.column_names()}
         return type(self)(**{**vars(self), **columns})
+
+    def compacted(self: TableT) -> TableT:
+        """Return the same rows; columns of one value take no memory any more."""
+        columns = {name: compacted(getattr(self, name)) for name in self.column_names()}
+        return type(self)(**{**vars(self), **columns})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: of a column of one value that value, once."""
+        state = dict(vars(self))
+        for name in self.column_names():
+            if _is_constant(state[name]):
+                state[name] = _Repeated(state[name][0], len(state[name]))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Put back what was pickled."""
+        for name, value in state.items():
+            column = value.column() if isinstance(value, _Repeated) else value
+            vars(self)[name] = column
+
+
+@frozen
+class _Repeated:
+    """A column of one value, as it is pickled."""
+
+    value: np.generic
+    count: int
+
+    def column(self) -> npt.NDArray[Any]:
+        return np.broadcast_to(self.value, self.count)
+
+
+def constant(value: int, count: int) -> Ints:
+    """Return a column of one value, which takes no memory; it cannot be written to."""
+    return np.broadcast_to(np.int64(value), count)
+
+
+def compacted(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
+    """Return the column, without the memory of its rows if all of them are one value."""
+    if len(column) < _FEW or _is_constant(column) or column[-1] != column[0]:
+        return column
+    return column if (column != column[0]).any() else np.broadcast_to(column[0], len(column))
+
+
+def _is_constant(column: npt.NDArray[Any]) -> bool:
+    """Return whether all rows of a column lie in one place."""
+    return column.strides == (0,) and len(column) > 0
+
+
+def _taken(
+    column: npt.NDArray[ScalarT], rows: Ints | Codes | Bools | slice
+) -> npt.NDArray[ScalarT]:
+    """Return some rows of a column; those of one value stay in one place."""
+    if isinstance(rows, slice):
+        return column[rows]
+    if _is_constant(column) and len(rows):
+        return np.broadcast_to(column[0], len(rows))
+    return column[rows]
 
 
 def _names_of(table: type[Table]) -> tuple[str, ...]:
@@ -80,8 +146,23 @@ def joined(tables: Sequence[TableT]) -> TableT:
     """Return the rows of some tables (at least one) as one; shared fields are the first's."""
     first = tables[0]
     shared = {f.name: getattr(first, f.name) for f in fields(first)}
-    values = {
-        name: np.concatenate([getattr(table, name) for table in tables])
-        for name in first.column_names()
-    }
+    done: dict[tuple[int, ...], npt.NDArray[Any]] = {}
+    values = {}
+    for name in first.column_names():
+        columns = [getattr(table, name) for table in tables]
+        # Where a column is two things in every table, it stays one.
+        key = tuple(map(id, columns))
+        if key not in done:
+            done[key] = concatenated(columns)
+        values[name] = done[key]
     return type(first)(**{**shared, **values})
+
+
+def concatenated(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
+    """Return columns as one; where all hold one and the same value, that takes no memory."""
+    if len(columns) == 1:
+        return columns[0]
+    some = [column for column in columns if len(column)]
+    if some and all(_is_constant(column) and column[0] == some[0][0] for column in some):
+        return np.broadcast_to(some[0][0], sum(map(len, some)))
+    return np.concatenate(columns)
