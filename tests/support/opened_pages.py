@@ -23,7 +23,9 @@ from bubbleviz.report.view import View
 from tests.support.browsers import CHROMIUM_OPTIONS
 
 #: What scripts of tests have at hand.
-PARTS_OF_PAGE = "const { run, timeline, charts, parts, significant, percent } = await bubbleviz;"
+PARTS_OF_PAGE = """const { run, timeline, charts, parts, significant, percent } = await bubbleviz;
+const { many: many_ranks, shards } = await bubbleviz;
+"""
 
 
 def installed(program: str) -> str:
@@ -101,9 +103,9 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     """Return what opens a report's page; no page may complain, or ask any host for anything."""
     pages: list[Opened] = []
 
-    def opening(report: Report, width: int = 1280, scheme: Any = "light") -> Opened:
+    def opening(report: Report | str, width: int = 1280, scheme: Any = "light") -> Opened:
         file = tmp_path / f"report{len(pages)}.html"
-        text = html.render(report, View())
+        text = report if isinstance(report, str) else html.render(report, View())
         file.write_text(text, encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         own = Opened(context.new_page())

@@ -21,14 +21,17 @@ def render(report: Report, view: View) -> str:
     from bubbleviz.render.formats.json import document
     from bubbleviz.render.web.data import packed
     from bubbleviz.render.web.page import page
+    from bubbleviz.report.rank_means import many_ranks, rank_means
     from bubbleviz.report.relative_paths import with_relative_paths
     from bubbleviz.report.timeline import timeline_of
 
     report = with_relative_paths(report)
-    numbers = document(report)
+    many = many_ranks(len(report.ranks))
+    numbers = document(report, by_rank=not many)
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
-    data = packed(numbers, timeline_of(report), shown, report.command)
-    return page(data.document, data.columns, "bubbleviz report")
+    means = rank_means(report) if many else None
+    data = packed(numbers, timeline_of(report), shown, report.command, means)
+    return page(data.document, data.columns, "bubbleviz report", data.blocks)
 
 
 def page_of_saved(path: str, saved: SavedDocument) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +49,13 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
-def document(report: Report) -> dict[str, Any]:
-    """Return the report as nested JSON values, keys as in the documented schema."""
+def document(report: Report, *, by_rank: bool = True) -> dict[str, Any]:
+    """Return the report as nested JSON values, keys as in the documented schema.
+
+    Args:
+        report: any report.
+        by_rank: whether iterations list their ranks, and operations follow.
+    """
     from bubbleviz.model.restrictions import written
     from bubbleviz.report.advice import first_thing
     from bubbleviz.report.advice_list import advice_of
@@ -88,7 +93,13 @@ def document(report: Report) -> dict[str, Any]:
         "advice": [asdict(advice) for advice in advice_of(report)],
         **written(report.restrictions),
         "typical_iteration": None if typical is None else typical.index,
-        "iterations": [_iteration(report, iteration) for iteration in report.iterations],
+        "iterations": [
+            {
+                **_iteration(report, iteration),
+                "ranks": rank_entries(report, iteration, iteration.ranks) if by_rank else [],
+            }
+            for iteration in report.iterations
+        ],
         "summary": {
             "iterations": summary.iterations,
             "bubble_ratio": _spreads(summary.bubble_ratio),
@@ -109,7 +120,7 @@ def document(report: Report) -> dict[str, Any]:
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [limitation.entry for limitation in report.limitations],
         "methods": methods(report),
-        "timeline": _timeline(report),
+        "timeline": _timeline(report) if by_rank else None,
     }
 
 
@@ -157,10 +168,14 @@ def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
         "cause_ns": {
             name: causes.of_iteration(name, iteration.index) for name in ratios if name in counted
         },
-        "ranks": [
-            {**_rank(rank), **_idle(report, iteration.index, rank)} for rank in iteration.ranks
-        ],
     }
+
+
+def rank_entries(
+    report: Report, iteration: Iteration, ranks: Sequence[RankIteration]
+) -> list[dict[str, Any]]:
+    """Return the entries of some ranks of an iteration."""
+    return [{**_rank(rank), **_idle(report, iteration.index, rank)} for rank in ranks]
 
 
 def _idle(report: Report, iteration: int, rank: RankIteration) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
-from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
 from bubbleviz.model.run_kind import TRAINING
 from bubbleviz.model.texts import unmarked
 from bubbleviz.model.values import frozen
@@ -40,13 +40,18 @@ from bubbleviz.render.palette import (
     paint,
     shade_of,
 )
+from bubbleviz.render.web.shards import Shards, elements, sharded
 from bubbleviz.report.measure import saved_measure
+from bubbleviz.report.rank_means import RankMeans, many_ranks
 from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
 #: A page is made once and opened often, but made while somebody waits: in half the time of
 #: zlib's own level, the columns are 3 % larger.
 _LEVEL = 4
+#: What stands for an unknown number in a column of means; see means.js.
+_UNKNOWN = -2_000_000_000
+_EMPTY = np.zeros(0, np.int64)
 
 
 @frozen
@@ -55,10 +60,15 @@ class PackedPage:
 
     document: str
     columns: str
+    blocks: tuple[str, ...] = ()
 
 
 def packed(
-    document: Mapping[str, Any], timeline: Timeline, shown: int | None, command: str
+    document: Mapping[str, Any],
+    timeline: Timeline,
+    shown: int | None,
+    command: str,
+    means: RankMeans | None = None,
 ) -> PackedPage:
     """Return a report for a page.
 
@@ -67,15 +77,26 @@ def packed(
         timeline: its operations.
         shown: index of the iteration to begin with; None for the whole run.
         command: the command line that made it; empty for none.
+        means: of the ranks of a run of many; its timeline is packed in shards then.
     """
     paints = _Paints(timeline.tables["operations"])
+    shards = None if means is None else _shards(document, timeline, paints.of_operation, means)
     operations = {**timeline.tables["operations"], "paint": paints.of_operation}
-    layout, columns = laid_out({**timeline.tables, "operations": operations})
+    tables: dict[str, Mapping[str, Ints]] = {**timeline.tables, "operations": operations}
+    if means is not None:
+        tables = {
+            **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
+            "means": _mean_columns(means),
+        }
+    layout, columns = laid_out(tables)
     whole = {
         "report": _numbers(document),
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,
+        "many": many_ranks(len(document["ranks"])),
+        "means": None if means is None else _mean_names(means),
+        "shards": None if shards is None else _shard_list(shards),
         "measure": asdict(saved_measure(document)),
         "layout": layout,
         "names": timeline.names,
@@ -101,7 +122,61 @@ def packed(
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    return PackedPage(_deflated(unmarked(text).encode("utf-8")), _deflated(columns))
+    return PackedPage(
+        _deflated(unmarked(text).encode("utf-8")),
+        _deflated(columns),
+        () if shards is None else tuple(elements(shards)),
+    )
+
+
+def _shards(
+    document: Mapping[str, Any], timeline: Timeline, paint: Ints, means: RankMeans
+) -> Shards:
+    medians = {
+        (NONE if kind["virtual_stage"] is None else kind["virtual_stage"], int(phase)): kind[
+            "median_ns"
+        ]
+        for kind in document["phase_times"]
+        if (phase := phase_of_label(kind["phase"])) is not None
+    }
+    pipelines = [rank["pipeline"] for rank in document["ranks"]]
+    return sharded(timeline, paint, pipelines, means.bubble_ratio, medians)
+
+
+def _shard_list(shards: Shards) -> dict[str, Any]:
+    return {
+        "unit_ns": shards.unit_ns,
+        "left_out": shards.left_out,
+        "all": [[own.first, own.last, own.structure, own.times] for own in shards.shards],
+    }
+
+
+def _mean_names(means: RankMeans) -> dict[str, Any]:
+    """Return where a page finds the means of ranks among the columns."""
+    return {
+        "ratio": "ratio_ppb",
+        "gap": "gap_ppb",
+        "bubble": "bubble_ns",
+        "busy": list(means.busy_ns),
+        "idle": [cause.label for cause in Cause],
+        "communication": [name.removesuffix("_ns") for name in means.communication_ns],
+    }
+
+
+def _mean_columns(means: RankMeans) -> dict[str, Ints]:
+    """Return the means of ranks as whole numbers: ratios in parts of a billion."""
+    columns = {
+        "ratio_ppb": 1e9 * means.bubble_ratio,
+        "gap_ppb": 1e9 * means.launch_gap,
+        "bubble_ns": means.bubble_ns,
+        **{f"busy_{phase}_ns": column for phase, column in means.busy_ns.items()},
+        **{f"idle_{cause.label}_ns": means.idle_ns[:, cause] for cause in Cause},
+        **{f"communication_{name}": column for name, column in means.communication_ns.items()},
+    }
+    return {
+        name: np.where(np.isnan(column), _UNKNOWN, np.round(np.nan_to_num(column))).astype(np.int64)
+        for name, column in columns.items()
+    }
 
 
 def _deflated(data: bytes) -> str:

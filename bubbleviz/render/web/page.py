@@ -11,6 +11,7 @@ import html
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -24,8 +25,10 @@ from bubbleviz.render.palette import DARK, LIGHT
 #: In the order in which they build on each other.
 _SCRIPTS = (
     "columns",
+    "shards",
     "meanings",
     "words",
+    "means",
     "run",
     "spent",
     "raster",
@@ -37,6 +40,7 @@ _SCRIPTS = (
     "tables",
     "parts",
     "details",
+    "overview",
     "main",
 )
 #: What the page calls of the charting library.
@@ -67,13 +71,14 @@ def check() -> None:
         )
 
 
-def page(document: str, columns: str, title: str) -> str:
+def page(document: str, columns: str, title: str, blocks: Iterable[str] = ()) -> str:
     """Return the page as an HTML document that needs nothing else.
 
     Args:
         document: deflated JSON in base64, as ``web_data`` makes it.
         columns: the columns that it describes, likewise.
         title: of the window.
+        blocks: elements with the timeline of runs of many ranks.
 
     Raises:
         OutputError: the charting library is not installed.
@@ -84,6 +89,7 @@ def page(document: str, columns: str, title: str) -> str:
         style=_style(),
         document=document,
         columns=columns,
+        blocks="".join(f"{block}\n" for block in blocks),
         charting=_charting(),
         script="\n".join(_part(f"{name}.js") for name in _SCRIPTS),
     )

@@ -13,21 +13,41 @@ const SHARED = {
   legend: { orient: "top", columns: 4, symbolType: "square" },
 };
 
+// The bar of a rank: its own, or that of its stage.
+function barOf(rows, run, rank, byStage) {
+  const { stage } = run.report.ranks[rank];
+  const label = byStage && stage !== null ? `stage ${stage}` : run.rankLabel(rank);
+  const row = rows.get(label) ?? rows.set(label, { sums: {}, n: 0, order: byStage ? stage ?? rank : rank }).get(label);
+  row.n += 1;
+  return row;
+}
+
+function idleOfEntries(run, byStage) {
+  const { headline, iterations } = run.report;
+  const rows = new Map();
+  for (const iteration of iterations.filter((own) => own.averaged && own.bubble_ratio[headline] !== null)) {
+    for (const own of iteration.ranks) {
+      const row = barOf(rows, run, own.rank, byStage);
+      for (const [cause, ns] of Object.entries(own.cause_ns[headline] ?? {})) row.sums[cause] = (row.sums[cause] ?? 0) + ns;
+    }
+  }
+  return rows;
+}
+
+function idleOfMeans(run, byStage) {
+  const rows = new Map();
+  run.report.ranks.forEach(({ index }) => {
+    const row = barOf(rows, run, index, byStage);
+    for (const [cause, ns] of Object.entries(run.means.idle)) row.sums[cause] = (row.sums[cause] ?? 0) + (ns[index] ?? 0);
+  });
+  return rows;
+}
+
 // Idle time of each rank by cause, a mean over the averaged iterations.
 function causesSpec(run) {
   const { report } = run;
-  const averaged = report.iterations.filter((own) => own.averaged && own.bubble_ratio[report.headline] !== null);
   const byStage = report.ranks.length > MOST_BARS;
-  const rows = new Map();
-  for (const iteration of averaged) {
-    for (const own of iteration.ranks) {
-      const { stage } = report.ranks[own.rank];
-      const label = byStage && stage !== null ? `stage ${stage}` : run.rankLabel(own.rank);
-      const row = rows.get(label) ?? rows.set(label, { sums: {}, n: 0, order: byStage ? stage ?? own.rank : own.rank }).get(label);
-      row.n += 1;
-      for (const [cause, ns] of Object.entries(own.cause_ns[report.headline] ?? {})) row.sums[cause] = (row.sums[cause] ?? 0) + ns;
-    }
-  }
+  const rows = run.means.idle ? idleOfMeans(run, byStage) : idleOfEntries(run, byStage);
   const values = [];
   for (const [label, { sums, n, order }] of rows) {
     run.data.causes.forEach(({ name }, place) => {

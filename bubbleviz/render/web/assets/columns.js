@@ -38,5 +38,6 @@ function unpacked(layout, buffer) {
 async function loaded() {
   const [text, buffer] = await Promise.all([inflated("document"), inflated("columns")]);
   const whole = JSON.parse(new TextDecoder().decode(text));
-  return { ...whole, tables: unpacked(whole.layout, buffer) };
+  const tables = unpacked(whole.layout, buffer);
+  return { ...whole, tables, meansTable: tables.means };
 }

@@ -37,9 +37,10 @@ function describeBubble(run, bubble) {
 
 // What a bubble ends with, and what that waited for.
 function waited(run, bubble) {
-  const { after, cause, peer_operation: peer } = run.bubbleRows;
+  const { after, cause, peer_operation: peer, peer_rank: beyond } = run.bubbleRows;
   const lines = [];
   if (after[bubble] >= 0) lines.push(`before ${run.label(after[bubble])}`);
+  if (beyond?.[bubble] >= 0) lines.push(`waited for ${run.rankLabel(beyond[bubble])}, of another pipeline`);
   if (peer[bubble] >= 0) {
     const label = run.label(peer[bubble]), rank = run.rankLabel(run.operations.rank[peer[bubble]]);
     const ends = run.operations.start_ns[peer[bubble]] + run.operations.length_ns[peer[bubble]];
@@ -119,8 +120,9 @@ function showWindow(run, range) {
   const told = whole.length
     ? `Whole in here: iteration ${whole.slice(0, 12).map((index) => iterationName(run, index)).join(", ")}${whole.length > 12 ? ", …" : ""}. The ratios are of ${whole.length > 1 ? "their windows together" : "its windows, as in the report"}.`
     : "No whole iteration in here: the ratios are of the part of each window that is.";
+  const shown = run.data.shards ? " Of the ranks that the timeline shows." : "";
   place.replaceChildren(...[
-    element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}`),
+    element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}${shown}`),
     ...explained("selected window", ratios),
     ...(idle.length ? explained("idle time in the selected window", table("Idle in here, in the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),

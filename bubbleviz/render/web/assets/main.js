@@ -123,14 +123,8 @@ function fillControls(run, timeline, charts) {
 }
 
 function ratiosOfRanks(run) {
-  const means = run.report.ranks.map((rank) => {
-    const own = run.report.iterations.filter((iteration) => iteration.averaged)
-      .flatMap((iteration) => iteration.ranks.filter((entry) => entry.rank === rank.index))
-      .map((entry) => entry.bubble_ratio[run.report.headline]).filter((ratio) => ratio !== null && ratio !== undefined);
-    return own.length ? own.reduce((a, b) => a + b, 0) / own.length : null;
-  });
   return (ranks) => {
-    const known = ranks.map((rank) => means[rank]).filter((mean) => mean !== null);
+    const known = ranks.map((rank) => run.means.ratio[rank]).filter((mean) => mean !== null);
     return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
   };
 }
@@ -144,13 +138,20 @@ function fillPanels(run, timeline) {
   const changes = whatIfTable(run);
   fill("what-if", ...(changes ? explained("what if", changes) : [quiet("Unknown for this run.")]), ...alternatives(run));
   fill("times", ...explained("phase times by stage", phaseTimesTable(run)));
-  fill("ranks", ...explained("ranks", ranksTable(run)));
-  const communications = communicationTable(run);
-  fill("communication", ...(communications ? explained("communication", communications) : [quiet("No communication was recorded.")]));
+  fillRanks(run);
   fill("clocks", ...explained("clocks", clocksTable(run)));
-  fill("coverage", ...explained("coverage", coverageTable(run)), ...outside(run));
   fill("limitations", limitations(run));
   fill("provenance", ...provenance(run));
+}
+
+// What is listed by rank: of all, or of those that the timeline shows.
+function fillRanks(run) {
+  const fill = (id, ...parts) => byId(`${id}-panel`).replaceChildren(...parts.filter(Boolean));
+  const which = run.data.many ? [quiet(`${partName(run)}: another is chosen above the timeline.`)] : [];
+  fill("ranks", ...which, ...explained("ranks", ranksTable(run)));
+  const communications = communicationTable(run);
+  fill("communication", ...(communications ? [...which, ...explained("communication", communications)] : [quiet("No communication was recorded.")]));
+  fill("coverage", ...which, ...explained("coverage", coverageTable(run)), ...outside(run));
 }
 
 // The longest bubbles in words; each is shown where it lies in the timeline.
@@ -160,8 +161,9 @@ function bubblesList(run, timeline) {
   const { rank, start_ns: start } = run.bubbleRows;
   return list(all.map((own) => {
     const at = BigInt(own.start_ns) - BigInt(run.data.base_ns);
-    const row = start.findIndex((ns, i) => ns === Number(at) && rank[i] === own.rank);
     const words = clean(own.sentence, 500);
+    if (run.data.shards) return element("button", { type: "button", class: "link", onclick: () => run.showBubble(own.rank, Number(at)) }, words);
+    const row = start.findIndex((ns, i) => ns === Number(at) && rank[i] === own.rank);
     return row < 0 ? words : element("button", { type: "button", class: "link", onclick: () => timeline.selectBubble(row, { reveal: true }) }, words);
   }));
 }
@@ -182,8 +184,81 @@ function followContents() {
   mark();
 }
 
+// --- runs of many ranks: a pipeline at a time
+
+// What the timeline shows of many ranks.
+function partName(run) {
+  const shown = run.report.ranks.slice(run.first, run.last);
+  const numbers = [...new Set(shown.map((rank) => rank.pipeline))].filter((own) => own !== null);
+  if (!numbers.length) return `Ranks ${run.first} to ${run.last - 1}`;
+  return numbers.length === 1 ? `Pipeline ${numbers[0]}` : `Pipelines ${numbers[0]} to ${numbers.at(-1)}`;
+}
+
+// Takes the ranks of a shard into the run, and names them; the page draws them next.
+async function takeShard(run, shards, place) {
+  const { first, last } = shards.all[place];
+  run.take(await shards.tables(place), first, last);
+  byId("timeline-title").textContent = `Timeline: ${partName(run)}`;
+  byId("heat-title").textContent = `Operations: phase times by microbatch, ${partName(run).toLowerCase()}`;
+}
+
+// The shard to begin with: of the middle by its bubble, a typical one.
+function typicalShard(run, shards) {
+  const means = shards.all.map(({ first, last }) => meanOf(run.means.ratio.slice(first, last), (own) => own));
+  const known = means.map((mean, at) => [mean, at]).filter(([mean]) => mean !== null).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  return known.length ? known[(known.length - 1) >> 1][1] : 0;
+}
+
+// Shows the pipelines, and what is done where one is chosen.
+function fillOverview(run, shards, shown, drawn) {
+  const { content } = byId("overview-parts");
+  document.querySelector("#contents ul").prepend(content.querySelector("li"));
+  byId("timeline-section").before(content.querySelector("section"));
+  const latest = { wanted: 0 };
+  const show = async (rank) => {
+    const place = shards ? shards.of(rank) : -1;
+    const missing = byId("overview-missing");
+    missing.hidden = place >= 0;
+    if (place < 0) {
+      missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; analyze with --pipelines draws them.`;
+      return false;
+    }
+    latest.wanted += 1;
+    const own = latest.wanted;
+    if (run.first !== shards.all[place].first) {
+      await takeShard(run, shards, place);
+      if (own !== latest.wanted) return false;
+      drawn();
+    }
+    overview.mark(place);
+    byId("live").textContent = `${partName(run)} is shown in the timeline.`;
+    byId("timeline-section").scrollIntoView({ block: "start" });
+    return true;
+  };
+  const overview = new Overview(run, shards, show);
+  if (shards) overview.mark(shown);
+  const left = shards?.data.shards.left_out ?? 0;
+  byId("overview-panel").append(
+    element("div", { class: "pair" },
+      element("div", {}, element("h3", {}, "Ranks that stand out"), ...explained("ranks that stand out", standingOut(run, show))),
+      element("div", {}, element("h3", {}, "How ranks are spread"), ...explained("how ranks are spread", spreadTable(run)))),
+    ...(left ? [quiet(`The operations of ${counted(left, "part")} of the run, those most like the others, are left out of this page.`)] : []),
+    ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}; --parquet has them exactly.`)] : []));
+  run.showBubble = async (rank, atNs) => {
+    if (!(await show(rank))) return;
+    const { start_ns: start, rank: ranks } = run.bubbleRows;
+    const row = start.findIndex((ns, i) => ranks[i] === rank && Math.abs(ns - atNs) < shards.unitNs);
+    if (row >= 0) run.timeline.selectBubble(row, { reveal: true });
+  };
+  return { overview, show };
+}
+
 async function main() {
-  const run = new Run(await loaded());
+  const whole = await loaded();
+  const run = new Run(whole);
+  const shards = whole.shards ? new Shards(whole) : null;
+  const shown = shards ? typicalShard(run, shards) : -1;
+  if (shards) await takeShard(run, shards, shown);
   showHead(run);
   const callbacks = {
     describe: (found) => found.row >= 0 ? describeOperation(run, found.row) : found.bubble >= 0 ? describeBubble(run, found.bubble) : [],
@@ -197,23 +272,36 @@ async function main() {
     },
   };
   callbacks.ratioOf = ratiosOfRanks(run);
+  // Controls and charts come later.
+  const parts = { charts: null };
   const timeline = new Timeline(run, byId("timeline"), callbacks);
   run.timeline = timeline;
   if (run.data.shown === null) timeline.whole();
   else timeline.showIteration(run.data.shown);
   byId("no-operations").hidden = run.operations.rows > 0;
-  for (const part of document.querySelectorAll("#timeline, .legends, .controls, .keys")) part.hidden = run.operations.rows === 0;
+  for (const part of document.querySelectorAll("#timeline, #timeline-section :is(.legends, .controls, .keys)")) part.hidden = run.operations.rows === 0;
   showLegend(run, timeline);
+  const redrawn = () => {
+    timeline.reload();
+    showLegend(run, timeline);
+    fillRanks(run);
+    parts.charts?.heat(parts.charts.phase, parts.charts.measure);
+    const { value } = byId("iteration");
+    if (value === "") timeline.whole();
+    else timeline.showIteration(Number(value));
+  };
+  const many = whole.many ? fillOverview(run, shards, shown, redrawn) : null;
   fillPanels(run, timeline);
   followContents();
   document.body.dataset.painted = performance.now().toFixed(0);
   const charts = new Charts(run, timeline);
+  parts.charts = charts;
   fillControls(run, timeline, charts);
   if (run.data.shown !== null) byId("iteration").value = String(run.data.shown);
   await new Promise((next) => setTimeout(next, 30));
   await charts.all();
   document.body.dataset.ready = performance.now().toFixed(0);
-  return { run, timeline, charts, parts: bubbleParts(run), significant, percent };
+  return { run, timeline, charts, parts: bubbleParts(run), significant, percent, many, shards };
 }
 
 window.bubbleviz = main().catch((error) => {

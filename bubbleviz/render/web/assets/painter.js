@@ -25,6 +25,12 @@ class Painter {
     this.widths = new Map();
   }
 
+  // Forgets the ranks that were shown.
+  forget() {
+    this.spent = new SpentByRank(this.at.run);
+    this.drawn = this.labelled = null;
+  }
+
   paint() {
     const began = performance.now();
     const { context: c } = this.at;

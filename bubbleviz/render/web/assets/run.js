@@ -66,10 +66,19 @@ class Run {
   constructor(data) {
     this.data = data;
     this.report = data.report;
-    this.operations = data.tables.operations;
-    const ranks = this.report.ranks.length;
     this.pipelines = new Set(this.report.ranks.map((rank) => rank.pipeline)).size;
-    const { compute, communication, unattributed, bubbles, windows } = data.tables;
+    this.means = meansOfRanks(this);
+    this.take(data.tables, 0, this.report.ranks.length);
+  }
+
+  // Takes the timeline of the ranks from first to before last: all, or those of a shard.
+  take(tables, first, last) {
+    const { data } = this;
+    [this.first, this.last] = [first, last];
+    this.operations = tables.operations;
+    this.several = this.workSpans = undefined;
+    const ranks = this.report.ranks.length;
+    const { compute, communication, unattributed, bubbles, windows } = tables;
     const lane = (own) => new Lane(taken(this.operations.rank, own.operation), own.start_ns, own.length_ns, ranks);
     this.compute = Object.assign(lane(compute), { operation: compute.operation });
     this.communication = Object.assign(lane(communication), { operation: communication.operation });
@@ -81,7 +90,7 @@ class Run {
       { cause: taken(bubbles.cause, byStart), row: byStart });
     this.windows = windows;
     this.bounds = boundsOf(this.operations.rank, ranks);
-    this.critical = new Set(data.tables.critical.operation);
+    this.critical = new Set(tables.critical.operation);
     [this.startNs, this.endNs] = this.extent();
     this.optimizer = data.phases.indexOf("Optimizer");
   }
@@ -139,6 +148,14 @@ class Run {
     return id < 0 ? "" : clean(this.data.names[id]);
   }
 
+  // Label of a rank's row: without its pipeline where all rows are of that.
+  rowLabel(rank) {
+    const { pipeline } = this.report.ranks[rank];
+    const label = this.rankLabel(rank);
+    const one = this.data.shards && this.report.ranks.slice(this.first, this.last).every((own) => own.pipeline === pipeline);
+    return one && label.startsWith(`p${pipeline} `) ? label.slice(`p${pipeline} `.length) : label;
+  }
+
   // Label of a rank: its pipeline where there are several, its stage, and its place.
   rankLabel(rank) {
     const own = this.report.ranks[rank];
@@ -149,8 +166,8 @@ class Run {
 
   // Rows: ranks; or stages, drawn as the first of their replicas.
   rows(by) {
-    const ranks = this.report.ranks;
-    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rankLabel(rank.index), replicas: [rank.index] }));
+    const ranks = this.report.ranks.slice(this.first, this.last);
+    if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rowLabel(rank.index), replicas: [rank.index] }));
     const rows = new Map();
     for (const rank of ranks) {
       const key = rank.stage === null ? `rank ${rank.index}` : `stage ${rank.stage}`;

@@ -1,5 +1,8 @@
 // The report's numbers as tables, taken from the report itself.
 
+// So many hosts and profiles are listed.
+const MOST_LISTED = 256;
+
 // Where compute outside every operation can move a ratio by more than this, its lower bound is beside it.
 const NOTICEABLE = 0.01;
 
@@ -59,30 +62,19 @@ function definitions(run) {
   ]));
 }
 
-function meanOf(own, of) {
-  const values = own.map(of).filter((value) => value !== null && value !== undefined);
-  return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
-}
-
-// What the averaged iterations say of each rank.
-function entriesByRank(run) {
-  const averaged = run.report.iterations.filter((own) => own.averaged);
-  return run.report.ranks.map((rank) => averaged.flatMap((own) => own.ranks.filter((entry) => entry.rank === rank.index)));
+// The ranks that tables list: all, or those that the timeline shows of very many.
+function listedRanks(run) {
+  return run.report.ranks.slice(run.first, run.last);
 }
 
 // Busy time and bubble of each rank, mean of the averaged iterations.
 function ranksTable(run) {
-  const { report } = run;
-  const entries = entriesByRank(run);
-  const phases = run.data.compute_phases.map((code) => run.data.phases[code]).filter((phase) => entries.flat().some((own) => own.busy_ns[phase]));
-  const times = report.ranks.map((_, at) => [
-    ...phases.map((phase) => meanOf(entries[at], (own) => own.busy_ns[phase] ?? 0)), meanOf(entries[at], (own) => own.bubble_ns[report.headline]),
-  ]);
-  const unit = commonUnit(times.flat());
-  const rows = report.ranks.map((rank, at) => [
-    element("span", {}, run.rankLabel(rank.index)), ...times[at].map((ns) => time(ns, unit)),
-    share(meanOf(entries[at], (own) => own.bubble_ratio[report.headline])),
-    share(meanOf(entries[at], (own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null)),
+  const { means } = run;
+  const phases = Object.keys(means.busy);
+  const unit = commonUnit([...Object.values(means.busy), means.bubble].flat());
+  const rows = listedRanks(run).map(({ index }) => [
+    element("span", {}, run.rankLabel(index)), ...phases.map((phase) => time(means.busy[phase][index], unit)), time(means.bubble[index], unit),
+    share(means.ratio[index]), share(means.gap[index]),
   ]);
   return table(`busy time by phase and bubble in ${unit[1]}, mean of an averaged iteration`,
     ["rank", ...phases, "bubble", "ratio", "launch gaps"], rows, { id: "ranks" });
@@ -90,14 +82,14 @@ function ranksTable(run) {
 
 // How long ranks communicated, mean of the averaged iterations; null where none did.
 function communicationTable(run) {
+  const { communication } = run.means;
   const columns = ["wait", "transfer", "exposed", "communication"];
-  const entries = entriesByRank(run);
-  const times = entries.map((all) => columns.map((name) => meanOf(all, (own) => own.communication?.[`${name}_ns`])));
-  if (!times.flat().some((ns) => ns > 0)) return null;
-  const unit = commonUnit(times.flat());
-  const rows = run.report.ranks.map((rank, at) => [
-    element("span", {}, run.rankLabel(rank.index)), ...times[at].map((ns) => time(ns, unit)),
-    share(times[at][3] ? meanOf(entries[at], (own) => own.communication?.overlapped_ns) / times[at][3] : null),
+  const times = columns.map((name) => communication[name]).flat();
+  if (!times.some((ns) => ns > 0)) return null;
+  const unit = commonUnit(times);
+  const rows = listedRanks(run).map(({ index }) => [
+    element("span", {}, run.rankLabel(index)), ...columns.map((name) => time(communication[name][index], unit)),
+    share(communication.communication[index] ? communication.overlapped[index] / communication.communication[index] : null),
   ]);
   return table(`in ${unit[1]}, mean of an averaged iteration`, ["rank", "wait", "transfer", "exposed", "kernels", "overlap"], rows, { id: "communications" });
 }
@@ -140,7 +132,7 @@ function phaseTimesTable(run) {
 function coverageTable(run) {
   const { coverage } = run.report;
   const unit = commonUnit(coverage.flatMap((own) => [own.gpu_ns, own.comm_ns, own.copy_ns]));
-  const rows = coverage.map((own) => [
+  const rows = coverage.filter((own) => run.first <= own.rank && own.rank < run.last).map((own) => [
     element("span", {}, run.rankLabel(own.rank)), own.gpu_ns ? share(own.attributed_gpu_ns / own.gpu_ns) : "–", time(own.gpu_ns, unit), time(own.comm_ns, unit), time(own.copy_ns, unit),
   ]);
   return table(null, ["rank", "attributed", `compute, ${unit[1]}`, `communication, ${unit[1]}`, `copies, ${unit[1]}`], rows);
@@ -150,10 +142,12 @@ function clocksTable(run) {
   const hosts = new Map();
   for (const own of run.report.profiles) hosts.set(`${own.host} ${own.clock_drift_ppm} ${own.clock_uncertainty_ns}`, own);
   const unit = commonUnit([...hosts.values()].map((own) => own.clock_offset_ns));
-  const rows = [...hosts.values()].map((own) => [
+  // Of very many, those that are known least.
+  const least = [...hosts.values()].sort((a, b) => (b.clock_uncertainty_ns ?? Infinity) - (a.clock_uncertainty_ns ?? Infinity));
+  const rows = (hosts.size > MOST_LISTED ? least.slice(0, MOST_LISTED) : [...hosts.values()]).map((own) => [
     clean(own.host, 80), time(own.clock_offset_ns, unit), own.clock_uncertainty_ns === null ? "unknown" : duration(own.clock_uncertainty_ns), significant(own.clock_drift_ppm),
   ]);
-  return table(null, ["host", `offset, ${unit[1]}`, "clock ±", "drift, ppm"], rows);
+  return table(fewOf(hosts.size, "host", "the most uncertain"), ["host", `offset, ${unit[1]}`, "clock ±", "drift, ppm"], rows);
 }
 
 function limitations(run) {
@@ -162,11 +156,17 @@ function limitations(run) {
   return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.reason, 600)}${own.count ? ` (${own.count})` : ""}`));
 }
 
+// What a table of the first few says above it; nothing where it lists all.
+function fewOf(count, thing, which) {
+  return count > MOST_LISTED ? `${MOST_LISTED} of ${counted(count, thing)}: ${which}` : null;
+}
+
 function profilesTable(run) {
-  const rows = run.report.profiles.map((own) => [
+  const { profiles } = run.report;
+  const rows = profiles.slice(0, MOST_LISTED).map((own) => [
     element("span", { class: "path" }, clean(own.path, 300)), clean(own.host, 80), `${own.format} ${own.nsys_version ? clean(own.nsys_version, 60) : ""}`.trim(), dated(own) ?? "–", grouped(own.kernels), grouped(own.linked_kernels), grouped(own.attributed_kernels),
   ]);
-  return table(null, ["profile", "host", "format", "recorded (UTC)", "compute kernels", "linked", "in operations"], rows, { left: 4 });
+  return table(fewOf(profiles.length, "profile", "the first"), ["profile", "host", "format", "recorded (UTC)", "compute kernels", "linked", "in operations"], rows, { left: 4 });
 }
 
 // When a profile was recorded, where its file says so.

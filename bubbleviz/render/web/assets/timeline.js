@@ -12,7 +12,7 @@ class Timeline {
     // Its pixels are written, not drawn: a canvas on a graphics card would fetch them each time.
     this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
-    this.by = run.report.ranks.length > 64 ? "stage" : "rank";
+    this.by = run.last - run.first > 64 ? "stage" : "rank";
     this.selected = -1;
     this.selectedBubble = -1;
     this.chain = new Set();
@@ -123,6 +123,18 @@ class Timeline {
     if (!band) return;
     const margin = (band.span[1] - band.span[0]) * 0.02;
     this.show(band.span[0] - margin, band.span[1] + margin);
+  }
+
+  // Shows what the run has taken since: other ranks.
+  reload() {
+    this.painter.forget();
+    this.bands = this.iterationBands();
+    this.chain = new Set();
+    this.selected = this.selectedBubble = -1;
+    this.hovered = this.window = null;
+    this.callbacks.selected?.(-1, -1);
+    this.callbacks.windowed?.(null);
+    this.setRows(this.by);
   }
 
   setRows(by) {

@@ -1,0 +1,75 @@
+// Means: what the averaged iterations say of each rank. Pages of many ranks carry them as columns.
+
+const TIMES_OF_COMMUNICATION = ["wait", "transfer", "exposed", "communication", "overlapped"];
+// A number that is not known, in a column of whole ones.
+const UNKNOWN = -2000000000;
+
+function meanOf(own, of) {
+  const values = own.map(of).filter((value) => value !== null && value !== undefined);
+  return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
+}
+
+// What the averaged iterations say of each rank.
+function entriesByRank(run) {
+  const entries = run.report.ranks.map(() => []);
+  for (const iteration of run.report.iterations) {
+    if (iteration.averaged) for (const entry of iteration.ranks) entries[entry.rank].push(entry);
+  }
+  return entries;
+}
+
+function meansOfRanks(run) {
+  return run.data.means ? carriedMeans(run) : meansOfEntries(run);
+}
+
+function meansOfEntries(run) {
+  const { headline } = run.report;
+  const entries = entriesByRank(run);
+  const each = (of) => entries.map((own) => meanOf(own, of));
+  const labels = run.data.compute_phases.map((code) => run.data.phases[code]);
+  const phases = labels.filter((phase) => entries.some((all) => all.some((own) => own.busy_ns[phase])));
+  return {
+    ratio: each((own) => own.bubble_ratio[headline]),
+    bubble: each((own) => own.bubble_ns[headline]),
+    busy: Object.fromEntries(phases.map((phase) => [phase, each((own) => own.busy_ns[phase] ?? 0)])),
+    gap: each((own) => own.compute_ns ? (own.compute_ns - own.active_ns) / own.compute_ns : null),
+    communication: Object.fromEntries(TIMES_OF_COMMUNICATION.map((name) => [name, each((own) => own.communication?.[`${name}_ns`])])),
+  };
+}
+
+function carriedMeans(run) {
+  const { ratio, gap, bubble, busy, communication, idle } = run.data.means;
+  const table = run.data.meansTable;
+  const column = (name, share) => Array.from(table[name], (value) => value <= UNKNOWN ? null : value * share);
+  const columns = (names, lead) => Object.fromEntries(names.map((name) => [name, column(`${lead}_${name}_ns`, 1)]));
+  return {
+    ratio: column(ratio, 1e-9), gap: column(gap, 1e-9), bubble: column(bubble, 1),
+    busy: columns(busy, "busy"), communication: columns(communication, "communication"), idle: columns(idle, "idle"),
+  };
+}
+
+// How numbers are spread: the least, the middle, that which 95 % do not exceed, the most.
+function distribution(values) {
+  const sorted = Float64Array.from(values.filter((value) => value !== null)).sort();
+  if (!sorted.length) return null;
+  const at = (share) => {
+    const place = share * (sorted.length - 1);
+    const low = Math.floor(place);
+    const high = Math.min(low + 1, sorted.length - 1);
+    return sorted[low] + (sorted[high] - sorted[low]) * (place - low);
+  };
+  return { low: sorted[0], median: at(0.5), p95: at(0.95), high: sorted.at(-1) };
+}
+
+// Each rank's number as a multiple of the median of its stage; null where it has none.
+function toMedianOfStage(run, values) {
+  const byStage = new Map();
+  run.report.ranks.forEach(({ stage }, rank) => {
+    if (values[rank] !== null) (byStage.get(stage) ?? byStage.set(stage, []).get(stage)).push(values[rank]);
+  });
+  const medians = new Map([...byStage].map(([stage, own]) => [stage, distribution(own).median]));
+  return values.map((value, rank) => {
+    const middle = medians.get(run.report.ranks[rank].stage);
+    return value === null || !(middle > 0) ? null : value / middle;
+  });
+}

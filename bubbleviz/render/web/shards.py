@@ -1,0 +1,338 @@
+"""Shards: the timeline of a run of many ranks, a pipeline or a few small ones at a time.
+
+A page unpacks a shard when it is shown. Pipelines of one job do the same at other times, so what
+operations are (structure) is held apart from when they ran (times), and held once by those that
+share it. Times travel as what is left of a prediction, which is little or nothing where intervals
+follow each other::
+
+    operation      start - end of the one before on its rank        length
+    its kernels    start - start of the operation                   length - that of the operation
+    bubble         start - end of the one before, or of the         length - what is left until the
+                   operation before                                 operation behind it begins
+
+All other columns travel as differences. Numbers are folded (0, -1, 1, -2 become 0, 1, 2, 3) and
+held by bytes, all lowest ones first, so that the many zeros of the higher ones lie together.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.values import frozen
+from bubbleviz.report.timeline import Timeline
+
+#: Ranks of a shard: pipelines of fewer share one, those of more have several.
+_FEWEST_RANKS, _MOST_RANKS = 16, 512
+#: Ranks of a shard where pipelines are not known.
+_UNKNOWN_RANKS = 64
+#: Characters that shards take in a page. Beyond, pipelines are left out, what is most like the
+#: others first.
+MOST_CHARACTERS = 25_000_000
+#: About so many bytes an operation and a bubble take at full precision, and the unit where
+#: that is too much.
+_BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 7.2, 2.4, 1000
+_STRUCTURE = (
+    *("rank", "iteration", "phase", "microbatch", "second_microbatch", "chunk", "second_chunk"),
+    *("virtual_stage", "kernels", "name", "paint"),
+)
+_LEVEL = 6
+
+Tables = Mapping[str, Mapping[str, Ints]]
+
+
+@frozen
+class Shard:
+    """The ranks of a shard from first to before last, and its two blocks."""
+
+    first: int
+    last: int
+    structure: int
+    times: int
+
+
+@frozen
+class Shards:
+    """The shards of a run.
+
+    Attributes:
+        unit_ns: of all times.
+        shards: those that the page holds, in order of ranks.
+        blocks: deflated, in base64.
+        left_out: shards that the page has no room for.
+    """
+
+    unit_ns: int
+    shards: tuple[Shard, ...]
+    blocks: tuple[str, ...]
+    left_out: int
+
+
+def rank_groups(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
+    """Return the ranks of each shard as (first, behind the last).
+
+    Args:
+        pipelines: of each rank, which are in order of these; None for unknown ones.
+    """
+    count = len(pipelines)
+    starts = [r for r in range(count) if r == 0 or pipelines[r] != pipelines[r - 1]]
+    groups: list[tuple[int, int]] = []
+    for first, last in zip(starts, [*starts[1:], count], strict=False):
+        size = _UNKNOWN_RANKS if pipelines[first] is None else _MOST_RANKS
+        if groups and last - groups[-1][0] <= _FEWEST_RANKS:
+            groups[-1] = (groups[-1][0], last)
+        else:
+            groups.extend((at, min(at + size, last)) for at in range(first, last, size))
+    return groups
+
+
+def sharded(
+    timeline: Timeline,
+    paint: Ints,
+    pipelines: Sequence[int | None],
+    ratios: Floats,
+    medians: Mapping[tuple[int, int], float],
+) -> Shards:
+    """Return a timeline in shards.
+
+    Args:
+        timeline: of any run.
+        paint: how each operation is filled.
+        pipelines: of each rank.
+        ratios: of each rank, NaN where unknown: the pipelines that differ most stay.
+        medians: by virtual stage and phase, what operations take.
+    """
+    tables = timeline.tables
+    rows = len(tables["operations"]["rank"]), len(tables["bubbles"]["rank"])
+    binary = rows[0] * _BYTES_OF_OPERATION + rows[1] * _BYTES_OF_BUBBLE
+    unit_ns = 1 if binary * 4 / 3 < MOST_CHARACTERS else _COARSE_NS
+    columns = _in_units(tables, paint, unit_ns)
+    of_run = _Residuals(columns, unit_ns, medians)
+    groups = rank_groups(pipelines)
+    blocks: list[str] = []
+    known: dict[bytes, int] = {}
+    shards: list[Shard] = []
+    room = MOST_CHARACTERS
+    for place in _most_different_first(groups, ratios):
+        first, last = groups[place]
+        structure = _bytes_of(of_run.structure(first, last))
+        times = _deflated(_bytes_of(of_run.times(first, last)))
+        new = "" if structure in known else _deflated(structure)
+        room -= len(new) + len(times)
+        if room < 0 and shards:
+            break
+        if new:
+            known[structure] = len(blocks)
+            blocks.append(new)
+        shards.append(Shard(first, last, known[structure], len(blocks)))
+        blocks.append(times)
+    shards.sort(key=lambda shard: shard.first)
+    return Shards(unit_ns, tuple(shards), tuple(blocks), len(groups) - len(shards))
+
+
+def _most_different_first(groups: Sequence[tuple[int, int]], ratios: Floats) -> list[int]:
+    means = np.array([np.mean(ratios[first:last]) for first, last in groups])
+    distance = np.nan_to_num(np.abs(means - np.nanmedian(means)) if len(means) else means)
+    order: list[int] = np.argsort(-distance, kind="stable").tolist()
+    return order
+
+
+def _in_units(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
+    """Return the tables in order of ranks, with times in a unit: ends stay where starts are."""
+    found: dict[str, dict[str, Ints]] = {}
+    for table, columns in tables.items():
+        own = dict(columns)
+        if table == "operations":
+            own["paint"] = paint
+        rank = own["rank"] if "rank" in own else tables["operations"]["rank"][own["operation"]]
+        if np.any(np.diff(rank) < 0):
+            order = np.argsort(rank, kind="stable")
+            own = {name: column[order] for name, column in own.items()}
+        if unit_ns > 1 and "start_ns" in own:
+            start_ns, length_ns = own["start_ns"], own["length_ns"]
+            start = np.where(length_ns < 0, start_ns, start_ns // unit_ns)
+            end = (start_ns + length_ns) // unit_ns
+            own["start_ns"], own["length_ns"] = start, np.where(length_ns < 0, NONE, end - start)
+        if unit_ns > 1 and "active_ns" in own:
+            own["active_ns"] = np.minimum(own["active_ns"] // unit_ns, own["length_ns"])
+        found[table] = own
+    return found
+
+
+class _Residuals:
+    """What is left of the columns of a run once they are predicted, and the rows of each rank."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, Mapping[str, Ints]],
+        unit_ns: int,
+        medians: Mapping[tuple[int, int], float],
+    ) -> None:
+        operations = tables["operations"]
+        self._tables = tables
+        self._left = {
+            "operations": _of_operations(operations, unit_ns, medians),
+            "compute": _of_pieces(tables["compute"], operations),
+            "communication": _of_pieces(tables["communication"], operations),
+            "bubbles": _of_bubbles(tables["bubbles"], operations),
+        }
+        self._ranks = {
+            name: own["rank"] if "rank" in own else operations["rank"][own["operation"]]
+            for name, own in tables.items()
+        }
+
+    def _rows(self, table: str, first: int, last: int) -> slice:
+        return slice(*np.searchsorted(self._ranks[table], (first, last)).tolist())
+
+    def structure(self, first: int, last: int) -> dict[str, dict[str, Ints]]:
+        """Return what the operations of some ranks are, and which ran; ranks from 0 on."""
+        rows = self._rows("operations", first, last)
+        own = {name: self._tables["operations"][name][rows] for name in _STRUCTURE}
+        own["rank"] = own["rank"] - first
+        pieces = {
+            table: {
+                "operation": self._tables[table]["operation"][self._rows(table, first, last)]
+                - rows.start
+            }
+            for table in ("compute", "communication")
+        }
+        return {table: _steps(columns) for table, columns in {"operations": own, **pieces}.items()}
+
+    def times(self, first: int, last: int) -> dict[str, dict[str, Ints]]:
+        """Return when the operations of some ranks ran, and all that differs between pipelines."""
+        rows = self._rows("operations", first, last)
+        found = {
+            table: {
+                name: column[self._rows(table, first, last)]
+                for name, column in self._left[table].items()
+            }
+            for table in ("operations", "compute", "communication")
+        }
+        for table in ("unattributed", "bubbles", "windows", "critical"):
+            own = {
+                name: column[self._rows(table, first, last)]
+                for name, column in self._tables[table].items()
+            }
+            if table == "bubbles":
+                own |= _peers(own.pop("peer_operation"), self._tables["operations"]["rank"], rows)
+            for name in ("operation", "after"):
+                if name in own:
+                    own[name] = np.where(own[name] < 0, NONE, own[name] - rows.start)
+            if "rank" in own:
+                own["rank"] = own["rank"] - first
+            found[table] = _steps(own)
+        at = self._rows("bubbles", first, last)
+        found["bubbles"] |= {name: left[at] for name, left in self._left["bubbles"].items()}
+        return found
+
+
+def _steps(columns: Mapping[str, Ints]) -> dict[str, Ints]:
+    return {name: np.diff(column, prepend=np.int64(0)) for name, column in columns.items()}
+
+
+def _peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
+    """Return peers as rows of a shard, and those of other shards by their rank."""
+    within = (peer >= rows.start) & (peer < rows.stop)
+    beyond = (peer >= 0) & ~within
+    return {
+        "peer_operation": np.where(within, peer - rows.start, NONE),
+        "peer_rank": np.where(beyond, rank[np.where(beyond, peer, 0)] if len(rank) else NONE, NONE),
+    }
+
+
+def _end_before(rank: Ints, start: Ints, length: Ints) -> Ints:
+    """Return the end of the interval before each on its rank, those of no length passed over."""
+    every = np.arange(len(rank))
+    last = np.maximum.accumulate(np.where(length >= 0, every, NONE)) if len(rank) else every
+    before = np.concatenate((np.array([NONE]), last[:-1])) if len(rank) else every
+    held = (before >= 0) & (rank[before] == rank)
+    return np.where(held, start[before] + length[before], 0)
+
+
+def _of_operations(
+    own: Mapping[str, Ints], unit_ns: int, medians: Mapping[tuple[int, int], float]
+) -> dict[str, Ints]:
+    start, length = own["start_ns"], own["length_ns"]
+    spans = length >= 0
+    predicted = _end_before(own["rank"], start, length)
+    return {
+        "start_ns": np.where(spans, start - predicted, 0),
+        "length_ns": length,
+        "active_ns": own["active_ns"] - length,
+        "thousandths": own["thousandths"] - predicted_thousandths(own, unit_ns, medians),
+    }
+
+
+def predicted_thousandths(
+    own: Mapping[str, Ints], unit_ns: int, medians: Mapping[tuple[int, int], float]
+) -> Ints:
+    """Return how long operations took by their spans, of the median of their kind."""
+    median = np.zeros(len(own["phase"]))
+    for (stage, phase), median_ns in medians.items():
+        median[(own["virtual_stage"] == stage) & (own["phase"] == phase)] = median_ns
+    known = (median > 0) & (own["length_ns"] >= 0)
+    shares = 1000 * (own["length_ns"] * unit_ns) / np.where(known, median, 1.0)
+    return np.where(known, np.floor(shares + 0.5), 0).astype(np.int64)
+
+
+def _of_pieces(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict[str, Ints]:
+    of = own["operation"]
+    return {name: own[name] - operations[name][of] for name in ("start_ns", "length_ns")}
+
+
+def _of_bubbles(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict[str, Ints]:
+    rank, start, length, after = (own[n] for n in ("rank", "start_ns", "length_ns", "after"))
+    predicted = _end_before(rank, start, length)
+    rows = len(operations["rank"])
+    before = after - 1
+    held = (before >= 0) & (before < rows)
+    place = np.where(held, before, 0)
+    if rows:
+        held &= (operations["rank"][place] == rank) & (operations["length_ns"][place] >= 0)
+        ends = operations["start_ns"][place] + operations["length_ns"][place]
+        predicted = np.where(held, np.maximum(predicted, ends), predicted)
+    behind = np.where(after >= 0, after, 0)
+    known = (after >= 0) & (operations["length_ns"][behind] >= 0) if rows else after >= 0
+    until = np.where(known, operations["start_ns"][behind] - start, 0) if rows else 0 * start
+    return {"start_ns": start - predicted, "length_ns": length - until}
+
+
+def _bytes_of(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
+    """Return columns by bytes, behind where each lies: table to [rows, {column: bytes each}]."""
+    blocks = []
+    layout: dict[str, Any] = {}
+    for table, columns in tables.items():
+        widths = {}
+        for name, column in columns.items():
+            block, widths[name] = _planes(column)
+            blocks.append(block)
+        layout[table] = [len(next(iter(columns.values()))), widths]
+    head = json.dumps(layout, separators=(",", ":")).encode()
+    return len(head).to_bytes(4, "little") + head + b"".join(blocks)
+
+
+def _planes(column: Ints) -> tuple[bytes, int]:
+    """Return a folded column byte by byte, and how many bytes a number has."""
+    if not len(column):
+        return b"", 0
+    folded = ((column << 1) ^ (column >> 63)).view(np.uint64)
+    width = (int(folded.max()).bit_length() + 7) // 8
+    planes: npt.NDArray[np.uint8] = folded.astype("<u8").view(np.uint8).reshape(-1, 8)
+    return planes.T[:width].tobytes(), width
+
+
+def _deflated(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
+
+
+def elements(shards: Shards) -> Iterator[str]:
+    """Yield the elements of a page that hold the blocks."""
+    for number, block in enumerate(shards.blocks):
+        yield f'<script type="application/octet-stream" id="block-{number}">{block}</script>'

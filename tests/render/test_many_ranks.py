@@ -1,0 +1,263 @@
+"""The interactive page of many ranks: an overview, and the operations of one pipeline at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Locator, expect
+
+from bubbleviz.api import analyze
+from bubbleviz.model.columns import Ints
+from bubbleviz.render.formats import html, json
+from bubbleviz.render.web import shards
+from bubbleviz.render.web.shards import rank_groups
+from bubbleviz.report import rank_means
+from bubbleviz.report.rank_means import distribution, to_median_of_stage
+from bubbleviz.report.rank_means import rank_means as means_of
+from bubbleviz.report.report import Report
+from bubbleviz.report.saved import read_document
+from bubbleviz.report.timeline import timeline_of
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
+from tests.render.test_page_reading import violations
+from tests.support.drawn_reports import one_f_one_b, report_of
+from tests.support.opened_pages import Open, Opened
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Return a run of three pipelines of four stages that reduce gradients together."""
+    planting = Planting(
+        schedule="zb-h1",
+        stages=4,
+        microbatches=6,
+        replicas=3,
+        jitter=0.1,
+        reduce_ns=500_000,
+        iterations=2,
+        slow_rank=6,
+        slow_rank_factor=1.4,
+    )
+    folder = tmp_path_factory.mktemp("many")
+    plant(planting, folder)
+    return analyze(folder)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run of more than three ranks be one of many, each pipeline a shard."""
+    monkeypatch.setattr(rank_means, "MANY_RANKS", 3)
+    monkeypatch.setattr(shards, "_FEWEST_RANKS", 1)
+
+
+def test_shards_of_no_ranks() -> None:
+    assert rank_groups([]) == []
+
+
+def test_a_pipeline_is_a_shard() -> None:
+    assert rank_groups([0] * 16 + [1] * 16) == [(0, 16), (16, 32)]
+
+
+def test_small_pipelines_share_a_shard() -> None:
+    assert rank_groups([n // 4 for n in range(24)]) == [(0, 16), (16, 24)]
+
+
+def test_large_pipelines_and_unknown_ones_are_cut() -> None:
+    assert rank_groups([0] * 600) == [(0, 512), (512, 600)]
+    assert rank_groups([None] * 100) == [(0, 64), (64, 100)]
+
+
+def title_of(opened: Opened) -> Locator:
+    return opened.page.locator("#timeline-title")
+
+
+def tables_of(opened: Opened, rank: int) -> dict[str, dict[str, list[int]]]:
+    """Return the tables that a page holds once it shows a rank."""
+    return dict(
+        opened.run(
+            f"""await many_ranks.show({rank});
+            const place = shards.of({rank});
+            const tables = await shards.tables(place);
+            const lists = ({{ rows, ...own }}) => Object.fromEntries(
+              Object.entries(own).map(([key, all]) => [key, [...all]]));
+            return Object.fromEntries(Object.entries(tables).map(([k, own]) => [k, lists(own)]));"""
+        )
+    )
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("unit_ns", [1, 1000])
+def test_a_page_unpacks_the_timeline_of_each_pipeline(
+    unit_ns: int, replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if unit_ns > 1:
+        monkeypatch.setattr(shards, "_BYTES_OF_OPERATION", 1e9)
+    whole = timeline_of(replicas).tables
+    own = opened(replicas)
+
+    assert own.run("return shards.unitNs") == unit_ns
+    assert own.run("return shards.all.map((each) => [each.first, each.last])") == [
+        [0, 4],
+        [4, 8],
+        [8, 12],
+    ]
+    for first in (0, 4, 8):
+        found = tables_of(own, first)
+        row = int(np.searchsorted(whole["operations"]["rank"], first))
+        for table, columns in whole.items():
+            rank = (
+                columns["rank"]
+                if "rank" in columns
+                else (whole["operations"]["rank"][columns["operation"]])
+            )
+            rows = np.flatnonzero((rank >= first) & (rank < first + 4))
+            rows = rows[np.argsort(rank[rows], kind="stable")]
+            for name, column in columns.items():
+                expected = column[rows]
+                if name in {"operation", "after", "peer_operation"}:
+                    expected = _within(expected, row, found)
+                if name == "thousandths" and unit_ns > 1:
+                    continue
+                given = np.array(found[table][name], np.int64)
+                apart = np.abs(given - expected)
+                assert int(apart.max(initial=0)) < (unit_ns if name.endswith("_ns") else 1), name
+
+
+def _within(rows: Ints, first: int, found: dict[str, dict[str, list[int]]]) -> Ints:
+    last = first + len(found["operations"]["rank"])
+    return np.where((rows >= first) & (rows < last), rows - first, -1)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
+    replicas: Report, opened: Open
+) -> None:
+    own = opened(replicas)
+    canvas = own.page.locator("#overview canvas")
+
+    canvas.focus()
+    for key in ("Home", "ArrowRight", "ArrowRight", "ArrowDown"):
+        canvas.press(key)
+    assert own.page.locator("#live").inner_text().startswith("pipeline 2, stage 1; bubble ratio")
+    canvas.press("Enter")
+    expect(title_of(own)).to_have_text("Timeline: Pipeline 2")
+    assert own.run("return timeline.rows.map((row) => row.rank)") == [8, 9, 10, 11]
+    assert own.page.locator("#ranks tbody tr").count() == 4
+
+    own.page.fill("#overview-pipeline", "0")
+    own.page.locator("#overview-pipeline").press("Enter")
+    expect(title_of(own)).to_have_text("Timeline: Pipeline 0")
+
+    x, y = own.run("return many_ranks.overview.corner(1, 2)")
+    canvas.click(position={"x": x + 2, "y": y + 2})
+    expect(title_of(own)).to_have_text("Timeline: Pipeline 1")
+
+
+@pytest.mark.usefixtures("few")
+def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
+    own = opened(replicas)
+    first = own.page.locator("#standing-out tbody tr").first
+
+    assert "p1 stage 2" in first.inner_text()
+    first.get_by_role("button").click()
+    expect(title_of(own)).to_have_text("Timeline: Pipeline 1")
+
+
+@pytest.mark.usefixtures("few")
+def test_a_long_bubble_is_shown_with_its_pipeline(replicas: Report, opened: Open) -> None:
+    own = opened(replicas)
+    button = own.page.locator("#bubbles-panel button").first
+    words = button.inner_text()
+    button.click()
+    expect(own.page.locator("#operation-part")).to_be_visible()
+
+    rank = own.run("return run.bubbleRows.rank[timeline.selectedBubble]")
+    assert words.lower().startswith(f"rank {rank} ")
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
+    scheme: str, replicas: Report, opened: Open
+) -> None:
+    own = opened(replicas, scheme=scheme)
+    own.run("for (const each of document.querySelectorAll('[aria-expanded]')) each.click();")
+
+    assert violations(own) == []
+
+
+@pytest.mark.usefixtures("few")
+def test_pipelines_that_find_no_room_are_named(
+    replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "MOST_CHARACTERS", 7_000)
+    own = opened(replicas)
+    held = own.run("return shards.all.length")
+
+    assert 0 < held < 3
+    assert "left out of this page" in own.page.locator("#overview-panel").inner_text()
+    missing = own.run("return run.report.ranks.findIndex((rank) => shards.of(rank.index) < 0)")
+    own.run(f"await many_ranks.show({missing});")
+    assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()
+
+
+@pytest.mark.usefixtures("few")
+def test_means_are_those_of_the_entries(replicas: Report, opened: Open) -> None:
+    means = means_of(replicas)
+    own = opened(replicas)
+
+    assert own.run("return run.means.ratio") == pytest.approx(means.bubble_ratio.tolist(), abs=1e-8)
+    assert own.run("return run.means.busy.F") == pytest.approx(means.busy_ns["F"].tolist(), abs=1)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_saved_report_of_many_ranks_is_shown_without_operations(
+    replicas: Report, opened: Open, tmp_path: Path
+) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(json.render(replicas, View()), encoding="utf-8")
+    saved = read_document(str(file))
+    own = opened(html.page_of_saved(str(file), replace(saved, timeline=None)))
+    own.run("await many_ranks.show(6);")
+
+    assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()
+    assert "p1 stage 2" in own.page.locator("#standing-out tbody tr").first.inner_text()
+
+
+def test_few_ranks_are_shown_at_once(replicas: Report, opened: Open) -> None:
+    own = opened(replicas)
+
+    assert own.run("return shards") is None
+    assert not own.page.locator("#overview-section").is_visible()
+    means = means_of(replicas)
+    assert own.run("return run.means.ratio") == pytest.approx(means.bubble_ratio.tolist())
+
+
+# The means themselves
+
+
+def test_no_ranks_have_no_means() -> None:
+    means = means_of(report_of([]))
+
+    assert means.bubble_ratio.tolist() == []
+    assert distribution(means.bubble_ratio) is None
+
+
+def test_means_of_an_ideal_run() -> None:
+    report = report_of(one_f_one_b(4, 8))
+    means = means_of(report)
+    spread = distribution(means.bubble_ratio)
+
+    assert means.bubble_ratio.tolist() == pytest.approx([3 / 11] * 4)
+    assert spread is not None
+    assert (spread.low, spread.high) == pytest.approx((3 / 11, 3 / 11))
+
+
+def test_the_slow_copy_is_slower_than_the_median_of_its_stage(replicas: Report) -> None:
+    times = to_median_of_stage(replicas, means_of(replicas).busy_ns["F"])
+
+    assert int(np.argmax(times)) == 6
+    assert times[6] > 1.25
