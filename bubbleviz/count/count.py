@@ -8,8 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.count.completeness import IterationStatus, iteration_statuses
-from bubbleviz.count.iterations import Account, Iteration, RankIteration, Ratio
+from bubbleviz.count.completeness import LACKS, IterationStatus, iteration_statuses
+from bubbleviz.count.iterations import Iteration, Ratio
+from bubbleviz.count.rank_iterations import (
+    AccountColumns,
+    RankColumns,
+    RankIterations,
+    ratio_of,
+)
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.running_time import time_within
 from bubbleviz.count.summary import Summary, choose_headline, summarize
@@ -28,6 +34,9 @@ from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
+
+#: What a rank lacks that ran all of what the capture holds of an iteration.
+_INCOMPLETE = "the capture does not hold all of the iteration"
 
 
 @frozen
@@ -123,12 +132,10 @@ class _Measurements:
         extents: first starts and last ends.
         windows: of each ratio, known where the ranks' clocks can measure them.
         breakdowns: how the time of these was used.
-        running_ns: how long any kernel or copy ran in them, shape (iterations, ranks).
         work_ns: what counts as work in them, shape (iterations, ranks).
         statuses: kind and completeness of each iteration.
         bounds: what clocks allow the windows of each ratio that needs a common clock.
-        phase_ns: busy time, shape (iterations, ranks, phases of COMPUTE).
-        compute_ns: union of the work, shape (iterations, ranks).
+        ranks: all this by rank.
     """
 
     run: Run
@@ -136,12 +143,10 @@ class _Measurements:
     extents: Extents
     windows: Mapping[str, Windows]
     breakdowns: Mapping[str, TimeBreakdown]
-    running_ns: Mapping[str, Ints]
     work_ns: Mapping[str, Ints]
     statuses: Sequence[IterationStatus]
     bounds: Mapping[str, WindowBounds]
-    phase_ns: Ints
-    compute_ns: Ints
+    ranks: RankColumns
 
 
 def _measure(run: Run) -> _Measurements:
@@ -154,22 +159,55 @@ def _measure(run: Run) -> _Measurements:
         if ratio.common_clock
     }
     breakdowns = time_breakdowns(run, windows)
+    work_ns = {ratio.name: _work_ns(ratio, breakdowns[ratio.name]) for ratio in ratios}
+    measurable = {
+        ratio.name: _measurable(run, ratio, windows[ratio.name], bounds.get(ratio.name))
+        for ratio in ratios
+    }
+    statuses = iteration_statuses(run, extents.present)
+    accounts = {
+        name: AccountColumns(
+            start_ns=window.start_ns,
+            end_ns=window.end_ns,
+            **vars(breakdowns[name]),
+            running_ns=_running_ns(run, windows[name]),
+            work_ns=work_ns[name],
+            known=tuple(window.known.tolist()),
+            bounds=bounds.get(name),
+        )
+        for name, window in measurable.items()
+    }
     return _Measurements(
         run=run,
         ratios=ratios,
         extents=extents,
-        windows={
-            ratio.name: _measurable(run, ratio, windows[ratio.name], bounds.get(ratio.name))
-            for ratio in ratios
-        },
+        windows=measurable,
         breakdowns=breakdowns,
-        running_ns={name: _running_ns(run, window) for name, window in windows.items()},
-        work_ns={ratio.name: _work_ns(ratio, breakdowns[ratio.name]) for ratio in ratios},
-        statuses=iteration_statuses(run, extents.present),
+        work_ns=work_ns,
+        statuses=statuses,
         bounds=bounds,
-        phase_ns=busy_by_phase(run),
-        compute_ns=compute_time(run),
+        ranks=RankColumns(
+            phase_ns=busy_by_phase(run),
+            compute_ns=compute_time(run),
+            active_ns=run.active_ns,
+            first_ns=extents.first_ns,
+            last_ns=extents.last_ns,
+            kernel_ns=run.kernel_ns,
+            gap_ns=run.gap_ns,
+            missing=np.array([_missing(s) for s in statuses], np.int64).reshape(
+                extents.present.shape
+            ),
+            reasons=(*LACKS, _INCOMPLETE),
+            accounts=accounts,
+        ),
     )
+
+
+def _missing(status: IterationStatus) -> Ints:
+    """Return what each rank lacks to have a ratio, as a place in the reasons."""
+    if status.complete:
+        return status.missing
+    return np.where(status.missing == 0, len(LACKS), status.missing)
 
 
 def _running_ns(run: Run, windows: Windows) -> Ints:
@@ -252,7 +290,7 @@ def _iteration(measurements: _Measurements, k: int) -> Iteration:
         ratios={
             ratio.name: _ratio(measurements, ratio, k, present) for ratio in measurements.ratios
         },
-        ranks=tuple(_rank_iteration(measurements, k, rank) for rank in present.tolist()),
+        ranks=RankIterations(measurements.ranks, k, present),
     )
 
 
@@ -260,7 +298,7 @@ def _ratio(measurements: _Measurements, ratio: RatioDefinition, k: int, present:
     """Return one ratio over the ranks; unknown where any of them lacks something."""
     run, status = measurements.run, measurements.statuses[k]
     incomplete = run.stages_missing or run.ranks_missing or status.ranks_missing
-    lacking = any(status.missing[rank] for rank in present.tolist()) or not status.complete
+    lacking = bool(status.missing[present].any()) or not status.complete
     lacking = lacking or (ratio.work is CountedWork.STEP and not status.stepped)
     if lacking or not (measurements.windows[ratio.name].known[k] and run.paired and len(present)):
         return Ratio(None, None, None, None, incomplete=incomplete)
@@ -270,65 +308,12 @@ def _ratio(measurements: _Measurements, ratio: RatioDefinition, k: int, present:
     breakdown = measurements.breakdowns[ratio.name]
     unattributed_ns = int(breakdown.unattributed_ns[k, present].sum())
     return Ratio(
-        value=_ratio_of(work_ns, window_ns),
-        low=_ratio_of(work_ns + unattributed_ns, window_ns),
+        value=ratio_of(work_ns, window_ns),
+        low=ratio_of(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
         window_ns=(2 * window_ns + len(present)) // (2 * len(present)),
         interval=None if bounds is None else bounds.ratio_interval(k, work_ns, len(present)),
         incomplete=incomplete,
         contradicted=len(run.timebase.jump_ns) > 0
         or (bounds is not None and bool(bounds.contradicted[k])),
-    )
-
-
-def _ratio_of(work_ns: int, window_ns: int) -> float | None:
-    return (window_ns - work_ns) / window_ns if window_ns > 0 else None
-
-
-def _rank_iteration(measurements: _Measurements, k: int, rank: int) -> RankIteration:
-    run, extents, status = measurements.run, measurements.extents, measurements.statuses[k]
-    missing = status.missing[rank]
-    if missing is None and not status.complete:
-        missing = "the capture does not hold all of the iteration"
-    known = [ratio for ratio in measurements.ratios if measurements.windows[ratio.name].known[k]]
-    accounts = {ratio.name: _account(measurements, ratio, k, rank) for ratio in known}
-    ratios: dict[str, float | None] = dict.fromkeys(ratio.name for ratio in measurements.ratios)
-    ratio_intervals: dict[str, tuple[float, float]] = {}
-    for ratio in known if missing is None else ():
-        work_ns = int(measurements.work_ns[ratio.name][k, rank])
-        ratios[ratio.name] = _ratio_of(work_ns, accounts[ratio.name].window_ns)
-        bounds = measurements.bounds.get(ratio.name)
-        if bounds is None or not bounds.across[k]:
-            continue
-        interval = bounds.ratio_interval(k, work_ns, 1)
-        if interval is not None:
-            ratio_intervals[ratio.name] = interval
-    phase_ns = measurements.phase_ns[k, rank].tolist()
-    return RankIteration(
-        rank=rank,
-        busy_ns={p.label: time_ns for p, time_ns in zip(COMPUTE, phase_ns, strict=True)},
-        compute_ns=int(measurements.compute_ns[k, rank]),
-        active_ns=int(run.active_ns[k, rank]),
-        first_ns=int(extents.first_ns[k, rank]),
-        last_ns=int(extents.last_ns[k, rank]),
-        accounts=accounts,
-        bubble_ratio=ratios,
-        bubble_interval=ratio_intervals,
-        missing=missing,
-        kernel_ns=int(run.kernel_ns[k, rank]),
-        gap_ns=int(run.gap_ns[k, rank]),
-    )
-
-
-def _account(measurements: _Measurements, ratio: RatioDefinition, k: int, rank: int) -> Account:
-    window, breakdown = measurements.windows[ratio.name], measurements.breakdowns[ratio.name]
-    return Account(
-        start_ns=int(window.start_ns[k, rank]),
-        end_ns=int(window.end_ns[k, rank]),
-        compute_ns=int(breakdown.compute_ns[k, rank]),
-        optimizer_ns=int(breakdown.optimizer_ns[k, rank]),
-        overlap_ns=int(breakdown.overlap_ns[k, rank]),
-        unattributed_ns=int(breakdown.unattributed_ns[k, rank]),
-        bubble_ns=int(breakdown.bubble_ns[k, rank]),
-        running_ns=int(measurements.running_ns[ratio.name][k, rank]),
     )

@@ -105,7 +105,8 @@ class Iteration:
         start_ns: first start of its work on any rank.
         end_ns: last end, Optimizer included.
         ratios: by name of the ratio.
-        ranks: the ranks with work in it.
+        ranks: the ranks with work in it, a tuple or
+            :class:`~bubbleviz.count.rank_iterations.RankIterations`.
         unmatched: whether some F has no B though its rank went on, so that no capture cut it.
     """
 
@@ -118,7 +119,7 @@ class Iteration:
     start_ns: int
     end_ns: int
     ratios: Mapping[str, Ratio]
-    ranks: tuple[RankIteration, ...]
+    ranks: Sequence[RankIteration]
     unmatched: bool = False
 
     @property

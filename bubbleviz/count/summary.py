@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import RankIterations, has_account
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.student_t import quantile
 from bubbleviz.model.run_kind import EVALUATION, INFERENCE
@@ -164,9 +165,16 @@ def _overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
         beside = iterations[max(iteration.index - 1, 0) : iteration.index + 2]
         if not iteration.averaged or any(i.kind != "training" for i in beside):
             continue
-        for rank in iteration.ranks:
-            # Where clocks leave no window over hosts, the longest rank's window does as well.
-            trusted = "schedule" in rank.accounts and not iteration.ratios["schedule"].contradicted
-            account = rank.accounts.get("schedule" if trusted else "stage")
-            if account is not None and account.window_ns > 0:
-                yield account.overlap_ns / account.window_ns, iteration.name
+        ranks = iteration.ranks
+        if not isinstance(ranks, RankIterations):
+            continue
+        # Where clocks leave no window over hosts, the longest rank's window does as well.
+        trusted = has_account(ranks, "schedule") and not iteration.ratios["schedule"].contradicted
+        ratio = "schedule" if trusted else "stage"
+        if not has_account(ranks, ratio):
+            continue
+        window_ns = ranks.window_ns(ratio)
+        real = window_ns > 0
+        shares = ranks.account(ratio, "overlap_ns")[real] / window_ns[real]
+        if len(shares):
+            yield float(shares.max()), iteration.name

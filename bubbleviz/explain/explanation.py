@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
+from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.count.running_time import time_within
 from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
@@ -196,7 +197,7 @@ def _unordered_reason(run: Run, dependencies: Dependencies, shown: Iteration) ->
     of_iteration = run.operations.iteration == shown.index
     if _stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
-    stages = {run.ranks[rank.rank].stage for rank in shown.ranks}
+    stages = {run.ranks[rank].stage for rank in indices_of(shown.ranks)}
     if len(shown.ranks) == 1 or stages == {0}:
         return ""
     if None in stages or not (dependencies.remote & of_iteration[dependencies.after]).any():

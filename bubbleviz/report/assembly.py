@@ -13,6 +13,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.lacking_operations import lacking_operations
+from bubbleviz.count.rank_iterations import indices_of, lacking
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
@@ -151,18 +152,19 @@ def _limitations(
     # What is said of no file is said once.
     of_files = dict.fromkeys(note for recording in recordings for note in recording.limitations)
     limitations = [*run.limitations, *of_files]
-    lacking: dict[str, set[int]] = {}
+    without: dict[str, set[int]] = {}
     for iteration in counts.iterations:
-        for rank in iteration.ranks:
-            if rank.missing and iteration.complete:
-                lacking.setdefault(rank.missing, set()).add(rank.rank)
+        missing = zip(indices_of(iteration.ranks), lacking(iteration.ranks), strict=True)
+        for rank, what in missing:
+            if what and iteration.complete:
+                without.setdefault(what, set()).add(rank)
     limitations.extend(
         Limitation(
             "ranks without a ratio",
             f"{what}: " + ", ".join(run.ranks[r].label for r in sorted(ranks)),
             len(ranks),
         )
-        for what, ranks in sorted(lacking.items())
+        for what, ranks in sorted(without.items())
     )
     limitations.extend(_incomplete(counts))
     limitations.extend(_evaluations(counts))

@@ -17,6 +17,7 @@ import numpy as np
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
+from bubbleviz.count.rank_iterations import has_account
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
@@ -153,9 +154,9 @@ def causes_of(
 
 def _listed_ratio(counts: Counts) -> str:
     """Return the ratio whose bubbles are listed: the headline, or another one that ranks have."""
-    ranks = [rank for iteration in counts.iterations for rank in iteration.ranks]
     names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
-    return next((n for n in names if any(n in rank.accounts for rank in ranks)), counts.headline)
+    counted = (n for n in names if any(has_account(i.ranks, n) for i in counts.iterations))
+    return next(counted, counts.headline)
 
 
 def _regions(

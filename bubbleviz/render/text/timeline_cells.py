@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import indices_of, own_ratios
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -59,7 +60,7 @@ def timeline_selection(report: Report, view: View, iteration: Iteration) -> Sele
     ranks = [rank for rank in report.ranks if not view.ranks or rank.index in view.ranks]
     staged = any(rank.stage is not None for rank in ranks)
     rows = view.rows or ("stage" if staged else "rank")
-    at_work = {rank.rank for rank in iteration.ranks}
+    at_work = set(indices_of(iteration.ranks))
     selection = select(report, replace(view, iterations=(iteration.index,), rows=rows))
     if selection is None:
         return None
@@ -78,7 +79,8 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
         columns: cells of a row.
     """
     (iteration,), (windows,) = selection.iterations, selection.windows
-    of_rank = {r.rank: r.bubble_ratio.get(report.headline) for r in iteration.ranks}
+    each = own_ratios(iteration.ranks, report.headline)
+    of_rank = dict(zip(indices_of(iteration.ranks), each, strict=True))
     ratios = [_mean_ratio(of_rank, row) for row in selection.rows]
     kept = _kept(ratios, most_rows)
     edges = selection.start_ns + selection.span_ns * np.arange(columns + 1) // columns

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import indices_of, own_ratios, with_index
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.model.values import frozen
@@ -44,10 +45,10 @@ def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tu
     iterations = [i for i in report.iterations if i.averaged] or [i for i in (iteration,) if i]
     values: dict[int, list[float]] = {}
     for shown in iterations:
-        for own in shown.ranks:
-            value = own.bubble_ratio.get(name)
+        own = zip(indices_of(shown.ranks), own_ratios(shown.ranks, name), strict=True)
+        for rank, value in own:
             if value is not None:
-                values.setdefault(own.rank, []).append(value)
+                values.setdefault(rank, []).append(value)
     means = {rank: sum(known) / len(known) for rank, known in values.items()}
     if not means:
         return ()
@@ -71,12 +72,8 @@ def _causes(report: Report, rank: int, iterations: Sequence[Iteration]) -> str:
     name = report.bubbles.ratio
     index = np.array([i.index for i in iterations], np.int64)
     idle_ns = report.explanation.causes.idle_ns[name][index, rank].sum(axis=0)
-    window_ns = sum(
-        own.accounts[name].window_ns
-        for i in iterations
-        for own in i.ranks
-        if own.rank == rank and name in own.accounts
-    )
+    own = (with_index(i.ranks, rank) for i in iterations)
+    window_ns = sum(each.accounts[name].window_ns for each in own if each and name in each.accounts)
     most = np.argsort(-idle_ns, kind="stable")[:_CAUSES].tolist()
     named = [
         f"{Cause(code).label} {100 * idle_ns[code] / window_ns:.2f}"

@@ -1,0 +1,263 @@
+"""The ranks of an iteration: columns over all of them, and a value each for whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import overload
+
+import numpy as np
+
+from bubbleviz.count.iterations import Account, RankIteration
+from bubbleviz.count.window_bounds import WindowBounds
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.values import frozen
+
+_PHASES = tuple(phase.label for phase in COMPUTE)
+
+
+@frozen
+class AccountColumns:
+    """How ranks used the time of the windows of one ratio; shape (iterations, ranks).
+
+    Attributes:
+        start_ns: of the windows.
+        end_ns: likewise.
+        compute_ns: see :class:`.Account`, as the columns that follow.
+        optimizer_ns: likewise.
+        overlap_ns: likewise.
+        unattributed_ns: likewise.
+        bubble_ns: likewise.
+        running_ns: likewise.
+        work_ns: what counts as work in them.
+        known: whether each iteration has such windows, shape (iterations,).
+        bounds: what clocks allow the windows; None where the ratio needs no common one.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    compute_ns: Ints
+    optimizer_ns: Ints
+    overlap_ns: Ints
+    unattributed_ns: Ints
+    bubble_ns: Ints
+    running_ns: Ints
+    work_ns: Ints
+    known: tuple[bool, ...]
+    bounds: WindowBounds | None
+
+
+@frozen
+class RankColumns:
+    """All that is counted of ranks; shape (iterations, ranks).
+
+    Attributes:
+        phase_ns: busy time, shape (iterations, ranks, phases of COMPUTE).
+        compute_ns: see :class:`.RankIteration`, as the columns that follow.
+        active_ns: likewise.
+        first_ns: likewise.
+        last_ns: likewise.
+        kernel_ns: likewise.
+        gap_ns: likewise.
+        missing: place in ``reasons`` of what a rank lacks to have a ratio.
+        reasons: in words; None where it lacks nothing.
+        accounts: of each ratio, by name.
+    """
+
+    phase_ns: Ints
+    compute_ns: Ints
+    active_ns: Ints
+    first_ns: Ints
+    last_ns: Ints
+    kernel_ns: Ints
+    gap_ns: Ints
+    missing: Ints
+    reasons: tuple[str | None, ...]
+    accounts: Mapping[str, AccountColumns]
+
+
+class RankIterations(Sequence[RankIteration]):
+    """The ranks of one iteration, like a tuple of :class:`.RankIteration`.
+
+    These are made whenever they are asked for, and not kept. Whoever looks at one number of all
+    ranks takes its column instead: the functions below do.
+
+    Args:
+        columns: of all iterations.
+        iteration: which one this is.
+        rank: the ranks with work in it, ascending.
+    """
+
+    def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
+        self.columns, self.iteration, self.rank = columns, iteration, rank
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def __iter__(self) -> Iterator[RankIteration]:
+        return self._made(self.rank)
+
+    @overload
+    def __getitem__(self, at: int) -> RankIteration: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[RankIteration, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> RankIteration | tuple[RankIteration, ...]:
+        if isinstance(at, slice):
+            return tuple(self._made(self.rank[at]))
+        return next(self._made(self.rank[np.arange(len(self.rank))[at]][None]))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (RankIterations, tuple)):
+            return len(self) == len(other) and all(map(RankIteration.__eq__, self, other))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.iteration, self.rank.tobytes()))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def with_index(self, rank: int) -> RankIteration | None:
+        """Return what is counted of a rank; None where it is not in the iteration."""
+        return next(self._made(self.rank[self.rank == rank]), None)
+
+    def account(self, ratio: str, column: str) -> Ints:
+        """Return a column of :class:`AccountColumns`, a number for each of :attr:`rank`.
+
+        There is one where :func:`has_account` says so.
+        """
+        values: Ints = getattr(self.columns.accounts[ratio], column)[self.iteration]
+        return values[self.rank]
+
+    def window_ns(self, ratio: str) -> Ints:
+        """Return how long each rank's window of a ratio is."""
+        return self.account(ratio, "end_ns") - self.account(ratio, "start_ns")
+
+    def own_ratios(self, ratio: str) -> list[float | None]:
+        """Return each rank's own bubble ratio; None where it is unknown."""
+        if not has_account(self, ratio):
+            return [None] * len(self)
+        window_ns = self.window_ns(ratio)
+        known = (window_ns > 0) & (self.columns.missing[self.iteration, self.rank] == 0)
+        shares = (window_ns - self.account(ratio, "work_ns")) / np.maximum(window_ns, 1)
+        values = zip(shares.tolist(), known.tolist(), strict=True)
+        return [share if is_known else None for share, is_known in values]
+
+    def lacking(self) -> list[str | None]:
+        """Return what each rank lacks to have a ratio; None where nothing."""
+        reasons = self.columns.reasons
+        return [reasons[code] for code in self.columns.missing[self.iteration, self.rank].tolist()]
+
+    def _made(self, rank: Ints) -> Iterator[RankIteration]:
+        """Yield the values of some ranks."""
+        columns, k = self.columns, self.iteration
+
+        def listed(column: Ints) -> list[int]:
+            values: list[int] = column[k][rank].tolist()
+            return values
+
+        known = {name: a for name, a in columns.accounts.items() if a.known[k]}
+        accounts = {name: list(_accounts(a, listed)) for name, a in known.items()}
+        work_ns = {name: listed(a.work_ns) for name, a in known.items()}
+        unknown: dict[str, float | None] = dict.fromkeys(columns.accounts)
+        rows = zip(
+            rank.tolist(),
+            columns.phase_ns[k][rank].tolist(),
+            *map(listed, (columns.compute_ns, columns.active_ns, columns.first_ns)),
+            *map(listed, (columns.last_ns, columns.kernel_ns, columns.gap_ns, columns.missing)),
+            strict=True,
+        )
+        for at, (index, phase_ns, compute, active, first, last, kernel, gap, code) in enumerate(
+            rows
+        ):
+            missing = columns.reasons[code]
+            own = {name: values[at] for name, values in accounts.items()}
+            work = {name: values[at] for name, values in work_ns.items()} if not missing else {}
+            ratios = {
+                name: ratio_of(time_ns, own[name].window_ns) for name, time_ns in work.items()
+            }
+            yield RankIteration(
+                rank=index,
+                busy_ns=dict(zip(_PHASES, phase_ns, strict=True)),
+                compute_ns=compute,
+                active_ns=active,
+                first_ns=first,
+                last_ns=last,
+                accounts=own,
+                bubble_ratio={**unknown, **ratios},
+                bubble_interval=_intervals(known, k, work),
+                missing=missing,
+                kernel_ns=kernel,
+                gap_ns=gap,
+            )
+
+
+def indices_of(ranks: Sequence[RankIteration]) -> list[int]:
+    """Return the indices of an iteration's ranks."""
+    if isinstance(ranks, RankIterations):
+        return [int(rank) for rank in ranks.rank.tolist()]
+    return [rank.rank for rank in ranks]
+
+
+def with_index(ranks: Sequence[RankIteration], index: int) -> RankIteration | None:
+    """Return what is counted of a rank; None where it is not among them."""
+    if isinstance(ranks, RankIterations):
+        return ranks.with_index(index)
+    return next((rank for rank in ranks if rank.rank == index), None)
+
+
+def has_account(ranks: Sequence[RankIteration], ratio: str) -> bool:
+    """Return whether any of an iteration's ranks has a window of a ratio."""
+    if isinstance(ranks, RankIterations):
+        account = ranks.columns.accounts.get(ratio)
+        return len(ranks) > 0 and account is not None and account.known[ranks.iteration]
+    return any(ratio in rank.accounts for rank in ranks)
+
+
+def own_ratios(ranks: Sequence[RankIteration], ratio: str) -> list[float | None]:
+    """Return each rank's own bubble ratio; None where it is unknown."""
+    if isinstance(ranks, RankIterations):
+        return ranks.own_ratios(ratio)
+    return [rank.bubble_ratio.get(ratio) for rank in ranks]
+
+
+def lacking(ranks: Sequence[RankIteration]) -> list[str | None]:
+    """Return what each rank lacks to have a ratio; None where nothing."""
+    if isinstance(ranks, RankIterations):
+        return ranks.lacking()
+    return [rank.missing for rank in ranks]
+
+
+def _accounts(columns: AccountColumns, listed: Callable[[Ints], list[int]]) -> Iterator[Account]:
+    return map(
+        Account,
+        listed(columns.start_ns),
+        listed(columns.end_ns),
+        listed(columns.compute_ns),
+        listed(columns.optimizer_ns),
+        listed(columns.overlap_ns),
+        listed(columns.unattributed_ns),
+        listed(columns.bubble_ns),
+        listed(columns.running_ns),
+    )
+
+
+def _intervals(
+    accounts: Mapping[str, AccountColumns], iteration: int, work_ns: Mapping[str, int]
+) -> dict[str, tuple[float, float]]:
+    """Return the bounds of each ratio of one rank, where clocks of several hosts bound it."""
+    found = {}
+    for name, time_ns in work_ns.items():
+        bounds = accounts[name].bounds
+        if bounds is not None and bounds.across[iteration]:
+            interval = bounds.ratio_interval(iteration, time_ns, 1)
+            if interval is not None:
+                found[name] = interval
+    return found
+
+
+def ratio_of(work_ns: int, window_ns: int) -> float | None:
+    """Return the share of a window that is no work; None of an empty one."""
+    return (window_ns - work_ns) / window_ns if window_ns > 0 else None
