@@ -23,6 +23,7 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
+from bubbleviz.model.part_names import whole_of
 from bubbleviz.model.process_groups import Group
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import frozen
@@ -275,7 +276,7 @@ def _collectives(parts: _Parts) -> CollectiveIntervals:
     for recording, clock, (rank, row) in zip(parts.recordings, parts.clocks, bases, strict=True):
         table = recording.collectives
         # Parts of one table number their meetings together.
-        first = meetings.setdefault(recording.source.path, count)
+        first = meetings.setdefault(whole_of(recording.source.path), count)
         kind, group = kinds.numbers(table.kinds), groups.numbers(table.groups)
         if len(table) == 0:
             continue

@@ -13,7 +13,7 @@ from bubbleviz.cli.help import NAMES, OUTPUTS, READING, SELECTION
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.values import frozen
-from bubbleviz.render.formats import renderers, suffixed
+from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.model.window import Window as RunWindow
@@ -217,6 +217,8 @@ def formats_by_file(
         raise UsageError("two outputs name the same file; give each its own")
     known = {renderer.name: renderer for renderer in renderers()}
     for file, name in named.items():
+        if is_folder(file) and known[name].parts is None:
+            raise UsageError(f"{file}: --{name} writes a file; leave the slash out")
         known[name].check()
         if known[name].binary and file == "-" and sys.stdout.isatty():
             raise OutputError(

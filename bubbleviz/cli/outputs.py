@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bubbleviz.cli.folders import check_folder, in_the_way, place_folder, written_folder
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import note_paths
+from bubbleviz.render.parts import Parts
 
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10
 
 
-def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
+def check_outputs(
+    outputs: Sequence[str], inputs: Sequence[str], *, force: bool, folders: Sequence[str] = ()
+) -> None:
     """Refuse, before any work, outputs that cannot be written; ``-`` is standard output.
+
+    Args:
+        outputs: files, and ``folders``.
+        inputs: files that are read.
+        force: whether what exists is replaced.
+        folders: those of the outputs that are written by parts.
 
     Raises:
         UsageError: an output is named twice.
@@ -38,7 +49,10 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
                 raise UsageError(f"{output}: named by two outputs; give each its own file")
             seen.add(place)
             if isinstance(place, Path):
-                _check_place(output, place, profiles, force=force)
+                if output in folders:
+                    check_folder(output, place, profiles, force=force)
+                else:
+                    _check_place(output, place, profiles, force=force)
         except (OSError, RuntimeError, ValueError) as error:
             # A name too long, a folder without permission, a circle of links, a NUL.
             raise _unwritable(output, error) from error
@@ -58,7 +72,7 @@ def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) 
     if not place.parent.is_dir():
         raise OutputError(f"{output}: its directory does not exist; create it first")
     if place.exists() and not force:
-        raise _in_the_way(output)
+        raise in_the_way(output)
 
 
 def encoded(content: str | bytes) -> bytes:
@@ -66,25 +80,39 @@ def encoded(content: str | bytes) -> bytes:
     return content.encode("utf-8") if isinstance(content, str) else content
 
 
-def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
-    """Write each content to its file; all are complete before the first takes its name.
+def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -> None:
+    """Write each content to its file, or to its folder part by part.
+
+    All are complete before the first takes its name.
 
     Raises:
         OutputError: a file cannot be written; files that took their names already stay.
     """
-    channels = [output for output in contents if _is_channel(output)]
+    channels = {
+        output: content
+        for output, content in contents.items()
+        if not isinstance(content, Parts) and _is_channel(output)
+    }
     ready: dict[str, str] = {}
     try:
         for output, content in contents.items():
-            if output not in channels:
+            if isinstance(content, Parts):
+                ready[output] = _temporary_folder(output, content)
+            elif output not in channels:
                 ready[output] = _temporary(output, encoded(content))
         for output, temporary in ready.items():
-            _place(temporary, output, force=force)
+            if isinstance(contents[output], Parts):
+                _place_folder(temporary, output, force=force)
+            else:
+                _place(temporary, output, force=force)
     finally:
-        for temporary in ready.values():
-            Path(temporary).unlink(missing_ok=True)
-    for output in channels:
-        _write_into(output, encoded(contents[output]))
+        for left in map(Path, ready.values()):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+    for output, content in channels.items():
+        _write_into(output, encoded(content))
 
 
 def _exists(path: str) -> bool:
@@ -133,6 +161,20 @@ def _write_into(output: str, content: bytes) -> None:
         raise _unwritable(output, error) from error
 
 
+def _temporary_folder(output: str, parts: Parts) -> str:
+    try:
+        return written_folder(output, parts)
+    except OSError as error:
+        raise _unwritable(output, error) from error
+
+
+def _place_folder(temporary: str, output: str, *, force: bool) -> None:
+    try:
+        place_folder(temporary, output, force=force)
+    except OSError as error:
+        raise _unwritable(output, error) from error
+
+
 def _temporary(output: str, content: bytes) -> str:
     from bubbleviz.model import temporary_files
 
@@ -170,19 +212,15 @@ def _place(temporary: str, output: str, *, force: bool) -> None:
         else:
             os.link(temporary, target)
     except FileExistsError as error:
-        raise _in_the_way(output) from error
+        raise in_the_way(output) from error
     except OSError:
         # File systems without hard links.
         if target.exists() and not force:
-            raise _in_the_way(output) from None
+            raise in_the_way(output) from None
         try:
             Path(temporary).replace(target)
         except OSError as error:
             raise _unwritable(output, error) from error
-
-
-def _in_the_way(output: str) -> OutputError:
-    return OutputError(f"{output}: exists already; replace it with --force")
 
 
 def _unwritable(output: str, error: Exception) -> OutputError:

@@ -18,6 +18,7 @@ from bubbleviz.model.texts import one_line
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from bubbleviz.render.parts import Parts
     from bubbleviz.render.text.display import Display, Line
     from bubbleviz.timing import Step
 
@@ -41,7 +42,7 @@ def width() -> int:
 
 
 def deliver(
-    contents: Mapping[str, str | bytes],
+    contents: Mapping[str, str | bytes | Parts],
     print_result: Callable[[], None],
     *,
     inputs: Sequence[str],
@@ -61,17 +62,20 @@ def deliver(
         OutputError: a file cannot be written.
     """
     from bubbleviz.cli.outputs import check_outputs, encoded, write_outputs
+    from bubbleviz.render.parts import Parts
     from bubbleviz.timing import step
 
     files = {file: content for file, content in contents.items() if file != "-"}
     with step("write"):
-        check_outputs(list(files), inputs, force=force)
+        folders = [file for file, content in files.items() if isinstance(content, Parts)]
+        check_outputs(list(files), inputs, force=force, folders=folders)
         write_outputs(files, force=force)
     for warning in warnings:
         complain(warning, 0)
     with step("print"):
-        if "-" in contents:
-            pass_on(encoded(contents["-"]))
+        piped = contents.get("-")
+        if isinstance(piped, (str, bytes)):
+            pass_on(encoded(piped))
         else:
             print_result()
 

@@ -29,6 +29,19 @@ def create(folder: Path) -> tuple[int, str]:
     return tempfile.mkstemp(prefix=f"{_PREFIX}{_host()}-{os.getpid()}-", dir=folder)
 
 
+def create_folder(folder: Path) -> str:
+    """Create a temporary folder in a folder, to be recognised as a leftover likewise.
+
+    Returns:
+        Its path.
+
+    Raises:
+        OSError: the folder takes no new one.
+    """
+    _remove_leftovers(folder, _PREFIX)
+    return tempfile.mkdtemp(prefix=f"{_PREFIX}{_host()}-{os.getpid()}-", dir=folder)
+
+
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
     """Yield a folder that is removed afterwards, by the next run if this one is killed.
@@ -62,15 +75,15 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
             number = name.split("-")[2] if name.count("-") >= 3 else ""
             if number.isdecimal() and not _runs(int(number)):
                 with contextlib.suppress(OSError):
-                    _remove(folder / name, folders=prefix == _FOLDER_PREFIX)
+                    _remove(folder / name, files=prefix == _PREFIX)
 
 
-def _remove(path: Path, *, folders: bool) -> None:
+def _remove(path: Path, *, files: bool) -> None:
     """Remove a file, or a folder with what it holds, never what a link leads to."""
     mode = path.lstat().st_mode
-    if stat.S_ISDIR(mode) and folders:
+    if stat.S_ISDIR(mode):
         shutil.rmtree(path, ignore_errors=True)
-    elif stat.S_ISREG(mode) and not folders:
+    elif stat.S_ISREG(mode) and files:
         path.unlink()
 
 

@@ -33,10 +33,23 @@ OperationColumn: TypeAlias = "Ints | CodedTexts"
 _DIGITS = 18
 
 
-def further_columns(report: Report) -> Mapping[str, OperationColumn]:
-    """Return the columns behind those that every table of operations has, in their order."""
+def has_tokens(report: Report) -> bool:
+    """Return whether it is known of any operation how many tokens it takes."""
+    return bool((report.operations.tokens >= 0).any())
+
+
+def further_columns(
+    report: Report, *, with_tokens: bool | None = None
+) -> Mapping[str, OperationColumn]:
+    """Return the columns behind those that every table of operations has, in their order.
+
+    Args:
+        report: any report, or a part of one.
+        with_tokens: whether there is a column of tokens; None for where any are known.
+    """
     operations = report.operations
-    tokens = {"tokens": operations.tokens} if (operations.tokens >= 0).any() else {}
+    has_column = has_tokens(report) if with_tokens is None else with_tokens
+    tokens = {"tokens": operations.tokens} if has_column else {}
     return tokens | {
         "virtual_stage": operations.virtual_stage,
         "busy_ns": operations.busy_ns,
@@ -147,15 +160,15 @@ class WrittenOperations(ArrowTable):
     The columns are those of ``--csv``; two microbatches or chunks of one operation stand in two.
     """
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, report: Report, *, tokens: bool | None = None) -> None:
+        self._report, self._tokens = report, tokens
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns by name."""
         report = self._report
         columns = dict(report.operations.arrow_columns())
         columns["iteration"] = self._iterations()
-        for name, column in further_columns(report).items():
+        for name, column in further_columns(report, with_tokens=self._tokens).items():
             if isinstance(column, CodedTexts):
                 columns[name] = coded(column.code, column.texts)
             else:

@@ -19,6 +19,7 @@ from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.restrictions import Restriction, first_text
 from bubbleviz.model.values import frozen
 from bubbleviz.report.restrictions import read_restrictions
+from bubbleviz.report.saved_parts import PartEntry, index_of, joined
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -232,6 +233,7 @@ class _TimesDocument(_Header):
 @frozen
 class _TimelineDocument(_Header):
     timeline: SavedTimeline | None = None
+    parts: list[PartEntry] = field(default_factory=list)
 
 
 @frozen
@@ -282,14 +284,16 @@ class _RatiosDocument(_Header):
     restriction: str | None = None
     restrictions: list[_Restriction] | None = None
     limitations: list[_Limitation] = field(default_factory=list)
+    parts: list[PartEntry] = field(default_factory=list)
 
 
 def looks_saved(path: str) -> bool:
     """Return whether a path is to be read as a report: a pipe, ``.json``, or text that opens ``{``.
 
-    A path that cannot be read is not; its reader raises the error.
+    A folder is one where it holds an index. A path that cannot be read is not; its reader raises
+    the error.
     """
-    file = Path(path)
+    file = Path(index_of(path))
     try:
         if file.is_fifo():
             return True
@@ -323,7 +327,7 @@ def read_document(path: str) -> SavedDocument:
     """
     data = _read(path)
     _saved_report(path, _decoded_of(path, data, _RatiosDocument))
-    timeline = _decoded_of(path, data, _TimelineDocument).timeline
+    rest = _decoded_of(path, data, _TimelineDocument)
     try:
         document = msgspec_json.decode(data, type=dict[str, Any])
     except _UNREADABLE as error:
@@ -333,7 +337,9 @@ def read_document(path: str) -> SavedDocument:
         raise InputError(
             f"{path}: the report lacks {missing[0]}; write it again with bubbleviz analyze --json"
         )
-    return SavedDocument(document, timeline)
+    if rest.parts:
+        document = joined(index_of(path), document, rest.parts)
+    return SavedDocument(document, rest.timeline)
 
 
 def read_times(path: str) -> SavedTimes:
@@ -403,7 +409,7 @@ def _read(path: str) -> bytes:
         InputError: it cannot be read.
     """
     hint = "name a report that bubbleviz analyze --json wrote"
-    return read_bounded(path, _MOST_BYTES, "a report", hint, pipes=True)
+    return read_bounded(index_of(path), _MOST_BYTES, "a report", hint, pipes=True)
 
 
 def _decoded(path: str, kind: type[_HeaderT]) -> _HeaderT:
@@ -466,7 +472,7 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
     return SavedReport(
         version=document.version,
         headline=document.headline,
-        ranks=len(document.ranks),
+        ranks=len(document.ranks) + sum(part.ranks for part in document.parts),
         iterations=summary.iterations,
         contradicted=contradicted,
         ratios=tuple(

@@ -13,10 +13,10 @@ from bubbleviz.api import analyze
 from bubbleviz.model.columns import Ints
 from bubbleviz.render.formats import html, json
 from bubbleviz.render.web import shards
-from bubbleviz.render.web.shards import rank_groups
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import distribution, to_median_of_stage
 from bubbleviz.report.rank_means import rank_means as means_of
+from bubbleviz.report.rank_parts import rank_groups
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
 from bubbleviz.report.timeline import timeline_of
@@ -54,20 +54,20 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shards_of_no_ranks() -> None:
-    assert rank_groups([]) == []
+    assert rank_groups([], 16, 512, 64) == []
 
 
 def test_a_pipeline_is_a_shard() -> None:
-    assert rank_groups([0] * 16 + [1] * 16) == [(0, 16), (16, 32)]
+    assert rank_groups([0] * 16 + [1] * 16, 16, 512, 64) == [(0, 16), (16, 32)]
 
 
 def test_small_pipelines_share_a_shard() -> None:
-    assert rank_groups([n // 4 for n in range(24)]) == [(0, 16), (16, 24)]
+    assert rank_groups([n // 4 for n in range(24)], 16, 512, 64) == [(0, 16), (16, 24)]
 
 
 def test_large_pipelines_and_unknown_ones_are_cut() -> None:
-    assert rank_groups([0] * 600) == [(0, 512), (512, 600)]
-    assert rank_groups([None] * 100) == [(0, 64), (64, 100)]
+    assert rank_groups([0] * 600, 16, 512, 64) == [(0, 512), (512, 600)]
+    assert rank_groups([None] * 100, 16, 512, 64) == [(0, 64), (64, 100)]
 
 
 def title_of(opened: Opened) -> Locator:

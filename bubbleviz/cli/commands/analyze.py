@@ -22,7 +22,7 @@ from bubbleviz.cli.terminal import deliver, display, show, show_lines, show_step
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.model.values import frozen
-from bubbleviz.render.formats import Renderer
+from bubbleviz.render.formats import Renderer, is_folder
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -165,7 +165,9 @@ def analyze(
         report = replace(anonymous(report), command=shlex.join(anonymous_words(words)))
         view = picture.view_of(report)
         with step("render"):
-            contents = {file: renderer.render(report, view) for file, renderer in outputs.items()}
+            contents = {
+                file: renderer.content(report, view, file) for file, renderer in outputs.items()
+            }
         deliver(
             contents,
             lambda: _print(report, view, tables, compared=analysis.what_if),
@@ -194,7 +196,9 @@ def _inputs(
     files = [file.path for file in find_profiles(profiles)] if local else profiles
     inputs = [*files, *(analysis.convention or ())]
     inputs += [] if analysis.plan is None else [analysis.plan]
-    check_outputs(list(outputs), inputs, force=force)
+    # Formats of one file refuse a slash before.
+    folders = [file for file in outputs if is_folder(file)]
+    check_outputs(list(outputs), inputs, force=force, folders=folders)
     return inputs
 
 

@@ -7,15 +7,18 @@ it, returns text or bytes, and opens no file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
+from bubbleviz.render.parts import Parts
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.model.arrow import ArrowTable
+    from bubbleviz.render.parts import File
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -46,6 +49,8 @@ class Renderer(Generic[Content]):
         binary: whether it is binary data, which no terminal shows.
         compares: whether it shows the schedule that ran at the measured times.
         draws: which of :data:`DRAWN` it draws.
+        parts: yields the files of a folder, for runs of very many ranks; None where it is always
+            one file.
     """
 
     name: str
@@ -57,6 +62,19 @@ class Renderer(Generic[Content]):
     binary: bool = False
     compares: bool = False
     draws: frozenset[str] = frozenset()
+    parts: Callable[[Report], Iterator[File]] | None = None
+
+    def content(self, report: Report, view: View, file: str) -> str | bytes | Parts:
+        """Return what is written to a file, or to a folder where that ends in a slash."""
+        parts = self.parts
+        if parts is None or not is_folder(file):
+            return self.render(report, view)
+        return Parts(lambda: parts(report))
+
+
+def is_folder(file: str) -> bool:
+    """Return whether the path of an output is that of a folder: it ends in a slash."""
+    return file.endswith(("/", os.sep))
 
 
 def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[bytes]:
@@ -86,7 +104,11 @@ def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[b
 
 
 def as_parquet(
-    name: str, summary: str, suffix: str, table: Callable[[Report], ArrowTable]
+    name: str,
+    summary: str,
+    suffix: str,
+    table: Callable[[Report], ArrowTable],
+    tables: Callable[[Report], Iterator[ArrowTable]] | None = None,
 ) -> Renderer[bytes]:
     """Return the renderer of a table of the report as Parquet.
 
@@ -95,6 +117,7 @@ def as_parquet(
         summary: one line for help.
         suffix: ending of its files.
         table: returns the table.
+        tables: yields it by parts.
     """
 
     def check() -> None:
@@ -109,6 +132,15 @@ def as_parquet(
         check()
         return parquet_bytes(table(report))
 
+    def parts(report: Report) -> Iterator[File]:
+        from bubbleviz.model.part_names import part_name
+        from bubbleviz.render.arrow_files import parquet_bytes
+
+        check()
+        assert tables is not None
+        for number, part in enumerate(tables(report)):
+            yield part_name(number, "parquet"), parquet_bytes(part)
+
     return Renderer(
         name=name,
         summary=summary,
@@ -117,6 +149,7 @@ def as_parquet(
         order=3,
         check=check,
         binary=True,
+        parts=None if tables is None else parts,
     )
 
 
@@ -131,7 +164,8 @@ def suffixed(file: str, names: Iterable[str]) -> str:
         UsageError: it has none of their suffixes.
     """
     known = [r for r in renderers() if r.name in set(names)]
-    fitting = [(len(s), r.name) for r in known for s in r.suffixes if file.lower().endswith(s)]
+    lowered = file.lower().rstrip("/" + os.sep)
+    fitting = [(len(s), r.name) for r in known for s in r.suffixes if lowered.endswith(s)]
     if fitting:
         return max(fitting)[1]
     suffixes = ", ".join(suffix for renderer in known for suffix in renderer.suffixes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bubbleviz.explain.critical_path import CriticalPath
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition
+    from bubbleviz.render.parts import File
     from bubbleviz.report.long_bubbles import LongBubble
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
@@ -26,11 +27,48 @@ _MOST_SLACKS = 20_000
 def render(report: Report, view: View) -> str:
     """Return the whole report as JSON, whatever the view."""
     del view
-    return (
-        "{\n"
-        + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in document(report).items())
-        + "\n}\n"
-    )
+    return _written(document(report))
+
+
+def parts(report: Report) -> Iterator[File]:
+    """Yield the files of a folder: what is of ranks by parts, then the index with all else.
+
+    Read again by :mod:`bubbleviz.report.saved_parts`.
+    """
+    from bubbleviz.model.part_names import part_name
+    from bubbleviz.report.rank_parts import rank_parts
+    from bubbleviz.report.saved_parts import INDEX, PART_SCHEMA
+
+    whole = document(report, by_rank=False)
+    listed = {key: whole[key] for key in ("ranks", "coverage", "unattributed_kernels")}
+    entries = []
+    for number, (first, last) in enumerate(rank_parts(report)):
+        own = {
+            "schema": PART_SCHEMA,
+            "ranks": listed["ranks"][first:last],
+            "iterations": [
+                {
+                    "index": iteration.index,
+                    "ranks": rank_entries(
+                        report, iteration, [r for r in iteration.ranks if first <= r.rank < last]
+                    ),
+                }
+                for iteration in report.iterations
+            ],
+            **{
+                key: [entry for entry in listed[key] if first <= entry["rank"] < last]
+                for key in ("coverage", "unattributed_kernels")
+            },
+        }
+        name = part_name(number, "json")
+        entries.append({"file": name, "ranks": last - first})
+        yield name, _written(own)
+    # The index comes last: a folder that has one is whole.
+    yield INDEX, _written({**whole, **{key: [] for key in listed}, "parts": entries})
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    return "{\n" + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in values.items()) + "\n}\n"
 
 
 def _lines(value: Any) -> str:
@@ -369,4 +407,5 @@ RENDERER = Renderer(
     suffixes=(".json",),
     render=render,
     order=2,
+    parts=parts,
 )

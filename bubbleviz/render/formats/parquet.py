@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bubbleviz.render.formats import as_parquet
@@ -17,4 +18,13 @@ def _table(report: Report) -> ArrowTable:
     return WrittenOperations(report)
 
 
-RENDERER = as_parquet("parquet", "one row an operation, as Parquet", ".parquet", _table)
+def _tables(report: Report) -> Iterator[ArrowTable]:
+    from bubbleviz.report.operation_columns import WrittenOperations, has_tokens
+    from bubbleviz.report.rank_parts import part_of, rank_parts
+
+    tokens = has_tokens(report)
+    for first, last in rank_parts(report):
+        yield WrittenOperations(part_of(report, first, last), tokens=tokens)
+
+
+RENDERER = as_parquet("parquet", "one row an operation, as Parquet", ".parquet", _table, _tables)

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.values import frozen
+from bubbleviz.report.rank_parts import rank_groups, rows_of_ranks
 from bubbleviz.report.timeline import Timeline
 
 #: Ranks of a shard: pipelines of fewer share one, those of more have several.
@@ -75,24 +76,6 @@ class Shards:
     left_out: int
 
 
-def rank_groups(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
-    """Return the ranks of each shard as (first, behind the last).
-
-    Args:
-        pipelines: of each rank, which are in order of these; None for unknown ones.
-    """
-    count = len(pipelines)
-    starts = [r for r in range(count) if r == 0 or pipelines[r] != pipelines[r - 1]]
-    groups: list[tuple[int, int]] = []
-    for first, last in zip(starts, [*starts[1:], count], strict=False):
-        size = _UNKNOWN_RANKS if pipelines[first] is None else _MOST_RANKS
-        if groups and last - groups[-1][0] <= _FEWEST_RANKS:
-            groups[-1] = (groups[-1][0], last)
-        else:
-            groups.extend((at, min(at + size, last)) for at in range(first, last, size))
-    return groups
-
-
 def sharded(
     timeline: Timeline,
     paint: Ints,
@@ -115,7 +98,7 @@ def sharded(
     unit_ns = 1 if binary * 4 / 3 < MOST_CHARACTERS else _COARSE_NS
     columns = _in_units(tables, paint, unit_ns)
     of_run = _Residuals(columns, unit_ns, medians)
-    groups = rank_groups(pipelines)
+    groups = rank_groups(pipelines, _FEWEST_RANKS, _MOST_RANKS, _UNKNOWN_RANKS)
     blocks: list[str] = []
     known: dict[bytes, int] = {}
     shards: list[Shard] = []
@@ -189,7 +172,7 @@ class _Residuals:
         }
 
     def _rows(self, table: str, first: int, last: int) -> slice:
-        return slice(*np.searchsorted(self._ranks[table], (first, last)).tolist())
+        return rows_of_ranks(self._ranks[table], first, last)
 
     def structure(self, first: int, last: int) -> dict[str, dict[str, Ints]]:
         """Return what the operations of some ranks are, and which ran; ranks from 0 on."""
