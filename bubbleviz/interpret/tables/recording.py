@@ -13,12 +13,17 @@ from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.tables.collectives import collectives_of
 from bubbleviz.interpret.tables.keys import KeyedRows, in_host_order, keyed
 from bubbleviz.interpret.tables.limitations import limitations_of
-from bubbleviz.interpret.tables.work import RankTimes, busy_of, of_ranks, times_of
-from bubbleviz.model.columns import Ints, joined
+from bubbleviz.interpret.tables.work import busy_of, of_ranks, times_of
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import places_in
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
-from bubbleviz.model.operations import BusyIntervals, HostActivities, RankOperations
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    HostActivities,
+    RankCoverage,
+    RankOperations,
+)
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.sources.tables.keys import number_of_iteration
 
@@ -58,7 +63,7 @@ def _recording(
     operations, rank, count = rows.operations, table.operations.rank, len(table.places)
     unattributed = of_ranks(table.unattributed, rank, count)
     exposed = of_ranks(table.exposed, rank, count)
-    times = list(times_of(table, operations, busy, unattributed, exposed))
+    times = times_of(table, operations, busy, unattributed, exposed)
     start_ns, end_ns = _extent(operations)
     convention = table.noun.split(" ", 1)[0]
     return Recording(
@@ -69,15 +74,15 @@ def _recording(
         operations=operations,
         hints=rows.hints,
         busy=busy,
-        active=joined([each.active for each in times]),
-        running=joined([each.running for each in times]),
+        active=times.active,
+        running=times.running,
         unattributed=unattributed,
-        exposed=joined([each.exposed for each in times]),
+        exposed=times.exposed,
         overheads=of_ranks(table.overheads, rank, count),
         hosts=HostActivities.none(),
         replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
         collectives=collectives_of(table, order, operations),
-        coverage=_coverage(operations.kernels, times),
+        coverage=_coverage(operations.kernels, times.coverage),
         start_ns=start_ns,
         end_ns=end_ns,
         limitations=limitations_of(table, rows),
@@ -110,7 +115,7 @@ def _local_rank(place: ToldPlace) -> LocalRank:
     )
 
 
-def _coverage(kernels: Ints, ranks: list[RankTimes]) -> Coverage:
+def _coverage(kernels: Ints, ranks: tuple[RankCoverage, ...]) -> Coverage:
     """Return counts of kernels, which all belong to operations."""
     count = int(kernels.sum())
     return Coverage(
@@ -119,6 +124,6 @@ def _coverage(kernels: Ints, ranks: list[RankTimes]) -> Coverage:
         attributed_kernels=count,
         cross_thread_kernels=0,
         ambiguous_kernels=0,
-        ranks=tuple(each.coverage for each in ranks),
+        ranks=ranks,
         unattributed=(),
     )

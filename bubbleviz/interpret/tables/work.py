@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,13 +23,13 @@ from bubbleviz.model.values import frozen
 
 
 @frozen
-class RankTimes:
-    """When one rank of a table did what."""
+class RanksTimes:
+    """When the ranks of a table did what."""
 
     active: ActiveTime
     running: RunningTimes
     exposed: RankIntervals
-    coverage: RankCoverage
+    coverage: tuple[RankCoverage, ...]
 
 
 def of_ranks(times: RowIntervals, rank: Ints, count: int) -> RankIntervals:
@@ -74,8 +73,10 @@ def times_of(
     busy: BusyIntervals,
     unattributed: RankIntervals,
     exposed: RankIntervals,
-) -> Iterator[RankTimes]:
-    """Yield what each rank did.
+) -> RanksTimes:
+    """Return what the ranks did.
+
+    The ranks are laid side by side on one line, where they are worked out like a single one.
 
     Args:
         table: as read.
@@ -84,61 +85,87 @@ def times_of(
         unattributed: when ranks computed outside operations.
         exposed: when the table tells that only collectives ran.
     """
-    told = "exposed" in table.told
     count = len(table.places)
-    rows = np.searchsorted(operations.rank, np.arange(count + 1)).tolist()
-    pieces = np.searchsorted(busy.operation, rows).tolist()
-    for rank in range(count):
-        own = operations.take(slice(rows[rank], rows[rank + 1]))
-        own_busy = busy.take(slice(pieces[rank], pieces[rank + 1]))
-        own_busy = replace(own_busy, operation=own_busy.operation - rows[rank])
-        loose, given = _of_rank(unattributed, rank), _of_rank(exposed, rank)
-        ran, collective = _rank_work(rank, own, own_busy, loose, given)
-        yield _rank_times(own, ran, own_busy, loose, collective, given if told else None)
+    packing = _packing(operations, (unattributed, exposed), count)
+    spanned = operations.has_span == 1
 
+    def placed(time_ns: Ints) -> Ints:
+        return np.where(spanned, packing.place(operations.rank, time_ns), NONE)
 
-def _rank_times(
-    operations: RankOperations,
-    ran: RankWork,
-    busy: BusyIntervals,
-    loose: intervals.Intervals,
-    collective: Bools,
-    exposed: intervals.Intervals | None,
-) -> RankTimes:
-    """Return what one rank did; ``exposed`` is None where the table does not tell it."""
-    at, operating = np.flatnonzero(collective), busy_times(operations, busy, COMPUTE)
-    if exposed is None:
-        computed = intervals.union(
-            np.concatenate((operating[0], loose[0])), np.concatenate((operating[1], loose[1]))
-        )
-        together = intervals.union(ran.work.start_ns[at], ran.work.end_ns[at])
-        exposed = intervals.difference(together, computed)
     # Of a table an operation is as good as a kernel.
-    each = operations.changed(kernels=operations.has_span.copy())
-    active, running = active_time(each, ran, busy, operating, at)
-    alone = RankIntervals(np.full(len(exposed[0]), ran.rank), *exposed)
-    return RankTimes(active, running, alone, _coverage(ran.rank, ran))
+    on_line = operations.changed(
+        start_ns=placed(operations.start_ns),
+        end_ns=placed(operations.end_ns),
+        kernels=operations.has_span.copy(),
+    )
+    owner = operations.rank[busy.operation]
+    busy = replace(
+        busy,
+        start_ns=packing.place(owner, busy.start_ns),
+        end_ns=packing.place(owner, busy.end_ns),
+    )
+    loose, given = _placed(unattributed, packing), _placed(exposed, packing)
+    ran, collective = _work(on_line, busy, loose, given)
+    at, operating = np.flatnonzero(collective), busy_times(on_line, busy, COMPUTE)
+    alone = given if "exposed" in table.told else _alone(ran.work, at, operating, loose)
+    active, running = active_time(on_line, ran, busy, operating, at)
+    rank, start_ns, end_ns = packing.unpack((running.start_ns, running.end_ns))
+    return RanksTimes(
+        active,
+        replace(running, rank=rank, start_ns=start_ns, end_ns=end_ns),
+        RankIntervals(*packing.unpack(alone)),
+        _coverages(packing.groups(ran.work.start_ns), ran, count),
+    )
 
 
-def _of_rank(times: RankIntervals, rank: int) -> intervals.Intervals:
-    low, high = np.searchsorted(times.rank, (rank, rank + 1)).tolist()
-    return times.start_ns[low:high], times.end_ns[low:high]
+def _packing(
+    operations: RankOperations, times: tuple[RankIntervals, ...], count: int
+) -> intervals.Packing:
+    """Return the packing of ranks by the extents of what they did."""
+    spanned = np.flatnonzero(operations.has_span == 1)
+    rank = [operations.rank[spanned], *(each.rank for each in times)]
+    start_ns = [operations.start_ns[spanned], *(each.start_ns for each in times)]
+    end_ns = [operations.end_ns[spanned], *(each.end_ns for each in times)]
+    low_ns, high_ns = intervals.group_extents(
+        np.concatenate(rank), count, np.concatenate(start_ns), np.concatenate(end_ns)
+    )
+    return intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns))
 
 
-def _rank_work(
-    rank: int,
+def _placed(times: RankIntervals, packing: intervals.Packing) -> intervals.Intervals:
+    return packing.place(times.rank, times.start_ns), packing.place(times.rank, times.end_ns)
+
+
+def _alone(
+    work: DeviceWork, collectives: Ints, operating: intervals.Intervals, loose: intervals.Intervals
+) -> intervals.Intervals:
+    """Return when only collectives ran.
+
+    Args:
+        work: all that ran.
+        collectives: its rows that are communication, and not between two ranks.
+        operating: when compute operations kept the GPU busy.
+        loose: when it computed outside them.
+    """
+    computed = intervals.union(
+        np.concatenate((operating[0], loose[0])), np.concatenate((operating[1], loose[1]))
+    )
+    together = intervals.union(work.start_ns[collectives], work.end_ns[collectives])
+    return intervals.difference(together, computed)
+
+
+def _work(
     operations: RankOperations,
     busy: BusyIntervals,
     loose: intervals.Intervals,
     collectives: intervals.Intervals,
 ) -> tuple[RankWork, Bools]:
-    """Return what ran on a rank, and which of it is communication not between two ranks.
+    """Return what ran, and which of it is communication not between two ranks.
 
     Args:
-        rank: the rank.
-        operations: of it.
+        operations: of all ranks, on the line.
         busy: of these.
-        loose: when it computed outside them.
+        loose: when ranks computed outside them.
         collectives: when the table tells that only collectives ran.
     """
     start_ns = np.concatenate((busy.start_ns, loose[0], collectives[0]))
@@ -152,25 +179,45 @@ def _rank_work(
     communication[first:] = True
     collective = communication.copy()
     collective[: len(busy)] = operations.phase[busy.operation] == Phase.COLLECTIVE
-    of_rank, never = np.full(len(start_ns), rank, np.int32), np.zeros(len(start_ns), bool)
+    of_rank, never = np.zeros(len(start_ns), np.int32), np.zeros(len(start_ns), bool)
     work = DeviceWork(start_ns, end_ns, of_rank, owner.copy(), ~communication, communication, never)
     none = np.empty(0, np.int64)
     rows = np.arange(len(start_ns))
     return RankWork(
-        rank, rows, work, np.full(len(rows), NONE, np.int64), owner, none, none
+        0, rows, work, np.full(len(rows), NONE, np.int64), owner, none, none
     ), collective
 
 
-def _coverage(rank: int, ran: RankWork) -> RankCoverage:
-    """Return how long a rank computed and communicated, as far as the table tells."""
+def _coverages(rank: Ints, ran: RankWork, count: int) -> tuple[RankCoverage, ...]:
+    """Return how long ranks computed and communicated, as far as the table tells.
+
+    Args:
+        rank: of each row of the work.
+        ran: the work.
+        count: how many ranks there are.
+    """
     work = ran.work
     length_ns = work.end_ns - work.start_ns
     owned = ran.owner != NONE
-    return RankCoverage(
-        rank,
-        gpu_ns=int(length_ns[work.compute].sum()),
-        attributed_gpu_ns=int(length_ns[work.compute & owned].sum()),
-        comm_ns=int(length_ns[work.communication].sum()),
-        attributed_comm_ns=int(length_ns[work.communication & owned].sum()),
-        copy_ns=0,
+
+    def total(rows: Bools) -> list[int]:
+        sums: list[int] = intervals.group_sum(rank[rows], count, length_ns[rows]).tolist()
+        return sums
+
+    columns = (
+        total(work.compute),
+        total(work.compute & owned),
+        total(work.communication),
+        total(work.communication & owned),
+    )
+    return tuple(
+        RankCoverage(
+            index,
+            gpu_ns=gpu_ns,
+            attributed_gpu_ns=own_ns,
+            comm_ns=comm_ns,
+            attributed_comm_ns=own_comm_ns,
+            copy_ns=0,
+        )
+        for index, (gpu_ns, own_ns, comm_ns, own_comm_ns) in enumerate(zip(*columns, strict=True))
     )
