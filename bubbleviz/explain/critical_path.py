@@ -12,6 +12,8 @@ to what came last; through a collective that is the member that entered last, on
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
@@ -83,6 +85,17 @@ class CriticalPath:
     parts: tuple[PathPart, ...]
     collectives: tuple[PathCollective, ...]
     slack_ns: Ints
+
+    def of_whole(self, rows: Ints, operations: int) -> CriticalPath:
+        """Return the path of a part of a run as one of the run.
+
+        Args:
+            rows: of the run's operations, those of the part.
+            operations: how many the run has.
+        """
+        slack_ns = np.full(operations, NONE, np.int64)
+        slack_ns[rows] = self.slack_ns
+        return replace(self, operations=rows[self.operations], slack_ns=slack_ns)
 
 
 @frozen

@@ -21,6 +21,9 @@ from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
+#: Results are listed where there are so many times as many as are taken, and some more.
+_LISTED, _FEW = 4, 1024
+
 
 @frozen
 class Dependencies(Table):
@@ -74,20 +77,25 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     halves = _halves(operations)
     known = (halves.microbatch >= 0) & (halves.virtual_stage >= 0)
     known &= (operations.has_span[halves.row] == 1) & (operations.iteration[halves.row] >= 0)
-    halves = halves.take(known)
-    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
-    after, wanted, code = [], [], _codes(operations, halves, pipeline, halves.phase, 0)
-    for phase, producing, step in (
-        (Phase.F, Phase.F, -1),
-        (Phase.B, Phase.B, 1),
-        (Phase.B, Phase.F, 0),
-        (Phase.W, Phase.B, 0),
-    ):
-        takers = halves.take(halves.phase == phase)
-        after.append(takers.row)
-        wanted.append(_codes(operations, takers, pipeline, np.full(len(takers), producing), step))
-    first = operations.occurrence[halves.row] == 0
-    return _matched(operations, halves.row[first], code[:, first], after, wanted)
+    halves = halves if known.all() else halves.take(known)
+    slots = _slots_of(operations, ranks, halves)
+    forward, backward = halves.phase == Phase.F, halves.phase == Phase.B
+    stage, every, own = halves.virtual_stage, np.arange(len(halves)), np.flatnonzero(backward)
+    gives = np.flatnonzero((halves.phase != Phase.W) & (operations.occurrence[halves.row] == 0))
+    # Forwards take from the stage before, backwards from that behind, a W from its own backward;
+    # and each backward from its own forward.
+    beside = slots.at(every, forward, stage - forward + backward)
+    before = _producers(
+        operations,
+        (halves.row[gives], slots.at(gives, forward[gives], stage[gives])),
+        (
+            np.concatenate((halves.row, halves.row[own])),
+            np.concatenate((beside, slots.at(own, backward[own], stage[own]))),
+        ),
+    )
+    taken = np.full((len(halves), 2), NONE, np.int64)
+    taken[:, 0], taken[own, 1] = before[: len(halves)], before[len(halves) :]
+    return _in_order(operations, halves.row, taken)
 
 
 def _halves(operations: Operations) -> _Halves:
@@ -114,52 +122,105 @@ def _halves(operations: Operations) -> _Halves:
     )
 
 
-def _codes(operations: Operations, halves: _Halves, pipeline: Ints, phase: Ints, step: int) -> Ints:
-    """Return key columns: those of the halves, with another phase and some virtual stages on."""
+@frozen(eq=False, shown=False)
+class _Slots:
+    """Numbers of results: one for the forward, one for the backward of a microbatch on a stage.
+
+    Attributes:
+        microbatch: of each half, a number of its microbatch in its pipeline and iteration.
+        stages: virtual stages.
+    """
+
+    microbatch: Ints
+    stages: int
+
+    def at(self, half: Ints, forward: Bools, stage: Ints) -> Ints:
+        """Return the number of a result of the microbatch of halves; -1 where no stage gives it."""
+        inside = (stage >= 0) & (stage < self.stages)
+        return np.where(inside, (2 * self.microbatch[half] + forward) * self.stages + stage, NONE)
+
+
+def _slots_of(operations: Operations, ranks: tuple[Rank, ...], halves: _Halves) -> _Slots:
+    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
     row = halves.row
-    return np.stack(
-        (
-            pipeline[operations.rank[row]],
-            operations.iteration[row],
-            operations.sequence[row],
-            halves.microbatch,
-            phase,
-            halves.virtual_stage + step,
+    microbatch = groups_of(
+        pipeline[operations.rank[row]],
+        operations.iteration[row],
+        operations.sequence[row],
+        halves.microbatch,
+    ).of_row
+    return _Slots(microbatch, int(halves.virtual_stage.max(initial=NONE)) + 1)
+
+
+def _producers(operations: Operations, given: tuple[Ints, Ints], taken: tuple[Ints, Ints]) -> Ints:
+    """Return the producer that each consumer takes a result from; -1 none.
+
+    Args:
+        operations: of all ranks.
+        given: rows of producers, and the number of what each gives.
+        taken: rows of consumers, and the number of what each takes; -1 nothing.
+    """
+    (producer, gives), (consumer, takes) = given, taken
+    if int(gives.max(initial=0)) > _LISTED * len(takes) + _FEW:
+        number = groups_of(np.concatenate((gives, takes))).of_row
+        takes = np.where(takes == NONE, NONE, number[len(gives) :])
+        gives = number[: len(gives)]
+    table = np.full(int(max(gives.max(initial=0), takes.max(initial=0))) + 2, NONE, np.int64)
+    table[gives] = producer
+    before: Ints = table[takes]
+    if np.count_nonzero(table != NONE) < len(producer):
+        several = np.bincount(gives, minlength=len(table)) > 1
+        which, some = several[gives], several[takes]
+        before[some] = _nearest(
+            operations, (producer[which], gives[which]), (consumer[some], takes[some])
         )
-    )
+    return before
 
 
-def _matched(
-    operations: Operations, producer: Ints, code: Ints, after: list[Ints], wanted: list[Ints]
-) -> Dependencies:
-    """Return the pairs whose key columns agree; of several producers the one that was waited for.
+def _nearest(operations: Operations, given: tuple[Ints, Ints], taken: tuple[Ints, Ints]) -> Ints:
+    """Return the producer that each consumer waited for; -1 none.
 
-    Producers and consumers of one key stand in order of time::
+    Producers and consumers of one result stand in order of time::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
     """
-    consumer = np.concatenate(after)
-    number = groups_of(*np.concatenate((code, *wanted), axis=1)).of_row
+    (producer, gives), (consumer, takes) = given, taken
     before = np.full(len(consumer), NONE, np.int64)
+    number = np.concatenate((gives, takes))
     # An operation that receives inside itself may begin before its input is ready.
-    taken_ns = np.maximum(operations.start_ns, operations.received_ns)
-    time_ns = np.concatenate((operations.end_ns[producer], taken_ns[consumer]))
-    takes = np.arange(len(number)) >= len(producer)
-    order = sorted_rows(number, time_ns, takes)
+    taken_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
+    time_ns = np.concatenate((operations.end_ns[producer], taken_ns))
+    is_taken = np.arange(len(number)) >= len(producer)
+    order = sorted_rows(number, time_ns, is_taken)
     place = np.arange(len(order))
-    gives = ~takes[order]
-    last = np.maximum.accumulate(np.where(gives, place, NONE))
-    following = np.minimum.accumulate(np.where(gives, place, len(order))[::-1])[::-1]
+    is_given = ~is_taken[order]
+    last = np.maximum.accumulate(np.where(is_given, place, NONE))
+    following = np.minimum.accumulate(np.where(is_given, place, len(order))[::-1])[::-1]
     for nearest in (following, last):
-        inside = (nearest >= 0) & (nearest < len(order)) & takes[order]
+        inside = (nearest >= 0) & (nearest < len(order)) & ~is_given
         at = np.flatnonzero(inside)
         at = at[number[order[nearest[at]]] == number[order[at]]]
         before[order[at] - len(producer)] = producer[order[nearest[at]]]
-    pairs = np.flatnonzero((before >= 0) & (before != consumer))
-    pairs = pairs[sorted_rows(consumer[pairs], before[pairs])]
-    consumer, before = consumer[pairs], before[pairs]
-    return Dependencies(consumer, before, operations.rank[consumer] != operations.rank[before])
+    return before
+
+
+def _in_order(operations: Operations, row: Ints, taken: Ints) -> Dependencies:
+    """Return dependencies in their order.
+
+    Args:
+        operations: of all ranks.
+        row: of each half.
+        taken: the producers of what each takes, shape (halves, 2); -1 none.
+    """
+    taken.sort(axis=1)
+    after, before = np.repeat(row, 2), taken.reshape(-1)
+    pairs = np.flatnonzero((before != NONE) & (before != after))
+    after, before = after[pairs], before[pairs]
+    if (row[1:] <= row[:-1]).any():
+        order = sorted_rows(after, before)
+        after, before = after[order], before[order]
+    return Dependencies(after, before, operations.rank[after] != operations.rank[before])
 
 
 def inputs_of(

@@ -15,18 +15,18 @@ from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
 from bubbleviz.explain.causes.collective_waits import collective_times, collective_waits
-from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.chunk_costs import ChunkCost, chunk_costs_of
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
 from bubbleviz.explain.graph import graph_of
 from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
+from bubbleviz.explain.replayed_ranks import ReplayedRanks, replayed_ranks
 from bubbleviz.explain.slowdown_source import SlowdownSource
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
@@ -57,6 +57,8 @@ class Explanation:
             else empty.
         slowdown_source: what slowdowns over all iterations are worked out from; None in a report
             that has none.
+        replayed_ranks: what path, what-if and diagnosis are worked out of; None for all.
+        replayed_source: the part of ``slowdown_source`` that these have; None for all of it.
         chunk_costs: how long forwards of so many tokens take, by virtual stage; empty where no
             name tells their tokens.
     """
@@ -71,6 +73,8 @@ class Explanation:
     no_path_reason: str = ""
     slowdown_source: SlowdownSource | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
+    replayed_ranks: ReplayedRanks | None = None
+    replayed_source: SlowdownSource | None = None
 
     @property
     def slowdowns(self) -> Slowdowns | None:
@@ -86,7 +90,8 @@ class Explanation:
 
         It is worked out when it is first asked for.
         """
-        return None if self.slowdown_source is None else self.slowdown_source.diagnosis
+        source = self.replayed_source or self.slowdown_source
+        return None if source is None else source.diagnosis
 
 
 def explain(run: Run, counts: Counts) -> Explanation:
@@ -110,10 +115,26 @@ def explain(run: Run, counts: Counts) -> Explanation:
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
     shown = typical(counts.iterations, counts.headline)
-    reason = "" if shown is None else _no_path_reason(run, dependencies, shown)
-    path, changes = (
-        (None, ()) if reason else _path(run, shown, dependencies, receives, idle, tokens)
+    source = SlowdownSource(
+        operations,
+        run.ranks,
+        dependencies,
+        receives,
+        run.collectives,
+        averaged,
+        bubbles,
+        idle,
+        run.hosts,
+        np.arange(len(averaged)),
+        _no_replay_reason(run, dependencies, shown),
+        tokens,
     )
+    part = replayed_ranks(operations, run.ranks, averaged)
+    replayed = source if part is None else source.of_ranks(part.chosen)
+    reason = "" if shown is None else _no_path_reason(run, replayed, shown)
+    path, changes = (None, ()) if reason else _path(replayed, shown, part)
+    if path is not None and part is not None:
+        path = path.of_whole(np.flatnonzero(part.chosen[operations.rank]), len(operations))
     return Explanation(
         causes,
         bubbles,
@@ -135,21 +156,10 @@ def explain(run: Run, counts: Counts) -> Explanation:
         path,
         changes,
         reason,
-        SlowdownSource(
-            operations,
-            run.ranks,
-            dependencies,
-            receives,
-            run.collectives,
-            averaged,
-            bubbles,
-            idle,
-            run.hosts,
-            np.arange(len(averaged)),
-            _no_replay_reason(run, dependencies, shown),
-            tokens,
-        ),
+        source,
         chunk_costs_of(operations, stage, averaged),
+        part,
+        None if part is None else replayed,
     )
 
 
@@ -177,24 +187,27 @@ def _stages_contradicted(run: Run) -> bool:
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
 
 
-def _no_path_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> str:
+def _no_path_reason(run: Run, replayed: SlowdownSource, shown: Iteration) -> str:
     """Return why the critical path of an iteration is unknown; empty where it is not.
 
     Without known dependencies between ranks, each rank would stand alone.
     """
-    of_iteration = run.operations.iteration == shown.index
-    count = int((of_iteration & np.isin(run.operations.phase, WORK)).sum())
+    operations = replayed.operations
+    of_iteration = operations.iteration == shown.index
+    count = int((of_iteration & np.isin(operations.phase, WORK)).sum())
     if count > MOST_OPERATIONS:
         return (
             f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
             f"{MOST_OPERATIONS:,} are replayed"
         )
-    return _unordered_reason(run, dependencies, shown)
+    return _unordered_reason(run, operations, replayed.dependencies, shown)
 
 
-def _unordered_reason(run: Run, dependencies: Dependencies, shown: Iteration) -> str:
+def _unordered_reason(
+    run: Run, operations: Operations, dependencies: Dependencies, shown: Iteration
+) -> str:
     """Return why it is unknown what operations of an iteration wait for; empty where it is not."""
-    of_iteration = run.operations.iteration == shown.index
+    of_iteration = operations.iteration == shown.index
     if _stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank].stage for rank in indices_of(shown.ranks)}
@@ -219,34 +232,30 @@ def _no_replay_reason(run: Run, dependencies: Dependencies, shown: Iteration | N
             f"the run holds {counted(len(run.operations), 'operation')}; at most "
             f"{MOST_REPLAYED:,} are replayed"
         )
-    return _unordered_reason(run, dependencies, shown)
+    return _unordered_reason(run, run.operations, dependencies, shown)
 
 
 def _path(
-    run: Run,
-    shown: Iteration | None,
-    dependencies: Dependencies,
-    receives: Receives,
-    idle: IdleIntervals,
-    tokens: TokenWaits,
+    source: SlowdownSource, shown: Iteration | None, part: ReplayedRanks | None
 ) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
     """Return path and what-if of the typical iteration, where its ranks share a clock."""
     if shown is None or not _comparable(shown):
         return None, ()
-    operations = run.operations
+    operations = source.operations
     graph = graph_of(
         operations,
-        run.ranks,
-        dependencies,
-        receives,
-        run.collectives,
-        idle,
+        source.ranks,
+        source.dependencies,
+        source.receives,
+        source.collectives,
+        source.idle,
         shown.index,
-        tokens,
+        source.tokens,
     )
+    ranks = [rank for rank in shown.ranks if part is None or part.chosen[rank.rank]]
     return (
-        critical_path(graph, len(operations), idle, shown.index),
-        what_if(graph, operations, len(shown.ranks)),
+        critical_path(graph, len(operations), source.idle, shown.index),
+        what_if(graph, operations, len(ranks)),
     )
 
 

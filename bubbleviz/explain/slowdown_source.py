@@ -17,7 +17,7 @@ from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations, Rank
@@ -64,6 +64,49 @@ class SlowdownSource:
     numbers: Ints
     reason: str = ""
     tokens: TokenWaits = field(default_factory=TokenWaits.none)
+
+    def of_ranks(self, chosen: Bools) -> SlowdownSource:
+        """Return the same of some ranks, none of which takes anything from any other.
+
+        Rows of operations are numbered anew, ranks are not.
+
+        Args:
+            chosen: of each rank.
+        """
+        kept = chosen[self.operations.rank]
+        row = np.append(np.where(kept, np.cumsum(kept) - 1, NONE), NONE)
+        operations = self.operations.take(kept)
+        dependencies = self.dependencies.take(kept[self.dependencies.after])
+        receives = self.receives.take(kept[self.receives.operation])
+        collectives = self.collectives.take(chosen[self.collectives.rank])
+        bubbles = self.bubbles.take(chosen[self.bubbles.rank])
+        idle = self.idle.take(chosen[self.idle.rank])
+        hosts = self.hosts.take(chosen[self.hosts.rank])
+        tokens = self.tokens.take(kept[self.tokens.after])
+        return replace(
+            self,
+            operations=operations,
+            dependencies=replace(
+                dependencies, after=row[dependencies.after], before=row[dependencies.before]
+            ),
+            receives=replace(receives, operation=row[receives.operation]),
+            collectives=collectives.changed(operation=row[collectives.operation]),
+            bubbles=replace(
+                bubbles,
+                operations=operations,
+                before=row[bubbles.before],
+                after=row[bubbles.after],
+                peer_operation=row[bubbles.peer_operation],
+            ),
+            idle=replace(
+                idle,
+                before=row[idle.before],
+                after=row[idle.after],
+                peer_operation=row[idle.peer_operation],
+            ),
+            hosts=replace(hosts, operation=row[hosts.operation]),
+            tokens=replace(tokens, after=row[tokens.after], before=row[tokens.before]),
+        )
 
     @cached_property
     def slowdowns(self) -> Slowdowns | None:

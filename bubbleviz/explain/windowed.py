@@ -172,7 +172,7 @@ def _explanation(
 ) -> Explanation:
     times, path = explanation.phase_times, explanation.path
     communication = explanation.communication
-    source = explanation.slowdown_source
+    source, replayed = explanation.slowdown_source, explanation.replayed_source
     receives = explanation.receives.take(selection.new_rows(explanation.receives.operation) >= 0)
     return replace(
         explanation,
@@ -201,6 +201,7 @@ def _explanation(
             slack_ns=path.slack_ns[selection.operations],
         ),
         slowdown_source=source and replace(source, numbers=selection.iteration),
+        replayed_source=replayed and replace(replayed, numbers=selection.iteration),
     )
 
 

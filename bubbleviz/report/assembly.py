@@ -21,7 +21,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.run_kind import EVALUATION
-from bubbleviz.model.texts import listed
+from bubbleviz.model.texts import counted, listed
 from bubbleviz.report.report import NOTICEABLE, Report
 
 #: Ranks that a sentence lists; all are counted.
@@ -238,6 +238,12 @@ def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limita
         )
     if explanation.no_path_reason:
         yield Limitation("critical path, slack and what-if", explanation.no_path_reason)
+    elif part := explanation.replayed_ranks:
+        yield Limitation(
+            "critical path, slack, what-if and advice",
+            f"{counted(part.pipelines, 'pipeline')} of {part.of:,} are replayed: the slowest, "
+            "which bound the iterations, and as many of the others",
+        )
 
 
 def _ambiguous_ratios(counts: Counts) -> Iterator[Limitation]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -145,8 +146,9 @@ def causes_of(
     for ratio in ratio_definitions():
         if ratio.name in counts.windows:
             pieces = _pieces(idle, _regions(counts, ratio, between, forward))
-            of_window = pieces.iteration, pieces.rank, pieces.cause
-            np.add.at(idle_ns[ratio.name], of_window, pieces.end_ns - pieces.start_ns)
+            cell = (pieces.iteration * shape[1] + pieces.rank) * shape[2] + pieces.cause
+            length_ns = pieces.end_ns - pieces.start_ns
+            idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
             if ratio.name == listed:
                 bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
     return CauseTimes(idle_ns), bubbles, idle, tokens
