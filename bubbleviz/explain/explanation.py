@@ -23,6 +23,7 @@ from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, replayed_ranks
 from bubbleviz.explain.slowdown_source import SlowdownSource
+from bubbleviz.explain.transfers import transfers_of
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import LimitationKind
@@ -152,7 +153,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
                 for column in (run.running.communication_ns, run.running.overlapped_ns)
             ),
         ),
-        phase_times_of(operations, stage, averaged, receives),
+        phase_times_of(operations, stage, averaged, transfers_of(operations, inputs, receives)),
         path,
         changes,
         reason,

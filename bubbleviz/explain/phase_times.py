@@ -1,7 +1,7 @@
 """Phase times: how long operations take by stage, chunk and phase, and which are stragglers.
 
-A transfer (T_comm) is measured on a receive that waited for its input: from when the input was
-ready on the peer to the end of the receive. It stands under the phase of the receive.
+A transfer (T_comm) is measured where an input was waited for: from when it was ready on the peer
+until it was there (:mod:`bubbleviz.explain.transfers`). It stands under the phase of the receive.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.transfers import Transfers
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
@@ -71,7 +71,7 @@ class PhaseTimes:
 
     Attributes:
         kinds: by virtual stage and phase, in the model's order.
-        transfer_ns: median transfer of a receive that waited for its input; None if none did.
+        transfer_ns: median transfer of an input that was waited for; None if none was.
         imbalance: by phase, how much longer the slowest stage takes than the mean of all, as a
             share of that; medians of stages' chunks summed. Keys are printed phase names.
         stragglers: the worst, worst first.
@@ -87,7 +87,7 @@ class PhaseTimes:
 
 
 def phase_times_of(
-    operations: Operations, stage: Ints, averaged: Bools, receives: Receives
+    operations: Operations, stage: Ints, averaged: Bools, transfers: Transfers
 ) -> PhaseTimes:
     """Return how long operations take.
 
@@ -95,7 +95,7 @@ def phase_times_of(
         operations: of all ranks.
         stage: of each rank; -1 unknown.
         averaged: of each iteration, whether it is averaged.
-        receives: of these operations.
+        transfers: of inputs of these operations.
     """
     counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
@@ -110,11 +110,11 @@ def phase_times_of(
         kinds.append(kind)
         if kind.median_ns > 0:
             times[rows[places]] = timed.time_ns[places] / kind.median_ns
-    waited = receives.take((receives.wait_ns > 0) & counted[receives.operation])
+    waited = transfers.take(counted[transfers.operation])
     forward = np.isin(operations.phase[waited.operation], (Phase.F, Phase.FB))
     phase = np.where(forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-    transfers = _OperationTimes(waited.operation, phase, waited.transfer_ns)
-    kinds += [kind for kind, _ in _kinds(operations, stage, transfers)]
+    inputs = _OperationTimes(waited.operation, phase, waited.transfer_ns)
+    kinds += [kind for kind, _ in _kinds(operations, stage, inputs)]
     median_ns = float(np.median(waited.transfer_ns)) if len(waited) else None
     return PhaseTimes(tuple(kinds), median_ns, _imbalance(kinds), _stragglers(times), times)
 

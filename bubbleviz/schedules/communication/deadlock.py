@@ -162,7 +162,7 @@ def _check_ends(
 
 def _cycle(events: Precedence) -> Deadlock | None:
     """Return the waits between ranks of a circle of events, or None."""
-    _, stuck = events.times()
+    stuck = events.stuck()
     if not stuck:
         return None
     never = set(stuck)

@@ -42,6 +42,7 @@ class Precedence:
         before: of each event, the events that it waits for, each with the nanoseconds between.
         operation: event of the end of each operation.
         time: of each operation, how long it takes.
+        message: of each event of a transfer, what is sent or received.
     """
 
     device: list[int] = field(default_factory=list)
@@ -49,6 +50,7 @@ class Precedence:
     before: list[list[tuple[int, int]]] = field(default_factory=list)
     operation: dict[PlannedOperation, int] = field(default_factory=dict)
     time: dict[PlannedOperation, int] = field(default_factory=dict)
+    message: dict[int, Message] = field(default_factory=dict)
 
     def add(self, device: int, text: str) -> int:
         """Add an event that waits for nothing yet; return its number."""
@@ -66,20 +68,34 @@ class Precedence:
         return after
 
     def times(self) -> tuple[list[int], list[int]]:
-        """Return when each event happens, from 0, and the events that never do."""
+        """Return when each event happens, from 0, and the events that do, in an order."""
         left = [len(before) for before in self.before]
         at = [0] * len(left)
         after = self.after()
         ready = [event for event, count in enumerate(left) if not count]
+        happen = []
         while ready:
             event = ready.pop()
+            happen.append(event)
             now = at[event]
             for other, ns in after[event]:
                 at[other] = max(at[other], now + ns)
                 left[other] -= 1
                 if not left[other]:
                     ready.append(other)
-        return at, [event for event, count in enumerate(left) if count]
+        return at, happen
+
+    def stuck(self) -> list[int]:
+        """Return the events that never happen, since they wait for each other."""
+        _, happen = self.times()
+        return sorted(set(range(len(self.before))) - set(happen))
+
+    def makespan_ns(self) -> int:
+        """Return the time from the start of the first operation to the end of the last."""
+        at, _ = self.times()
+        ends = [at[event] for event in self.operation.values()]
+        starts = [at[event] - self.time[op] for op, event in self.operation.items()]
+        return max(ends, default=0) - min(starts, default=0)
 
 
 def of_order(plan: Plan) -> Precedence:
@@ -153,6 +169,8 @@ class _Lines:
         for transfer in step.transfers:
             self.complete[transfer] = events.add(device, str(transfer))
             self.started[transfer] = events.add(device, str(transfer))
+            events.message[self.complete[transfer]] = transfer.message
+            events.message[self.started[transfer]] = transfer.message
 
     def _order(self, device: int, line: tuple[Step, ...]) -> None:
         """Have each event of a line wait for what is before it."""

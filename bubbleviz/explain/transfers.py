@@ -1,0 +1,79 @@
+"""Transfers: how long inputs were on their way, of those operations that show it.
+
+A receive shows it that waited for its input. Where receives are only seen to start, as in
+recordings without a profiler, an operation shows it whose rank idled when the input was ready::
+
+    peer    ██████ F3 ██████│ready
+    rank    █████ F2 █████│        │██ F3
+                            ├──────┤ transfer
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.receives import Receives
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.preceding import last_before
+from bubbleviz.model.values import frozen
+
+
+@frozen
+class Transfers(Table):
+    """Inputs whose transfer shows.
+
+    Attributes:
+        operation: row of the operation that took the input.
+        transfer_ns: from when the peer had finished it until it was there.
+    """
+
+    operation: Ints
+    transfer_ns: Ints
+
+
+def transfers_of(operations: Operations, inputs: Inputs, receives: Receives) -> Transfers:
+    """Return the transfers that show.
+
+    Args:
+        operations: of all ranks.
+        inputs: that they took from other ranks.
+        receives: of these operations.
+    """
+    waited = receives.take(receives.wait_ns > 0)
+    started = _after_idling(operations, inputs)
+    return Transfers(
+        np.concatenate((waited.operation, started)),
+        np.concatenate(
+            (waited.transfer_ns, operations.start_ns[started] - inputs.ready_ns[started])
+        ),
+    )
+
+
+def _after_idling(operations: Operations, inputs: Inputs) -> Ints:
+    """Return the operations that began once their input was there, with nothing else to wait for.
+
+    Their rank ran nothing when the input was ready, and no end of their receive is recorded.
+    """
+    known = arrivals(operations)
+    shown: Bools = (known.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
+    shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
+    # Where the host itself computes, it launches once the input is there.
+    itself = operations.host_start_ns >= operations.start_ns
+    shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
+    rows = np.flatnonzero(shown)
+    if not len(rows):
+        return rows
+    work = np.flatnonzero(np.isin(operations.phase, COMPUTE) & (operations.has_span == 1))
+    last = last_before(
+        operations.rank[work],
+        operations.end_ns[work],
+        operations.rank[rows],
+        operations.start_ns[rows],
+        or_at=True,
+    )
+    free_ns = np.where(last == NONE, NEVER, operations.end_ns[work][last])
+    return rows[free_ns <= inputs.ready_ns[rows]]

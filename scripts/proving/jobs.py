@@ -1,0 +1,154 @@
+"""Jobs: what each virtual stage of a pipeline takes, on which rank it is, and how slow links are."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+#: Milliseconds by virtual stage.
+Times = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job of stages that sleep.
+
+    Attributes:
+        name: for people and files.
+        placement: rank of each virtual stage.
+        microbatches: m.
+        forward_ms: T_F of each virtual stage.
+        backward_ms: T_B, the backward for the input.
+        weight_ms: T_W, the backward for the weights.
+        links: (sender, receiver, milliseconds) of each slow link between two ranks.
+        streams: whether transfers between two ranks run one after the other, as NCCL's on a stream.
+    """
+
+    name: str
+    placement: tuple[int, ...]
+    microbatches: int
+    forward_ms: Times
+    backward_ms: Times
+    weight_ms: Times
+    links: tuple[tuple[int, int, float], ...] = ()
+    streams: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks, p."""
+        return max(self.placement) + 1
+
+    @property
+    def layout(self) -> str:
+        """How virtual stages lie on ranks: one each, looped, or a V."""
+        if len(self.placement) == self.ranks:
+            return "one"
+        return "v" if self.placement[self.ranks] == self.ranks - 1 else "looped"
+
+    @property
+    def shipped(self) -> tuple[str, ...]:
+        """PyTorch's schedules for this layout; the first splits backwards, so it is measured."""
+        return {
+            "one": ("InterleavedZeroBubble", "1F1B", "GPipe"),
+            "looped": ("InterleavedZeroBubble", "Interleaved1F1B", "LoopedBFS"),
+            "v": ("ZBVZeroBubble", "DualPipeV"),
+        }[self.layout]
+
+
+def _one(p: int) -> tuple[int, ...]:
+    return tuple(range(p))
+
+
+def _looped(p: int) -> tuple[int, ...]:
+    return (*range(p), *range(p))
+
+
+def _v(p: int) -> tuple[int, ...]:
+    return (*range(p), *reversed(range(p)))
+
+
+#: Milliseconds are long beside what a message takes on a busy machine, and short for the patient.
+JOBS = (
+    Job("even-4", _one(4), 8, (20.0,) * 4, (20.0,) * 4, (20.0,) * 4),
+    Job(
+        "uneven-4",
+        _one(4),
+        8,
+        (20.0, 30.0, 24.0, 45.0),
+        (22.0, 34.0, 26.0, 50.0),
+        (16.0, 20.0, 18.0, 35.0),
+    ),
+    Job(
+        "slow-link-4",
+        _one(4),
+        12,
+        (20.0,) * 4,
+        (24.0,) * 4,
+        (20.0,) * 4,
+        ((1, 2, 30.0), (2, 1, 30.0)),
+    ),
+    Job(
+        "one-way-2", _one(2), 4, (30.0, 20.0), (30.0, 40.0), (20.0, 30.0), ((0, 1, 45.0),)
+    ),
+    Job(
+        "last-stage-8",
+        _one(8),
+        16,
+        (20.0,) * 7 + (40.0,),
+        (20.0,) * 7 + (44.0,),
+        (16.0,) * 7 + (36.0,),
+    ),
+    Job(
+        "looped-4",
+        _looped(4),
+        8,
+        (20.0, 24.0, 20.0, 20.0, 20.0, 28.0, 20.0, 40.0),
+        (20.0, 24.0, 20.0, 20.0, 20.0, 28.0, 20.0, 44.0),
+        (16.0, 20.0, 16.0, 16.0, 16.0, 20.0, 16.0, 30.0),
+    ),
+    Job(
+        "v-4",
+        _v(4),
+        8,
+        (28.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 36.0),
+        (30.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 40.0),
+        (20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0, 20.0),
+        ((1, 2, 20.0), (2, 1, 20.0)),
+    ),
+    Job(
+        "v-2",
+        _v(2),
+        6,
+        (20.0, 35.0, 25.0, 40.0),
+        (25.0, 35.0, 25.0, 45.0),
+        (20.0, 25.0, 15.0, 25.0),
+    ),
+    Job(
+        "stream-4",
+        _one(4),
+        8,
+        (20.0, 30.0, 20.0, 30.0),
+        (20.0, 30.0, 20.0, 30.0),
+        (20.0, 20.0, 20.0, 20.0),
+        tuple((a, b, 12.0) for a, b in ((0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2))),
+        streams=True,
+    ),
+)
+
+
+def random_job(seed: int) -> Job:
+    """Return a job of uneven stages and, as often as not, a slow link; the same for one seed."""
+    draw = random.Random(seed)
+    p = draw.choice((2, 3, 4, 6, 8))
+    placement = draw.choice((_one, _one, _looped, _v))(p)
+    least = 2 * p if len(placement) > p else p
+    m = p * draw.randint(1, max(1, 16 // p)) if placement == _looped(p) else draw.randint(least, 16)
+    times = [
+        tuple(round(draw.uniform(20, 60), 1) for _ in placement) for _ in ("F", "B", "W")
+    ]
+    links: tuple[tuple[int, int, float], ...] = ()
+    if draw.random() < 0.5:
+        at = draw.randrange(p - 1)
+        there, back = (at, at + 1, draw.uniform(10, 60)), (at + 1, at, draw.uniform(10, 60))
+        links = draw.choice(((there,), (back,), (there, back)))
+    return Job(f"random-{seed}", placement, m, times[0], times[1], times[2], links)

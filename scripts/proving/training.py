@@ -1,0 +1,183 @@
+"""Ranks: processes that train a job under one schedule after the other, and say how long it took."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+import traceback
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from bubbleviz import annotate
+from scripts.proving.jobs import Job
+from scripts.proving.links import Links
+from scripts.proving.stages import Stage, Switch, batch, expected_gradients
+
+
+@dataclass(frozen=True)
+class Order:
+    """What ranks run: one of PyTorch's schedules, or a file for its runtime.
+
+    Attributes:
+        name: of the schedule, or the path of the file.
+        format: of the file, as ``_load_csv`` calls it; empty for a schedule.
+        record: folder to record to; None for none.
+        iterations: that are timed, after one that is not.
+    """
+
+    name: str
+    format: str = ""
+    record: Path | None = None
+    iterations: int = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run took.
+
+    Attributes:
+        iterations_s: of each iteration, from the first rank's start to the last rank's end.
+        gradient_error: largest difference of a gradient to that of the model in one piece.
+    """
+
+    iterations_s: tuple[float, ...]
+    gradient_error: float
+
+    @property
+    def seconds(self) -> float:
+        """The median iteration."""
+        return sorted(self.iterations_s)[len(self.iterations_s) // 2]
+
+
+class RunError(Exception):
+    """A rank failed, or did not come back in time."""
+
+
+class Ranks:
+    """The processes of a job; ``with`` ends them."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        context = multiprocessing.get_context("fork")
+        port = _free_port()
+        self._pipes, self._processes = [], []
+        for rank in range(job.ranks):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, job, port, there), daemon=True)
+            process.start()
+            self._pipes.append(here)
+            self._processes.append(process)
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.terminate()
+            process.join()
+
+    def run(self, order: Order, timeout_s: float = 120.0) -> Result:
+        """Run an order, and return what it took.
+
+        Raises:
+            RunError: a rank failed, or did not come back in time.
+        """
+        for pipe in self._pipes:
+            pipe.send(order)
+        until = time.monotonic() + timeout_s
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(max(0.0, until - time.monotonic())):
+                raise RunError(f"rank {rank} did not end {order.name} within {timeout_s:g} s")
+            answers.append(pipe.recv())
+        failed = next((answer for answer in answers if isinstance(answer, str)), None)
+        if failed is not None:
+            raise RunError(failed)
+        spans = zip(*(spans for spans, _ in answers), strict=True)
+        return Result(
+            tuple(max(end for _, end in of) - min(start for start, _ in of) for of in spans),
+            self._gradient_error([gradients for _, gradients in answers]),
+        )
+
+    def _gradient_error(self, parts: list[dict[str, Any]]) -> float:
+        wanted = expected_gradients(len(self._job.placement), self._job.microbatches)
+        found = {name: gradient for part in parts for name, gradient in part.items()}
+        if found.keys() != wanted.keys():
+            raise RunError(f"gradients of other weights: {sorted(found.keys() ^ wanted.keys())}")
+        errors = (wanted[name] - torch.tensor(found[name], dtype=torch.float64) for name in wanted)
+        return max(float(error.abs().max()) for error in errors)
+
+
+def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
+    """Be one rank, until the end."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", rank=rank, world_size=job.ranks)
+    held = {(sender, receiver): ms / 1e3 for sender, receiver, ms in job.links}
+    if held or job.streams:
+        schedules._batch_p2p = Links(rank, held, streams=job.streams).start
+    while True:
+        order = pipe.recv()
+        try:
+            pipe.send(_train(rank, job, order))
+        except BaseException:
+            pipe.send(f"rank {rank}: {traceback.format_exc()}")
+
+
+def _train(rank: int, job: Job, order: Order) -> tuple[list[tuple[float, float]], dict[str, Any]]:
+    """Train, and return start and end of each iteration, and gradients as lists."""
+    times = list(zip(job.forward_ms, job.backward_ms, job.weight_ms, strict=True))
+    mine = [stage for stage, at in enumerate(job.placement) if at == rank]
+    models = [Stage(stage, times[stage]) for stage in mine]
+    stages = [
+        PipelineStage(model, stage, len(job.placement), torch.device("cpu"))
+        for model, stage in zip(models, mine, strict=True)
+    ]
+    schedule = _schedule(stages, job, order)
+    inputs, target = batch(job.microbatches)
+    given = (inputs,) if 0 in mine else ()
+    wanted = {"target": target} if len(job.placement) - 1 in mine else {}
+    spans = []
+    Switch.asleep = False
+    schedule.step(*given, **wanted)
+    with annotate.torch_pipelining(record=order.record) if order.record else nullcontext():
+        for _ in range(order.iterations):
+            for model in models:
+                model.zero_grad()
+            Switch.asleep = True
+            distributed.barrier()
+            begun = time.monotonic()
+            schedule.step(*given, **wanted)
+            spans.append((begun, time.monotonic()))
+            distributed.barrier()
+    gradients = {
+        f"{stage}.{name}": weight.grad.tolist()
+        for model, stage in zip(models, mine, strict=True)
+        for name, weight in model.named_parameters()
+    }
+    return spans, gradients
+
+
+def _schedule(stages: list[Any], job: Job, order: Order) -> Any:
+    loss = torch.nn.functional.mse_loss
+    if order.format:
+        runtime = schedules._PipelineScheduleRuntime(stages, job.microbatches, loss_fn=loss)
+        runtime._load_csv(order.name, format=order.format)
+        return runtime
+    kind = schedules.get_schedule_class(order.name)
+    several = issubclass(kind, schedules.PipelineScheduleMulti)
+    return kind(stages if several else stages[0], job.microbatches, loss_fn=loss)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
