@@ -30,7 +30,7 @@ from bubbleviz.schedules.workload import Workload
 #: Orders by time change the times; this often they are followed.
 _ROUNDS = 8
 #: Most orders that are timed to improve the best one, and most events in all of them.
-_TRIALS, _EVENTS = 300, 3_000_000
+_TRIALS, _EVENTS = 100, 500_000
 
 
 @frozen
