@@ -1,1 +1,1 @@
-"""Plans proved by running them: jobs whose stages sleep, measured, planned, run and measured again."""
+"""Plans proved by running them: jobs whose stages sleep, measured, planned and measured again."""

@@ -1,4 +1,4 @@
-"""Jobs: what each virtual stage of a pipeline takes, on which rank it is, and how slow links are."""
+"""Jobs: what each virtual stage of a pipeline takes, on which rank it is, and slow links."""
 
 from __future__ import annotations
 
@@ -87,9 +87,7 @@ JOBS = (
         (20.0,) * 4,
         ((1, 2, 30.0), (2, 1, 30.0)),
     ),
-    Job(
-        "one-way-2", _one(2), 4, (30.0, 20.0), (30.0, 40.0), (20.0, 30.0), ((0, 1, 45.0),)
-    ),
+    Job("one-way-2", _one(2), 4, (30.0, 20.0), (30.0, 40.0), (20.0, 30.0), ((0, 1, 45.0),)),
     Job(
         "last-stage-8",
         _one(8),
@@ -143,9 +141,7 @@ def random_job(seed: int) -> Job:
     placement = draw.choice((_one, _one, _looped, _v))(p)
     least = 2 * p if len(placement) > p else p
     m = p * draw.randint(1, max(1, 16 // p)) if placement == _looped(p) else draw.randint(least, 16)
-    times = [
-        tuple(round(draw.uniform(20, 60), 1) for _ in placement) for _ in ("F", "B", "W")
-    ]
+    times = [tuple(round(draw.uniform(20, 60), 1) for _ in placement) for _ in ("F", "B", "W")]
     links: tuple[tuple[int, int, float], ...] = ()
     if draw.random() < 0.5:
         at = draw.randrange(p - 1)

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import distributed
@@ -19,12 +20,14 @@ class _Started:
         self._failed: BaseException | None = None
 
     def wait(self) -> bool:
+        """Wait until it is complete."""
         self._done.wait()
         if self._failed is not None:
             raise self._failed
         return True
 
     def run(self, transfer: Callable[[], None]) -> None:
+        """Run it."""
         try:
             transfer()
         except BaseException as error:
@@ -49,24 +52,32 @@ class Links:
     def start(self, p2p_ops: list[Any], desc: str | None = None) -> list[Any]:
         """Start the transfers; each result is to be waited for."""
         del desc
-        return [self._start(op) for op in p2p_ops]
+        if not self._streams:
+            return [self._start(op) for op in p2p_ops]
+        works = []
+        for peer in dict.fromkeys(op.peer for op in p2p_ops):
+            # What is started together with one rank meets it together.
+            ops = [op for op in p2p_ops if op.peer == peer]
+            held_s = max(self._delay_s(op) for op in ops)
+            works.append(self._queued(peer, partial(_occupy, ops, held_s)))
+        return works
 
     def _start(self, op: Any) -> Any:
-        sends = op.op is distributed.isend
-        ends = (self._rank, op.peer) if sends else (op.peer, self._rank)
-        held_s = self._held_s.get(ends, 0.0)
-        if self._streams:
-            return self._queued(op, lambda: _occupy(op, held_s))
-        if sends and held_s:
+        held_s = self._delay_s(op)
+        if op.op is distributed.isend and held_s:
             due = time.monotonic() + held_s
-            return self._queued(op, lambda: _hold(op, due))
+            return self._queued(op.peer, partial(_hold, op, due))
         return _begin(op)
 
-    def _queued(self, op: Any, transfer: Callable[[], None]) -> _Started:
+    def _delay_s(self, op: Any) -> float:
+        ends = self._rank, op.peer
+        return self._held_s.get(ends if op.op is distributed.isend else ends[::-1], 0.0)
+
+    def _queued(self, peer: int, transfer: Callable[[], None]) -> _Started:
         """Have a thread run the transfer behind those to the same rank."""
-        waiting = self._queues.get(op.peer)
+        waiting = self._queues.get(peer)
         if waiting is None:
-            waiting = self._queues[op.peer] = queue.SimpleQueue()
+            waiting = self._queues[peer] = queue.SimpleQueue()
             threading.Thread(target=_work, args=(waiting,), daemon=True).start()
         started = _Started()
         waiting.put((started, transfer))
@@ -83,9 +94,10 @@ def _hold(op: Any, due: float) -> None:
     _begin(op).wait()
 
 
-def _occupy(op: Any, held_s: float) -> None:
+def _occupy(ops: list[Any], held_s: float) -> None:
     """Meet the other end, then keep the stream for as long as the message takes."""
-    _begin(op).wait()
+    for work in [_begin(op) for op in ops]:
+        work.wait()
     time.sleep(held_s)
 
 

@@ -71,6 +71,7 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         self._forward_s, self._backward_s, self._weight_s = (ms / 1e3 for ms in times_ms)
 
     def forward(self, rows: Any) -> Any:
+        """Return the output of a microbatch."""
         if self.embedding is not None:
             rows = rows @ self.embedding
         rows = _Activation.apply(rows, self._forward_s, self._backward_s)

@@ -1,4 +1,4 @@
-"""Ranks: processes that train a job under one schedule after the other, and say how long it took."""
+"""Ranks: processes that train a job under one schedule after the other, and time it."""
 
 from __future__ import annotations
 
