@@ -108,6 +108,7 @@ _LAYOUTS = {
     ),
     "bubbleviz_launches_layout": structures.LAUNCHES_LAYOUT,
     "bubbleviz_spans_layout": structures.SPANS_LAYOUT,
+    "bubbleviz_orders_layout": structures.ORDERS_LAYOUT,
 }
 #: Functions whose results are no C int.
 _RESULTS: Mapping[str, Any] = {
@@ -118,6 +119,7 @@ _RESULTS: Mapping[str, Any] = {
     "bubbleviz_group_union": ctypes.c_int64,
     "bubbleviz_places": ctypes.c_int64,
     "bubbleviz_spans": ctypes.c_int64,
+    "bubbleviz_orders_improved": ctypes.c_int64,
 }
 
 

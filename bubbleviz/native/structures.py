@@ -1,4 +1,4 @@
-"""Structures: what ``launches.c`` and ``spans.c`` take, field by field."""
+"""Structures: what ``launches.c``, ``spans.c`` and ``orders.c`` take, field by field."""
 
 from __future__ import annotations
 
@@ -80,5 +80,30 @@ class SpanColumns(ctypes.Structure):
     )
 
 
+class PipelineTimes(ctypes.Structure):
+    """``struct pipeline``: times and memory of virtual stages, and sizes."""
+
+    _fields_ = (
+        ("placement", _POINTER),
+        ("length", _POINTER),
+        ("down", _POINTER),
+        ("up", _POINTER),
+        ("held", _POINTER),
+        ("kept", _POINTER),
+        ("limit", _POINTER),
+        ("devices", ctypes.c_int32),
+        ("stages", ctypes.c_int32),
+        ("microbatches", ctypes.c_int32),
+        ("of_cost", ctypes.c_int32),
+    )
+
+
+class OrderColumns(ctypes.Structure):
+    """``struct orders``: what devices run, one after the other."""
+
+    _fields_ = (("code", _POINTER), ("offset", _POINTER))
+
+
 LAUNCHES_LAYOUT = tuple(map(ctypes.sizeof, (LaunchedRows, CallBlock, LaunchColumns, FoundLaunches)))
 SPANS_LAYOUT = tuple(map(ctypes.sizeof, (WorkColumns, SpanColumns)))
+ORDERS_LAYOUT = tuple(map(ctypes.sizeof, (PipelineTimes, OrderColumns)))

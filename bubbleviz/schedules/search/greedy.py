@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.search.problem import HELD, NEVER, Problem
+from bubbleviz.schedules.search.problem import NEVER, Problem
 from bubbleviz.schedules.search.trial import WAIT, Trial, TrialResult
 
 
@@ -31,11 +31,12 @@ class _Greedy(Trial):
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
         super().__init__(problem, target, policy.patience)
         self.policy = policy
-        # Room for the chunks behind is left by the first, so that no microbatch is stuck halfway:
-        # the oldest one can always go on to its end, and frees its memory then.
-        first = {stages[0] for stages in problem.stages} if problem.chunks > 1 else set()
-        stages = range(len(problem.placement))
-        self.most = [problem.limit - (2 * HELD if s in first else HELD) for s in stages]
+        # Room for the chunks behind is left by those before, so that no microbatch is stuck
+        # halfway: the oldest one can always go on to its end, and frees its memory then.
+        self.most = [
+            problem.limit[device] - sum(problem.held[s] for s in problem.stages[device] if s >= own)
+            for own, device in enumerate(problem.placement)
+        ]
 
     def choose(self, device: int, now: int) -> int:
         self.near = NEVER
@@ -74,7 +75,8 @@ class _Greedy(Trial):
         if not owed or self.waits(device, now, owed[0]):
             return WAIT
         if self.policy.lazy and self.near < NEVER and self.left[device]:
-            short = self.held[device] > self.problem.limit - HELD
+            most = max(self.problem.held[stage] for stage in self.problem.stages[device])
+            short = self.held[device] > self.problem.limit[device] - most
             if not short and self.excess[device] + self.near - now < self.target:
                 return WAIT
         return 3 * owed[0] + 2
@@ -98,9 +100,9 @@ def policies(problem: Problem) -> Iterator[Policy]:
 
 def _line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield caps as ZB-H1 and ZB-H2 have them and a little more, those that times ask for, none."""
-    p, room = problem.devices, problem.room
+    p, rooms = problem.devices, problem.rooms
     yield from (
-        tuple(max(1, min(room, slope * (p - d) - slope + 1 + more)) for d in range(p))
+        tuple(max(1, min(rooms[d], slope * (p - d) - slope + 1 + more)) for d in range(p))
         for slope in (1, 2)
         for more in range(4)
     )
@@ -108,8 +110,10 @@ def _line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     for rounded in (math.floor, math.ceil):
         for more in (-1, 0, 1, 2):
             ahead = [rounded(a / max(1, f)) for a, f in zip(away, forward, strict=True)]
-            yield tuple(max(1, min(room, cap + more)) for cap in ahead)
-    yield (room,) * p
+            yield tuple(
+                max(1, min(room, cap + more)) for room, cap in zip(rooms, ahead, strict=True)
+            )
+    yield rooms
 
 
 def _away(problem: Problem) -> list[int]:
@@ -130,10 +134,10 @@ def _away(problem: Problem) -> list[int]:
 
 def _v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield caps that fall from the first virtual stage to the last, at several slopes."""
-    stages, room = len(problem.placement), problem.room
-    yield (room,) * stages
+    stages, rooms = len(problem.placement), problem.rooms
+    yield rooms
     for slope in (1, 2, 3):
         for more in (-1, 0, 1, 2):
             yield tuple(
-                max(1, min(room, math.ceil((stages - s) / slope) + more)) for s in range(stages)
+                max(1, min(rooms[s], math.ceil((stages - s) / slope) + more)) for s in range(stages)
             )

@@ -14,11 +14,15 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Setting
+from bubbleviz.schedules.workload import Workload
 
 #: Longer than any schedule: a time that never comes.
 NEVER = 1 << 62
-#: What one chunk of one microbatch holds from F to B; memory is counted in shares of it.
+#: What the chunk that holds most holds of one microbatch from F to B; memory is counted in shares
+#: of it.
 HELD = 1 << 30
+#: Memory is a sum of floats: what exceeds a limit by less, as a share, fits.
+_ROUNDING = 1e-9
 _PHASES = (Phase.F, Phase.B, Phase.W)
 _CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 
@@ -36,8 +40,9 @@ class Problem:
         lengths: ticks of F, B and W: ``lengths[3 virtual_stage + phase]``.
         down: ticks from the end of F to its arrival at the next virtual stage.
         up: ticks from the end of B to its arrival at the virtual stage before.
-        limit: memory of a device, in shares of ``HELD``.
-        kept: what stays of ``HELD`` from B to W.
+        held: what a microbatch holds from F to B, in shares of ``HELD``.
+        kept: what stays of it from B to W.
+        limit: by device: its memory, in shares of ``HELD``.
         makespan: whether windows begin when the first device begins, rather than each device's
             own.
         stages: by device: its virtual stages.
@@ -49,8 +54,9 @@ class Problem:
     lengths: tuple[int, ...]
     down: tuple[int, ...]
     up: tuple[int, ...]
-    limit: int
-    kept: int
+    held: tuple[int, ...]
+    kept: tuple[int, ...]
+    limit: tuple[int, ...]
     makespan: bool = False
     stages: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
     slack: tuple[int, ...] = field(init=False, repr=False)
@@ -81,10 +87,14 @@ class Problem:
         """Number of operations."""
         return len(self.lengths) * self.microbatches
 
+    def room(self, stage: int) -> int:
+        """Return how many microbatches' activations of a virtual stage its device holds at once."""
+        return self.limit[self.placement[stage]] // self.held[stage]
+
     @property
-    def room(self) -> int:
-        """How many chunks' activations a device holds at once."""
-        return self.limit // HELD
+    def rooms(self) -> tuple[int, ...]:
+        """How many microbatches' activations there is memory for, by virtual stage."""
+        return tuple(map(self.room, range(len(self.placement))))
 
     def with_microbatches(self, microbatches: int) -> Problem:
         """Return the same with another number of microbatches."""
@@ -103,7 +113,7 @@ class Problem:
             behind = range(first + 1, self.devices)
             away = sum(self.lengths[3 * s] + self.lengths[3 * s + 1] for s in behind)
             away += sum(self.down[s - 1] + self.up[s] for s in behind)
-            ahead = min(self.room, self.microbatches) - 1
+            ahead = min(self.room(first), self.microbatches) - 1
             idle = max(0, away - ahead * self.lengths[3 * first]) - self.slack[first]
             most = max(most, idle + begin if self.makespan else idle)
             begin += self.lengths[3 * first] + self.down[first]
@@ -134,7 +144,56 @@ def problem_of(setting: Setting, placement: tuple[int, ...]) -> Problem:
         )
     kept = math.ceil(memory.weight / memory.backward * HELD)
     return Problem(
-        placement, setting.microbatches, lengths, down, up, limit, kept, setting.makespan
+        placement,
+        setting.microbatches,
+        lengths,
+        down,
+        up,
+        (HELD,) * len(placement),
+        (kept,) * len(placement),
+        (limit,) * setting.stages,
+        setting.makespan,
+    )
+
+
+def problem_of_workload(workload: Workload, *, fused: bool, makespan: bool = True) -> Problem:
+    """Return the problem of a workload.
+
+    Args:
+        workload: times, transfers and memory.
+        fused: whether the backward is one operation: then no W is to be run, and takes no time.
+        makespan: as in :class:`Problem`.
+
+    Raises:
+        UsageError: the memory of a device holds not even one microbatch.
+    """
+    stages = range(workload.virtual_stages)
+    backward = workload.fused_ns if fused else workload.backward_ns
+    weight = (0,) * len(stages) if fused else workload.weight_ns
+    share = HELD / max(*workload.activation, 1e-300)
+    held = tuple(round(each * share) for each in workload.activation)
+    kept = tuple(0 if fused else round(each * share) for each in workload.kept)
+    whole = [sum(held[s] for s in workload.stages_of(d)) for d in range(workload.devices)]
+    limit = []
+    for device, each in enumerate(whole):
+        most = workload.microbatches * each
+        given = None if workload.limit is None else workload.limit[device]
+        limit.append(most if given is None else min(most, int(given * share * (1 + _ROUNDING))))
+        if limit[-1] < each:
+            raise UsageError(
+                f"a memory limit of {given:g} holds no microbatch on device {device}, which takes "
+                f"{each / share:g}; give more"
+            )
+    return Problem(
+        workload.placement,
+        workload.microbatches,
+        tuple(time for s in stages for time in (workload.forward_ns[s], backward[s], weight[s])),
+        workload.down_ns,
+        workload.up_ns,
+        held,
+        kept,
+        tuple(limit),
+        makespan,
     )
 
 
@@ -151,8 +210,16 @@ def codes_of(plan: Plan) -> Codes:
     return codes
 
 
-def plan_of(name: str, problem: Problem, codes: Codes) -> Plan:
-    """Return the plan of these orders; each phase takes the microbatches in their order."""
+def plan_of(name: str, problem: Problem, codes: Codes, *, fused: bool = False) -> Plan:
+    """Return the plan of these orders; each phase takes the microbatches in their order.
+
+    Args:
+        name: of the plan.
+        problem: its sizes and placement.
+        codes: what each device runs.
+        fused: whether a B stands for the whole backward.
+    """
+    phases = (Phase.F, Phase.BW) if fused else _PHASES
     orders: list[Order] = []
     for order in codes:
         taken: dict[int, int] = {}
@@ -160,7 +227,7 @@ def plan_of(name: str, problem: Problem, codes: Codes) -> Plan:
         for code in order:
             number = taken.get(code, 0)
             taken[code] = number + 1
-            operations.append(PlannedOperation(code // 3, _PHASES[code % 3], number))
+            operations.append(PlannedOperation(code // 3, phases[code % 3], number))
         orders.append(tuple(operations))
     return Plan(
         name,

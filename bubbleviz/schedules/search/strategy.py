@@ -154,7 +154,7 @@ def _ranked(problem: Problem) -> list[Block]:
     """Return the blocks that do best with few microbatches."""
     few = problem.with_microbatches(min(problem.microbatches, problem.devices + 2))
     ranked: list[tuple[int, int, Block]] = []
-    for block in blocks(problem.devices, problem.room):
+    for block in blocks(problem.devices, min(problem.rooms)):
         excess = NEVER
         for manner in islice(manners(block), 2):
             result = squeeze(few, manner, excess)

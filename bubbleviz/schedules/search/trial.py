@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from heapq import heappop, heappush
 
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.search.problem import HELD, NEVER, Codes, Problem
+from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
 
 #: A choice: nothing now; look again when something arrives, or at the trial's ``near``.
 WAIT = -1
@@ -84,7 +84,7 @@ class Trial(ABC):
         """
         stage, phase = divmod(code, 3)
         if phase == 0:
-            if self.held[device] + HELD > self.problem.limit:
+            if self.held[device] + self.problem.held[stage] > self.problem.limit[device]:
                 return NEVER
             number, inputs = self.f_done[stage], self.f_in[stage]
         else:
@@ -133,7 +133,7 @@ class Trial(ABC):
         problem = self.problem
         if phase == 0:
             self.f_done[stage] += 1
-            self.held[device] += HELD
+            self.held[device] += problem.held[stage]
             self.left[device] -= 1
             if stage + 1 < len(problem.placement):
                 self._send(self.f_in, stage + 1, end + problem.down[stage])
@@ -141,13 +141,13 @@ class Trial(ABC):
                 self.b_in[stage].append(end)
         elif phase == 1:
             self.b_done[stage] += 1
-            self.held[device] -= HELD - problem.kept
+            self.held[device] -= problem.held[stage] - problem.kept[stage]
             self.owed[device].append(stage)
             if stage:
                 self._send(self.b_in, stage - 1, end + problem.up[stage])
         else:
             self.w_done[stage] += 1
-            self.held[device] -= problem.kept
+            self.held[device] -= problem.kept[stage]
             self.owed[device].remove(stage)
 
     def _send(self, inputs: list[list[int]], stage: int, arrival: int) -> None:

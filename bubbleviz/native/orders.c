@@ -1,0 +1,322 @@
+/* Orders: how long a pipeline's orders take, and a local search for shorter ones. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef EXPORTED
+#define EXPORTED __attribute__((visibility("default")))
+#endif
+
+/* What an operation's number says: 3 virtual_stage + phase. */
+enum { FORWARD, BACKWARD, WEIGHT };
+enum { UNKNOWN = -1 };
+
+/* As bubbleviz.schedules.search.problem.Problem has it. */
+struct pipeline {
+    const int32_t *placement; /* device of each virtual stage */
+    const int64_t *length;    /* of F, B, W of each virtual stage */
+    const int64_t *down;      /* of an activation, from each virtual stage to the next */
+    const int64_t *up;        /* of a gradient, from each to the one before */
+    const int64_t *held;      /* from F to B */
+    const int64_t *kept;      /* of that, from B to W */
+    const int64_t *limit;     /* by device */
+    int32_t devices;
+    int32_t stages;
+    int32_t microbatches;
+    int32_t of_cost; /* the longest own window of a device, rather than the window of all */
+};
+
+struct orders {
+    int32_t *code;         /* of all devices, one after the other */
+    const int32_t *offset; /* where each device's begin, and the end of the last */
+};
+
+/* Memory for one timing of all operations. */
+struct timing {
+    int64_t *f_end; /* by virtual stage and microbatch */
+    int64_t *b_end;
+    int64_t *start; /* by place */
+    int64_t *end;
+    int32_t *cause;  /* by place: the place whose end it waited for; -1 none */
+    int32_t *f_at;   /* by virtual stage and microbatch: place */
+    int32_t *b_at;
+    int32_t *count;  /* by code: how many have run */
+    int32_t *at;     /* by device: next place */
+    int32_t *stack;  /* devices that may go on */
+    uint8_t *queued; /* by device */
+    int64_t length;  /* what is to be short */
+    int64_t total;   /* of all devices, when they are done */
+    int32_t last;    /* the place that ends last */
+};
+
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t x = *state;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    return (x * 2685821657736338717u) >> 33;
+}
+
+/* Runs a device as far as it comes; returns 0 where a backward comes before its forward. */
+static int run_device(const struct pipeline *p, const struct orders *orders, struct timing *t,
+                      int32_t device, int32_t *queue, int32_t *waiting)
+{
+    const int32_t m = p->microbatches, first = orders->offset[device];
+    const int32_t stop = orders->offset[device + 1];
+    int32_t at = t->at[device];
+
+    for (; at < stop; at++) {
+        const int32_t code = orders->code[at], stage = code / 3, phase = code % 3;
+        const int32_t mb = t->count[code], own = stage * m + mb;
+        int64_t ready = 0;
+        int32_t cause = -1;
+        if (phase == FORWARD) {
+            if (stage) {
+                ready = t->f_end[own - m];
+                if (ready == UNKNOWN)
+                    break;
+                ready += p->down[stage - 1], cause = t->f_at[own - m];
+            }
+        } else if (phase == BACKWARD) {
+            if (t->f_end[own] == UNKNOWN)
+                return 0;
+            if (stage + 1 < p->stages) {
+                ready = t->b_end[own + m];
+                if (ready == UNKNOWN)
+                    break;
+                ready += p->up[stage + 1], cause = t->b_at[own + m];
+            }
+        } else if (t->b_end[own] == UNKNOWN) {
+            return 0;
+        }
+        if (at > first && t->end[at - 1] >= ready)
+            ready = t->end[at - 1], cause = at - 1;
+        t->start[at] = ready, t->cause[at] = cause;
+        const int64_t end = t->end[at] = ready + p->length[code];
+        t->count[code]++;
+        int32_t other = -1;
+        if (phase == FORWARD) {
+            t->f_end[own] = end, t->f_at[own] = at;
+            if (stage + 1 < p->stages)
+                other = p->placement[stage + 1];
+        } else if (phase == BACKWARD) {
+            t->b_end[own] = end, t->b_at[own] = at;
+            if (stage)
+                other = p->placement[stage - 1];
+        }
+        if (other >= 0 && other != device && !t->queued[other])
+            t->queued[other] = 1, queue[(*waiting)++] = other;
+    }
+    t->at[device] = at;
+    return 1;
+}
+
+/* Returns whether all operations can be run; then their times are in t. */
+static int time_orders(const struct pipeline *p, const struct orders *orders, struct timing *t)
+{
+    const size_t cells = (size_t)p->stages * (size_t)p->microbatches;
+    int32_t waiting = 0;
+
+    memset(t->f_end, 0xff, cells * sizeof *t->f_end);
+    memset(t->b_end, 0xff, cells * sizeof *t->b_end);
+    memset(t->count, 0, 3 * (size_t)p->stages * sizeof *t->count);
+    for (int32_t device = p->devices - 1; device >= 0; device--) {
+        t->at[device] = orders->offset[device];
+        t->queued[device] = 1, t->stack[waiting++] = device;
+    }
+    while (waiting) {
+        const int32_t device = t->stack[--waiting];
+        t->queued[device] = 0;
+        if (!run_device(p, orders, t, device, t->stack, &waiting))
+            return 0;
+    }
+    t->length = t->total = 0, t->last = -1;
+    for (int32_t device = 0; device < p->devices; device++) {
+        const int32_t first = orders->offset[device], stop = orders->offset[device + 1];
+        if (t->at[device] < stop)
+            return 0;
+        if (first == stop)
+            continue;
+        const int64_t end = t->end[stop - 1] - (p->of_cost ? t->start[first] : 0);
+        t->total += end;
+        if (end > t->length || t->last < 0)
+            t->length = end, t->last = stop - 1;
+    }
+    return 1;
+}
+
+/* Returns whether a device's order is one: F before B before W, and memory for all of it. */
+static int sound(const struct pipeline *p, const struct orders *orders, int32_t device,
+                 int32_t *count)
+{
+    int64_t held = 0;
+
+    for (int32_t at = orders->offset[device]; at < orders->offset[device + 1]; at++)
+        count[orders->code[at]] = 0;
+    for (int32_t at = orders->offset[device]; at < orders->offset[device + 1]; at++) {
+        const int32_t code = orders->code[at], stage = code / 3, phase = code % 3;
+        count[code]++;
+        if (phase == FORWARD)
+            held += p->held[stage];
+        else if (count[code] > count[code - 1])
+            return 0;
+        else
+            held -= phase == BACKWARD ? p->held[stage] - p->kept[stage] : p->kept[stage];
+        if (held > p->limit[device])
+            return 0;
+    }
+    return 1;
+}
+
+static void move(int32_t *code, int32_t from, int32_t to)
+{
+    const int32_t moved = code[from];
+    if (from < to)
+        memmove(code + from, code + from + 1, (size_t)(to - from) * sizeof *code);
+    else
+        memmove(code + to + 1, code + to, (size_t)(from - to) * sizeof *code);
+    code[to] = moved;
+}
+
+static int64_t worth(const struct pipeline *p, const struct timing *t)
+{
+    return t->length * 4 * p->devices + t->total;
+}
+
+static int32_t critical_of(const struct timing *t, int32_t *critical)
+{
+    int32_t count = 0;
+    for (int32_t at = t->last; at >= 0; at = t->cause[at])
+        critical[count++] = at;
+    return count;
+}
+
+static void *taken(char **room, size_t bytes)
+{
+    void *here = *room;
+    *room += (bytes + 15) / 16 * 16;
+    return here;
+}
+
+static size_t room_for(const struct pipeline *p, size_t operations)
+{
+    const size_t cells = (size_t)p->stages * (size_t)p->microbatches;
+    return cells * 24 + operations * 28 + (size_t)p->stages * 12 + (size_t)p->devices * 32 + 1024;
+}
+
+static void divide(const struct pipeline *p, size_t operations, char *room, struct timing *t)
+{
+    const size_t cells = (size_t)p->stages * (size_t)p->microbatches;
+    t->f_end = taken(&room, cells * sizeof *t->f_end);
+    t->b_end = taken(&room, cells * sizeof *t->b_end);
+    t->start = taken(&room, operations * sizeof *t->start);
+    t->end = taken(&room, operations * sizeof *t->end);
+    t->cause = taken(&room, operations * sizeof *t->cause);
+    t->f_at = taken(&room, cells * sizeof *t->f_at);
+    t->b_at = taken(&room, cells * sizeof *t->b_at);
+    t->count = taken(&room, 3 * (size_t)p->stages * sizeof *t->count);
+    t->at = taken(&room, (size_t)p->devices * sizeof *t->at);
+    t->stack = taken(&room, (size_t)p->devices * sizeof *t->stack);
+    t->queued = taken(&room, (size_t)p->devices);
+}
+
+static const int32_t steps[16] = {1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20};
+
+/* Late acceptance: a change is kept if what it gives is no longer than what there is, or than
+ * what there was some trials before (Burke and Bykov, The late acceptance hill-climbing heuristic,
+ * European Journal of Operational Research 258, 2017).
+ *
+ * rise: by how many thousandths the first is allowed to become longer.
+ *
+ * One operation is moved along its device's order, most often one of the critical path. Returns the
+ * best length, and leaves its orders; -1 where the first cannot be run.
+ */
+EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orders *orders,
+                                           int64_t trials, int32_t memory, int64_t rise,
+                                           uint64_t seed, int64_t enough)
+{
+    const size_t operations = (size_t)orders->offset[p->devices];
+    const size_t bytes = operations * sizeof(int32_t);
+    char *room = malloc(room_for(p, operations)), *more = malloc(3 * bytes + 16);
+    int64_t *late = malloc((size_t)memory * sizeof *late);
+    int64_t best_length = -1;
+    struct timing t;
+
+    if (!room || !more || !late)
+        goto done;
+    divide(p, operations, room, &t);
+    int32_t *best = (int32_t *)more, *critical = best + operations;
+    int32_t *device_of = critical + operations;
+    for (int32_t device = 0; device < p->devices; device++) {
+        if (!sound(p, orders, device, t.count))
+            goto done;
+        for (int32_t at = orders->offset[device]; at < orders->offset[device + 1]; at++)
+            device_of[at] = device;
+    }
+    if (!time_orders(p, orders, &t))
+        goto done;
+    int64_t now = worth(p, &t), best_worth = now;
+    int32_t path = critical_of(&t, critical);
+    best_length = t.length;
+    memcpy(best, orders->code, bytes);
+    for (int32_t i = 0; i < memory; i++)
+        late[i] = now + now / 1000 * rise;
+    uint64_t state = seed * 2654435761u + 88172645463325252u;
+    for (int64_t trial = 0; trial < trials && best_length > enough; trial++) {
+        const uint64_t r = next_random(&state);
+        const uint64_t place = next_random(&state);
+        const int32_t from = (r & 7) && path ? critical[place % (uint64_t)path]
+                                             : (int32_t)(place % operations);
+        const int32_t device = device_of[from];
+        const int32_t step = steps[(r >> 4) & 15];
+        int32_t to = (r >> 3) & 1 ? from + step : from - step;
+        if (to < orders->offset[device])
+            to = orders->offset[device];
+        if (to >= orders->offset[device + 1])
+            to = orders->offset[device + 1] - 1;
+        int32_t *code = orders->code;
+        /* Past an equal operation it would only take its place. */
+        int32_t other = 0;
+        for (int32_t at = from; at != to;) {
+            at += from < to ? 1 : -1;
+            other |= code[at] != code[from];
+        }
+        if (!other)
+            continue;
+        move(code, from, to);
+        const int32_t slot = (int32_t)(trial % memory);
+        if (sound(p, orders, device, t.count) && time_orders(p, orders, &t)) {
+            const int64_t found = worth(p, &t);
+            if (found <= now || found <= late[slot]) {
+                now = found;
+                path = critical_of(&t, critical);
+                if (found < best_worth) {
+                    best_worth = found, best_length = t.length;
+                    memcpy(best, code, bytes);
+                }
+            } else {
+                move(code, to, from);
+            }
+        } else {
+            move(code, to, from);
+        }
+        if (now < late[slot])
+            late[slot] = now;
+    }
+    memcpy(orders->code, best, bytes);
+done:
+    free(late);
+    free(more);
+    free(room);
+    return best_length;
+}
+
+/* Bytes of the structures that callers pass: those of another source have others. */
+EXPORTED void bubbleviz_orders_layout(uint32_t bytes[2])
+{
+    bytes[0] = sizeof(struct pipeline);
+    bytes[1] = sizeof(struct orders);
+}
