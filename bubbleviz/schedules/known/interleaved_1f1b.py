@@ -43,13 +43,25 @@ def _order(stages: int, microbatches: int, chunks: int, device: int) -> Order:
     return tuple(order)
 
 
-def nth(stages: int, chunks: int, device: int, n: int, phase: Phase) -> PlannedOperation:
-    """Return the n-th forward or backward of a device: p of one chunk, then p of the next."""
-    group, place = divmod(n, stages * chunks)
-    chunk, microbatch = divmod(place, stages)
+def nth(
+    stages: int, chunks: int, device: int, n: int, phase: Phase, *, group: int | None = None
+) -> PlannedOperation:
+    """Return the n-th forward or backward of a device: a group of one chunk, then of the next.
+
+    Args:
+        stages: p.
+        chunks: v.
+        device: its number.
+        n: from 0.
+        phase: of the operation.
+        group: microbatches of a group; None for p.
+    """
+    size = group or stages
+    number, place = divmod(n, size * chunks)
+    chunk, microbatch = divmod(place, size)
     if phase is not Phase.F:
         chunk = chunks - 1 - chunk
-    return PlannedOperation(chunk * stages + device, phase, group * stages + microbatch)
+    return PlannedOperation(chunk * stages + device, phase, number * size + microbatch)
 
 
 SCHEDULE = Schedule(

@@ -21,6 +21,8 @@ NEVER = 1 << 62
 #: What the chunk that holds most holds of one microbatch from F to B; memory is counted in shares
 #: of it.
 HELD = 1 << 30
+#: Likewise, where virtual stages hold different amounts.
+_WHOLE = 1 << 40
 #: Memory is a sum of floats: what exceeds a limit by less, as a share, fits.
 _ROUNDING = 1e-9
 _PHASES = (Phase.F, Phase.B, Phase.W)
@@ -170,7 +172,7 @@ def problem_of_workload(workload: Workload, *, fused: bool, makespan: bool = Tru
     stages = range(workload.virtual_stages)
     backward = workload.fused_ns if fused else workload.backward_ns
     weight = (0,) * len(stages) if fused else workload.weight_ns
-    share = HELD / max(*workload.activation, 1e-300)
+    share = _WHOLE / (max(workload.activation) or 1.0)
     held = tuple(round(each * share) for each in workload.activation)
     kept = tuple(0 if fused else round(each * share) for each in workload.kept)
     whole = [sum(held[s] for s in workload.stages_of(d)) for d in range(workload.devices)]

@@ -1,0 +1,304 @@
+"""Planning: never worse than a fixed order, as short as all orders tried, bounds that hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+from bubbleviz.native.library import SWITCH, library
+from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
+from bubbleviz.schedules.planning import PlanOptions, best_plan
+from bubbleviz.schedules.planning.bounds import lower_bound
+from bubbleviz.schedules.planning.fixed import fixed_plans, splits
+from bubbleviz.schedules.planning.optimum import is_solvable, optimum
+from bubbleviz.schedules.search import orders
+from bubbleviz.schedules.search.improving import Effort, improve
+from bubbleviz.schedules.search.problem import Codes, codes_of, plan_of, problem_of_workload
+from bubbleviz.schedules.workload import Workload, outcome_of, peak_memory
+
+#: No example here needs long.
+FAST = PlanOptions(prove=False)
+QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def workload(
+    placement: tuple[int, ...],
+    microbatches: int,
+    times: tuple[int, ...] = (10, 10, 10),
+    transfer: int = 0,
+    limit: float | None = None,
+) -> Workload:
+    """Return a workload of equal virtual stages."""
+    count, devices = len(placement), max(placement) + 1
+    cut = [a != b for a, b in pairwise(placement)]
+    share = devices / count
+    return Workload(
+        placement,
+        microbatches,
+        (times[0],) * count,
+        (times[1],) * count,
+        (times[2],) * count,
+        (times[1] + times[2],) * count,
+        (*(transfer * far for far in cut), 0),
+        (0, *(transfer * far for far in cut)),
+        (share,) * count,
+        (share,) * count,
+        None if limit is None else (limit,) * devices,
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn, most: int = 4) -> Workload:
+    devices = draw(st.integers(1, 3))
+    placement = draw(
+        st.sampled_from([tuple(range(devices)), v_placement(devices), looped_placement(devices, 2)])
+    )
+    count = len(placement)
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)))
+
+    cut = [a != b for a, b in pairwise(placement)]
+    backward, weight, held = each(1, 20), each(0, 20), each(1, 5)
+    down, up = each(0, 15), each(0, 15)
+    least = max(sum(h for h, at in zip(held, placement, strict=True) if at == d) for d in placement)
+    return Workload(
+        placement,
+        draw(st.integers(1, most)),
+        each(1, 20),
+        backward,
+        weight,
+        tuple(b + w for b, w in zip(backward, weight, strict=True)),
+        (*(t * far for t, far in zip(down, cut, strict=False)), 0),
+        (0, *(t * far for t, far in zip(up, cut, strict=False))),
+        tuple(map(float, held)),
+        tuple(draw(st.integers(0, most)) * 1.0 for most in held),
+        draw(st.none() | st.floats(1, 3).map(lambda room: (least * room,) * devices)),
+        split=draw(st.booleans()),
+    )
+
+
+def all_orders(counts: dict[int, int]) -> Iterator[list[int]]:
+    """Yield every order of operations of one device, those that begin alike one after the other."""
+    if not counts:
+        yield []
+    for code in sorted(counts):
+        rest = {other: n - (other == code) for other, n in counts.items()}
+        for order in all_orders({other: n for other, n in rest.items() if n}):
+            yield [code, *order]
+
+
+def shortest_of_all(work: Workload, *, fused: bool) -> int:
+    """Return the shortest makespan, by trying every order of every device."""
+    problem = problem_of_workload(work, fused=fused)
+
+    @cache
+    def of(device: int) -> list[list[int]]:
+        stages = problem.stages[device]
+        phases = (0, 1) if fused else (0, 1, 2)
+        return list(all_orders({3 * s + f: work.microbatches for s in stages for f in phases}))
+
+    def together(device: int, codes: Codes) -> int:
+        if device == problem.devices:
+            found = improve(problem, codes, Effort(0, 1))
+            return 1 << 60 if found is None else found[0]
+        return min(together(device + 1, [*codes, order]) for order in of(device))
+
+    return together(0, [])
+
+
+def checked(plan: Plan, work: Workload) -> None:
+    """Assert that a plan has every operation once, and fits."""
+    ran = sorted(
+        (op.virtual_stage, op.microbatch, phase)
+        for order in plan.orders
+        for op in order
+        for phase in ((Phase.B, Phase.W) if op.phase is Phase.BW else (op.phase,))
+    )
+    assert ran == sorted(
+        (s, mb, phase)
+        for s in range(work.virtual_stages)
+        for mb in range(work.microbatches)
+        for phase in (Phase.F, Phase.B, Phase.W)
+    )
+    if work.limit is not None:
+        peaks = peak_memory(plan, work)
+        assert all(a <= b * (1 + 1e-9) for a, b in zip(peaks, work.limit, strict=True))
+
+
+@QUIET
+@given(workloads())
+def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) -> None:
+    best = best_plan(work, FAST)
+
+    checked(best.best.outcome.plan, work)
+    for plan in fixed_plans(work):
+        outcome = outcome_of(plan, work)
+        if outcome.fits and (work.split or not splits(plan)):
+            assert best.best.outcome.makespan_ns <= outcome.makespan_ns
+    assert best.bound_ns <= best.best.outcome.makespan_ns
+    assert best.split is work.split
+    if work.split:
+        assert best.other is None
+    else:
+        assert not best.best.split
+        assert best.other is not None
+        checked(best.other.outcome.plan, work)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(workloads(most=2), st.booleans())
+def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool) -> None:
+    work = replace(work, split=not fused)
+    if work.virtual_stages > 2 or (not fused and work.virtual_stages * work.microbatches > 3):
+        work = replace(work, microbatches=1)
+    if work.virtual_stages > 3:
+        return
+
+    best = best_plan(work, FAST)
+
+    assert best.best.outcome.makespan_ns == shortest_of_all(work, fused=fused)
+
+
+@pytest.mark.skipif(not is_solvable(), reason="OR-tools is not installed")
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(workloads(most=4), st.booleans())
+def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
+    problem = problem_of_workload(work, fused=fused)
+    begin = orders.shortest_orders(problem, lambda _: [], weights=not fused)
+
+    solved = optimum(problem, begin.codes, weights=not fused, time=2.0)
+
+    assert solved is not None
+    assert lower_bound(problem) <= begin.length
+    assert solved.bound <= begin.length
+    again = improve(problem, solved.codes, Effort(0, 1))
+    assert again is not None
+    assert again[0] <= begin.length
+    # Where it is proven, the search has found as much.
+    if again[0] == solved.bound:
+        assert begin.length <= again[0] * 1.02
+
+
+@QUIET
+@given(workloads(), st.integers(1, 30), st.integers(0, 50), st.booleans())
+def test_the_compiled_search_gives_the_same(
+    work: Workload, memory: int, rise: int, makespan: bool
+) -> None:
+    if library() is None:
+        pytest.skip("the compiled part is missing")
+    problem = problem_of_workload(work, fused=not work.split, makespan=makespan)
+    codes = orders._one_by_one(problem, weights=work.split)
+    effort = Effort(60, memory, rise, seed=memory)
+    compiled = improve(problem, codes, effort)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "0")
+        assert improve(problem, codes, effort) == compiled
+        if makespan and compiled is not None:
+            plan = plan_of("", problem, compiled[1], fused=not work.split)
+            assert outcome_of(plan, work).makespan_ns == compiled[0]
+
+
+def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
+    problem = problem_of_workload(workload((0, 1), 2, limit=1.0), fused=True)
+
+    # B of the first needs that of the second, which waits for a second F.
+    assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], Effort(10, 1)) is None
+    assert improve(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], Effort(10, 1)) is None
+    assert improve(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], Effort(10, 1)) is None
+    assert improve(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], Effort(0, 1)) is not None
+
+
+def test_a_long_link_has_more_microbatches_on_their_way() -> None:
+    work = replace(workload((0, 1), 16, transfer=40), split=False)
+
+    best = best_plan(work)
+
+    names = {each.name: each.outcome.makespan_ns for each in best.candidates}
+    assert best.best.outcome.makespan_ns < names["1f1b"]
+
+
+def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
+    work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
+
+    best = best_plan(work, FAST)
+
+    assert not best.best.split
+    assert best.other is not None
+    assert best.other.split
+    assert best.other.outcome.makespan_ns < best.best.outcome.makespan_ns
+    chosen = best_plan(work, PlanOptions(split=True, prove=False))
+    assert chosen.best.outcome.makespan_ns == best.other.outcome.makespan_ns
+    assert chosen.other is None
+
+
+def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
+    work = replace(workload((0, 1), 4), fused_ns=(12, 12))
+
+    best = best_plan(work, FAST)
+
+    assert best.split
+    assert any(op.phase is Phase.BW for row in best.best.outcome.plan.orders for op in row)
+    assert (
+        best.bound_ns
+        <= best.best.outcome.makespan_ns
+        < best_plan(workload((0, 1), 4), FAST).best.outcome.makespan_ns
+    )
+
+
+def test_one_device_has_no_bubble() -> None:
+    best = best_plan(workload((0,), 3))
+
+    assert best.proven
+    assert best.best.outcome.makespan_ns == 90
+    assert best.left == 0
+
+
+def test_microbatches_that_fill_no_groups_run_in_rounds() -> None:
+    """As PyTorch's Interleaved1F1B(4 ranks, 6 microbatches), one round of six."""
+    names = [plan.name for plan in fixed_plans(workload(looped_placement(4, 2), 6))]
+
+    assert names == ["interleaved-1f1b", "interleaved-zb", "looped-bfs"]
+
+
+def test_orders_of_one_chunk_have_the_names_that_are_made_for_it() -> None:
+    names = [plan.name for plan in fixed_plans(workload((0, 1, 2, 3), 8))]
+
+    assert {"1f1b", "gpipe", "zb-h1", "zb-h2"} <= set(names)
+    assert len(names) == len({plan.orders for plan in fixed_plans(workload((0, 1, 2, 3), 8))})
+
+
+def test_devices_with_memory_for_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="holds no microbatch on device 0, which takes 1;"):
+        best_plan(workload((0, 1), 4, limit=0.9))
+
+
+def test_too_many_operations_are_refused() -> None:
+    with pytest.raises(UsageError, match="240,000 operations are too many to plan"):
+        best_plan(workload(tuple(range(8)), 10_000))
+
+
+def test_memory_by_virtual_stage_and_device_binds() -> None:
+    """The first device holds twice as much a microbatch, and has memory for two of them."""
+    work = replace(workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), kept=(2.0, 1.0, 1.0))
+    free = best_plan(work, FAST).best.outcome
+    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0)), FAST).best.outcome
+
+    assert bound.peak_memory[0] <= 4.0
+    assert free.makespan_ns < bound.makespan_ns
+
+
+def test_searched_codes_are_those_of_their_plan() -> None:
+    work = workload((0, 1), 3)
+    problem = problem_of_workload(work, fused=False)
+    codes = orders._one_by_one(problem, weights=True)
+
+    assert codes_of(plan_of("", problem, codes)) == codes
