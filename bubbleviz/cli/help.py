@@ -23,6 +23,7 @@ SCHEDULE = "Schedule"
 MEMORY = "Memory of searched schedules"
 COST = "Cost"
 LIMITS = "Limits"
+LAYERS = "Layers"
 TIMES = "Times"
 NAMES = "Names"
 CLOCKS = "Stages and clocks"
@@ -30,7 +31,7 @@ READING = "Reading and cluster"
 #: Of options without a panel of their own.
 _OTHER = "Options"
 _ORDER = (
-    *(LIMITS, TIMES, SCHEDULE, MEMORY, COST, TABLES),
+    *(LIMITS, TIMES, LAYERS, SCHEDULE, MEMORY, COST, TABLES),
     *(OUTPUTS, PICTURES, SELECTION, NAMES, CLOCKS, READING),
 )
 #: What typer says at length.

@@ -17,6 +17,7 @@ from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.device_work import work_of
 from bubbleviz.interpret.keys import keys_of
 from bubbleviz.interpret.late_launches import longest, with_host_activities
+from bubbleviz.interpret.layers import layer_times
 from bubbleviz.interpret.limitations import limitations_of
 from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.linking.links import LinkResult
@@ -101,7 +102,11 @@ def linked_profile(
 
 
 def interpret(
-    linked: LinkedProfile, conventions: Sequence[Convention], names: NameMeanings
+    linked: LinkedProfile,
+    conventions: Sequence[Convention],
+    names: NameMeanings,
+    *,
+    layers: bool = False,
 ) -> Recording:
     """Return the operations of one profile.
 
@@ -109,14 +114,19 @@ def interpret(
         linked: the profile.
         conventions: how its ranges are named.
         names: what they make of these names.
+        layers: whether ranges of layers are looked at, too.
     """
     with step("attribute kernels") as rows:
         rows.count = len(linked.profile.activities)
-        return _recording(linked, conventions, names)
+        return _recording(linked, conventions, names, layers=layers)
 
 
 def _recording(
-    source: LinkedProfile, conventions: Sequence[Convention], names: NameMeanings
+    source: LinkedProfile,
+    conventions: Sequence[Convention],
+    names: NameMeanings,
+    *,
+    layers: bool,
 ) -> Recording:
     """Return the operations of a profile whose work is linked."""
     profile, named, linked, kinds = source.profile, source.named, source.linked, source.kinds
@@ -171,6 +181,7 @@ def _recording(
             *homeless,
             *limitations_of(profile, links, operations, placed),
         ),
+        layers=layer_times(profile.ranges, named, work, links, placed, keys) if layers else None,
     )
 
 

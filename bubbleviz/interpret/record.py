@@ -11,6 +11,7 @@ import numpy as np
 from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
+from bubbleviz.conventions.layer_names import layer_globs
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError
@@ -50,6 +51,7 @@ class ReadOptions:
         drafted: tells whether a drafted convention works on an open profile whose names, and how
             often they occur in a sample of it, none understands; a function of a module, since it
             travels with the options.
+        layers: whether ranges of a model's layers are read, too.
     """
 
     conventions: tuple[Convention, ...] = ()
@@ -57,6 +59,7 @@ class ReadOptions:
     keep_export: bool = False
     jobs: int = 1
     drafted: Callable[[OpenFile, Mapping[str, int]], bool] = nothing_drafted
+    layers: bool = False
 
 
 @frozen
@@ -168,9 +171,10 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
         candidates = chosen or _recognised(file)
+    further = (*OPERATION_GLOBS, *(layer_globs() if options.layers else ()))
     for conventions in (chosen,) if chosen else rounds(candidates):
         last = with_iterations(conventions)
-        profile = file.read((*globs_of(last), *OPERATION_GLOBS))
+        profile = file.read((*globs_of(last), *further))
         with step("understand names") as rows:
             names = understand(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
@@ -179,7 +183,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
             linked = linked_profile(profile, last, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.
             del profile
-            return interpret(linked, last, names)
+            return interpret(linked, last, names, layers=options.layers)
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]

@@ -11,6 +11,7 @@ from dataclasses import field
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.keys import NameHints
+from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.limitations import Limitation
@@ -77,6 +78,7 @@ class Recording:
         end_ns: when the last one ended.
         limitations: what could not be determined.
         pauses: when nothing of a rank was recorded, though it ran on.
+        layers: how long kernels of layers ran; None where that was not asked for.
     """
 
     source: Source
@@ -99,3 +101,4 @@ class Recording:
     end_ns: int
     limitations: tuple[Limitation, ...]
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
+    layers: LayerTimes | None = None

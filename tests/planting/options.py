@@ -69,7 +69,12 @@ class Planting:
         evaluation_at: number of an iteration that only goes forward; -1 for none.
         inference: whether all iterations only go forward.
         lengths: how many times as long as usual each microbatch takes, in turn; empty for none.
-        kernels: compute kernels an operation.
+        layers: how long each layer of the model takes, in per cent of ``forward_ns`` and so on;
+            empty for stages without layers. A range with its name is around its launches.
+        layer_counts: layers of each virtual stage.
+        layer_backward: whether ranges of layers are in backwards, too, from the last to the first.
+        layer_names: how layers are named, with {} for the number.
+        kernels: compute kernels an operation, or a layer.
         kernel_gap_ns: idle time between the kernels of an operation.
         two_streams: kernels alternate between two streams and overlap.
         communication: plant send and receive ranges with their kernels.
@@ -159,6 +164,10 @@ class Planting:
     evaluation_at: int = -1
     inference: bool = False
     lengths: tuple[float, ...] = ()
+    layers: tuple[int, ...] = ()
+    layer_counts: tuple[int, ...] = ()
+    layer_backward: bool = True
+    layer_names: str = "decoder.layers.{}"
     kernels: int = 2
     kernel_gap_ns: int = 0
     two_streams: bool = False
@@ -208,8 +217,15 @@ class Planting:
             raise ValueError("nested_receive_ns needs communication, which plants receives")
         if self.norm_ns and not self.barrier:
             raise ValueError("norm_ns needs barrier, which plants the gradient norm")
+        if sum(self.layer_counts) != len(self.layers):
+            raise ValueError("layer_counts are as many layers as there are in layers")
         if self.servers > self.ranks:
             raise ValueError(f"{self.servers} servers are too many for {self.ranks} ranks")
+
+    def layers_of(self, virtual_stage: int) -> range:
+        """Return the numbers of the layers of a virtual stage."""
+        first = sum(self.layer_counts[:virtual_stage])
+        return range(first, first + self.layer_counts[virtual_stage])
 
     @property
     def gated(self) -> bool:

@@ -243,6 +243,36 @@ class Recorder:
         self, number: int, unit: Unit, start: int, end: int, count: int, lead: int | None = None
     ) -> int:
         """Record kernels that fill [start, end], and return how many."""
+        if self.planting.layers and unit.virtual_stage is not None:
+            return self._launch_layers(number, unit, start, end)
+        return self._launch_piece(number, unit, (start, end), count, lead)
+
+    def _launch_layers(self, number: int, unit: Unit, start: int, end: int) -> int:
+        """Record the kernels of each layer, launched inside a range with its name."""
+        planting = self.planting
+        layers = list(planting.layers_of(unit.virtual_stage or 0))
+        backward = unit.phase is not Phase.F
+        layers = layers[::-1] if backward else layers
+        total = sum(planting.layers[layer] for layer in layers)
+        done, count = 0, 0
+        autograd = unit.phase in (Phase.B, Phase.BW) and planting.autograd != "none"
+        for layer in layers:
+            low = start + (end - start) * done // total
+            done += planting.layers[layer]
+            high = start + (end - start) * done // total
+            push = self.host.instant()
+            count += self._launch_piece(number, unit, (low, high), planting.kernels, None)
+            pop = self.host.instant(closing=True)
+            if planting.layer_backward or not backward:
+                name = planting.layer_names.format(layer)
+                self.host.range(name, push, pop, AUTOGRAD if autograd else MAIN)
+        return count
+
+    def _launch_piece(
+        self, number: int, unit: Unit, span: tuple[int, int], count: int, lead: int | None
+    ) -> int:
+        """Record kernels that fill a span, and return how many."""
+        start, end = span
         two = self.planting.two_streams
         starts, ends = kernel_times(start, end, count, self.planting.kernel_gap_ns, two)
         order = np.arange(len(starts), dtype=np.int64)

@@ -135,6 +135,9 @@ def _durations(planting: Planting, plan: Plan) -> Duration:
             return planting.postponed_ns
         length = base(task)
         scale = 1.0
+        if planting.layers:
+            own = planting.layers_of(op.virtual_stage % (plan.virtual_stages // plan.replicas))
+            scale *= share * sum(planting.layers[layer] for layer in own) / 100
         if noise is not None:
             scale += (
                 planting.jitter * noise[task.iteration, op.phase, op.virtual_stage, op.microbatch]

@@ -226,7 +226,7 @@ def test_every_command_runs(
         if len(words) < 2:  # the name of a command alone
             continue
         # Commands of one page may write the same file.
-        writes = words[0] in {"analyze", "compare", "simulate", "idle", "nccl", "pgle"}
+        writes = words[0] in {"analyze", "compare", "simulate", "layout", "idle", "nccl", "pgle"}
         code = main([*words, "--force"] if writes else words)
         assert code == 0, f"{command}: {capsys.readouterr().err}"
 
@@ -251,8 +251,8 @@ def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -
     """Options that a page names by themselves are options of some command of bubbleviz."""
     named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
     known: set[str] = set()
-    commands = "analyze", "inspect", "idle", "compare", "gate", "simulate", "nccl", "pgle", "watch"
-    for command in commands:
+    commands = "analyze", "inspect", "idle", "compare", "gate", "simulate", "layout", "nccl", "pgle"
+    for command in (*commands, "watch"):
         assert main([command, "--help"]) == 0
         known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 
@@ -261,6 +261,7 @@ def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -
         "--profile-ranks",
         "--use-pytorch-profiler",
         "--tensorboard-dir",
+        "--pipeline-model-parallel-layout",
         *("--runtime-trace", "--hip-trace", "--rccl-trace", "--selected-regions"),
     } <= known | {
         "--profile",

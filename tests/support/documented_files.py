@@ -36,6 +36,11 @@ def lay_out(folder: Path) -> None:
         sizes = ["--schedule", "1f1b", "-p", stages, "-m", microbatches]
         times = ["--tf", "1", "--tb", "1", "--tw", "1"]
         assert main(["simulate", *sizes, *times, "--csv", str(folder / name)]) == 0
+    layers = (30, *[100] * 6, 160)
+    plant(Planting(stages=2, layers=layers, layer_counts=(4, 4)), folder / "layered")
+    rows = [f"layers.{number},1,1,1,1.1GB,2GB" for number in range(12)]
+    header = "name,forward_ms,backward_ms,weight_ms,memory,resident"
+    (folder / "layers.csv").write_text("\n".join((header, *rows, "")), encoding="utf-8")
     _lay_out_conventions(folder)
     _lay_out_traces(folder)
     _lay_out_xla(folder)

@@ -64,13 +64,16 @@ def _synchronisation(
         yield process, _event("cuda_sync", kind, start, end, pid=device, tid=own, args=args)
 
 
-def traces_of(export: Path, folder: Path, *, records: bool = True) -> list[Path]:
+def traces_of(
+    export: Path, folder: Path, *, records: bool = True, modules: bool = False
+) -> list[Path]:
     """Write a gzipped trace for each process of a planted export; return the files.
 
     Args:
         export: of nsys.
         folder: where to write them.
         records: whether records of events are written, or each wait tells its own.
+        modules: whether ranges named as modules are written as Python's functions.
     """
     with closing(sqlite3.connect(export)) as connection:
         rows = connection.execute
@@ -86,7 +89,7 @@ def traces_of(export: Path, folder: Path, *, records: bool = True) -> list[Path]
             name = strings[text_id] if text is None else text
             own = {"pid": thread >> 24 & 0xFFFFFF, "tid": thread & 0xFFFFFF}
             events.setdefault(thread >> 24, []).append(
-                _event("user_annotation", name, start, end, **own)
+                _event(_category(name, modules=modules), name, start, end, **own)
             )
         for start, end, thread, correlation, name_id in rows(
             "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -133,6 +136,10 @@ def traces_of(export: Path, folder: Path, *, records: bool = True) -> list[Path]
         file.write_bytes(gzip.compress(json.dumps(document, indent=1).encode(), mtime=0))
         files.append(file)
     return files
+
+
+def _category(name: str, *, modules: bool) -> str:
+    return "python_function" if modules and name.startswith("nn.Module") else "user_annotation"
 
 
 def with_world(traces: list[Path], world: object) -> list[Path]:

@@ -27,9 +27,11 @@ class Sums:
     Args:
         layers: of the model.
         stages: number of virtual stages, S.
+        edges: what crossing each boundary takes beside the layers' own transfers, down and up;
+            shape (2, S - 1); None for nothing.
     """
 
-    def __init__(self, layers: Layers, stages: int) -> None:
+    def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
         self.stages, self.count = stages, len(layers)
         features = layers.features
         zero = np.zeros((len(features), 1))
@@ -37,6 +39,9 @@ class Sums:
         # The boundary before layer 0, and that behind the last, are none.
         ways = np.stack((layers.down_ns, layers.up_ns)).astype(float)
         none = np.zeros((2, 1))
+        self._edges = np.zeros((2, stages))
+        if edges is not None:
+            self._edges[:, 1:] = edges
         self._crossing = np.concatenate((none, ways[:, :-1], none), axis=1)
         #: By sum: value of layers up to each, by stage; shape (K, S, L + 1).
         self.up_to = np.empty((0, stages, self.count + 1))
@@ -56,7 +61,8 @@ class Sums:
         crossed = np.stack([np.concatenate((first, path.crossed), axis=1) for path in paths])
         self.extend(
             np.stack([path.factors.T @ self._summed for path in paths]),
-            np.einsum("kws,wi->ksi", crossed, self._crossing),
+            np.einsum("kws,wi->ksi", crossed, self._crossing)
+            + np.einsum("kws,ws->ks", crossed, self._edges)[:, :, None],
         )
 
     def extend(self, up_to: Floats, into: Floats) -> None:

@@ -66,6 +66,17 @@ class Layers(Table):
         return self.forward_ns, self.backward_ns, self.weight_ns, self.fused_ns
 
 
+def timed_layers(
+    times: Sequence[Ints], names: tuple[str, ...], kinds: tuple[LayerKind, ...]
+) -> Layers:
+    """Return layers by their F, B, W and BW alone, without transfers and memory."""
+    forward, backward, weight, fused = times
+    none = np.zeros(len(forward))
+    down, up = none.astype(np.int64), none.astype(np.int64)
+    memory = none.copy(), none.copy(), none.copy()
+    return Layers(forward, backward, weight, fused, down, up, *memory, names, kinds)
+
+
 #: Rows of :attr:`Layers.features`, behind those of its times.
 HELD, KEPT, RESIDENT = 4, 5, 6
 FEATURES = 7
@@ -132,6 +143,7 @@ def workload_of(
     microbatches: int,
     limit: Sequence[float] | None = None,
     *,
+    edges: Ints | None = None,
     split: bool = True,
 ) -> Workload:
     """Return what the virtual stages of a layout take.
@@ -141,6 +153,8 @@ def workload_of(
         layout: which of them each virtual stage holds.
         microbatches: m.
         limit: memory by device; what is always taken goes off it.
+        edges: what crossing each boundary takes beside the layers' own transfers, down and up;
+            shape (2, S - 1); None for nothing.
         split: whether both halves of the backward were measured.
     """
     placement = layout.placement
@@ -153,8 +167,11 @@ def workload_of(
 
     behind = [bound - 1 for bound in layout.bounds[1:-1]]
     cut = [here != there for here, there in pairwise(placement)]
-    down = [int(layers.down_ns[at]) * far for at, far in zip(behind, cut, strict=True)]
-    up = [int(layers.up_ns[at]) * far for at, far in zip(behind, cut, strict=True)]
+    further = np.zeros((2, len(cut)), np.int64) if edges is None else edges
+    down, up = (
+        [int(ns[at] + more) * far for at, more, far in zip(behind, extra, cut, strict=True)]
+        for ns, extra in zip((layers.down_ns, layers.up_ns), further, strict=True)
+    )
     resident = held(layers.resident)
     forward, backward, weight, fused = map(summed, layers.times)
     return Workload(

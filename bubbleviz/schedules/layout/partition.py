@@ -87,7 +87,7 @@ def best_partition(
     """
     check_enough(len(layers), recurrence.length)
     incumbent = Incumbent(recurrence, layers, limit)
-    sums = Sums(layers, recurrence.length)
+    sums = Sums(layers, recurrence.length, recurrence.edges)
     devices = recurrence.device_paths(layers)
     sums.add(devices)
     bottleneck = bottleneck_of(recurrence.placement, devices, sums)
@@ -122,6 +122,7 @@ class _Search:
         self.incumbent, self.sums, self.longest = incumbent, sums, longest
         self.stages, self.count = sums.stages, sums.count
         self.open_ns = np.inf
+        self._possible = _possible(incumbent.memory, incumbent.limits)
         self._fixed = len(sums)
         self._looked = 0
 
@@ -161,7 +162,7 @@ class _Search:
         end = low[row] + place if stage + 1 < self.stages else np.full(len(row), self.count)
         self._looked += len(row)
         fits = self._bounds(self.incumbent.memory, begun, row, end, stage)
-        keep = (fits <= self.incumbent.limits).all(axis=1)
+        keep = (fits <= self.incumbent.limits).all(axis=1) & self._possible[stage + 1, end]
         row, end = row[keep], end[keep]
         bound = self._bounds(self.sums, begun, row, end, stage).max(axis=1, initial=0.0)
         if self.longest is not None:
@@ -203,3 +204,25 @@ class _Search:
             kept = np.arange(len(self.sums))
             recent = len(self.sums) - max(_MOST_SUMS, self._fixed + 8)
             self.sums.keep((kept < self._fixed) | (kept >= self._fixed + recent))
+
+
+def _possible(memory: Sums, limits: Floats) -> Bools:
+    """Tell where the stages from one on can begin so that each fits the memory by itself.
+
+    Args:
+        memory: what devices hold.
+        limits: of these sums.
+
+    Returns:
+        By stage and first layer; shape (S + 1, L + 1).
+    """
+    result = np.zeros((memory.stages + 1, memory.count + 1), bool)
+    result[memory.stages, memory.count] = True
+    place = np.arange(memory.count + 1)
+    behind = place[:, None] < place[None, :]
+    for stage in reversed(range(memory.stages)):
+        up_to = memory.up_to[:, stage]
+        own = up_to[:, None, :] - up_to[:, :, None]
+        fits = (own <= limits[:, None, None]).all(axis=0) & behind
+        result[stage] = (fits & result[stage + 1][None, :]).any(axis=1)
+    return result

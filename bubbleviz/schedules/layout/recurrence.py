@@ -67,17 +67,21 @@ class Recurrence:
 
     Args:
         plan: fixed orders.
+        links: by device and device: how long anything takes from one to the other beside the
+            layers' own transfers; None for no time.
 
     Raises:
         MismatchError: the order deadlocks.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, links: Ints | None = None) -> None:
         self.plan = plan
         #: Virtual stages of one pipeline; the replicas' stages hold the same layers.
         self.length = len(plan.placement) // plan.replicas
         self.placement = plan.placement[: self.length]
         self._nodes = _nodes(plan, self.length)
+        #: What crossing each boundary takes beside the transfers of layers, down and up.
+        self.edges = edges_of(self.placement, links)
         followed = {node.before for node in self._nodes}
         self._last = [at for at in range(len(self._nodes)) if at not in followed]
 
@@ -91,13 +95,13 @@ class Recurrence:
         result = np.empty(len(bounds), np.int64)
         for at in range(0, len(bounds), BLOCK):
             part = bounds[at : at + BLOCK]
-            ends = self._ends(*_times(layers, part))
+            ends = self._ends(*self._times(layers, part))
             result[at : at + BLOCK] = ends[self._last].max(axis=0, initial=0)
         return result
 
     def path(self, layers: Layers, bounds: Ints) -> Path:
         """Return the longest path of one layout, a row of ``bounds``."""
-        return self._longest(*_times(layers, bounds[None, :]))
+        return self._longest(*self._times(layers, bounds[None, :]))
 
     def device_paths(self, layers: Layers) -> list[Path]:
         """Return for each device a path through all that it runs, on to it and away from it."""
@@ -132,6 +136,18 @@ class Recurrence:
                         crossed[tuple(crossing)] += 1
                         break
         return Path(factors, crossed)
+
+    def _times(self, layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
+        """Return the lengths of F, B, W and BW by virtual stage, and transfers by boundary.
+
+        Shapes (4, S, n) and (2, S - 1, n).
+        """
+        each = np.stack(layers.times)
+        sums = np.concatenate((np.zeros((4, 1), np.int64), each.cumsum(axis=1)), axis=1)
+        at = bounds.T
+        ways = np.stack((layers.down_ns, layers.up_ns))
+        transfers = ways[:, at[1:-1] - 1] + self.edges[:, :, None]
+        return sums[:, at[1:]] - sums[:, at[:-1]], transfers
 
     def _uncrossed(self) -> Floats:
         """Return boundaries that nothing crosses."""
@@ -206,16 +222,14 @@ def _undominated(moments: Ints) -> Ints:
     return np.array(kept, np.int64).reshape(len(kept), moments.shape[1])
 
 
-def _times(layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
-    """Return the lengths of F, B, W and BW by virtual stage, and transfers by boundary.
-
-    Shapes (4, S, n) and (2, S - 1, n).
-    """
-    each = np.stack(layers.times)
-    sums = np.concatenate((np.zeros((4, 1), np.int64), each.cumsum(axis=1)), axis=1)
-    at = bounds.T
-    ways = np.stack((layers.down_ns, layers.up_ns))
-    return sums[:, at[1:]] - sums[:, at[:-1]], ways[:, at[1:-1] - 1]
+def edges_of(placement: tuple[int, ...], links: Ints | None) -> Ints:
+    """Return how long it takes over each boundary of a placement, down and up; (2, S - 1)."""
+    edges = np.zeros((2, len(placement) - 1), np.int64)
+    if links is not None and len(placement) > 1:
+        here, there = np.array(placement[:-1]), np.array(placement[1:])
+        edges[_DOWN], edges[_UP] = links[here, there], links[there, here]
+        edges[:, here == there] = 0
+    return edges
 
 
 def _nodes(plan: Plan, length: int) -> list[_Node]:

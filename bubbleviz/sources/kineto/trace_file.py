@@ -11,6 +11,7 @@ import numpy as np
 
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Contents, NameCount, Profile, TableCount
 from bubbleviz.progress import Watch, unwatched
@@ -41,6 +42,8 @@ _COUNTED = (
     ("operators", "cpu_op", OPERATOR),
     ("Python functions", "python_function", PYTHON),
 )
+#: How the events of modules are named among those of Python's functions.
+_MODULE = "nn.Module: "
 _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA])"
@@ -87,8 +90,17 @@ class KinetoFile:
             )
         ranges = profile.ranges
         fits = np.array(fitting(globs, ranges.names), bool)
-        chosen = ranges.take(fits[ranges.name_id] & (self._trace.kind != PYTHON))
+        chosen = ranges.take(fits[ranges.name_id] & self._asked(globs))
         return replace(profile, ranges=chosen)
+
+    def _asked(self, globs: Sequence[str]) -> Bools:
+        """Tell which ranges may be asked for by name: of Python's functions, modules alone."""
+        ranges, kind = self._trace.profile.ranges, self._trace.kind
+        modules = [glob for glob in globs if glob.startswith(_MODULE)]
+        if not modules:
+            return np.asarray(kind != PYTHON, bool)
+        fits = np.array(fitting(modules, ranges.names), bool)
+        return np.asarray((kind != PYTHON) | fits[ranges.name_id], bool)
 
     def _lacking(self) -> str:
         """Return why there is nothing to analyse, and what to do; "" where there is something."""

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout
+from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
 from bubbleviz.schedules.layout.partition import Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence
+from bubbleviz.schedules.workload import outcome_of
 from tests.schedules.layout.models import all_layouts, brute_force, model, simulated
 
 #: Schedules with one order, and sizes that they allow: p, m, v.
@@ -150,3 +151,25 @@ def test_what_fits_no_layout_is_none() -> None:
     assert best_partition(recurrence, model([1, 1, 1]), [1.9, 1.9]) is None
     # Stage 0 holds two microbatches, stage 1 one.
     assert best_partition(recurrence, model([1, 1, 1]), [2.0, 2.0]) is not None
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(1, 50), min_size=6, max_size=6),
+    st.lists(st.integers(0, 80), min_size=9, max_size=9),
+)
+def test_links_between_devices_are_part_of_the_times(times: list[int], links: list[int]) -> None:
+    layers, between = model(times, down_ns=3, up_ns=5), np.array(links).reshape(3, 3)
+    plan = schedule_named("1f1b").plan(3, 4, 1)
+    recurrence = Recurrence(plan, between)
+    layouts = all_layouts(6, recurrence.placement)
+    every = [
+        outcome_of(plan, workload_of(layers, layout, 4, edges=recurrence.edges)).makespan_ns
+        for layout in layouts
+    ]
+    found = best_partition(recurrence, layers)
+
+    assert recurrence.makespans(layers, rows(layouts)).tolist() == every
+    assert found is not None
+    assert found.proven
+    assert found.makespan_ns == min(every)

@@ -1,0 +1,1 @@
+"""Layouts: which layers of a measured model go on which stage."""

@@ -1,0 +1,112 @@
+"""Documents: layouts as JSON, and layers with their stages as CSV, which ``--layers`` reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bubbleviz._version import __version__
+from bubbleviz.analyses.layout.layer_table import table_text
+from bubbleviz.analyses.layout.report import LayoutReport
+from bubbleviz.model.texts import json_text
+from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
+from bubbleviz.schedules.layout.layers import Layers, Layout
+from bubbleviz.schedules.layout.notation import megatron_layout, torchtitan_layout
+
+SCHEMA = "bubbleviz.layout/1"
+
+
+def as_json(report: LayoutReport) -> str:
+    """Return layouts as JSON; null for what is unknown."""
+    question, measured = report.question, report.measured
+    document = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "source": measured.source,
+        "assumptions": list(measured.assumptions),
+        "stages": question.stages,
+        "microbatches": question.microbatches,
+        "schedule": measured.ran,
+        "iteration_ns": measured.ran_ns,
+        "memory": {
+            "known": measured.memory,
+            "in_bytes": measured.in_bytes,
+            "limit": None if question.limit is None else list(question.limit),
+        },
+        "layers": _layers(question.layers),
+        "schedules": [_schedule(report, row) for row in report.rows],
+    }
+    return json_text(document)
+
+
+def _layers(layers: Layers) -> list[dict[str, Any]]:
+    columns = {
+        "name": layers.names,
+        "kind": tuple(kind.value for kind in layers.kinds),
+        "forward_ns": layers.forward_ns.tolist(),
+        "backward_ns": layers.backward_ns.tolist(),
+        "weight_ns": layers.weight_ns.tolist(),
+        "memory": layers.held.tolist(),
+        "memory_weight": layers.kept.tolist(),
+        "resident": layers.resident.tolist(),
+        "transfer_ns": layers.down_ns.tolist(),
+    }
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _schedule(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
+    best = row.best
+    return {
+        "schedule": row.schedule,
+        "chunks": row.plan and row.plan.chunks,
+        "makespan_ns": best and best.makespan_ns,
+        "least_makespan_ns": best and best.least_ns,
+        "proven": row.proven,
+        "bubble_ratio": row.bubble_ratio,
+        "peak_memory": list(row.peak_memory),
+        "saving": row.saving,
+        "before": None
+        if row.before is None
+        else {
+            "own": row.own,
+            "makespan_ns": row.before_ns,
+            "fits": row.before_fits,
+            "first_layers": list(row.before.bounds),
+        },
+        "layout": best and _layout(report, best.layout),
+        "reason": row.reason or None,
+    }
+
+
+def _layout(report: LayoutReport, layout: Layout) -> dict[str, Any]:
+    layers = report.question.layers
+    work = report.question.workload(layout)
+    return {
+        "stages": [
+            {
+                "virtual_stage": number,
+                "device": layout.placement[number],
+                "layers": [layers.names[at] for at in stage],
+                "forward_ns": work.forward_ns[number],
+                "backward_ns": work.backward_ns[number],
+                "weight_ns": work.weight_ns[number],
+            }
+            for number, stage in enumerate(layout.stages)
+        ],
+        "megatron": megatron_layout(layers, layout),
+        "torchtitan": torchtitan_layout(layers, layout),
+    }
+
+
+def as_csv(report: LayoutReport) -> str:
+    """Return the layers, with the virtual stage of each before, and in the best layouts."""
+    columns: dict[str, list[int]] = {}
+    if report.question.own is not None:
+        columns["stage_before"] = _stage_of_layers(report.question.own)
+    for row in report.rows:
+        if row.best is not None:
+            columns[f"stage:{row.schedule}"] = _stage_of_layers(row.best.layout)
+    return table_text(report.question.layers, columns)
+
+
+def _stage_of_layers(layout: Layout) -> list[int]:
+    return [number for number, stage in enumerate(layout.stages) for _ in stage]

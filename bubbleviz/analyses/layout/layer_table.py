@@ -1,0 +1,190 @@
+"""A table of layers: CSV that a user measured, or that an analysis wrote.
+
+=============== ====================================================================================
+column          holds
+=============== ====================================================================================
+name            of the layer; its kind is inferred from it where there is no ``kind``
+forward_ms      forward of one microbatch
+backward_ms     backward for the input where there is ``weight_ms``, else the whole backward
+weight_ms       backward for the weights
+memory          activations of one microbatch from F to the end of B
+memory_weight   the part of them that is held on to the end of W; without it, all
+resident        memory that is always taken: weights, gradients, states of the optimizer
+transfer_ms     until its output has arrived on another device; and the gradient on its way back
+kind            embedding, layer, mtp or head
+=============== ====================================================================================
+
+Only the first three must be there. Memory is written as ``1.5GB`` or ``300MiB``, or as plain
+numbers in the unit of ``--memory-limit``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, MTP, layer_of
+from bubbleviz.errors import InputError
+from bubbleviz.model.bounded_files import read_bounded
+from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.memory_sizes import parse_memory
+from bubbleviz.model.texts import csv_text, inert, one_line
+from bubbleviz.model.values import frozen
+from bubbleviz.schedules.layout.layers import LayerKind, Layers
+
+COLUMNS = (
+    *("name", "kind", "forward_ms", "backward_ms", "weight_ms", "memory", "memory_weight"),
+    *("resident", "transfer_ms"),
+)
+_NEEDED = ("name", "forward_ms", "backward_ms")
+_KINDS = {
+    LAYER: LayerKind.TRANSFORMER,
+    EMBEDDING: LayerKind.EMBEDDING,
+    MTP: LayerKind.MTP,
+    HEAD: LayerKind.HEAD,
+}
+_MOST_BYTES, _MOST_LAYERS = 1 << 22, 10_000
+#: 115 days.
+_LONGEST_MS = 1e10
+_HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
+
+
+@frozen
+class LayerTable:
+    """A table of layers.
+
+    Attributes:
+        layers: of the model.
+        split: whether both halves of the backward were measured; else each takes half of it.
+        memory: whether it holds the memory of activations.
+        in_bytes: whether memory is in bytes; None where plain numbers leave that open.
+    """
+
+    layers: Layers
+    split: bool
+    memory: bool
+    in_bytes: bool | None
+
+
+def read_layers(path: str) -> LayerTable:
+    """Return a table of layers.
+
+    Raises:
+        InputError: it cannot be read, lacks a column, or holds what is no number.
+    """
+    content = read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
+    try:
+        text = content.decode("utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text), delimiter=_delimiter(text)))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as a table of layers; {_HINT}") from error
+    header = set(rows[0]) if rows else set()
+    lacking = [column for column in _NEEDED if column not in header]
+    if lacking:
+        raise InputError(f"{path}: no layers, or no column {lacking[0]!r}; {_HINT}")
+    if len(rows) > _MOST_LAYERS:
+        raise InputError(f"{path}: more than {_MOST_LAYERS:,} layers; {_HINT}")
+    return _Reader(path, rows).table()
+
+
+def _delimiter(text: str) -> str:
+    header = text.split("\n", 1)[0]
+    return max((",", ";", "\t"), key=header.count)
+
+
+class _Reader:
+    """Reads the cells of a table."""
+
+    def __init__(self, path: str, rows: Sequence[Mapping[str, str | None]]) -> None:
+        self._path, self._rows = path, rows
+        self._in_bytes: set[bool] = set()
+
+    def table(self) -> LayerTable:
+        split = bool(self._given("weight_ms"))
+        forward, backward = self._ns("forward_ms"), self._ns("backward_ms")
+        weight = self._ns("weight_ms") if split else backward // 2
+        fused = backward + weight if split else backward
+        transfer = self._ns("transfer_ms")
+        held = self._memory("memory")
+        kept = self._memory("memory_weight") if self._given("memory_weight") else held.copy()
+        if (kept > held).any():
+            at = int(np.flatnonzero(kept > held)[0])
+            raise self._wrong(at, "memory_weight", "more than memory, of which it is a part")
+        layers = Layers(
+            forward_ns=forward,
+            backward_ns=fused - weight,
+            weight_ns=weight,
+            fused_ns=fused,
+            down_ns=transfer,
+            up_ns=transfer.copy(),
+            held=held,
+            kept=kept,
+            resident=self._memory("resident"),
+            names=tuple(one_line(row.get("name") or "", 200) for row in self._rows),
+            kinds=tuple(self._kind(at) for at in range(len(self._rows))),
+        )
+        in_bytes = None if not self._in_bytes else True in self._in_bytes
+        return LayerTable(layers, split, bool(held.any()), in_bytes or None)
+
+    def _given(self, column: str) -> bool:
+        return any((row.get(column) or "").strip() for row in self._rows)
+
+    def _ns(self, column: str) -> Ints:
+        return np.array([self._time(at, column) for at in range(len(self._rows))], np.int64)
+
+    def _time(self, at: int, column: str) -> int:
+        text = (self._rows[at].get(column) or "").strip()
+        try:
+            value = float(text) if text or column in _NEEDED else 0.0
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= _LONGEST_MS:
+            raise self._wrong(at, column, f"{one_line(text, 40)!r} is no time in milliseconds")
+        return round(value * 1e6)
+
+    def _memory(self, column: str) -> Floats:
+        amounts = []
+        for at, row in enumerate(self._rows):
+            text = (row.get(column) or "").strip()
+            if not text:
+                amounts.append(0.0)
+                continue
+            size = parse_memory(text, f"{self._path}: row {at + 1}, {column}")
+            if size.amount:
+                self._in_bytes.add(size.in_bytes)
+            amounts.append(size.amount)
+        return np.array(amounts, float)
+
+    def _kind(self, at: int) -> LayerKind:
+        given = (self._rows[at].get("kind") or "").strip().lower()
+        if given:
+            if given not in _KINDS:
+                raise self._wrong(at, "kind", f"{one_line(given, 40)!r} is none of {list(_KINDS)}")
+            return _KINDS[given]
+        known = layer_of((self._rows[at].get("name") or "").strip())
+        return LayerKind.TRANSFORMER if known is None else _KINDS[known.kind]
+
+    def _wrong(self, at: int, column: str, what: str) -> InputError:
+        return InputError(f"{self._path}: row {at + 1}, {column}: {what}; {_HINT}")
+
+
+def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:
+    """Return layers as such a table, with further columns behind it."""
+    cells = zip(
+        map(inert, layers.names),
+        (kind.value for kind in layers.kinds),
+        *(_milliseconds(ns) for ns in layers.times[:3]),
+        *(column.tolist() for column in (layers.held, layers.kept, layers.resident)),
+        _milliseconds(layers.down_ns),
+        *further.values(),
+        strict=True,
+    )
+    return csv_text((*COLUMNS, *further), cells)
+
+
+def _milliseconds(ns: Ints) -> list[float]:
+    return [value / 1e6 for value in ns.tolist()]

@@ -1,0 +1,154 @@
+"""The picture of a layout: a device's layers as stacked bars, before and after.
+
+::
+
+    1f1b: 329.8 ms -> 245.9 ms
+    device 0  before │E│0 1 2│          one bar a device: F, B and W of one microbatch
+              after  │E│0 1 2│3│
+"""
+
+from __future__ import annotations
+
+import drawsvg
+
+from bubbleviz.analyses.layout.report import LayoutReport
+from bubbleviz.analyses.layout.text import shown
+from bubbleviz.model.texts import one_line, percent
+from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.page import Page, box, px, ticks
+from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
+
+_COLOURS = {
+    LayerKind.EMBEDDING: OPTIMIZER,
+    LayerKind.TRANSFORMER: BACKWARD_BOTH,
+    LayerKind.MTP: PAIR,
+    LayerKind.HEAD: COMMUNICATION,
+}
+_WORDS = {
+    LayerKind.EMBEDDING: "embedding",
+    LayerKind.TRANSFORMER: "transformer layer",
+    LayerKind.MTP: "multi-token prediction",
+    LayerKind.HEAD: "head",
+}
+#: px: height of a bar, between the two of a device, between devices, of the columns beside.
+_BAR, _BETWEEN, _GAP, _LEFT, _RIGHT = 15.0, 2.0, 9.0, 112.0, 74.0
+#: px: between chunks of a device.
+_CHUNK = 3.0
+#: More devices are not drawn.
+_MOST = 64
+
+
+def draw_layouts(report: LayoutReport) -> str:
+    """Return the SVG document of the layouts worth a look."""
+    page = Page("bvl-")
+    rows = shown(report)
+    page.title = "Layers by device, before and after" if rows else "No layout fits"
+    page.description = "Two bars a device: the time of its layers for one microbatch."
+    page.heading(page.title)
+    page.y += 4
+    reasons = "; ".join(row.reason for row in report.rows if row.reason)
+    about = "Bars: F, B and W of one microbatch, layer by layer; the line is an equal share."
+    page.paragraph(about if rows else reasons, 10.5)
+    for row in rows:
+        _draw(page, report, row)
+    if rows:
+        _draw_legend(page, report.question.layers)
+    return page.svg()
+
+
+def _draw(page: Page, report: LayoutReport, row: ScheduleLayout) -> None:
+    """Draw the layouts of one schedule, before and after."""
+    assert row.best is not None
+    assert row.before is not None
+    assert row.before_ns is not None
+    layers = report.question.layers
+    page.y += 20
+    saving = "" if row.saving is None else f"  ({percent(row.saving)} shorter)"
+    before, after = row.before_ns / 1e6, row.best.makespan_ns / 1e6
+    text = f"{row.schedule}: {before:,.2f} ms before, {after:,.2f} ms after{saving}"
+    page.text(text, page.left, page.y, 12, font_weight="bold")
+    page.y += 12
+    devices = min(report.question.stages, _MOST)
+    longest_ns = max(
+        _work_ns(layers, layout, device)
+        for layout in (row.before, row.best.layout)
+        for device in range(devices)
+    )
+    chunks = len(row.best.layout.placement) // report.question.stages
+    width = page.right - _RIGHT - page.left - _LEFT - _CHUNK * (chunks - 1)
+    scale = width / max(longest_ns, 1)
+    top = page.y
+    for device in range(devices):
+        page.text(f"device {device}", page.left, page.y + _BAR - 3, 11)
+        for layout, word in ((row.before, "before"), (row.best.layout, "after")):
+            _draw_bar(page, layers, layout, device, scale, pale=word == "before")
+            base = page.y + _BAR - 3.5
+            page.text(word, page.left + _LEFT - 8, base, 9.5, ink="quiet", text_anchor="end")
+            work_ms = _work_ns(layers, layout, device) / 1e6
+            page.text(f"{work_ms:,.2f} ms", page.right, base, 9.5, text_anchor="end")
+            page.y += _BAR + _BETWEEN
+        page.y += _GAP
+    whole_ns = sum(int(each.sum()) for each in layers.times[:3])
+    mean = page.left + _LEFT + whole_ns / report.question.stages * scale
+    mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
+    path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
+    page.elements.append(drawsvg.Path(path, stroke_dasharray="3 2", **mark))
+    _draw_axis(page, longest_ns, scale)
+
+
+def _draw_bar(
+    page: Page, layers: Layers, layout: Layout, device: int, scale: float, *, pale: bool
+) -> None:
+    """Draw the layers of a device, one box each, its chunks apart."""
+    x, opacity = page.left + _LEFT, 0.45 if pale else 1.0
+    work_ns = layers.forward_ns + layers.backward_ns + layers.weight_ns
+    for stage in layout.of_device(device):
+        begin, numbers = x, list(layout.stages[stage])
+        for at in numbers:
+            end = x + int(work_ns[at]) * scale
+            path = box(x, page.y, max(end - 0.6, x + 0.4), page.y + _BAR)
+            fill = {"fill": _COLOURS[layers.kinds[at]], "fill_opacity": opacity}
+            element = drawsvg.Path(path, **fill)
+            element.append_title(
+                f"{one_line(layers.names[at], 60)}: {int(work_ns[at]) / 1e6:,.3f} ms"
+            )
+            page.elements.append(element)
+            x = end
+        word = str(len(numbers))
+        if text_width(word, 9) < x - begin - 4:
+            page.text(word, (begin + x) / 2, page.y + _BAR - 4, 9, text_anchor="middle")
+        x += _CHUNK
+
+
+def _work_ns(layers: Layers, layout: Layout, device: int) -> int:
+    return sum(
+        int(each[at])
+        for stage in layout.of_device(device)
+        for at in layout.stages[stage]
+        for each in layers.times[:3]
+    )
+
+
+def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
+    """Draw times below the bars; chunks that stand apart shift what is behind by their gap."""
+    marks, unit = ticks(longest_ns, 8)
+    for time_ns, text in marks:
+        x = page.left + _LEFT + time_ns * scale
+        page.text(text, x, page.y + 4, 9.5, ink="quiet", text_anchor="middle")
+    page.text(unit, page.right, page.y + 4, 9.5, ink="quiet", text_anchor="end")
+    page.y += 12
+
+
+def _draw_legend(page: Page, layers: Layers) -> None:
+    x = page.left
+    page.y += 8
+    for kind, colour in _COLOURS.items():
+        if kind in layers.kinds:
+            page.elements.append(drawsvg.Path(box(x, page.y, x + 12, page.y + 12), fill=colour))
+            page.text(_WORDS[kind], x + 17, page.y + 10, 10.5)
+            x += text_width(_WORDS[kind], 10.5) + 36
+    text = "numbers: layers of a stage"
+    page.text(text, x, page.y + 10, 10.5, ink="quiet")
+    page.y += 18

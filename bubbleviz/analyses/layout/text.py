@@ -1,0 +1,148 @@
+"""Text: what ``bubbleviz layout`` prints: schedules, the layouts worth a look, and how to set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from bubbleviz.analyses.layout.report import LayoutReport
+from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.render.text.cells import in_percent, milliseconds, titled
+from bubbleviz.render.text.tables import HangingLines, Table
+from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
+from bubbleviz.schedules.layout.notation import megatron_layout, torchtitan_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Layouts of schedules that were named are shown, so many of them.
+_SHOWN = 4
+
+
+def sections(report: LayoutReport) -> Iterator[RenderableType]:
+    """Yield what to print."""
+    question, measured = report.question, report.measured
+    yield Text(
+        f"{counted(len(question.layers), 'layer')} on {counted(question.stages, 'device')}, "
+        f"{counted(question.microbatches, 'microbatch', 'microbatches')}: {measured.source}",
+        style="bold",
+    )
+    if measured.ran_ns is not None:
+        yield Text(
+            f"measured: {milliseconds(measured.ran_ns)} ms an iteration"
+            f"{f', {measured.ran}' if measured.ran else ''}"
+        )
+    yield from titled("Best layout for each schedule, simulated", _schedules(report))
+    yield HangingLines(("", line) for line in _legend(report))
+    for row in shown(report):
+        yield from _layout(report, row)
+    if measured.assumptions:
+        yield Text("\nNot measured", style="bold")
+        yield HangingLines(("  - ", one_line(text, 400)) for text in measured.assumptions)
+
+
+def shown(report: LayoutReport) -> list[ScheduleLayout]:
+    """Return the layouts that are shown whole: of the schedule that ran, and of the fastest.
+
+    Of schedules that were named, the first few.
+    """
+    if report.asked:
+        return [row for row in report.rows if row.best is not None][:_SHOWN]
+    rows = {row.schedule: row for row in (report.same, report.best) if row is not None}
+    return list(rows.values())
+
+
+def _schedules(report: LayoutReport) -> Table:
+    in_bytes, memory = report.measured.in_bytes, report.measured.memory
+    headers = ["schedule", "chunks", "before\nms", "best\nms", "saved\n%", "bubble\n%"]
+    headers += ["peak\nmemory"] * memory + ["best of\nall"]
+    table = Table(*headers, left=("schedule", "best of\nall"))
+    for row in report.rows:
+        name = row.schedule + (" (ran)" if row.schedule == report.measured.ran else "")
+        cells = [name, "" if row.plan is None else str(row.plan.chunks)]
+        cells += [_before(row), milliseconds(None if row.best is None else row.best.makespan_ns)]
+        cells += [in_percent(row.saving), in_percent(row.bubble_ratio)]
+        if memory:
+            peak = max(row.peak_memory, default=None)
+            cells.append("-" if peak is None else memory_text(peak, in_bytes=in_bytes))
+        cells.append(_proof(row))
+        table.add_row(*cells)
+    return table
+
+
+def _before(row: ScheduleLayout) -> str:
+    mark = ("" if row.own else "*") + ("" if row.before_fits else "!")
+    return "-" if row.before_ns is None else f"{milliseconds(row.before_ns)}{mark}"
+
+
+def _proof(row: ScheduleLayout) -> str:
+    if row.best is None:
+        return one_line(row.reason, 60)
+    if row.proven:
+        return "yes"
+    if not row.exact:
+        return "no: order and layout in turn"
+    gap = 1 - row.best.least_ns / row.best.makespan_ns
+    return f"within {percent(gap)}"
+
+
+def _legend(report: LayoutReport) -> Iterator[str]:
+    own = any(row.own for row in report.rows)
+    even = any(not row.own and row.before_ns is not None for row in report.rows)
+    parts = ["before: the run's own layout"] if own else []
+    parts += ["* as many layers on each stage"] if even else []
+    if any(not row.before_fits for row in report.rows):
+        parts.append("! more than the memory")
+    yield "; ".join(parts)
+    yield "best of all: no layout of contiguous layers is faster under that schedule"
+
+
+def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[RenderableType]:
+    assert row.best is not None
+    layers, layout = report.question.layers, row.best.layout
+    saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
+    title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
+    yield from titled(title, _stages(report, layers, layout))
+    megatron = megatron_layout(layers, layout)
+    if megatron is not None:
+        yield HangingLines([("  Megatron    ", f"--pipeline-model-parallel-layout '{megatron}'")])
+    text = f"module_fqns_per_model_part = {torchtitan_text(layers, layout)}"
+    yield HangingLines([("  torchtitan  ", text)])
+
+
+def _stages(report: LayoutReport, layers: Layers, layout: Layout) -> Table:
+    work = report.question.workload(layout)
+    several = len(layout.placement) > report.question.stages
+    headers = ["stage", *(["device"] * several), "layers", "", "F ms", "B ms", "W ms", "sum ms"]
+    table = Table(*headers, left=("",), wrap=("",))
+    for number, stage in enumerate(layout.stages):
+        times = work.forward_ns[number], work.backward_ns[number], work.weight_ns[number]
+        table.add_row(
+            str(number),
+            *([str(layout.placement[number])] * several),
+            str(len(stage)),
+            names_of(layers, stage),
+            *(milliseconds(ns) for ns in (*times, sum(times))),
+        )
+    return table
+
+
+def names_of(layers: Layers, stage: range) -> str:
+    """Return the layers of a stage in words: the first and the last transformer layer as a run."""
+    words: list[str] = []
+    run: list[int] = []
+    for at in (*stage, None):
+        if at is not None and layers.kinds[at] is LayerKind.TRANSFORMER:
+            run.append(at)
+            continue
+        if run:
+            first, last = one_line(layers.names[run[0]], 30), one_line(layers.names[run[-1]], 30)
+            words.append(first if len(run) == 1 else f"{first} .. {last}")
+            run = []
+        if at is not None:
+            words.append(one_line(layers.names[at], 30))
+    return ", ".join(words)

@@ -1,0 +1,148 @@
+"""Layers: how long kernels of each layer of a model ran, by the ranges of layers around launches.
+
+::
+
+    range     F3.0.0 ├───────────────────────────┤
+    ranges    layers.0 ├─────┤ layers.1 ├────┤        the outermost of a layer inside an operation
+    launches         │ │  │      │ │   │      │       the last is of no layer
+
+Backward of PyTorch runs on a thread of its own; ranges count where they are on the thread that
+launches (hooks of modules, ``emit_nvtx``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import numpy as np
+
+from bubbleviz.conventions.layer_names import LayerName, layer_of
+from bubbleviz.interpret.device_work import DeviceWork
+from bubbleviz.interpret.linking.links import Links
+from bubbleviz.interpret.operation_ranges import OperationRanges
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of, rows_by_value
+from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.phases import WORK
+from bubbleviz.model.profile import Ranges
+from bubbleviz.model.values import frozen
+
+
+@frozen
+class LayerTimes(Table):
+    """How long compute kernels of each layer ran, by rank, chunk and phase of their operations.
+
+    Attributes:
+        rank: the profile's own.
+        chunk: as names of operations give it; -1 none.
+        phase: of the operations.
+        layer: row of ``layers``; -1 kernels outside the ranges of layers.
+        kernel_ns: durations of the kernels, added up.
+        first_ns: when the first of them was launched.
+        layers: distinct layers.
+    """
+
+    rank: Ints
+    chunk: Ints
+    phase: Ints
+    layer: Ints
+    kernel_ns: Ints
+    first_ns: Ints
+    layers: tuple[LayerName, ...] = field(metadata={"shared": True})
+
+
+def layer_times(
+    ranges: Ranges,
+    named: Ranges,
+    work: DeviceWork,
+    links: Links,
+    placed: OperationRanges,
+    keys: OperationKeys,
+) -> LayerTimes:
+    """Return how long kernels of layers ran in the operations of a profile.
+
+    Args:
+        ranges: of the profile, of any name.
+        named: those that name operations.
+        work: what ran, with the range of its operation.
+        links: of that work.
+        placed: the ranges of operations on ranks.
+        keys: of the operations.
+    """
+    rows, operation = _in_operations(work, placed, keys)
+    known = [layer_of(name) for name in ranges.names]
+    layers = tuple(dict.fromkeys(name for name in known if name is not None))
+    number = {layer: at for at, layer in enumerate(layers)}
+    of_name = np.array([NONE if name is None else number[name] for name in known], np.int64)
+    launched_ns, thread = links.launched_ns[rows], links.threads[links.thread[rows]]
+    layer = _layer_around(ranges, of_name, named, thread, launched_ns)
+    layer[links.call[rows] == NONE] = NONE
+    columns = keys.rank[operation], keys.chunk[operation], keys.phase[operation], layer
+    groups = groups_of(*columns)
+    kernel_ns = np.zeros(len(groups.first), np.int64)
+    np.add.at(kernel_ns, groups.of_row, work.end_ns[rows] - work.start_ns[rows])
+    first_ns = np.full(len(groups.first), np.iinfo(np.int64).max)
+    np.minimum.at(first_ns, groups.of_row, launched_ns)
+    rank, chunk, phase, layer = (column[groups.first] for column in columns)
+    return LayerTimes(rank, chunk, phase, layer, kernel_ns, first_ns, layers)
+
+
+def _in_operations(
+    work: DeviceWork, placed: OperationRanges, keys: OperationKeys
+) -> tuple[Ints, Ints]:
+    """Return the compute kernels of operations that are work, and the operation of each."""
+    rows = np.flatnonzero(work.compute & (work.range != NONE))
+    if len(rows) == 0 or len(placed) == 0:
+        none = np.empty(0, np.int64)
+        return none, none
+    ranks = int(max(placed.rank.max(), work.rank[rows].max())) + 1
+    place = placed.range * ranks + placed.rank
+    order = np.argsort(place, kind="stable")
+    wanted = work.range[rows].astype(np.int64) * ranks + work.rank[rows]
+    at = np.minimum(np.searchsorted(place[order], wanted), len(order) - 1)
+    operation = placed.operation[order][at]
+    kept = (place[order][at] == wanted) & np.isin(keys.phase[operation], WORK)
+    return rows[kept], operation[kept]
+
+
+def _layer_around(
+    ranges: Ranges, of_name: Ints, operations: Ranges, thread: Ints, launched_ns: Ints
+) -> Ints:
+    """Return the layer whose range is around each launch on its thread; -1 none.
+
+    Args:
+        ranges: of the profile.
+        of_name: layer of each name; -1 none.
+        operations: ranges that are inside those of no layer.
+        thread: of each launch.
+        launched_ns: its time.
+    """
+    layer = np.full(len(thread), NONE, np.int64)
+    named = ranges.take(of_name[ranges.name_id] != NONE)
+    for own, launches in rows_by_value(thread):
+        on_thread = named.take(np.flatnonzero(named.thread == own))
+        begun_ns = np.sort(operations.start_ns[operations.thread == own])
+        outer = on_thread.take(_outermost(on_thread, begun_ns))
+        if len(outer) == 0:
+            continue
+        at = np.searchsorted(outer.start_ns, launched_ns[launches], side="right") - 1
+        inside = (at >= 0) & (launched_ns[launches] <= outer.end_ns[at])
+        layer[launches[inside]] = of_name[outer.name_id[at[inside]]]
+    return layer
+
+
+def _outermost(ranges: Ranges, begun_ns: Ints) -> Ints:
+    """Return the rows of ranges that lie in no other, in order of time.
+
+    One inside which an operation begins is around operations, and is left out first.
+    """
+    first = np.searchsorted(begun_ns, ranges.start_ns, side="right")
+    around: Bools = np.searchsorted(begun_ns, ranges.end_ns, side="left") > first
+    rows = np.flatnonzero(~around)
+    rows = rows[np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows]))]
+    if len(rows) == 0:
+        return rows
+    reached = np.maximum.accumulate(ranges.end_ns[rows])
+    inner = np.zeros(len(rows), bool)
+    inner[1:] = ranges.end_ns[rows[1:]] <= reached[:-1]
+    return rows[~inner]

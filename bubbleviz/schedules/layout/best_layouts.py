@@ -1,0 +1,284 @@
+"""The best layout for each schedule, beside the layout that a run has.
+
+A schedule with one order is given its best layout (:mod:`.partition`). Of a searched schedule the
+order depends on the times, and so on the layout: order and layout are improved in turn, as long as
+that shortens the iteration; each step is exact, both together are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.layout.bounds import Sums
+from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
+from bubbleviz.schedules.layout.partition import Partition, best_partition
+from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
+from bubbleviz.schedules.plan import (
+    Memory,
+    Plan,
+    PlanSearch,
+    Schedule,
+    Setting,
+    v_placement,
+)
+from bubbleviz.schedules.workload import Workload
+
+#: How often order and layout of a searched schedule are improved in turn, at most.
+_TURNS = 4
+#: Sums of floats may be off by this share.
+ROUNDING = 1e-9
+
+
+@frozen
+class LayoutQuestion:
+    """What layouts are sought for.
+
+    Attributes:
+        layers: of the model.
+        stages: number of devices, p.
+        microbatches: m.
+        limit: memory by device, in the unit of the layers; None for no limit.
+        own: the layout that the run has; None where it is unknown.
+        links: nanoseconds from each device to each, beside the layers' own transfers; None for
+            none.
+        split: whether both halves of the backward were measured.
+    """
+
+    layers: Layers
+    stages: int
+    microbatches: int
+    limit: tuple[float, ...] | None = None
+    own: Layout | None = None
+    links: tuple[tuple[int, ...], ...] | None = None
+    split: bool = True
+
+    def recurrence(self, plan: Plan) -> Recurrence:
+        """Return a plan, ready to be timed over these links."""
+        links = None if self.links is None else np.array(self.links, np.int64)
+        return Recurrence(plan, links)
+
+    def workload(self, layout: Layout) -> Workload:
+        """Return what the virtual stages of a layout take."""
+        links = None if self.links is None else np.array(self.links, np.int64)
+        edges = edges_of(layout.placement, links)
+        return workload_of(
+            self.layers, layout, self.microbatches, self.limit, edges=edges, split=self.split
+        )
+
+
+@frozen
+class ScheduleLayout:
+    """The best layout for one schedule.
+
+    Attributes:
+        schedule: its name.
+        plan: the order; None where there is none of these sizes.
+        before: the layout that it is compared with: the run's own where it has as many virtual
+            stages at the same places, else equal numbers of layers.
+        own: whether that is the run's own.
+        before_ns: makespan with that.
+        before_fits: whether that is within the memory.
+        best: the best layout; None where none fits the memory, or the schedule has not this size.
+        exact: whether the order is the same whatever the times, so that the layout is the best of
+            all where the search says so.
+        peak_memory: by device, in the unit of the layers, what is always taken included.
+        bubble_ratio: of the best layout, in its makespan.
+        reason: why there is none; else empty.
+    """
+
+    schedule: str
+    plan: Plan | None = None
+    before: Layout | None = None
+    own: bool = False
+    before_ns: int | None = None
+    before_fits: bool = True
+    best: Partition | None = None
+    exact: bool = True
+    peak_memory: tuple[float, ...] = ()
+    bubble_ratio: float | None = None
+    reason: str = ""
+
+    @property
+    def saving(self) -> float | None:
+        """Share of the makespan that the best layout saves; None where one is unknown."""
+        if self.best is None or not self.before_ns:
+            return None
+        return 1 - self.best.makespan_ns / self.before_ns
+
+    @property
+    def proven(self) -> bool:
+        """Whether no layout is better under this schedule."""
+        return self.exact and self.best is not None and self.best.proven
+
+
+def best_layouts(
+    question: LayoutQuestion,
+    names: Sequence[str],
+    chunks: int | None = None,
+    watch: Watch = unwatched,
+) -> tuple[ScheduleLayout, ...]:
+    """Return the best layout for each of some schedules, the shortest iteration first.
+
+    Args:
+        question: what is sought.
+        names: of schedules; empty for all that have one order, whatever the times.
+        chunks: model chunks a device, v, of schedules that have several; None for their usual.
+        watch: called with the share that is done.
+
+    Raises:
+        UsageError: a schedule that was named is unknown, or does not allow the sizes.
+    """
+    rules = [schedule_named(name) for name in names] or list(filter(_has_one_order, schedules()))
+    rows: list[ScheduleLayout] = []
+    for number, rule in enumerate(rules):
+        watch(number / len(rules))
+        try:
+            rows.append(_of_schedule(question, rule, chunks))
+        except UsageError as error:
+            if names:
+                raise
+            rows.append(ScheduleLayout(rule.name, reason=str(error)))
+    watch(1.0)
+    return tuple(sorted(rows, key=_place))
+
+
+def _has_one_order(rule: Schedule) -> bool:
+    return rule.searched is None or rule.searched.limit is None
+
+
+def _place(row: ScheduleLayout) -> tuple[bool, int, str]:
+    makespan_ns = 0 if row.best is None else row.best.makespan_ns
+    return row.best is None, makespan_ns, row.schedule
+
+
+def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -> ScheduleLayout:
+    """Return the best layout for a schedule.
+
+    Raises:
+        UsageError: it does not allow the sizes.
+    """
+    several = rule.chunks if chunks is None or rule.chunks == 1 else chunks
+    searched = rule.searched
+    if searched is not None and not _has_one_order(rule):
+        return _in_turn(question, rule.name, searched, several)
+    return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
+
+
+def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) -> ScheduleLayout:
+    """Return the best layout for one order."""
+    recurrence, layers = question.recurrence(plan), question.layers
+    before, own = _before(question, recurrence.placement)
+    starts = [before] if start is None else [before, start]
+    row = ScheduleLayout(
+        schedule=plan.name,
+        plan=plan,
+        before=before,
+        own=own,
+        before_ns=int(recurrence.makespans(layers, np.array([before.bounds], np.int64))[0]),
+        before_fits=_fits(question, peak_memory(layers, recurrence, before)),
+    )
+    best = best_partition(recurrence, layers, question.limit, starts)
+    if best is None:
+        return replace(row, reason="no layout fits the memory")
+    work_ns = _work_ns(question, plan, best.layout)
+    window_ns = best.makespan_ns * question.stages
+    return replace(
+        row,
+        best=best,
+        peak_memory=peak_memory(layers, recurrence, best.layout),
+        bubble_ratio=1 - work_ns / window_ns if window_ns else None,
+    )
+
+
+def _in_turn(
+    question: LayoutQuestion, name: str, searched: PlanSearch, chunks: int
+) -> ScheduleLayout:
+    """Return a layout and an order that were improved in turn, from the layout before."""
+    placement = v_placement(question.stages) if chunks == 2 else tuple(range(question.stages))
+    layout, _ = _before(question, placement)
+    rows: list[ScheduleLayout] = []
+    for _ in range(_TURNS):
+        plan = searched.plan(_setting(question, layout, searched, chunks), unwatched)
+        row = _of_plan(question, plan, layout)
+        first_ns = rows[0].before_ns if rows else row.before_ns
+        row = replace(row, schedule=name, exact=False, before_ns=first_ns)
+        worse = any(_place(row) >= _place(other) for other in rows)
+        rows.append(row)
+        if worse or row.best is None:
+            break
+        layout = row.best.layout
+    return min(rows, key=_place)
+
+
+def _setting(
+    question: LayoutQuestion, layout: Layout, searched: PlanSearch, chunks: int
+) -> Setting:
+    """Return what an order is searched for: times of devices, and the schedule's own memory."""
+    work = question.workload(layout)
+    devices = range(question.stages)
+
+    def mean(times: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(
+            sum(times[stage] for stage in layout.of_device(device)) // chunks for device in devices
+        )
+
+    limit = searched.limit(question.stages) if searched.limit else None
+    return Setting(
+        question.stages,
+        question.microbatches,
+        chunks,
+        mean(work.forward_ns),
+        mean(work.backward_ns),
+        mean(work.weight_ns),
+        max((*work.down_ns, *work.up_ns)),
+        Memory(limit, 1.0, searched.kept),
+        makespan=True,
+    )
+
+
+def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[Layout, bool]:
+    """Return the layout to compare with, and whether it is the run's own."""
+    own = question.own
+    if own is not None and own.placement == placement:
+        return own, True
+    return even_layout(question.layers, placement), False
+
+
+def _work_ns(question: LayoutQuestion, plan: Plan, layout: Layout) -> int:
+    """Return the work of all devices."""
+    work = question.workload(layout)
+    times = {
+        Phase.F: work.forward_ns,
+        Phase.B: work.backward_ns,
+        Phase.W: work.weight_ns,
+        Phase.BW: work.fused_ns,
+    }
+    length = work.virtual_stages
+    return sum(times[op.phase][op.virtual_stage % length] for order in plan.orders for op in order)
+
+
+def _fits(question: LayoutQuestion, peaks: tuple[float, ...]) -> bool:
+    limit = question.limit
+    return limit is None or all(
+        peak <= most * (1 + ROUNDING) for peak, most in zip(peaks, limit, strict=True)
+    )
+
+
+def peak_memory(layers: Layers, recurrence: Recurrence, layout: Layout) -> tuple[float, ...]:
+    """Return the most that each device holds, what is always taken included."""
+    sums = Sums(layers, recurrence.length)
+    rows = recurrence.memory_rows()
+    sums.add([path for _, path in rows])
+    values = sums.values(np.array([layout.bounds], np.int64))[0]
+    peaks = [0.0] * recurrence.plan.stages
+    for (device, _), value in zip(rows, values.tolist(), strict=True):
+        peaks[device] = max(peaks[device], value)
+    return tuple(peaks)

@@ -1,0 +1,136 @@
+"""Layers of planted runs: their times are the planted ones; the best layout runs as foretold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.layout.inputs import MeasuredModel, of_profiles, of_report
+from bubbleviz.analyses.layout.report import layouts_of
+from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.render.formats.json import RENDERER as JSON
+from bubbleviz.report.view import View
+from bubbleviz.schedules.layout.layers import LayerKind
+from bubbleviz.schedules.plan import v_placement
+from tests.planting import Planting, plant
+from tests.support.torch_traces import traces_of
+
+LAYERS = (30, 100, 110, 90, 100, 105, 95, 100, 100, 120, 80, 260)
+BASE = Planting(
+    kernels=2, layers=LAYERS, layer_counts=(3, 3, 3, 3), transfer_ns=20_000, barrier=True
+)
+RUNS = {
+    "1f1b": BASE,
+    "backward on its own thread": replace(BASE, autograd="named"),
+    "library ranges": replace(BASE, library_depth=3, text="registered"),
+    "one file a rank": replace(BASE, files="rank", devices="zero"),
+    "weights apart": replace(BASE, schedule="zb-h1", backward_ns=900_000),
+    "V": replace(BASE, schedule="zb-v", stages=2, layer_names="layers.{}.mlp"),
+    "interleaved": replace(BASE, schedule="interleaved-1f1b", stages=2, layer_names="Layer {}"),
+    "replicas": replace(BASE, replicas=2),
+}
+
+
+def planted(planting: Planting, folder: Path) -> MeasuredModel:
+    plant(planting, folder)
+    return of_profiles([str(folder)])
+
+
+def times_ms(model: MeasuredModel) -> list[list[float]]:
+    return [(ns / 1e6).tolist() for ns in model.layers.times[:3]]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
+    planting = RUNS[name]
+    model = planted(planting, tmp_path)
+
+    for ns, whole_ns in zip(
+        model.layers.times[:3],
+        (planting.forward_ns, planting.backward_ns, planting.weight_ns),
+        strict=True,
+    ):
+        assert ns == pytest.approx([whole_ns * layer / 100 for layer in LAYERS], rel=1e-4)
+    assert model.own is not None
+    assert model.own.bounds == (0, 3, 6, 9, 12)
+    if planting.schedule == "zb-v":
+        assert model.own.placement == v_placement(2)
+    assert model.layers.names == tuple(f"layers.{number}" for number in range(12))
+    assert model.microbatches == planting.microbatches
+    assert model.split == (planting.schedule in {"zb-h1", "zb-v"})
+
+
+@pytest.mark.parametrize("name", ["1f1b", "weights apart", "V", "interleaved"])
+def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
+    planting = RUNS[name]
+    model = planted(planting, tmp_path / "before")
+    question = model.question(None, None)
+    (row,) = layouts_of(question, model.measured, [planting.schedule]).rows
+    assert row.best is not None
+    assert row.before_ns is not None
+    counts = tuple(len(stage) for stage in row.best.layout.stages)
+    again = planted(replace(planting, layer_counts=counts), tmp_path / "after")
+
+    assert row.own
+    assert row.proven
+    assert row.before_ns == pytest.approx(model.measured.ran_ns, rel=1e-4)
+    assert row.best.makespan_ns == pytest.approx(again.measured.ran_ns, rel=1e-4)
+    assert row.best.makespan_ns < 0.96 * row.before_ns
+
+
+def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Path) -> None:
+    model = planted(replace(BASE, layer_backward=False), tmp_path)
+
+    forward, backward, _ = times_ms(model)
+    assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
+    assert backward == pytest.approx(forward, rel=1e-4)
+    assert "divided as the forward is" in model.measured.assumptions[0]
+
+
+def test_layers_of_pytorch_traces(tmp_path: Path) -> None:
+    plant(replace(BASE, autograd="named"), tmp_path / "nsys")
+    traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path)
+    model = of_profiles([str(trace) for trace in traces])
+
+    assert times_ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
+
+
+def test_modules_of_python_are_layers(tmp_path: Path) -> None:
+    """Each process counts its own modules from 0; the layers are numbered through."""
+    names = "nn.Module: TransformerLayer_{}"
+    plant(replace(BASE, layer_names=names, layer_backward=False), tmp_path / "nsys")
+    traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path, modules=True)
+    model = of_profiles([str(trace) for trace in traces])
+
+    assert times_ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
+    assert model.layers.kinds == (LayerKind.TRANSFORMER,) * 12
+
+
+def test_a_run_without_ranges_of_layers_is_told_what_to_do(tmp_path: Path) -> None:
+    plant(Planting(), tmp_path)
+
+    with pytest.raises(MismatchError, match="no ranges of layers inside forwards; name them"):
+        of_profiles([str(tmp_path)])
+
+
+@pytest.mark.parametrize("per_stage", [[3], [3, 3, 3, 3]])
+def test_numbers_of_layers_divide_stages_equally(per_stage: Sequence[int], tmp_path: Path) -> None:
+    plant(BASE, tmp_path / "run")
+    report = bubbleviz.analyze(tmp_path / "run")
+    file = tmp_path / "report.json"
+    file.write_text(str(JSON.render(report, View())))
+    model = of_report(str(file), per_stage)
+    direct = of_profiles([str(tmp_path / "run")], layers_per_stage=per_stage)
+
+    stages = np.array(LAYERS).reshape(4, 3).sum(axis=1) / 100
+    assert model.layers.forward_ns == pytest.approx(np.repeat(stages / 3, 3) * 1e6, rel=1e-4)
+    assert model.layers.forward_ns.tolist() == direct.layers.forward_ns.tolist()
+    assert "equal part of its stage" in model.measured.assumptions[0]
+    assert model.links == direct.links
+    with pytest.raises(UsageError, match="2 numbers for 4 virtual stages"):
+        of_report(str(file), [3, 3])
