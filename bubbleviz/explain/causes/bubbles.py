@@ -113,9 +113,11 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
         bubbles: idle intervals, by cause.
         hosts: what launching threads did, in order of the operation that was launched late.
     """
-    call_id, range_id = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
     hosts = hosts.take(hosts.operation != NONE)
     late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.after, hosts.operation))
+    if not len(late):
+        return bubbles
+    call_id, range_id = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
     call_id[late] = NONE
     spent = _spent_in(bubbles, late, hosts)
     calls = _most_of(spent.take(spent.call & (spent.overlap_ns > 0)))

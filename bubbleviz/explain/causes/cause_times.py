@@ -28,7 +28,7 @@ from bubbleviz.explain.causes.idle import idle_of
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table, constant
 from bubbleviz.model.grouping import expanded
 from bubbleviz.model.run_kind import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
@@ -256,6 +256,6 @@ def _bubbles(idle: IdleIntervals, pieces: _Pieces, producer: Ints, nothing: Bubb
         after=after,
         peer_operation=peer,
         collective=collective,
-        host_call_id=np.full(len(after), NONE),
-        host_range_id=np.full(len(after), NONE),
-    )
+        host_call_id=constant(NONE, len(after)),
+        host_range_id=constant(NONE, len(after)),
+    ).compacted()

@@ -29,7 +29,7 @@ from bubbleviz.explain.causes.idle_intervals import IdleIntervals, in_collective
 from bubbleviz.explain.causes.rank_line import RankLine, line_of
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
@@ -60,7 +60,7 @@ def idle_of(
         )
         for first, end in _stretches(bounds)
     ]
-    return joined(idle or [IdleIntervals.none()])
+    return joined(idle or [IdleIntervals.none()]).compacted()
 
 
 def _stretches(bounds: Ints) -> Iterator[tuple[int, int]]:
@@ -180,17 +180,17 @@ def _cut(wait: _Waits, gaps: intervals.Intervals, shift_ns: Ints) -> IdleInterva
     some = end_ns > start_ns
     cause = np.where(wait.unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some]
     interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
-    none = np.full(len(interval), NONE, np.int64)
+    none = constant(NONE, len(interval))
     return IdleIntervals(
         rank=none,
         start_ns=start_ns[some],
         end_ns=end_ns[some],
         cause=cause,
         interval=interval,
-        before=none.copy(),
-        after=none.copy(),
-        peer_operation=none.copy(),
-        collective=none.copy(),
+        before=none,
+        after=none,
+        peer_operation=none,
+        collective=none,
     )
 
 
