@@ -94,6 +94,8 @@ def analyze(
             recordings, unreadable = record_all(fleet, files, options, watched)
     with step("merge ranks"):
         run = merge_recordings(recordings, RunHints(order, parallel, same_clock, align))
+        # What they hold of operations would otherwise be held twice.
+        recordings = [recording.without_rows() for recording in recordings]
     with step("count"):
         counts = count(run, skip=skip, window=part)
     with step("explain"):

@@ -340,14 +340,26 @@ def _sorted(
     place = places_in(order)
     owner = place[busy.operation]
     rows = sorted_rows(owner, busy.start_ns)
-    sorted_busy = BusyIntervals(owner[rows], busy.start_ns[rows], busy.end_ns[rows])
+    operations = operations.take(order).lighter()
+    sorted_busy = _lighter(
+        BusyIntervals(owner[rows], busy.start_ns[rows], busy.end_ns[rows]), operations
+    )
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return (
-        operations.take(order),
+        operations,
         sorted_busy,
         hosts.take(sorted_rows(hosts.operation)),
         place,
     )
+
+
+def _lighter(busy: BusyIntervals, operations: Operations) -> BusyIntervals:
+    """Return the same rows; where all operations are busy throughout, they share their times."""
+    if not np.array_equal(busy.start_ns, operations.start_ns):
+        return busy
+    if not np.array_equal(busy.end_ns, operations.end_ns):
+        return busy
+    return BusyIntervals(busy.operation, operations.start_ns, operations.end_ns)
 
 
 def _ranks(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Rank, ...]:

@@ -70,10 +70,23 @@ class Table:
         columns = {name: taken[id(getattr(self, name))] for name in self.column_names()}
         return type(self)(**{**vars(self), **columns})
 
+    def emptied(self: TableT) -> TableT:
+        """Return no rows, and nothing that holds these; shared fields stay."""
+        columns = {name: getattr(self, name)[:0].copy() for name in self.column_names()}
+        return type(self)(**{**vars(self), **columns})
+
     def compacted(self: TableT) -> TableT:
         """Return the same rows; columns of one value take no memory any more."""
         columns = {name: compacted(getattr(self, name)) for name in self.column_names()}
         return type(self)(**{**vars(self), **columns})
+
+    def sharing(self: TableT, *pairs: tuple[str, str]) -> TableT:
+        """Return the same rows; of each pair of columns that are equal the second is the first."""
+        columns = dict(vars(self))
+        for first, second in pairs:
+            if np.array_equal(columns[first], columns[second]):
+                columns[second] = columns[first]
+        return type(self)(**columns)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: of a column of one value that value, once."""

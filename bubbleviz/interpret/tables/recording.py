@@ -45,7 +45,8 @@ def recording_of(table: OperationTable) -> Recording:
     rows = keyed(table, order, numbers)
     busy = busy_of(rows.operations, _reordered(table.waits, order))
     busy_ns = group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
-    rows = replace(rows, operations=rows.operations.changed(busy_ns=busy_ns))
+    lighter = rows.operations.changed(busy_ns=busy_ns).lighter()
+    rows = replace(rows, operations=lighter, hints=rows.hints.compacted())
     return _recording(table, order, rows, busy)
 
 
