@@ -9,7 +9,7 @@ import numpy as np
 
 from bubbleviz.count.iterations import Account, RankIteration
 from bubbleviz.count.window_bounds import WindowBounds
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
@@ -214,6 +214,37 @@ def has_account(ranks: Sequence[RankIteration], ratio: str) -> bool:
         account = ranks.columns.accounts.get(ratio)
         return len(ranks) > 0 and account is not None and account.known[ranks.iteration]
     return any(ratio in rank.accounts for rank in ranks)
+
+
+def accounted(ranks: Sequence[RankIteration], ratio: str) -> Bools:
+    """Return which of an iteration's ranks have a window of a ratio."""
+    if isinstance(ranks, RankIterations):
+        return np.full(len(ranks), has_account(ranks, ratio))
+    return np.array([ratio in rank.accounts for rank in ranks], bool)
+
+
+def account_column(ranks: Sequence[RankIteration], ratio: str, name: str) -> Ints:
+    """Return a number of the :class:`.Account` of each rank; 0 where it has none.
+
+    Args:
+        ranks: of an iteration.
+        ratio: whose windows are accounted for.
+        name: attribute of the accounts, as ``"bubble_ns"``.
+    """
+    if not isinstance(ranks, RankIterations):
+        own = (rank.accounts.get(ratio) for rank in ranks)
+        return np.array([getattr(account, name) if account else 0 for account in own], np.int64)
+    if not has_account(ranks, ratio):
+        return np.zeros(len(ranks), np.int64)
+    return ranks.window_ns(ratio) if name == "window_ns" else ranks.account(ratio, name)
+
+
+def rank_column(ranks: Sequence[RankIteration], name: str) -> Ints:
+    """Return a number of each :class:`.RankIteration` of an iteration, as ``"gap_ns"``."""
+    if isinstance(ranks, RankIterations):
+        column: Ints = getattr(ranks.columns, name)[ranks.iteration][ranks.rank]
+        return column
+    return np.array([getattr(rank, name) for rank in ranks], np.int64)
 
 
 def own_ratios(ranks: Sequence[RankIteration], ratio: str) -> list[float | None]:

@@ -253,7 +253,7 @@ def _path(
         shown.index,
         source.tokens,
     )
-    ranks = [rank for rank in shown.ranks if part is None or part.chosen[rank.rank]]
+    ranks = [rank for rank in indices_of(shown.ranks) if part is None or part.chosen[rank]]
     return (
         critical_path(graph, len(operations), source.idle, shown.index),
         what_if(graph, operations, len(ranks)),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.count.iterations import Account, Iteration
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import account_column, accounted
 from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.values import frozen
@@ -50,18 +51,21 @@ def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
 def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble of some iterations, as of :func:`bubble_parts`."""
     name = report.bubbles.ratio
-    known = [iteration for iteration in iterations if iteration.ratios[name].value is not None]
-    accounts = [_accounts(iteration, name) for iteration in known]
-    pairs = [(i, own) for i, own in zip(known, accounts, strict=True) if _window_ns(own)]
-    ranks = sum(len(own) for _, own in pairs)
+    known = [
+        (iteration, window_ns)
+        for iteration in iterations
+        if iteration.ratios[name].value is not None
+        and (window_ns := _summed(iteration, name, "window_ns"))
+    ]
+    ranks = sum(int(accounted(iteration.ranks, name).sum()) for iteration, _ in known)
     meanings = {cause.label: cause.meaning for cause in Cause} | _NO_WORK
     time_ns = dict.fromkeys(meanings, 0)
     share = dict.fromkeys(meanings, 0.0)
-    for iteration, own in pairs:
+    for iteration, window_ns in known:
         idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
-        for part, part_ns in (idle_ns | _without_work(own, name)).items():
+        for part, part_ns in (idle_ns | _without_work(iteration, name)).items():
             time_ns[part] += part_ns
-            share[part] += part_ns / _window_ns(own) / len(pairs)
+            share[part] += part_ns / window_ns / len(known)
     parts = (
         BubblePart(part, meaning, share[part], time_ns[part] / ranks)
         for part, meaning in meanings.items()
@@ -81,21 +85,18 @@ def rounded_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
     return [f"{number / 10**digits:.{digits}f}" for number in whole]
 
 
-def _accounts(iteration: Iteration, name: str) -> list[Account]:
-    return [rank.accounts[name] for rank in iteration.ranks if name in rank.accounts]
+def _summed(iteration: Iteration, name: str, time: str) -> int:
+    """Return a time of the accounts of a ratio, summed over an iteration's ranks."""
+    return int(account_column(iteration.ranks, name, time).sum())
 
 
-def _window_ns(accounts: Sequence[Account]) -> int:
-    return sum(account.window_ns for account in accounts)
-
-
-def _without_work(accounts: Sequence[Account], name: str) -> dict[str, int]:
+def _without_work(iteration: Iteration, name: str) -> dict[str, int]:
     """Return the time in which something ran that the ratio does not count as work, by part."""
     work = next((r.work for r in ratio_definitions() if r.name == name), CountedWork.EVERYTHING)
     overlaps = work is not CountedWork.EVERYTHING
     optimizes = work is CountedWork.ITERATION
     return {
-        "unattributed": sum(account.unattributed_ns for account in accounts),
-        "next iterations": sum(account.overlap_ns for account in accounts) if overlaps else 0,
-        "optimizer": sum(account.optimizer_ns for account in accounts) if optimizes else 0,
+        "unattributed": _summed(iteration, name, "unattributed_ns"),
+        "next iterations": _summed(iteration, name, "overlap_ns") if overlaps else 0,
+        "optimizer": _summed(iteration, name, "optimizer_ns") if optimizes else 0,
     }

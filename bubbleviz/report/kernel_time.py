@@ -11,11 +11,13 @@ operations (launch gaps), or is compute that no operation holds::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bubbleviz.count.iterations import RankIteration
+import numpy as np
+
+from bubbleviz.count.rank_iterations import account_column, indices_of, rank_column
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
@@ -110,31 +112,38 @@ class KernelTime:
 
 def kernel_time_of(report: Report) -> KernelTime:
     """Return how long kernels ran in the averaged iterations of a report."""
-    ranks = [rank for i in report.iterations if i.averaged for rank in i.ranks]
-    time = _summed(report, ranks)
+    of_rank = _of_ranks(report)
+    time = KernelTime(*of_rank.sum(axis=1).tolist())
     if time.gaps_fill_work:
         return time
-    by_rank: dict[int, list[RankIteration]] = {}
-    for rank in ranks:
-        by_rank.setdefault(rank.rank, []).append(rank)
-    alone = {rank: _summed(report, entries) for rank, entries in by_rank.items()}
-    slow = [rank for rank, own in alone.items() if own.gaps_fill_work and own.share is not None]
-    if not slow:
+    window_ns, gap_ns, work_ns = of_rank[0], of_rank[3], of_rank[5]
+    # As ``gaps_fill_work``, of each rank alone.
+    filled = (gap_ns > _MOSTLY * work_ns) & (gap_ns >= _NOTICEABLE * window_ns) & (window_ns > 0)
+    if not filled.any():
         return time
-    slowest = max(slow, key=lambda rank: (alone[rank].gap_ns, -rank))
+    slowest = int(np.where(filled, gap_ns, NONE).argmax())
     label = one_line(report.ranks[slowest].label, 60)
-    return replace(time, rank=label, rank_time=alone[slowest])
+    return replace(time, rank=label, rank_time=KernelTime(*of_rank[:, slowest].tolist()))
 
 
-def _summed(report: Report, ranks: Sequence[RankIteration]) -> KernelTime:
-    accounts = [
-        rank.accounts[report.headline] for rank in ranks if report.headline in rank.accounts
-    ]
-    return KernelTime(
-        window_ns=sum(account.window_ns for account in accounts),
-        kernel_ns=sum(account.running_ns for account in accounts),
-        bubble_ns=sum(account.bubble_ns for account in accounts),
-        gap_ns=sum(rank.gap_ns for rank in ranks),
-        unattributed_ns=sum(account.unattributed_ns for account in accounts),
-        work_ns=sum(rank.compute_ns for rank in ranks),
-    )
+def _of_ranks(report: Report) -> Ints:
+    """Return the times of each rank, summed over the averaged iterations; shape (times, ranks).
+
+    They are the times of :class:`KernelTime`, in their order.
+    """
+    ratio = report.headline
+    times = np.zeros((6, len(report.ranks)), np.int64)
+    for iteration in report.iterations:
+        if iteration.averaged:
+            ranks = iteration.ranks
+            times[:, indices_of(ranks)] += np.stack(
+                (
+                    account_column(ranks, ratio, "window_ns"),
+                    account_column(ranks, ratio, "running_ns"),
+                    account_column(ranks, ratio, "bubble_ns"),
+                    rank_column(ranks, "gap_ns"),
+                    account_column(ranks, ratio, "unattributed_ns"),
+                    rank_column(ranks, "compute_ns"),
+                )
+            )
+    return times

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from bubbleviz.explain.recognition.order_codes import in_microbatch_order, without_eager_weights
 from bubbleviz.explain.recognition.order_diff import OrderDifference
@@ -41,6 +42,11 @@ class Verdict:
     also: tuple[str, ...] = ()
     distance: float | None = None
     differences: tuple[OrderDifference, ...] = ()
+
+    @cached_property
+    def deviates(self) -> bool:
+        """Whether any order differs from its device's in the plan."""
+        return any(diff.count for diff in self.differences)
 
 
 def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:

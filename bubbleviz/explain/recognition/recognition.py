@@ -231,9 +231,11 @@ class _Judge:
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(pipeline.orders)
         result = self._verdicts[key]
-        for cell, member in zip(pipeline.cells, pipeline.member, strict=True):
-            diff = result.differences[member] if result.differences else None
-            if diff is not None and diff.count:
+        # Most pipelines run as planned.
+        members = zip(pipeline.cells, pipeline.member, strict=True) if result.deviates else ()
+        for cell, member in members:
+            diff = result.differences[member]
+            if diff.count:
                 self.deviation_count += diff.count
                 room = LISTED - len(self.deviations)
                 if room > 0:
