@@ -1,4 +1,4 @@
-"""The part of a report that ``--iteration``, ``--ranks`` and ``--stages`` select for pictures."""
+"""The part of a report that ``--iteration``, ``--ranks``, ``--stages`` and so on select."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from bubbleviz.cli.help import PICTURES, SELECTION
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.lengths import millimetres
+from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
@@ -144,10 +146,18 @@ class PictureOptions(PaperOptions):
         str | None,
         typer.Option(metavar="0-3,5", help="Stages to draw.", rich_help_panel=SELECTION),
     ] = None
+    pipelines: Annotated[
+        str | None,
+        typer.Option(metavar="0-3,5", help="Pipelines to draw.", rich_help_panel=SELECTION),
+    ] = None
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Hosts to draw, by name.", rich_help_panel=SELECTION),
+    ] = None
     rows: Annotated[
         str | None,
         typer.Option(
-            metavar="rank|stage",
+            metavar="rank|stage|spread",
             help="What a row is; stages above 64 ranks.",
             rich_help_panel=PICTURES,
             autocompletion=beginning(ROWS),
@@ -217,7 +227,7 @@ class PictureOptions(PaperOptions):
         return replace(
             self.styled(),
             iterations=_iterations(report, self.iteration),
-            ranks=_ranks(report, self.ranks, self.stages),
+            ranks=_ranks(report, self),
             communication=self.communication,
             rows=self.rows,
             causes=self.causes,
@@ -241,9 +251,14 @@ def _iterations(report: Report, text: str | None) -> tuple[int, ...]:
     return chosen
 
 
-def _ranks(report: Report, ranks: str | None, stages: str | None) -> tuple[int, ...]:
+def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
     chosen = [rank.index for rank in report.ranks]
-    for text, option, field in ((ranks, "--ranks", "index"), (stages, "--stages", "stage")):
+    numbered = (
+        (picture.ranks, "--ranks", "index"),
+        (picture.stages, "--stages", "stage"),
+        (picture.pipelines, "--pipelines", "pipeline"),
+    )
+    for text, option, field in numbered:
         if text is None:
             continue
         wanted = set(numbers(text, option))
@@ -254,4 +269,21 @@ def _ranks(report: Report, ranks: str | None, stages: str | None) -> tuple[int, 
             lost = "selects nothing" if lacking is None else f"there is no {lacking}"
             raise UsageError(f"{option} {text}: {lost}; the report holds {_listed(known)}")
         chosen = kept
-    return () if ranks is None and stages is None else tuple(chosen)
+    if picture.hosts is not None:
+        chosen = _of_hosts(report, chosen, picture.hosts)
+    given = (picture.ranks, picture.stages, picture.pipelines, picture.hosts)
+    return () if all(text is None for text in given) else tuple(chosen)
+
+
+def _of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
+    """Return those of some ranks that are on hosts, whose names are private."""
+    shown = one_line(text, 60)
+    wanted = {anonymous(name.strip()) for name in text.split(",")}
+    known = {rank.host for rank in report.ranks}
+    if not wanted <= known:
+        lacking = one_line(min(wanted - known), 60)
+        raise UsageError(f"--hosts {shown}: there is no host {lacking}; -v clocks lists them")
+    kept = [rank for rank in ranks if report.ranks[rank].host in wanted]
+    if not kept:
+        raise UsageError(f"--hosts {shown}: selects nothing of what the other options do")
+    return kept

@@ -8,7 +8,7 @@ from bubbleviz.model.texts import suggestion
 #: How several hosts are put on one clock: by what waited for what, by their UTC, not at all.
 ALIGNMENTS = ("causal", "utc", "none")
 #: What a row of a picture or a table is.
-ROWS = ("rank", "stage")
+ROWS = ("rank", "stage", "spread")
 #: How a picture is set.
 STYLES = ("screen", "paper")
 #: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and

@@ -56,9 +56,15 @@ class Selection:
         return np.isin(iterations, [iteration.index for iteration in self.iterations])
 
 
-def select(report: Report, view: View) -> Selection | None:
-    """Return the part of ``report`` that ``view`` names; None where there is nothing to draw."""
-    rows = rows_of(report, view)
+def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
+    """Return the part of ``report`` that ``view`` names; None where there is nothing to draw.
+
+    Args:
+        report: any report.
+        view: what is drawn of it.
+        with_standouts: see :func:`bubbleviz.render.rows.rows_of`.
+    """
+    rows = rows_of(report, view, with_standouts=with_standouts)
     chosen = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in chosen)
     if not chosen and (typical := report.typical_iteration()) is not None:

@@ -107,7 +107,7 @@ def test_rows_that_are_left_out_are_counted() -> None:
     assert rows[0].startswith("stage 0 ")
     assert rows[-1].startswith("stage 63 ")
     assert any(f"({64 - len(rows)} of 64 rows left out)" in line for line in lines)
-    assert any("the first of its 16 ranks" in line for line in lines)
+    assert any("the median of its 16 ranks" in line for line in lines)
 
 
 def test_the_worst_and_the_busiest_rank_are_kept() -> None:

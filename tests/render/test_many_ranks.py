@@ -190,6 +190,20 @@ def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
 
 
 @pytest.mark.usefixtures("few")
+def test_copies_stand_side_by_side_where_pipelines_are_not_known(
+    replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "_UNKNOWN_RANKS", 3)
+    ranks = tuple(replace(rank, pipeline=None) for rank in replicas.ranks)
+    own = opened(replace(replicas, ranks=ranks))
+
+    assert own.run("return many_ranks.overview.columns.map((each) => each.cells.size)") == [4] * 3
+    own.run("await many_ranks.show(6);")
+    assert own.run("return timeline.rows.map((row) => row.rank)") == [6, 7, 8]
+    assert own.page.locator("#timeline-title").inner_text() == "Timeline: Ranks 6 to 8"
+
+
+@pytest.mark.usefixtures("few")
 def test_pipelines_that_find_no_room_are_named(
     replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

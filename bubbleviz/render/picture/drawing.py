@@ -21,7 +21,7 @@ from bubbleviz.report.view import View
 
 def picture(report: Report, view: View, ids: str = "bv-") -> str:
     """Return the part of ``report`` that ``view`` names as SVG; its ids begin with ``ids``."""
-    selection = select(report, view)
+    selection = select(report, view, with_standouts=True)
     page = Page(ids, style_of(view))
     if selection is None:
         _draw_nothing(page, report, view)

@@ -12,7 +12,7 @@ from bubbleviz.render.picture.clocks import RowClocks, row_clocks
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import Page, percent, px
-from bubbleviz.render.picture.ratios import row_ratios
+from bubbleviz.render.picture.ratios import ratio_range, row_ratios
 from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
@@ -83,12 +83,18 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
     if (
         len(hosts) < 2
         or not style.names
+        or any(own.spread for own in selection.rows)
         or any((h.last - h.first + 1) * pitch < _SHORTEST_HOST for h in hosts)
     ):
         hosts = []
     clocks = row_clocks(report, selection, shown=style.notes)
     stages = tuple(_stage(selection, row) for row in range(len(ranks)))
-    names = [_name(selection, row, clocks, with_host=not hosts) for row in range(len(ranks))]
+    names = [
+        _copies(report, selection, row)
+        if selection.rows[row].spread
+        else _name(selection, row, clocks, with_host=not hosts)
+        for row in range(len(ranks))
+    ]
     if not style.names or not _fit(names, style):
         names = list(_short_names(ranks, stages))
     mark = " !" if report.contradicted(report.headline) else ""
@@ -114,13 +120,25 @@ def _stage(selection: Selection, row: int) -> str:
     ranks = selection.ranks
     stage = "" if ranks[row].stage is None else f"stage {ranks[row].stage}"
     pipeline = ranks[row].pipeline
-    if pipeline is not None and len({rank.pipeline for rank in ranks}) > 1:
+    drawn = {own.rank.pipeline for own in selection.rows if not own.spread}
+    several = len(drawn) > 1 or len(drawn) < len({rank.pipeline for rank in ranks})
+    if pipeline is not None and several and not selection.rows[row].spread:
         return f"p{pipeline} {stage}".strip()
     return stage
 
 
+def _copies(report: Report, selection: Selection, row: int) -> str:
+    """Return how many copies a row stands for, and the least and the most of their ratios."""
+    replicas = selection.rows[row].replicas
+    ends = ratio_range(report, selection, replicas)
+    count = f"{len(replicas):,} ranks"
+    return count if ends is None else f"{count}: {100 * ends[0]:.1f} to {percent(ends[1])}"
+
+
 def _name(selection: Selection, row: int, clocks: RowClocks, *, with_host: bool) -> str:
     rank = selection.ranks[row]
+    if selection.rows[row].why:
+        return one_line(selection.rows[row].why, 80)
     label, replicas = rank.label, len(selection.rows[row].replicas)
     if not with_host and label.startswith((f"{rank.host} ", f"{rank.host}:")):
         label = label[len(rank.host) + 1 :]

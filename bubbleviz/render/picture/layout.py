@@ -24,6 +24,7 @@ class Layout:
         tops: top of every row.
         start_ns: the time at the left edge of the plot.
         span_ns: the time from the left edge to the right edge.
+        strip: height of the area below a row of many copies, 0 where there is none.
     """
 
     stage_x: float
@@ -39,6 +40,7 @@ class Layout:
     tops: tuple[float, ...]
     start_ns: int
     span_ns: int
+    strip: float = 0.0
 
     @property
     def width(self) -> float:
@@ -48,7 +50,8 @@ class Layout:
     @property
     def bottom(self) -> float:
         """Lower edge of the last row."""
-        return self.tops[-1] + self.row + (self.lane + LANE_GAP if self.lane else 0)
+        below = (self.lane + LANE_GAP if self.lane else 0) + (self.strip + 2 if self.strip else 0)
+        return self.tops[-1] + self.row + below
 
     def x(self, time_ns: int) -> float:
         """Return the x of a time; times outside the plot are at its edges."""

@@ -102,7 +102,15 @@ def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
     if interval is not None and interval[0] < interval[1]:
         ends = " to ".join(f"{end}\u00a0%" for end in distinct_percents(interval, 1, 3))
         yield f"Clock bounds: {ends}."
-    if any(len(row.replicas) > 1 for row in selection.rows):
+    if any(row.spread for row in selection.rows):
+        yield (
+            "Rows: stages; each is drawn as the copy with the median ratio ran, beside the least "
+            "and the most of its copies' ratios and their mean; the height of the area below is "
+            "the share of the copies at work."
+        )
+        if any(row.why for row in selection.rows):
+            yield "Rows below: ranks that stand out, against the median of their stage."
+    elif any(len(row.replicas) > 1 for row in selection.rows):
         yield (
             "Rows: stages; each is drawn as its first replica ran, and its ratio is the mean of "
             "its replicas."

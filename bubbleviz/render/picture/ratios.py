@@ -41,6 +41,20 @@ def row_ratios(report: Report, selection: Selection) -> tuple[float | None, ...]
     return tuple(_mean_ratio(by_iteration, row.replicas) for row in selection.rows)
 
 
+def ratio_range(
+    report: Report, selection: Selection, replicas: tuple[int, ...]
+) -> tuple[float, float] | None:
+    """Return the least and the most ratio of some ranks in the drawn iterations; None for none."""
+    wanted = set(replicas)
+    ratios = [
+        ratio
+        for iteration in selection.iterations
+        for entry in iteration.ranks
+        if entry.rank in wanted and (ratio := entry.bubble_ratio.get(report.headline)) is not None
+    ]
+    return (min(ratios), max(ratios)) if ratios else None
+
+
 def _mean_ratio(
     by_iteration: list[dict[int, float | None]], replicas: tuple[int, ...]
 ) -> float | None:

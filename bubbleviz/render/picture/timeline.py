@@ -15,6 +15,8 @@ from bubbleviz.render.picture.overlays.causes import draw_causes
 from bubbleviz.render.picture.overlays.critical_path import draw_critical_path
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.rows.rows import RowPainter
+from bubbleviz.render.picture.spread import draw_spread
+from bubbleviz.render.rows import RankRow
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -23,6 +25,10 @@ from bubbleviz.report.view import View
 _RATIO_COLUMN = 50
 #: Most of the height of a row that its communication lane has, and the lowest lane.
 _LANE, _LOWEST_LANE = 0.2, 2.5
+#: The height of an area below a row, and the lowest one.
+_STRIP, _LOWEST_STRIP = 0.4, 5.0
+#: In place of a pipeline, where a row is of many.
+_COPIES = -1
 
 
 @frozen
@@ -34,12 +40,14 @@ class TimelineContents:
         gaps: between the windows of a row.
         causes: those that idle time is coloured by; empty where it is hatched alone.
         critical: whether the critical path is drawn.
+        spread: whether areas below rows show how many copies are at work.
     """
 
     rows: RowPainter
     gaps: WindowGaps
     causes: tuple[Cause, ...]
     critical: bool
+    spread: bool = False
 
 
 class TimelinePainter:
@@ -81,11 +89,13 @@ class TimelinePainter:
             right = min(right, page.right - _RATIO_COLUMN)
         top = page.y + brackets_height(self.selection, page.style) + 5
         tops = []
-        for above, rank in zip((None, *ranks), ranks, strict=False):
-            if above is not None and above.pipeline != rank.pipeline:
+        drawn = self.selection.rows
+        strip = max(_LOWEST_STRIP, row * _STRIP) if any(own.spread for own in drawn) else 0.0
+        for above, own in zip((None, *drawn), drawn, strict=False):
+            if above is not None and _group(above) != _group(own):
                 top += max(gap, 5.0)
             tops.append(top)
-            top += pitch
+            top += pitch + (strip + 2 if own.spread else 0)
         return Layout(
             stage_x=stage_x,
             name_x=name_x,
@@ -100,6 +110,7 @@ class TimelinePainter:
             tops=tuple(tops),
             start_ns=self.selection.start_ns,
             span_ns=self.selection.span_ns,
+            strip=strip,
         )
 
     def draw(self, layout: Layout) -> TimelineContents:
@@ -107,6 +118,7 @@ class TimelinePainter:
         page, report, selection = self.page, self.report, self.selection
         painter = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
         labels = labels_of(report, selection, layout.pitch, page.style)
+        spread = draw_spread(page, report, selection, layout)
         gaps = draw_bubbles(page, selection, layout)
         causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
         draw_labels(page, labels, layout)
@@ -116,4 +128,9 @@ class TimelinePainter:
         if page.style.notes:
             draw_error_bars(page, report, selection, layout)
         draw_brackets(page, report, selection, layout)
-        return TimelineContents(painter, gaps, causes, critical)
+        return TimelineContents(painter, gaps, causes, critical, spread)
+
+
+def _group(row: RankRow) -> int | None:
+    """Return what a row belongs to: its pipeline, or nothing that it shares with single ranks."""
+    return _COPIES if row.spread else row.rank.pipeline

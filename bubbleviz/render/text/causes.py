@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import (
-    MOST_ROWS,
-    in_percent,
-    milliseconds,
-    titled,
-)
+from bubbleviz.render.text.cells import in_percent, milliseconds, titled
 from bubbleviz.render.text.tables import BulletList, Table
 
 if TYPE_CHECKING:
@@ -20,6 +15,7 @@ if TYPE_CHECKING:
 
     from bubbleviz.count.iterations import Iteration
     from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 #: The columns of communication.
 _COMMUNICATION = (
@@ -82,10 +78,10 @@ def cause_cells(report: Report) -> list[dict[str, str]]:
     ]
 
 
-def idle_of_ranks(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+def idle_of_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[RenderableType]:
     """Yield the causes of each rank's idle time in an iteration, communication, longest bubbles."""
-    yield from by_rank(report, iteration)
-    yield from communication(report, iteration)
+    yield from by_rank(report, view, iteration)
+    yield from communication(report, view, iteration)
     yield from longest(report)
 
 
@@ -106,32 +102,33 @@ def longest(report: Report) -> Iterator[RenderableType]:
     yield BulletList(lines)
 
 
-def by_rank(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
-    """Yield the causes of each rank's idle time in an iteration."""
+def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[RenderableType]:
+    """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
     from bubbleviz.explain.causes.cause import Cause
+    from bubbleviz.render.text.many_ranks import listed_ranks
 
     name = report.bubbles.ratio
-    idle = {
-        rank.rank: report.explanation.causes.of_rank(name, iteration.index, rank.rank)
-        for rank in iteration.ranks
-    }
-    columns = [c.label for c in Cause if any(causes[c.label] for causes in idle.values())]
+    idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
+    at_work = [rank.rank for rank in iteration.ranks]
+    columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
     if not columns:
         return
-    table = Table("#", "stage", *columns)
-    for rank, idle_ns in list(idle.items())[:MOST_ROWS]:
-        stage = report.ranks[rank].stage
-        cells = (milliseconds(idle_ns[cause]) for cause in columns)
-        table.add_row(str(rank), "-" if stage is None else str(stage), *cells)
-    if len(idle) > MOST_ROWS:
-        table.add_row("", f"… {len(idle) - MOST_ROWS} more")
-    title = f"Iteration {one_line(iteration.name, 60)}: idle time by cause, ms ({name} window)"
-    yield from titled(title, table)
+    listed = listed_ranks(report, view, iteration)
+    table = Table("#", "stage", *(cause.label for cause in columns))
+    for row in listed.rows:
+        means_ns = idle_ns[list(row.ranks)].mean(axis=0).tolist()
+        table.add_row(row.number, row.stage, *(milliseconds(means_ns[cause]) for cause in columns))
+    if listed.omitted:
+        table.add_row("", f"… {listed.omitted} more")
+    of = f"idle time by cause{listed.of}, ms ({name} window)"
+    yield from titled(f"Iteration {one_line(iteration.name, 60)}: {of}", table)
 
 
-def communication(report: Report, iteration: Iteration) -> Iterator[RenderableType]:
+def communication(report: Report, view: View, iteration: Iteration) -> Iterator[RenderableType]:
     """Yield how long each rank communicated in an iteration, and waited for it."""
     from rich.text import Text
+
+    from bubbleviz.render.text.many_ranks import listed_ranks
 
     times = report.explanation.communication
     ranks = [entry.rank for entry in iteration.ranks]
@@ -143,22 +140,25 @@ def communication(report: Report, iteration: Iteration) -> Iterator[RenderableTy
     # be waiting or transfer.
     known = len(report.explanation.receives) > 0 or bool(times.wait_ns.any())
     table = Table("#", "stage", *columns)
-    for rank in ranks[:MOST_ROWS]:
-        stage, whole = report.ranks[rank].stage, int(times.communication_ns[at, rank])
-        alone_ns = whole - int(times.overlapped_ns[at, rank])
-        exposed_ns = int(times.exposed_ns[at, rank])
+    listed = listed_ranks(report, view, iteration)
+    for row in listed.rows:
+        own = list(row.ranks)
+        whole = float(times.communication_ns[at, own].mean())
+        alone_ns = whole - float(times.overlapped_ns[at, own].mean())
+        exposed_ns = float(times.exposed_ns[at, own].mean())
         table.add_row(
-            str(rank),
-            "-" if stage is None else str(stage),
+            row.number,
+            row.stage,
             *(
-                milliseconds(int(column[at, rank])) if known else "-"
+                milliseconds(float(column[at, own].mean())) if known else "-"
                 for column in (times.wait_ns, times.transfer_ns)
             ),
             f"{'' if known or alone_ns <= exposed_ns else '≥ '}{milliseconds(exposed_ns)}",
             milliseconds(whole),
             in_percent((whole - alone_ns) / whole if whole else None),
         )
-    if len(ranks) > MOST_ROWS:
-        table.add_row("", f"… {len(ranks) - MOST_ROWS} more")
-    yield from titled(f"Iteration {one_line(iteration.name, 60)}: communication, ms", table)
+    if listed.omitted:
+        table.add_row("", f"… {listed.omitted} more")
+    of = f"communication{listed.of}, ms"
+    yield from titled(f"Iteration {one_line(iteration.name, 60)}: {of}", table)
     yield Text(_COMMUNICATION)

@@ -12,10 +12,14 @@ from bubbleviz.model.values import frozen
 #: Sentences are easier to read in lines that are not endless.
 _LONGEST_LINE = 100
 #: What stands for a sign where the output has ASCII alone, dashes and quotation marks among them.
-_ASCII = str.maketrans(
-    "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019",
-    "~.xu---*\"\"''",
-) | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
+_ASCII = (
+    str.maketrans(
+        "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019",
+        "~.xu---*\"\"''",
+    )
+    | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
+    | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
+)
 #: Blanks that no line breaks at: between a number and its unit.
 _GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
 

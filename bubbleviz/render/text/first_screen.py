@@ -47,9 +47,11 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         view: the iteration and the ranks to draw.
         display: where they are shown.
     """
+    from bubbleviz.render.text.many_ranks import first_lines
     from bubbleviz.render.text.report import shown_iteration
     from bubbleviz.render.text.timeline_cells import timeline_selection
     from bubbleviz.render.text.worst_ranks import worst_ranks
+    from bubbleviz.report.rank_means import many_ranks
 
     iteration = shown_iteration(report, view)
     selection = None if iteration is None else timeline_selection(report, view, iteration)
@@ -63,11 +65,12 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         _more(display),
     ]
     ranks = worst_ranks(report, iteration, _WORSE)
+    spread = first_lines(report, display) if many_ranks(len(report.ranks)) else []
     lines: list[Line] = []
     for rows, worst in _FITS:
         if selection is not None:
             blocks[1] = _timeline(report, selection, display, rows)
-        blocks[4] = _worst_ranks(report, ranks[:worst], display)
+        blocks[4] = spread or _worst_ranks(report, ranks[:worst], display)
         lines = _joined(blocks)
         if len(lines) <= MOST_LINES:
             return lines

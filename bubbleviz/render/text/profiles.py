@@ -9,6 +9,7 @@ from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import MOST_ROWS, milliseconds, titled
 from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import BulletList, Table
+from bubbleviz.report.rank_means import many_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,10 @@ def clocks(report: Report) -> Iterator[RenderableType]:
     if len(first) < 2:
         return
     table = Table("host", "offset ms", "± us", "drift ppm", left=("host",))
-    for profile in list(first.values())[:MOST_ROWS]:
+    shown = list(first.values())
+    if many_ranks(len(report.ranks)):
+        shown.sort(key=lambda own: -_unbounded(own.clock_uncertainty_ns))
+    for profile in shown[:MOST_ROWS]:
         uncertainty_ns = profile.clock_uncertainty_ns
         table.add_row(
             shortened(one_line(profile.host, 200), 28),
@@ -38,6 +42,10 @@ def clocks(report: Report) -> Iterator[RenderableType]:
     if len(first) > MOST_ROWS:
         table.add_row(f"… and {len(first) - MOST_ROWS} more")
     yield from titled("Clocks: offset of each host to the first, and its uncertainty", table)
+
+
+def _unbounded(uncertainty_ns: int | None) -> float:
+    return float("inf") if uncertainty_ns is None else float(uncertainty_ns)
 
 
 def _share(part: int, whole: int) -> str:
@@ -58,7 +66,11 @@ def coverage(report: Report) -> Iterator[RenderableType]:
         left=("profile",),
         giving_way=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
     )
-    for profile in report.profiles[:MOST_ROWS]:
+    profiles = list(report.profiles)
+    if many_ranks(len(report.ranks)):
+        # Of very many, those of which least is explained.
+        profiles.sort(key=lambda own: own.attributed_gpu_ns / own.gpu_ns if own.gpu_ns else 0.0)
+    for profile in profiles[:MOST_ROWS]:
         table.add_row(
             shortened(one_line(Path(profile.path).name, 200), 28),
             f"{profile.kernels:,}",

@@ -11,11 +11,12 @@ from bubbleviz.render.text.display import shortened
 from bubbleviz.render.text.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from bubbleviz.count.iterations import Iteration, RankIteration
+    from bubbleviz.model.operations import RankCoverage
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -30,18 +31,27 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
     from bubbleviz.model.phases import COMPUTE
     from bubbleviz.render.rows import rows_of
+    from bubbleviz.render.text.many_ranks import spread_of_ranks, summarised
+    from bubbleviz.report.rank_means import many_ranks
 
     name = report.headline
     if all(name not in rank.accounts for rank in iteration.ranks):
         name = "schedule"
     by_index = {rank.rank: rank for rank in iteration.ranks}
-    rows = [
-        row for row in rows_of(report, replace(view, ranks=())) if {*row.replicas} & {*by_index}
-    ]
-    shown = rows[:MOST_ROWS]
+    coverage = {rank.rank: rank for rank in report.coverage}
+    # Of very many ranks those that are asked for are all listed.
+    many = many_ranks(len(report.ranks))
+    listed = view if many else replace(view, ranks=())
+    if many and view.ranks and view.rows is None:
+        listed = replace(view, rows="rank")
+    rows = [row for row in rows_of(report, listed) if any(r in by_index for r in row.replicas)]
+    if not rows:
+        return
+    most = len(rows) if many and not summarised(report, view) else MOST_ROWS
+    shown = rows[:most]
     phases = [p.label for p in COMPUTE]
     cells = [
-        _row_cells(report, [by_index[r] for r in row.replicas if r in by_index], phases, name)
+        _row_cells(coverage, [by_index[r] for r in row.replicas if r in by_index], phases, name)
         for row in shown
     ]
     columns = [
@@ -61,14 +71,16 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         text = label if replicas == 1 else f"{replicas} replicas"
         index = str(row.rank.index) if replicas == 1 else ""
         table.add_row(index, stage, text, *(values[column] for column in columns))
-    if len(rows) > MOST_ROWS:
-        table.add_row("", "", f"… and {len(rows) - MOST_ROWS} more in --json")
+    if len(rows) > most:
+        table.add_row("", "", f"… and {len(rows) - most} more in --json")
     by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
     title = (
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
         f"({name} window)"
     )
     yield from titled(title, table)
+    if summarised(report, view):
+        yield from spread_of_ranks(report)
 
 
 def _giving_way(columns: Sequence[str]) -> list[str]:
@@ -80,15 +92,14 @@ def _giving_way(columns: Sequence[str]) -> list[str]:
 
 
 def _row_cells(
-    report: Report, replicas: list[RankIteration], phases: list[str], name: str
+    known: Mapping[int, RankCoverage], replicas: list[RankIteration], phases: list[str], name: str
 ) -> dict[str, str]:
     """Return a row's cells by column, in the order of the columns: means over its ranks."""
     accounts = [account for r in replicas if (account := r.accounts.get(name)) is not None]
     compute_ns, active_ns = (
         sum(getattr(r, f) for r in replicas) for f in ("compute_ns", "active_ns")
     )
-    indices = {r.rank for r in replicas}
-    coverage = [rank for rank in report.coverage if rank.rank in indices]
+    coverage = [known[r.rank] for r in replicas if r.rank in known]
     gpu_ns = sum(rank.gpu_ns for rank in coverage)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
     return {

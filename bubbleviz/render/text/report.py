@@ -39,7 +39,7 @@ def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Rendera
     iteration = shown_iteration(report, view)
     if iteration is not None and iteration.ranks:
         yield from ranks(report, view, iteration, width)
-        yield from idle_of_ranks(report, iteration)
+        yield from idle_of_ranks(report, view, iteration)
     yield from phase_times(report)
     yield from critical_path(report)
     yield from what_if(report)
@@ -91,14 +91,14 @@ def _listed_causes(report: Report, view: View, _width: int) -> Iterator[Renderab
     yield from causes(report)
     iteration = shown_iteration(report, view)
     if iteration is not None and iteration.ranks:
-        yield from by_rank(report, iteration)
+        yield from by_rank(report, view, iteration)
         yield from longest(report)
 
 
 def _listed_communication(report: Report, view: View, _width: int) -> Iterator[RenderableType]:
     iteration = shown_iteration(report, view)
     if iteration is not None and iteration.ranks:
-        yield from communication(report, iteration)
+        yield from communication(report, view, iteration)
 
 
 def _listed_operations(report: Report, _view: View, _width: int) -> Iterator[RenderableType]:

@@ -112,7 +112,8 @@ def _title(cells: TimelineCells, share: str, display: Display) -> Line:
     """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
     most = max(len(row.row.replicas) for row in cells.rows)
     what = "rank" if cells.rows[0].row.rank.stage is None else "stage"
-    of = f", the first of its {counted(most, 'rank')}" if most > 1 else ""
+    which = "median" if any(row.row.spread for row in cells.rows) else "first"
+    of = f", the {which} of its {counted(most, 'rank')}" if most > 1 else ""
     title = (
         f"Iteration {one_line(cells.iteration.name, 30)}, {cells.span_ns / 1e6:,.3f} ms: a row a "
         f"{what}{of}"

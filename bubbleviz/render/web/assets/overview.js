@@ -28,20 +28,23 @@ class Overview {
     this.choose(0);
   }
 
-  // Columns: pipelines, or the ranks of a shard where these are not known.
+  // Columns: pipelines; where these are not known, the first copies of all stages, the second ones.
   pipelines() {
     const found = new Map();
+    const copies = new Map();
     for (const rank of this.run.report.ranks) {
       const shard = this.shards ? this.shards.of(rank.index) : 0;
-      const key = rank.pipeline === null ? `shard ${shard}` : rank.pipeline;
-      const column = found.get(key) ?? found.set(key, { pipeline: rank.pipeline, first: rank.index, shard, cells: new Map() }).get(key);
+      const copy = copies.get(rank.stage) ?? 0;
+      if (rank.pipeline === null) copies.set(rank.stage, copy + 1);
+      const key = rank.pipeline === null ? `copy ${copy}` : rank.pipeline;
+      const column = found.get(key) ?? found.set(key, { pipeline: rank.pipeline, copy, first: rank.index, shard, cells: new Map() }).get(key);
       (column.cells.get(rank.stage) ?? column.cells.set(rank.stage, []).get(rank.stage)).push(rank.index);
     }
     return [...found.values()];
   }
 
-  name({ pipeline, first }) {
-    return pipeline === null ? `ranks from ${first}` : `pipeline ${pipeline}`;
+  name({ pipeline, copy }) {
+    return pipeline === null ? `copy ${copy}` : `pipeline ${pipeline}`;
   }
 
   // What cells can show: the bubble, and how long work took against the other copies of a stage.
@@ -131,12 +134,25 @@ class Overview {
     c.strokeStyle = ink("accent");
     c.lineWidth = 2;
     this.columns.forEach((column, at) => {
-      if (column.shard === this.shown) this.outline(c, at, 0, this.stages.length);
+      if (column.pipeline !== null && column.shard === this.shown) this.outline(c, at, 0, this.stages.length);
+      if (column.pipeline === null) this.underline(c, column, at);
     });
     if (document.activeElement === this.canvas) {
       c.strokeStyle = ink("text");
       this.outline(c, ...this.cursor, 1);
     }
+  }
+
+  // Marks the cells of a column without a pipeline that the timeline shows.
+  underline(c, column, at) {
+    const shown = this.shards?.all[this.shown];
+    if (!shown) return;
+    this.stages.forEach((stage, row) => {
+      const ranks = column.cells.get(stage) ?? [];
+      if (!ranks.some((rank) => shown.first <= rank && rank < shown.last)) return;
+      const [x, y] = this.corner(at, row);
+      c.strokeRect(x, y + this.tall - 1, this.wide, 0.5);
+    });
   }
 
   outline(c, column, row, rows) {
@@ -241,7 +257,7 @@ class Overview {
   mark(shard) {
     this.shown = shard;
     const column = this.columns.find((own) => own.shard === shard);
-    if (column?.pipeline !== null && column) byId("overview-pipeline").value = String(column.pipeline);
+    if (column && column.pipeline !== null) byId("overview-pipeline").value = String(column.pipeline);
     this.paint();
   }
 }

@@ -1,0 +1,265 @@
+"""Runs of very many ranks: how they are spread in tables and pictures, and what stands out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import numpy as np
+import pytest
+
+from bubbleviz.api import analyze
+from bubbleviz.cli.app import main
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats.svg import render
+from bubbleviz.render.rows import rows_of
+from bubbleviz.render.text.console import plain_text
+from bubbleviz.render.text.display import Display, cell_width, plain_lines
+from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
+from bubbleviz.render.text.many_ranks import histogram
+from bubbleviz.render.text.report import details, sections
+from bubbleviz.report import rank_means
+from bubbleviz.report.rank_means import rank_means as means_of
+from bubbleviz.report.report import Report
+from bubbleviz.report.standouts import standouts
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
+from tests.support.drawn_reports import MS, Op, one_f_one_b, rank_of, report_of, written
+from tests.support.places import CHECKOUT
+
+GOLDEN = CHECKOUT / "tests" / "golden"
+FORWARD, BACKWARD = 10 * MS, 20 * MS
+
+
+@cache
+def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
+    """Return ideal pipelines of 4 microbatches, those that are slow all by a half."""
+    ops: list[Op] = []
+    for pipeline in range(pipelines):
+        times = 1.5 if pipeline in slow else 1.0
+        own = one_f_one_b(stages, 4, forward=int(FORWARD * times), backward=int(BACKWARD * times))
+        ops += [replace(op, rank=pipeline * stages + op.rank) for op in own]
+    count = pipelines * stages
+    ranks = tuple(
+        rank_of(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
+        for index in range(count)
+    )
+    report = report_of(ops, ranks=ranks)
+    busy = [
+        tuple(
+            replace(entry, busy_ns=_busy(ops, entry.rank), compute_ns=1, active_ns=1)
+            for entry in iteration.ranks
+        )
+        for iteration in report.iterations
+    ]
+    iterations = [replace(i, ranks=own) for i, own in zip(report.iterations, busy, strict=True)]
+    return replace(report, iterations=type(report.iterations)(iterations))
+
+
+def _busy(ops: list[Op], rank: int) -> dict[str, int]:
+    own = [op for op in ops if op.rank == rank]
+    return {
+        phase.label: sum(op.end - op.start for op in own if op.phase is phase)
+        for phase in (Phase.F, Phase.BW)
+    }
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run of more than four ranks be one of many."""
+    monkeypatch.setattr(rank_means, "MANY_RANKS", 4)
+
+
+# What stands out
+
+
+def test_nothing_stands_out_of_nothing() -> None:
+    empty = report_of([])
+
+    assert standouts(empty, means_of(empty)) == ()
+
+
+def test_nothing_stands_out_of_ranks_that_are_alike() -> None:
+    report = run_of(6)
+
+    assert standouts(report, means_of(report)) == ()
+
+
+def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
+    report = run_of(6, slow=(2,))
+    (found,) = standouts(report, means_of(report))
+
+    assert (found.name, found.ranks) == ("pipeline 2", (4, 5))
+    assert (found.phase, found.times) == ("F", 1.5)
+    assert found.why == "F takes 1.50 times the median of its stage"
+
+
+def test_a_rank_stands_out_alone() -> None:
+    report = run_of(6)
+    (iteration,) = report.iterations
+    slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
+    ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
+    changed = replace(report, iterations=type(report.iterations)([replace(iteration, ranks=ranks)]))
+    (found,) = standouts(changed, means_of(changed))
+
+    assert found.ranks == (3,)
+    assert found.why == "BW takes 2.25 times the median of its stage"
+
+
+# Tables
+
+
+def test_a_histogram_of_nothing_and_of_one_value_is_empty() -> None:
+    assert histogram(np.array([])) == ""
+    assert histogram(np.array([2.0, 2.0, np.nan])) == ""
+
+
+def test_a_histogram_shows_a_single_value_far_away() -> None:
+    assert histogram(np.array([0.0] * 999 + [1.0])) == "█" + " " * 14 + "▁"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Return a run of ten pipelines of two stages, the last of which is slow."""
+    folder = tmp_path_factory.mktemp("run")
+    planting = Planting(
+        stages=2,
+        microbatches=4,
+        replicas=10,
+        slow_pipeline=9,
+        slow_factor=1.5,
+        iterations=2,
+        jitter=0.02,
+    )
+    plant(planting, folder)
+    return analyze(folder)
+
+
+@pytest.mark.usefixtures("few")
+def test_tables_of_many_ranks_have_a_row_for_a_stage(planted: Report) -> None:
+    text = plain_text(sections(planted, View()))
+
+    assert "idle time by cause by stage (mean of its ranks), ms" in text
+    assert "How the 20 ranks are spread" in text
+    assert re.search(r"^pipeline 9 +2 .* takes 1.[45][0-9] times", text, re.MULTILINE)
+    assert not re.search(r"^17 ", text, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("few")
+def test_all_ranks_or_some_are_listed_when_they_are_asked_for(planted: Report) -> None:
+    for table in ("ranks", "causes"):
+        every = _numbers(plain_text(details(planted, View(rows="rank"), [table])))
+        some = plain_text(details(planted, View(ranks=(4, 5)), [table]))
+
+        assert every == [*range(20)]
+        assert _numbers(some) == [4, 5]
+        assert "spread" not in some
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of ranks that lines begin with."""
+    return [int(own) for own in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("width", [60, 80, 160])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_the_first_screen_tells_how_ranks_are_spread(width: int, unicode: bool) -> None:
+    display = Display(width, colour=False, unicode=unicode)
+    lines = plain_lines(first_screen(run_of(300, slow=(7,)), View(), display)).splitlines()
+
+    assert len(lines) <= MOST_LINES
+    assert max(map(cell_width, lines)) <= width
+    assert any(line.startswith("The 600 ranks: ") for line in lines)
+    assert any("pipeline 7 (2 ranks)" in line for line in lines)
+    assert unicode or "\n".join(lines).isascii()
+
+
+# Pictures
+
+
+@pytest.mark.usefixtures("few")
+def test_stages_are_drawn_as_their_median_copy() -> None:
+    report = run_of(5, slow=(0,))
+    rows = rows_of(report, View(), with_standouts=True)
+
+    assert [row.spread for row in rows] == [True, True, False]
+    assert [row.rank.stage for row in rows] == [0, 1, 0]
+    assert all(row.rank.pipeline != 0 for row in rows[:2])
+    assert rows[2].why == "one of pipeline 0: F 1.50 x median"
+    assert [len(row.replicas) for row in rows] == [5, 5, 1]
+
+
+def test_rows_without_ranks() -> None:
+    assert rows_of(report_of([]), View(rows="spread"), with_standouts=True) == ()
+
+
+def test_rows_that_are_not_known_are_refused() -> None:
+    with pytest.raises(UsageError, match="not one of rank, stage, spread"):
+        rows_of(run_of(2), View(rows="host"))
+
+
+def test_the_picture_of_a_spread() -> None:
+    expected = (GOLDEN / "spread.svg").read_text(encoding="utf-8")
+
+    assert render(run_of(6, slow=(2,)), View(rows="spread")) == expected
+
+
+def test_the_area_is_as_high_as_the_share_of_copies_at_work() -> None:
+    svg = render(run_of(4, slow=(3,)), View(rows="spread"))
+    areas = [
+        element.attrib["d"]
+        for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")
+        if element.attrib.get("class") == "bv-quiet"
+    ]
+    bottom, *heights = map(float, re.findall(r"[ V]([0-9.]+)", areas[0]))
+    levels = {round(4 * (bottom - height) / (30.0 * 0.4)) for height in heights}
+
+    assert len(areas) == 2
+    # At edges, half of a part of the time is at work.
+    assert {0, 1, 3, 4} <= levels <= {0, 1, 2, 3, 4}
+
+
+@pytest.mark.usefixtures("few")
+def test_a_picture_of_many_ranks_stays_small() -> None:
+    svg = render(run_of(300, 4, slow=(7,)), View())
+
+    assert len(svg) < 500_000
+    assert "300 ranks: " in " ".join(written(svg))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_pipeline_that_is_asked_for_is_drawn_whole() -> None:
+    rows = rows_of(run_of(5), View(ranks=(2, 3)))
+
+    assert [row.rank.index for row in rows] == [2, 3]
+
+
+# The command line
+
+
+def test_pipelines_and_hosts_are_selected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["rank,stage,pipeline,iteration,phase,microbatch,start_ns,end_ns,host"]
+    for rank in range(4):
+        place = f"{rank % 2},{rank // 2}"
+        for phase, start in (("F", rank % 2 * 100), ("BW", 400 - rank % 2 * 200)):
+            lines.append(f"{rank},{place},0,{phase},0,{start},{start + 100},node{rank // 2}")
+    table = tmp_path / "operations.csv"
+    table.write_text("\n".join(lines))
+    for number, selected in enumerate((["--pipelines", "1"], ["--hosts", "node1"])):
+        picture = tmp_path / f"{number}.svg"
+        assert main(["analyze", str(table), *selected, "--rows", "rank", "-o", str(picture)]) == 0
+        assert "node1" in picture.read_text()
+        assert "node0" not in picture.read_text()
+
+    capsys.readouterr()
+    assert main(["analyze", str(table), "--hosts", "node7"]) == 2
+    assert "there is no host node7" in capsys.readouterr().err
+    assert main(["analyze", str(table), "--pipelines", "0", "--hosts", "node1"]) == 2
+    assert "selects nothing" in capsys.readouterr().err
