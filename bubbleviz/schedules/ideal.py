@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from bubbleviz.errors import UsageError
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import counted
@@ -21,6 +23,7 @@ from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
 from bubbleviz.schedules.program import stage_durations
 from bubbleviz.schedules.simulation import Simulation, simulate
 from bubbleviz.schedules.stage_times import StageTimes, ticks_of
+from bubbleviz.schedules.workload import Workload
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
@@ -212,6 +215,34 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
         peaks_of_devices(simulation),
         activations,
         memory_of_devices(simulation, activations),
+    )
+
+
+def workload_of(plan: Plan, times: StageTimes) -> Workload:
+    """Return what the virtual stages of a plan take, in ticks of 1 ns / v.
+
+    Raises:
+        UsageError: a time cannot be.
+    """
+    v = plan.chunks
+    forward, backward, weight, transfer = ticks_of(plan.stages, plan.microbatches * v, times, v)
+    length = plan.virtual_stages // plan.replicas
+    of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
+    inner, outer = ([ticks[s] for s in of_stage] for ticks in (backward, weight))
+    far = [a != b for a, b in pairwise(plan.placement)]
+    crossed = [transfer if each else 0 for each in far]
+    held = (1 / v,) * plan.virtual_stages
+    return Workload(
+        placement=plan.placement,
+        microbatches=plan.microbatches,
+        forward_ns=tuple(forward[s] for s in of_stage),
+        backward_ns=tuple(inner),
+        weight_ns=tuple(outer),
+        fused_ns=tuple(b + w for b, w in zip(inner, outer, strict=True)),
+        down_ns=(*crossed, 0),
+        up_ns=(0, *crossed),
+        activation=held,
+        kept=held,
     )
 
 

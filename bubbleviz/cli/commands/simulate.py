@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bubbleviz.report.saved import SavedTimes
+    from bubbleviz.schedules.communication.transports import Transport
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import MeasuredTimes
     from bubbleviz.schedules.stage_times import StageTimes
@@ -188,6 +189,15 @@ def simulate(
             rich_help_panel=SCHEDULE,
         ),
     ] = None,
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What transfers wait for: buffered, rendezvous, streams (NCCL; else this) or "
+            "blocking.",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None,
     output: Output = None,
     json: JsonFile = None,
     svg: SvgFile = None,
@@ -197,6 +207,14 @@ def simulate(
         str | None,
         typer.Option(
             metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
+        ),
+    ] = None,
+    lowered: Annotated[
+        str | None,
+        typer.Option(
+            metavar=FILE,
+            help="order with its sends and receives as PyTorch's CSV",
+            rich_help_panel=OUTPUTS,
         ),
     ] = None,
     paper: PaperOptions,
@@ -214,11 +232,16 @@ def simulate(
     outputs = formats_by_file(files, output)
     paper.check_drawn(outputs.values())
     inputs = [file for file in (plan, report) if file is not None]
-    check_outputs(list(outputs), inputs, force=force)
+    with_communication = [] if lowered is None else [lowered]
+    if lowered in outputs:
+        raise UsageError("two outputs name the same file; give each its own")
+    check_outputs([*outputs, *with_communication], inputs, force=force)
     from bubbleviz.render.documents import ideal_report
     from bubbleviz.report.saved import read_times
+    from bubbleviz.schedules.communication.reading import transport_named
     from bubbleviz.schedules.ideal import check_name
 
+    carried = transport_named(transport)
     if sizes.schedule is not None:
         check_name(sizes.schedule)
     saved = None if report is None else read_times(report)
@@ -229,12 +252,15 @@ def simulate(
             sizes, stage_times, measured, None if saved is None else saved.schedule
         )
     else:
-        result = anonymous(_of_plan(plan, sizes, stage_times))
+        result = anonymous(_of_plan(plan, sizes, stage_times, carried))
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
+    written = {file: ideal_report.RENDERINGS[name](result, view) for file, name in outputs.items()}
+    for file in with_communication:
+        written[file] = ideal_report.as_lowered_csv(result, stage_times, carried)
     deliver(
-        {file: ideal_report.RENDERINGS[name](result, view) for file, name in outputs.items()},
+        written,
         lambda: show(ideal_report.sections(result)),
         inputs=inputs,
         force=force,
@@ -248,18 +274,19 @@ def _measured(saved: SavedTimes) -> MeasuredTimes:
     return measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
 
 
-def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes) -> Ideal:
+def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport) -> Ideal:
     """Return the simulation of the order in a file.
 
     Raises:
         UsageError: a schedule or its sizes are given, too.
+        MismatchError: the order, or its communication, deadlocks.
     """
-    from bubbleviz.schedules.files import read_plan
+    from bubbleviz.schedules.communication.reading import read_checked
     from bubbleviz.schedules.ideal import ideal_of
 
     if any(size is not None for size in astuple(sizes)):
         raise UsageError("--plan sets the order and its sizes; leave the other options out")
-    return ideal_of(read_plan(plan), times)
+    return ideal_of(read_checked(plan, carried), times)
 
 
 def _of_schedule(

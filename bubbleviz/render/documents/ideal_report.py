@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
     from bubbleviz.render.text.tables import HangingLines
     from bubbleviz.report.view import View
+    from bubbleviz.schedules.communication.transports import Transport
     from bubbleviz.schedules.formulas import Formula
     from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.plan import Schedule
+    from bubbleviz.schedules.stage_times import StageTimes
 
 SCHEMA = "bubbleviz.simulation/1"
 
@@ -113,6 +115,20 @@ def as_csv(result: Ideal | Estimate) -> str:
     from bubbleviz.schedules.files.torch_csv import FORMAT
 
     return FORMAT.write(_ordered(result).plan)
+
+
+def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Transport) -> str:
+    """Return the order with its sends and receives, in the fastest order on a transport.
+
+    Raises:
+        UsageError: it comes from a formula, which has no order.
+    """
+    from bubbleviz.schedules.communication.reordering import best_lowering
+    from bubbleviz.schedules.communication.torch_csv import write
+    from bubbleviz.schedules.ideal import workload_of
+
+    ideal = _ordered(result)
+    return write(best_lowering(ideal.plan, workload_of(ideal.plan, times), transport))
 
 
 #: The outputs of an ideal, by the names of their options.

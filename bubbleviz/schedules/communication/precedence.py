@@ -114,6 +114,9 @@ def of_order(plan: Plan) -> Precedence:
             message = needed_by(operation, plan) or local_input(operation, plan)
             if message is not None and message in producers:
                 events.before[end].append((events.operation[producers[message]], 0))
+            own = _event(events.operation, _own_input(operation))
+            if own is not None:
+                events.before[end].append((own, 0))
             last = end
     return events
 
@@ -201,12 +204,14 @@ class _Lines:
     def _inputs(self, operation: PlannedOperation) -> list[int]:
         """Return the events that an operation's inputs are there with."""
         plan = self.lowered.plan
+        own = _event(self.events.operation, _own_input(operation))
+        events = [] if own is None else [own]
         message = needed_by(operation, plan)
         if message is not None:
-            return [self.complete[Transfer(message, sends=False)]]
+            return [*events, self.complete[Transfer(message, sends=False)]]
         local = local_input(operation, plan)
         maker = None if local is None else self.producers.get(local)
-        return [] if maker is None else [self.events.operation[maker]]
+        return events if maker is None else [*events, self.events.operation[maker]]
 
     def _match(self) -> None:
         """Have each transfer wait for its other end, and for those ahead of it."""
@@ -249,6 +254,20 @@ class _Lines:
         ns = self.transfer_ns(transfer.message)
         for end in (transfer, Transfer(transfer.message, not transfer.sends)):
             before[complete[end]] += [(complete[other], ns) for other in ahead]
+
+
+def _event(
+    events: dict[PlannedOperation, int], operation: PlannedOperation | None
+) -> int | None:
+    return None if operation is None else events.get(operation)
+
+
+def _own_input(operation: PlannedOperation) -> PlannedOperation | None:
+    """Return the operation of the same virtual stage and microbatch that comes first, or None."""
+    if operation.phase is Phase.F:
+        return None
+    first = Phase.B if operation.phase is Phase.W else Phase.F
+    return PlannedOperation(operation.virtual_stage, first, operation.microbatch)
 
 
 def _producers(plan: Plan) -> dict[Message, PlannedOperation]:
