@@ -256,9 +256,7 @@ class _Lines:
             before[complete[end]] += [(complete[other], ns) for other in ahead]
 
 
-def _event(
-    events: dict[PlannedOperation, int], operation: PlannedOperation | None
-) -> int | None:
+def _event(events: dict[PlannedOperation, int], operation: PlannedOperation | None) -> int | None:
     return None if operation is None else events.get(operation)
 
 

@@ -1,0 +1,172 @@
+"""Measure jobs of torch.distributed.pipelining, plan them, run the plans, and measure again.
+
+    python -m scripts.proving
+    python -m scripts.proving uneven-4 slow-link-4 --kept runs/
+    python -m scripts.proving --random 5
+
+Needs PyTorch beside bubbleviz. Ranks are processes that talk through gloo, and stages sleep, so
+eight ranks run on two cores. Each job runs PyTorch's schedules for its layout; the first of them is
+analysed and planned within the memory of the schedule that PyTorch's users take most, and the plan
+runs on ``_PipelineScheduleRuntime``, as the order alone and with its communication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from scripts.proving.jobs import JOBS, Job, random_job
+from scripts.proving.planning import planned
+from scripts.proving.predicting import (
+    bubbleviz,
+    file_s,
+    memory_of,
+    shipped_s,
+    workload_of,
+)
+from scripts.proving.training import Order, Ranks, Result, RunError
+
+#: The memory that plans keep within is that of this schedule, of each layout.
+_USUAL = {"one": "1F1B", "looped": "Interleaved1F1B", "v": "ZBVZeroBubble"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One order of a job, predicted and run.
+
+    Attributes:
+        job: that it is of.
+        name: of the schedule, or what of the plan was loaded.
+        predicted_s: iteration, from the times that were measured on the job's first schedule.
+        result: what it took.
+        fits: whether it keeps within the memory of the plan.
+        planned: whether it is a plan.
+    """
+
+    job: Job
+    name: str
+    predicted_s: float
+    result: Result
+    fits: bool
+    planned: bool = False
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was measured."""
+        return self.predicted_s / self.result.seconds - 1
+
+
+def main() -> int:
+    """Run what the command line asks for; fail where a plan is slower or gradients differ."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=", ".join(job.name for job in JOBS))
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="N jobs drawn by lot")
+    parser.add_argument("--seed", type=int, default=0, help="of the first of them")
+    parser.add_argument("--iterations", type=int, default=3, help="timed, of each order")
+    parser.add_argument("--kept", type=Path, help="folder for recordings, reports and plans")
+    given = parser.parse_args()
+    known = {job.name: job for job in JOBS}
+    unknown = [name for name in given.jobs if name not in known]
+    if unknown:
+        parser.error(f"no job is called {unknown[0]}; known are {', '.join(known)}")
+    jobs = [known[name] for name in given.jobs] or ([] if given.random else list(JOBS))
+    jobs += [random_job(given.seed + number) for number in range(given.random)]
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for job in jobs:
+            folder = (given.kept or Path(scratch)) / job.name
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                for run in _prove(job, folder, given.iterations):
+                    runs.append(run)
+                    print(_line(run), file=sys.stderr, flush=True)
+            except RunError as error:
+                print(f"{job.name}: {error}", file=sys.stderr)
+                return 1
+    _print(runs)
+    return 0 if _holds(runs) else 1
+
+
+def _prove(job: Job, folder: Path, iterations: int) -> Iterator[Run]:
+    """Yield the runs of a job: PyTorch's schedules, then the plan."""
+    with Ranks(job) as ranks:
+        measured, *others = job.shipped
+        recording = folder / measured
+        results = {measured: ranks.run(Order(measured, record=recording, iterations=iterations))}
+        report, plan = folder / "report.json", folder / "plan.csv"
+        bubbleviz("analyze", recording, "-o", report, "--force")
+        workload = workload_of(report)
+        limit = memory_of(_USUAL[job.layout], job, workload)
+        lowered = planned(report, limit, plan, job)
+        for name in others:
+            results[name] = ranks.run(Order(name, iterations=iterations))
+        for name, result in results.items():
+            fits = memory_of(name, job, workload) <= limit * (1 + 1e-9)
+            yield Run(job, name, shipped_s(name, job, workload), result, fits)
+        for file, form in ((plan, "compute_only"), (lowered, "compute_comms")):
+            result = ranks.run(Order(str(file), form, iterations=iterations))
+            predicted = file_s(lowered, job, workload)
+            yield Run(job, f"plan ({form})", predicted, result, fits=True, planned=True)
+
+
+def _line(run: Run) -> str:
+    return (
+        f"{run.job.name} {run.name}: {run.result.seconds * 1e3:.0f} ms, predicted "
+        f"{run.predicted_s * 1e3:.0f} ({run.error:+.1%}), gradients within "
+        f"{run.result.gradient_error:.0e}, load {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _print(runs: list[Run]) -> None:
+    """Print a row a run."""
+    table = Table(box=None, header_style="")
+    for column in ("job", "p", "m", "layout", "order"):
+        table.add_column(column)
+    for column in ("memory", "predicted ms", "measured ms", "error %", "plan gains %", "gradients"):
+        table.add_column(column, justify="right")
+    for run in runs:
+        plan = _of(runs, run.job, planned=True)[-1]
+        gain = run.result.seconds / plan.result.seconds - 1
+        table.add_row(
+            run.job.name,
+            str(run.job.ranks),
+            str(run.job.microbatches),
+            run.job.layout,
+            run.name,
+            "fits" if run.fits else "more",
+            f"{run.predicted_s * 1e3:.0f}",
+            f"{run.result.seconds * 1e3:.0f}",
+            f"{100 * run.error:+.1f}",
+            "" if run.planned else f"{100 * gain:+.1f}",
+            f"{run.result.gradient_error:.0e}",
+        )
+    Console(width=160, highlight=False).print(table)
+    worst = max((abs(run.error) for run in runs), default=0.0)
+    print(f"largest error of a prediction: {worst:.1%}; load {os.getloadavg()[0]:.1f}")
+
+
+def _of(runs: list[Run], job: Job, *, planned: bool) -> list[Run]:
+    return [run for run in runs if run.job == job and run.planned is planned]
+
+
+def _holds(runs: list[Run]) -> bool:
+    """Return whether gradients are those of the whole model, and no fitting schedule is faster."""
+    if any(run.result.gradient_error > 1e-9 for run in runs):
+        return False
+    return all(
+        _of(runs, run.job, planned=True)[-1].result.seconds <= run.result.seconds * 1.02
+        for run in runs
+        if run.fits and not run.planned
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
