@@ -51,7 +51,10 @@ class _Part:
 def index_of(path: str) -> str:
     """Return the file to read for a saved report: the index of a folder, else the path itself."""
     index = Path(path) / INDEX
-    return str(index) if Path(path).is_dir() and index.is_file() else path
+    try:
+        return str(index) if index.is_file() else path
+    except OSError:  # a path that no system has is complained about by who reads it
+        return path
 
 
 def joined(path: str, document: dict[str, Any], parts: list[PartEntry]) -> dict[str, Any]:
