@@ -41,7 +41,7 @@ def completed(words: list[str], shell: str = "bash") -> list[str]:
         (["an"], ["analyze"]),
         (["gap"], []),
         (["analyze", "--what"], ["--what-if"]),
-        (["analyze", "x.sqlite", "--rows", ""], ["rank", "stage"]),
+        (["analyze", "x.sqlite", "--rows", ""], ["rank", "stage", "spread"]),
         (["analyze", "--align", "c"], ["causal"]),
         (["analyze", "--convention", "zero"], ["zero-bubble"]),
         (["simulate", "--schedule", "zb-h"], ["zb-h1", "zb-h2"]),
