@@ -59,11 +59,14 @@ def _relative_word(word: str) -> str:
 
 def _with_shown_paths(report: ReportT, shown: Mapping[str, str]) -> ReportT:
     """Return a report with other paths; ``shown`` gives them by those that it holds."""
-    longest_first = "|".join(re.escape(path) for path in sorted(shown, key=len, reverse=True))
-    pattern = re.compile(rf"(?<![^\s(])(?:{longest_first})(?=$|[\s:;,)])")
+    # A pattern of thousands of paths takes seconds to compile; few are in any text.
+    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
+    longest_first = sorted((path for path in shown if path in text), key=len, reverse=True)
+    either = "|".join(map(re.escape, longest_first))
+    pattern = re.compile(rf"(?<![^\s(])(?:{either})(?=$|[\s:;,)])")
 
     def shorter(text: str) -> str:
-        return pattern.sub(lambda match: shown[match[0]], text)
+        return pattern.sub(lambda match: shown[match[0]], text) if either else text
 
     return replace(
         report,

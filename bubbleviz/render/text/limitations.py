@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,12 @@ def _shorter_paths(report: Report) -> Callable[[str], str]:
     # A profile that could not be read is named only at the head of its refusal.
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
-    names = [Path(path).name for path in paths]
-    short = {path: Path(path).name for path in paths if names.count(Path(path).name) == 1}
+    names = Counter(Path(path).name for path in paths)
+    # A pattern of thousands of paths takes seconds to compile; few are in any text.
+    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
+    short = {
+        path: Path(path).name for path in paths if path in text and names[Path(path).name] == 1
+    }
     longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
     pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
     return lambda text: pattern.sub(lambda match: short[match[0]], text) if pattern else text
