@@ -56,6 +56,7 @@ _COMMANDS = {
     "compare": _Command(_COMPARE, "before.json after.json"),
     "gate": _Command(_COMPARE, "report.json --max-bubble schedule=12%"),
     "simulate": _Command(_THEORY, "--schedule 1f1b -p 4 -m 8 --tf 9 --tb 9 --tw 9"),
+    "plan": _Command(_THEORY, "report.json -o plan.csv"),
     "layout": _Command(_THEORY, "--layers layers.csv -p 8 -m 16"),
     "schedules": _Command(_THEORY, ""),
     "conventions": _Command(_READ, ""),

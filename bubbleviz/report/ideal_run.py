@@ -25,16 +25,29 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.ideal import Ideal
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.simulation import Simulation
 
 
 def report_of(ideal: Ideal) -> Report:
     """Return the report of a run of one such iteration."""
-    stages = ideal.plan.stages
+    return report_of_plan(ideal.plan, ideal.simulation, ideal.plan.chunks)
+
+
+def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report:
+    """Return the report of a run of one iteration of a plan.
+
+    Args:
+        plan: what runs.
+        simulation: when.
+        ticks: of the simulation, in a nanosecond.
+    """
+    stages = plan.stages
     ranks = tuple(
         Rank(stage, f"device {stage}", "simulation", 0, stage, 0, stage=stage)
         for stage in range(stages)
     )
-    operations, busy = _tables(ideal)
+    operations, busy = _tables(plan, simulation, ticks)
     clocks = (ProfileClock(0, 0),)
     none = np.empty(0, np.int64)
     nothing = RankIntervals(none, none.copy(), none.copy())
@@ -67,7 +80,7 @@ def report_of(ideal: Ideal) -> Report:
     counts = count(run, skip=0)
     return Report(
         version=__version__,
-        convention=ideal.plan.name,
+        convention=plan.name,
         headline="schedule",
         headline_reason="A simulated iteration stands alone.",
         profiles=(ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),),
@@ -84,10 +97,9 @@ def report_of(ideal: Ideal) -> Report:
     )
 
 
-def _tables(ideal: Ideal) -> tuple[Operations, BusyIntervals]:
+def _tables(plan: Plan, ran: Simulation, ticks: int) -> tuple[Operations, BusyIntervals]:
     """Return the operations of a simulation, and their busy intervals."""
-    plan, ran = ideal.plan, ideal.simulation
-    start_ns, end_ns = ran.start_ns // plan.chunks, ran.end_ns // plan.chunks
+    start_ns, end_ns = ran.start_ns // ticks, ran.end_ns // ticks
     count = len(ran)
     chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)
     none, zero = np.full(count, NONE), np.zeros(count, np.int64)

@@ -90,13 +90,17 @@ class BestPlan:
 
 
 def best_plan(
-    workload: Workload, options: PlanOptions | None = None, watch: Watch = unwatched
+    workload: Workload,
+    options: PlanOptions | None = None,
+    given: Sequence[Outcome] = (),
+    watch: Watch = unwatched,
 ) -> BestPlan:
     """Return the best order for a workload: of all fixed ones that fit, and of a search.
 
     Args:
         workload: what virtual stages take, and the memory of devices.
         options: how to plan.
+        given: further orders to begin with.
         watch: called with the share of the search that is done.
 
     Raises:
@@ -119,7 +123,7 @@ def best_plan(
     for number, mode in enumerate(modes):
         search = _Search(workload, fused=not mode)
         outcome = search.best(
-            [each for _, each in [*fixed, *found]],
+            [*given, *(each for _, each in [*fixed, *found])],
             options,
             partial(_watch_part, watch, number, len(modes)),
         )

@@ -22,9 +22,11 @@ def fixed_plans(workload: Workload) -> list[Plan]:
     plans = [*known_plans(placement, m), *_in_other_groups(placement, m)]
     # Interleaved schedules have the orders of others where a device has one chunk.
     plans.sort(key=lambda plan: workload.chunks == 1 and plan.name.startswith("interleaved"))
-    unique: dict[tuple[Order, ...], Plan] = {}
+    unique: dict[tuple[tuple[tuple[int, Phase], ...], ...], Plan] = {}
     for plan in plans:
-        unique.setdefault(plan.orders, replace(plan, together=frozenset()))
+        # Microbatches are alike: which of them comes first changes no time.
+        key = tuple(tuple((op.virtual_stage, op.phase) for op in order) for order in plan.orders)
+        unique.setdefault(key, replace(plan, together=frozenset()))
     return sorted(unique.values(), key=lambda plan: plan.name)
 
 

@@ -1,0 +1,1 @@
+"""Plan: the best order for a measured run, beside the order that ran."""

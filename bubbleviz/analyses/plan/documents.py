@@ -1,0 +1,155 @@
+"""Documents: a planned run as JSON, as files that runtimes read, and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from bubbleviz._version import __version__
+from bubbleviz.analyses.plan.planned_run import PlannedRun
+from bubbleviz.analyses.plan.zero_bubble import as_zero_bubble
+from bubbleviz.model.restrictions import written
+from bubbleviz.model.texts import json_text
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.schedules.communication.lowering import lowered
+from bubbleviz.schedules.communication.torch_csv import write as write_lowered
+from bubbleviz.schedules.files.torch_csv import FORMAT
+from bubbleviz.schedules.planning import Candidate
+from bubbleviz.schedules.workload import Outcome, Workload
+
+if TYPE_CHECKING:
+    from bubbleviz.report.view import View
+
+SCHEMA = "bubbleviz.plan/1"
+
+
+def as_json(planned: PlannedRun) -> str:
+    """Return a planned run as JSON; times in nanoseconds, null for what is unknown."""
+    run, best = planned.run, planned.best
+    return json_text(
+        {
+            "schema": SCHEMA,
+            "version": __version__,
+            **written(run.restrictions),
+            "workload": _workload(planned),
+            "run": {
+                "schedule": run.schedule,
+                "makespan_ns": run.ran_ns,
+                "simulated": None if planned.own is None else _outcome(planned.own),
+            },
+            "split": best.split,
+            "best": {
+                **_candidate(best.best),
+                "saving": planned.saving,
+                "orders": _orders(best.best.outcome),
+            },
+            "lower_bound_ns": best.bound_ns,
+            "proven": best.proven,
+            "with_split_backward": None if best.other is None else _candidate(best.other),
+            "candidates": [_candidate(each) for each in best.candidates],
+        }
+    )
+
+
+def _workload(planned: PlannedRun) -> dict[str, Any]:
+    work: Workload = planned.memory.workload
+    columns = {
+        "device": work.placement,
+        "forward_ns": work.forward_ns,
+        "backward_ns": work.backward_ns,
+        "weight_ns": work.weight_ns,
+        "fused_ns": work.fused_ns,
+        "transfer_down_ns": work.down_ns,
+        "transfer_up_ns": work.up_ns,
+        "memory": work.activation,
+        "memory_weight": work.kept,
+    }
+    return {
+        "stages": work.devices,
+        "microbatches": work.microbatches,
+        "split_measured": work.split,
+        "memory_in_bytes": planned.memory.in_bytes,
+        "memory_limit": None if work.limit is None else list(work.limit),
+        "memory_limit_of_run": planned.memory.of_run,
+        "virtual_stages": [
+            dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
+        ],
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "schedule": candidate.name,
+        "split": candidate.split,
+        "allowed": candidate.allowed,
+        **_outcome(candidate.outcome),
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "makespan_ns": outcome.makespan_ns,
+        "cost_ns": outcome.cost_ns,
+        "bubble_ratio": {"stage": outcome.stage_ratio, "schedule": outcome.schedule_ratio},
+        "peak_memory": list(outcome.peak_memory),
+        "fits": outcome.fits,
+    }
+
+
+def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
+    """Return what each device runs, and when."""
+    ran = outcome.simulation
+    starts = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
+    orders = []
+    for order in outcome.plan.orders:
+        rows = []
+        for op in order:
+            start_ns, end_ns = next(starts)
+            rows.append(
+                {
+                    "virtual_stage": op.virtual_stage,
+                    "phase": op.phase.label,
+                    "microbatch": op.microbatch,
+                    "start_ns": start_ns,
+                    "end_ns": end_ns,
+                }
+            )
+        orders.append(rows)
+    return orders
+
+
+def as_csv(planned: PlannedRun) -> str:
+    """Return the best order as PyTorch's CSV, compute only."""
+    return FORMAT.write(planned.best.best.outcome.plan)
+
+
+def as_comms(planned: PlannedRun) -> str:
+    """Return the best order as PyTorch's CSV, with its communication."""
+    return write_lowered(lowered(planned.best.best.outcome.plan))
+
+
+def _as_zero_bubble(planned: PlannedRun) -> str:
+    return as_zero_bubble(planned.best.best.outcome.plan, planned.memory.workload)
+
+
+def as_svg(planned: PlannedRun, view: View) -> str:
+    """Return the picture of the best order, in the style of a view."""
+    from bubbleviz.render.formats.svg import RENDERER
+    from bubbleviz.report.ideal_run import report_of_plan
+
+    outcome = planned.best.best.outcome
+    return RENDERER.render(report_of_plan(outcome.plan, outcome.simulation), view)
+
+
+#: The outputs of a planned run, by name.
+RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
+    "json": lambda planned, _: as_json(planned),
+    "csv": lambda planned, _: as_csv(planned),
+    "comms": lambda planned, _: as_comms(planned),
+    "zero-bubble": lambda planned, _: _as_zero_bubble(planned),
+    "svg": as_svg,
+    "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),
+    "png": lambda planned, view: as_png(as_svg(planned, view)),
+}
+#: Endings of files of this analysis' own.
+ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble"}

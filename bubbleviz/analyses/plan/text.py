@@ -1,0 +1,124 @@
+"""Text: what ``bubbleviz plan`` prints: the orders that were considered, the best, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from bubbleviz.analyses.plan.planned_run import PlannedRun
+from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.render.text.cells import in_percent, milliseconds, titled
+from bubbleviz.render.text.tables import HangingLines, Table
+from bubbleviz.schedules.planning import Candidate
+from bubbleviz.schedules.workload import Outcome
+
+#: A saving that is smaller is none.
+_SAME = 5e-5
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def sections(planned: PlannedRun) -> Iterator[RenderableType]:
+    """Yield what to print."""
+    work, best = planned.memory.workload, planned.best.best
+    saving = planned.saving
+    won = "" if saving is None else f", {_than(saving)} the order that ran"
+    yield Text(
+        f"Best order: {best.name}, {milliseconds(best.outcome.makespan_ns)} ms{won}", style="bold"
+    )
+    chunks = f", {work.chunks} model chunks a stage" if work.chunks > 1 else ""
+    yield Text(
+        f"  {counted(work.devices, 'stage')}, "
+        f"{counted(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times of "
+        f"{one_line(planned.run.source, 100)}"
+    )
+    if planned.run.restrictions:
+        reasons = "; ".join(one_line(each.text, 200) for each in planned.run.restrictions)
+        yield Text(f"! measured times: {reasons}", style="bold")
+    yield from titled("Orders, simulated at the measured times", _orders(planned))
+    yield HangingLines(("  ", line) for line in _notes(planned))
+
+
+def _than(saving: float) -> str:
+    if abs(saving) < _SAME:
+        return "as long as"
+    return f"{percent(abs(saving))} {'shorter' if saving > 0 else 'longer'} than"
+
+
+def _orders(planned: PlannedRun) -> Table:
+    headers = ("order", "ms", "saved\n%", "bubble\n%", "peak\nmemory", "")
+    table = Table(*headers, left=("order", ""))
+    if planned.own is not None:
+        name = planned.run.schedule or "its order"
+        table.add_row(f"{name} (ran)", *_cells(planned, planned.own), "")
+    for candidate in planned.best.candidates:
+        table.add_row(
+            candidate.name, *_cells(planned, candidate.outcome), _why_not(planned, candidate)
+        )
+    return table
+
+
+def _cells(planned: PlannedRun, outcome: Outcome) -> tuple[str, str, str, str]:
+    own = planned.own
+    saved = None
+    if own is not None and own.makespan_ns:
+        saved = 1 - outcome.makespan_ns / own.makespan_ns
+    return (
+        milliseconds(outcome.makespan_ns),
+        in_percent(saved),
+        in_percent(outcome.schedule_ratio),
+        memory_text(max(outcome.peak_memory), in_bytes=planned.memory.in_bytes),
+    )
+
+
+def _why_not(planned: PlannedRun, candidate: Candidate) -> str:
+    if candidate.allowed:
+        return "best" if candidate is planned.best.best else ""
+    reasons = [] if candidate.outcome.fits else ["more memory"]
+    if candidate.split and not planned.best.split:
+        reasons.append("splits the backward")
+    return ", ".join(reasons)
+
+
+def _notes(planned: PlannedRun) -> Iterator[str]:
+    best = planned.best
+    if best.proven:
+        yield "no order within the memory is shorter: proven"
+    else:
+        yield (
+            f"no order within the memory is shorter than {milliseconds(best.bound_ns)} ms: at most "
+            f"{percent(best.left)} is left"
+        )
+    yield _memory_note(planned)
+    if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
+        yield (
+            f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
+            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}): expect as much of "
+            "the plan"
+        )
+    if best.other is not None:
+        saved = best.other.outcome.makespan_ns / best.best.outcome.makespan_ns
+        yield (
+            f"the run's backward is one operation; split in halves, {best.other.name} would take "
+            f"{milliseconds(best.other.outcome.makespan_ns)} ms ({saved - 1:+.1%}), if both halves "
+            "are equally long: --split plans that"
+        )
+
+
+def _memory_note(planned: PlannedRun) -> str:
+    memory = planned.memory
+    limit = memory.workload.limit
+    if limit is None:
+        return "memory: no limit; give --memory-limit"
+    most = memory_text(max(limit), in_bytes=memory.in_bytes)
+    unit = "" if memory.in_bytes else " M_B (a microbatch on a stage)"
+    if memory.of_run:
+        return (
+            f"memory: at most {most}{unit} of activations a device, as the order that ran takes; "
+            "--memory-limit sets another"
+        )
+    return f"memory: at most {most}{unit} of activations a device"

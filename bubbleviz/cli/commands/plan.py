@@ -1,0 +1,212 @@
+"""``bubbleviz plan``: the best order for the measured times of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bubbleviz.cli.help import MEMORY, OUTPUTS, SCHEDULE
+from bubbleviz.cli.option_groups import with_anonymity, with_groups
+from bubbleviz.cli.options import (
+    FILE,
+    Force,
+    JsonFile,
+    MeasurementOptions,
+    Output,
+    PdfFile,
+    PngFile,
+    SvgFile,
+    formats_by_file,
+)
+from bubbleviz.cli.progress import search_bar
+from bubbleviz.cli.selection import PaperOptions
+from bubbleviz.cli.terminal import deliver, show
+from bubbleviz.errors import UsageError
+from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bubbleviz.analyses.plan.measured_run import MeasuredRun
+    from bubbleviz.analyses.plan.memory import MemoryChoice
+
+
+@frozen
+class OrderOptions:
+    """What orders are sought for."""
+
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            "--microbatches",
+            "-m",
+            min=1,
+            metavar="M",
+            help="Number of microbatches, if not as many as ran.",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None
+    split: Annotated[
+        bool | None,
+        typer.Option(
+            "--split/--fused",
+            help="The backward in two halves or one [as the run]",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE|none",
+            help="For activations of a device: 12 (M_B), 40GB.",
+            rich_help_panel=MEMORY,
+        ),
+    ] = None
+    memory_b: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="A microbatch holds from F to B; else 1.",
+            rich_help_panel=MEMORY,
+        ),
+    ] = None
+    memory_w: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Part of that held until W; else all.",
+            rich_help_panel=MEMORY,
+        ),
+    ] = None
+
+    def memory(self) -> MemoryChoice:
+        """Return the memory options as the library takes them."""
+        from bubbleviz.analyses.plan.memory import MemoryChoice
+
+        return MemoryChoice(self.memory_limit, self.memory_b, self.memory_w)
+
+
+@with_anonymity
+@with_groups
+def plan(
+    run: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="REPORT.json|PROFILES...",
+            help="A report written by analyze --json, or the profiles of one run (files or a "
+            "directory).",
+        ),
+    ],
+    *,
+    order: OrderOptions,
+    output: Output = None,
+    json: JsonFile = None,
+    csv: Annotated[
+        str | None,
+        typer.Option(
+            metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
+        ),
+    ] = None,
+    comms: Annotated[
+        str | None,
+        typer.Option(
+            metavar=FILE,
+            help="that with sends and receives (.comms.csv)",
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = None,
+    zero_bubble: Annotated[
+        str | None,
+        typer.Option(
+            metavar=FILE,
+            help="order for zero-bubble's runtime (.zb.json)",
+            rich_help_panel=OUTPUTS,
+        ),
+    ] = None,
+    svg: SvgFile = None,
+    pdf: PdfFile = None,
+    png: PngFile = None,
+    paper: PaperOptions,
+    force: Force = False,
+    measurement: MeasurementOptions,
+) -> None:
+    """Find the order with the shortest iteration at a run's times.
+
+    Every virtual stage has its measured times, every link its transfers. All schedules with one
+    order are simulated, and better orders searched, within the memory that the run took or
+    --memory-limit; a lower bound shows what is left.
+    """
+    from bubbleviz.cli.outputs import check_outputs
+
+    files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
+    outputs = _outputs(files, {"comms": comms, "zero-bubble": zero_bubble}, output or ())
+    paper.check_drawn(outputs.values())
+    check_outputs(list(outputs), run, force=force)
+    memory = order.memory()
+    from bubbleviz.analyses.plan.documents import RENDERINGS
+    from bubbleviz.analyses.plan.planned_run import plan_run
+    from bubbleviz.analyses.plan.text import sections
+    from bubbleviz.schedules.planning import PlanOptions
+
+    measured = _measured(run, measurement)
+    with search_bar() as watch:
+        planned = plan_run(
+            measured,
+            microbatches=order.microbatches,
+            memory=memory,
+            options=PlanOptions(order.split),
+            watch=watch,
+        )
+    planned = anonymous(planned)
+    view = paper.styled()
+    deliver(
+        {file: RENDERINGS[name](planned, view) for file, name in outputs.items()},
+        lambda: show(sections(planned)),
+        inputs=run,
+        force=force,
+    )
+
+
+def _outputs(
+    files: Mapping[str, str | None], own: Mapping[str, str | None], output: Sequence[str]
+) -> dict[str, str]:
+    """Return the format of each file; some endings are of plans alone.
+
+    Raises:
+        UsageError: two formats have the same file, or a suffix is of none of them.
+    """
+    from bubbleviz.analyses.plan.documents import ENDINGS
+
+    rest, named = [], [(file, name) for name, file in own.items() if file is not None]
+    for file in output:
+        name = next((n for end, n in ENDINGS.items() if file.lower().endswith(end)), None)
+        if name is None:
+            rest.append(file)
+        else:
+            named.append((file, name))
+    known = formats_by_file(files, rest)
+    if len({*known, *(file for file, _ in named)}) < len(known) + len(named):
+        raise UsageError("two outputs name the same file; give each its own")
+    return {**known, **dict(named)}
+
+
+def _measured(run: Sequence[str], measurement: MeasurementOptions) -> MeasuredRun:
+    """Return the run of a report, or of profiles.
+
+    Raises:
+        UsageError: there are several reports, or options of profiles for one.
+    """
+    from bubbleviz.analyses.plan import measured_run
+    from bubbleviz.report.saved import looks_saved
+
+    if len(run) > 1 and any(map(looks_saved, run)):
+        raise UsageError("plan takes one report; give a single report, or the profiles of one run")
+    if looks_saved(run[0]):
+        if measurement.given():
+            raise UsageError(
+                "--skip, --convention and --jobs apply to profiles; leave them out for a report"
+            )
+        return measured_run.of_saved(run[0])
+    return measured_run.of_report(measurement.measure(run), run[0])

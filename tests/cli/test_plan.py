@@ -1,0 +1,172 @@
+"""``bubbleviz plan``: from reports and profiles to orders that other programs read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bubbleviz.cli.app import main
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.files import read_plan
+from tests.planting import Planting, plant
+from tests.support.places import FIXTURES
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a report of each of two fixtures."""
+    folder = tmp_path_factory.mktemp("reports")
+    for name in ("1f1b", "zb-v"):
+        out = str(folder / f"{name}.json")
+        assert main(["analyze", str(FIXTURES / name), "--json", out]) == 0
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(["plan", *words]) in {1, 2}
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    return err
+
+
+def planned(*words: str) -> dict[str, object]:
+    """Return the JSON of a plan."""
+    file = Path(words[-1])
+    assert main(["plan", *words[:-1], "-o", str(file)]) == 0
+    document = json.loads(file.read_text())
+    assert isinstance(document, dict)
+    return document
+
+
+def test_a_run_that_is_as_short_as_can_be_is_left_as_it_is(
+    reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(reports / "1f1b.json")]) == 0
+    out = capsys.readouterr().out
+
+    assert "Best order: 1f1b, 33.000 ms, as long as the order that ran" in out
+    assert "no order within the memory is shorter: proven" in out
+    assert "at most 4 M_B" in out
+    assert "split in halves, zb-h1 would take 27.000 ms (-18.2%)" in out
+
+
+def test_files_are_those_that_runtimes_read(reports: Path, tmp_path: Path) -> None:
+    endings = ("csv", "comms.csv", "zb.json", "json", "svg")
+    files = {ending: tmp_path / f"plan.{ending}" for ending in endings}
+    outputs = [word for file in files.values() for word in ("-o", str(file))]
+    assert main(["plan", str(reports / "zb-v.json"), *outputs]) == 0
+    document = json.loads(files["json"].read_text())
+    plan = read_plan(str(files["csv"]))
+
+    assert document["schema"] == "bubbleviz.plan/1"
+    assert plan.placement == (0, 1, 2, 3, 3, 2, 1, 0)
+    rows = [
+        [(op.virtual_stage, op.phase.label, op.microbatch) for op in order] for order in plan.orders
+    ]
+    ran = [
+        [(op["virtual_stage"], op["phase"], op["microbatch"]) for op in order]
+        for order in document["best"]["orders"]
+    ]
+    assert ran == rows
+    assert document["lower_bound_ns"] <= document["best"]["makespan_ns"]
+    assert document["best"]["makespan_ns"] <= document["run"]["simulated"]["makespan_ns"]
+    assert max(document["best"]["peak_memory"]) <= max(document["workload"]["memory_limit"])
+    # PyTorch's file with communication holds the same order.
+    assert read_plan(str(files["comms.csv"])).orders == plan.orders
+    nodes = json.loads(files["zb.json"].read_text())
+    assert [
+        [(node["layer_group_idx"], node["type"], node["microbatch"]) for node in order]
+        for order in nodes["local_order"]
+    ] == rows
+    assert {node["stage"] for node in nodes["local_order"][2]} == {2}
+    assert nodes["config"]["max_chunks"] == 2
+    assert nodes["config"]["cost_comm"] == 20.0
+    ElementTree.parse(files["svg"])
+
+
+def test_profiles_and_their_report_give_the_same(reports: Path, tmp_path: Path) -> None:
+    of_report = planned(str(reports / "1f1b.json"), str(tmp_path / "a.json"))
+    of_profiles = planned(str(FIXTURES / "1f1b"), str(tmp_path / "b.json"))
+
+    assert of_report == of_profiles
+
+
+def test_the_same_call_gives_the_same_bytes(reports: Path, tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        assert main(["plan", str(reports / "zb-v.json"), "-o", str(tmp_path / name)]) == 0
+
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_uneven_stages_have_a_better_order(tmp_path: Path) -> None:
+    uneven = Planting(
+        schedule="interleaved-1f1b",
+        chunks=2,
+        stages=4,
+        microbatches=8,
+        slow_stage=1,
+        slow_factor=1.5,
+        transfer_ns=100_000,
+        slow_link=2,
+        slow_link_factor=8,
+    )
+    plant(uneven, tmp_path)
+    document = planned(str(tmp_path), str(tmp_path / "plan.json"))
+
+    best = document["best"]
+    assert isinstance(best, dict)
+    assert best["saving"] > 0
+
+
+def test_a_limit_in_bytes_needs_bytes(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = str(reports / "1f1b.json")
+
+    assert "give --memory-b in bytes, too" in refused(capsys, report, "--memory-limit", "8GB")
+    assert "give one such as 80GB" in refused(
+        capsys, report, "--memory-b", "2GB", "--memory-limit", "8"
+    )
+    assert "different units" in refused(capsys, report, "--memory-b", "2GB", "--memory-w", "1")
+    assert "held on to W" in refused(capsys, report, "--memory-b", "2", "--memory-w", "3")
+    assert "holds no microbatch on device 0" in refused(capsys, report, "--memory-limit", "0.5")
+    words = ["--memory-b", "2GB", "--memory-w", "1GB", "--memory-limit", "6GB"]
+    capsys.readouterr()
+    assert main(["plan", report, *words]) == 0
+    out = capsys.readouterr().out
+    assert "at most 6.00 GB of activations a device" in out
+    assert "more memory" in out
+
+
+def test_without_a_limit_all_orders_fit(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["plan", str(reports / "1f1b.json"), "--memory-limit", "none", "-m", "4"]) == 0
+    out = capsys.readouterr().out
+
+    assert "memory: no limit" in out
+    assert "more memory" not in out
+    assert "(ran)" not in out
+
+
+def test_a_split_backward_is_planned_where_it_is_allowed(reports: Path, tmp_path: Path) -> None:
+    file = str(tmp_path / "split.csv")
+    assert main(["plan", str(reports / "1f1b.json"), "--split", "-o", file]) == 0
+    plan = read_plan(file)
+
+    assert any(op.phase is Phase.W for order in plan.orders for op in order)
+
+
+def test_what_cannot_be_planned_is_refused(
+    reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = str(reports / "1f1b.json")
+
+    assert "one report" in refused(capsys, report, report)
+    assert "apply to profiles" in refused(capsys, report, "--skip", "1")
+    assert "suffix is none of" in refused(capsys, report, "-o", str(tmp_path / "x.parquet"))
+    same = str(tmp_path / "x.csv")
+    assert "same file" in refused(capsys, report, "--csv", same, "--comms", same)
+    (tmp_path / "empty.json").write_text("{}")
+    assert "is not a bubbleviz report" in refused(capsys, str(tmp_path / "empty.json"))
