@@ -11,6 +11,8 @@ ALIGNMENTS = ("causal", "utc", "none")
 ROWS = ("rank", "stage", "spread")
 #: How a picture is set.
 STYLES = ("screen", "paper")
+#: How a plan runs the backward: in its two halves, or as one operation.
+BACKWARDS = ("split", "fused")
 #: A device whose queue is full goes from one kernel to the next in 0.6 to 2.6 us (seen on A100 and
 #: H100); no gap so short is the host's.
 SHORTEST_US = 3.0

@@ -152,7 +152,7 @@ def test_without_a_limit_all_orders_fit(reports: Path, capsys: pytest.CaptureFix
 
 def test_a_split_backward_is_planned_where_it_is_allowed(reports: Path, tmp_path: Path) -> None:
     file = str(tmp_path / "split.csv")
-    assert main(["plan", str(reports / "1f1b.json"), "--split", "-o", file]) == 0
+    assert main(["plan", str(reports / "1f1b.json"), "--backward", "split", "-o", file]) == 0
     plan = read_plan(file)
 
     assert any(op.phase is Phase.W for order in plan.orders for op in order)

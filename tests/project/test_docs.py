@@ -252,7 +252,7 @@ def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -
     named = set(re.findall(r"`(--[a-z-]+)", page.read_text(encoding="utf-8")))
     known: set[str] = set()
     commands = "analyze", "inspect", "idle", "compare", "gate", "simulate", "layout", "nccl", "pgle"
-    for command in (*commands, "watch"):
+    for command in (*commands, "plan", "watch"):
         assert main([command, "--help"]) == 0
         known |= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
 

@@ -105,7 +105,7 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
         yield (
             f"the run's backward is one operation; split in halves, {best.other.name} would take "
             f"{milliseconds(best.other.outcome.makespan_ns)} ms ({saved - 1:+.1%}), if both halves "
-            "are equally long: --split plans that"
+            "are equally long: --backward split plans that"
         )
 
 

@@ -30,7 +30,7 @@ def as_zero_bubble(plan: Plan, workload: Workload) -> str:
     if {Phase.BW, Phase.W} <= phases:
         raise UsageError(
             "zero-bubble runs the backward whole everywhere or split everywhere, and this order "
-            "has both; give --split or --fused"
+            "has both; give --backward split, or fused"
         )
     return json_text(
         {

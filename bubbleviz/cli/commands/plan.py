@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bubbleviz.cli.completion import beginning
 from bubbleviz.cli.help import MEMORY, OUTPUTS, SCHEDULE
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
@@ -23,6 +24,7 @@ from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
+from bubbleviz.model.choices import BACKWARDS, one_of
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
 
@@ -48,12 +50,13 @@ class OrderOptions:
             rich_help_panel=SCHEDULE,
         ),
     ] = None
-    split: Annotated[
-        bool | None,
+    backward: Annotated[
+        str | None,
         typer.Option(
-            "--split/--fused",
-            help="The backward in two halves or one [as the run]",
+            metavar="split|fused",
+            help="In its two halves, or in one [as the run]",
             rich_help_panel=SCHEDULE,
+            autocompletion=beginning(BACKWARDS),
         ),
     ] = None
     memory_limit: Annotated[
@@ -80,6 +83,15 @@ class OrderOptions:
             rich_help_panel=MEMORY,
         ),
     ] = None
+
+    def split(self) -> bool | None:
+        """Return whether the backward is split; None for as the run has it.
+
+        Raises:
+            UsageError: the option is neither.
+        """
+        one_of(self.backward, BACKWARDS, "--backward")
+        return None if self.backward is None else self.backward == "split"
 
     def memory(self) -> MemoryChoice:
         """Return the memory options as the library takes them."""
@@ -144,7 +156,7 @@ def plan(
     outputs = _outputs(files, {"comms": comms, "zero-bubble": zero_bubble}, output or ())
     paper.check_drawn(outputs.values())
     check_outputs(list(outputs), run, force=force)
-    memory = order.memory()
+    split, memory = order.split(), order.memory()
     from bubbleviz.analyses.plan.documents import RENDERINGS
     from bubbleviz.analyses.plan.planned_run import plan_run
     from bubbleviz.analyses.plan.text import sections
@@ -156,7 +168,7 @@ def plan(
             measured,
             microbatches=order.microbatches,
             memory=memory,
-            options=PlanOptions(order.split),
+            options=PlanOptions(split),
             watch=watch,
         )
     planned = anonymous(planned)
