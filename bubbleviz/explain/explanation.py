@@ -23,7 +23,7 @@ from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, replayed_ranks
 from bubbleviz.explain.slowdown_source import SlowdownSource
-from bubbleviz.explain.transfers import transfers_of
+from bubbleviz.explain.transfers import gaps_of, transfers_of
 from bubbleviz.explain.what_if import WhatIf, what_if
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import LimitationKind
@@ -112,6 +112,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
     causes, bubbles, idle, tokens = causes_of(run, counts, inputs, collectives)
     bubbles = with_host_activity(bubbles, run.hosts)
     receives = receives_of(operations, inputs, idle)
+    transfers = transfers_of(operations, inputs, receives)
     bounds = _communication_bounds(run, counts, bubbles.ratio, receives)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
@@ -153,7 +154,9 @@ def explain(run: Run, counts: Counts) -> Explanation:
                 for column in (run.running.communication_ns, run.running.overlapped_ns)
             ),
         ),
-        phase_times_of(operations, stage, averaged, transfers_of(operations, inputs, receives)),
+        phase_times_of(
+            operations, stage, averaged, transfers, gaps_of(operations, inputs, transfers)
+        ),
         path,
         changes,
         reason,

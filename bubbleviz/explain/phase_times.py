@@ -7,11 +7,12 @@ until it was there (:mod:`bubbleviz.explain.transfers`). It stands under the pha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.explain.transfers import Transfers
-from bubbleviz.model.columns import Bools, Ints, Table
+from bubbleviz.explain.transfers import Gaps, Transfers
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
@@ -41,6 +42,8 @@ class PhaseTime:
         max_ns: longest.
         first_ns: median of those of the first microbatch.
         last_ns: median of those of the last one.
+        gap_ns: median time between the operation before on the rank and one of these that waited
+            for nothing; None where all waited.
     """
 
     stage: int
@@ -55,6 +58,7 @@ class PhaseTime:
     max_ns: int
     first_ns: float | None
     last_ns: float | None
+    gap_ns: float | None = None
 
 
 @frozen
@@ -87,7 +91,7 @@ class PhaseTimes:
 
 
 def phase_times_of(
-    operations: Operations, stage: Ints, averaged: Bools, transfers: Transfers
+    operations: Operations, stage: Ints, averaged: Bools, transfers: Transfers, gaps: Gaps
 ) -> PhaseTimes:
     """Return how long operations take.
 
@@ -96,6 +100,7 @@ def phase_times_of(
         stage: of each rank; -1 unknown.
         averaged: of each iteration, whether it is averaged.
         transfers: of inputs of these operations.
+        gaps: before these operations.
     """
     counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
     counted &= (operations.iteration >= 0) & (operations.cut == 0)
@@ -105,9 +110,13 @@ def phase_times_of(
     rows = np.flatnonzero(counted)
     timed = _OperationTimes(rows, operations.phase[rows], operations.busy_ns[rows])
     times = np.zeros(len(operations), np.float64)
+    gap_ns = np.full(len(operations), NONE, np.int64)
+    gap_ns[gaps.operation] = gaps.gap_ns
     kinds = []
     for kind, places in _kinds(operations, stage, timed):
-        kinds.append(kind)
+        of_kind = gap_ns[rows[places]]
+        shown = of_kind[of_kind != NONE]
+        kinds.append(replace(kind, gap_ns=float(np.median(shown))) if len(shown) else kind)
         if kind.median_ns > 0:
             times[rows[places]] = timed.time_ns[places] / kind.median_ns
     waited = transfers.take(counted[transfers.operation])

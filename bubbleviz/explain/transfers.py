@@ -1,4 +1,4 @@
-"""Transfers: how long inputs were on their way, of those operations that show it.
+"""Transfers and gaps: what passes before operations, as far as they show it.
 
 A receive shows it that waited for its input. Where receives are only seen to start, as in
 recordings without a profiler, an operation shows it whose rank idled when the input was ready::
@@ -6,6 +6,9 @@ recordings without a profiler, an operation shows it whose rank idled when the i
     peer    ██████ F3 ██████│ready
     rank    █████ F2 █████│        │██ F3
                             ├──────┤ transfer
+
+A gap is between an operation whose input was there and the one before it on its rank: the host, a
+launch, a framework at work.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from bubbleviz.align.arrivals import NEVER, arrivals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.preceding import last_before
+from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -51,6 +56,48 @@ def transfers_of(operations: Operations, inputs: Inputs, receives: Receives) -> 
             (waited.transfer_ns, operations.start_ns[started] - inputs.ready_ns[started])
         ),
     )
+
+
+@frozen
+class Gaps(Table):
+    """Operations whose inputs were there when the one before them on their rank ended.
+
+    Attributes:
+        operation: row of the operation.
+        gap_ns: from that end to its start.
+    """
+
+    operation: Ints
+    gap_ns: Ints
+
+
+def gaps_of(operations: Operations, inputs: Inputs, transfers: Transfers) -> Gaps:
+    """Return the gaps before operations of one iteration that waited for nothing.
+
+    Args:
+        operations: of all ranks.
+        inputs: that they took from other ranks.
+        transfers: of these. An input is there once it was ready for the longest transfer of its
+            virtual stage and direction; where none shows, no operation shows a gap.
+    """
+    computes = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1)
+    rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
+    rows = rows[sorted_rows(operations.rank[rows], operations.start_ns[rows])]
+    before, row = rows[:-1], rows[1:]
+    same = operations.rank[before] == operations.rank[row]
+    same &= operations.iteration[before] == operations.iteration[row]
+    gap_ns = operations.start_ns[row] - operations.end_ns[before]
+    forward = np.isin(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
+    edge = groups_of(operations.virtual_stage, forward).of_row
+    longest_ns = np.full(int(edge.max(initial=-1)) + 1, NONE, np.int64)
+    np.maximum.at(longest_ns, edge[transfers.operation], transfers.transfer_ns)
+    moved_ns = longest_ns[edge[row]]
+    local = inputs.ready_ns[row] == NEVER
+    there = (moved_ns != NONE) & (
+        np.where(local, 0, inputs.ready_ns[row]) + moved_ns <= operations.end_ns[before]
+    )
+    shown = same & (gap_ns >= 0) & (local | there)
+    return Gaps(row[shown], gap_ns[shown])
 
 
 def _after_idling(operations: Operations, inputs: Inputs) -> Ints:

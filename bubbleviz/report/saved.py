@@ -117,6 +117,7 @@ class SavedTime:
     phase_label: str
     median_ns: float
     virtual_stage: int = _UNKNOWN
+    gap_ns: float | None = None
 
     @property
     def phase(self) -> Phase:
@@ -193,6 +194,7 @@ class _PhaseTime:
     phase: str
     median_ns: _Positive
     virtual_stage: int | None = None
+    gap_ns: _Positive | None = None
 
 
 @frozen
@@ -367,7 +369,12 @@ def read_times(path: str) -> SavedTimes:
     return SavedTimes(
         tuple(
             SavedTime(
-                _known(t.stage), _known(t.chunk), t.phase, t.median_ns, _known(t.virtual_stage)
+                _known(t.stage),
+                _known(t.chunk),
+                t.phase,
+                t.median_ns,
+                _known(t.virtual_stage),
+                t.gap_ns,
             )
             for t in document.phase_times
         ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Protocol
 
 from bubbleviz.errors import MismatchError
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.schedules.measured_times import OperationTimes
 from bubbleviz.schedules.workload import Workload
 
@@ -20,6 +21,10 @@ class PlacedTimes(OperationTimes, Protocol):
     def virtual_stage(self) -> int:
         """Place of the model chunk in the model's order; -1 unknown."""
 
+    @property
+    def gap_ns(self) -> float | None:
+        """Median time from the operation before to one that waited for nothing; None unknown."""
+
 
 def measured_workload(
     kinds: Sequence[PlacedTimes], transfer_ns: float | None, microbatches: int | None
@@ -28,7 +33,8 @@ def measured_workload(
 
     A transfer is the median of the receives of its edge and direction that waited for their input;
     where none did, that of the other direction, else that of all edges, else 0. What is computed
-    again belongs to the backward that needs it.
+    again belongs to the backward that needs it. What passes between operations that wait for
+    nothing (the host, launches) belongs to each of them.
 
     Args:
         kinds: how long operations take, and transfers under the phases of receives.
@@ -44,7 +50,13 @@ def measured_workload(
         raise _lacks("forwards and backwards overlap under one name")
     placement = _placement(kinds)
     stages = range(len(placement))
-    times = {(kind.virtual_stage, kind.phase): kind.median_ns for kind in kinds}
+    gaps = [kind.gap_ns for kind in kinds if kind.gap_ns is not None]
+    usual_gap = median(gaps) if gaps else 0.0
+    times = {
+        (kind.virtual_stage, kind.phase): kind.median_ns
+        + (_gap(kind, usual_gap) if kind.phase in WORK else 0.0)
+        for kind in kinds
+    }
 
     def of(stage: int, phase: Phase) -> int:
         return round(times.get((stage, phase), 0.0))
@@ -76,6 +88,10 @@ def measured_workload(
         kept=held,
         split=any(weight[s] for s in stages if apart[s]),
     )
+
+
+def _gap(kind: PlacedTimes, usual: float) -> float:
+    return usual if kind.gap_ns is None else kind.gap_ns
 
 
 def _placement(kinds: Sequence[PlacedTimes]) -> tuple[int, ...]:

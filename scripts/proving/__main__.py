@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from scripts.proving.jobs import JOBS, Job, random_job
+from scripts.proving.jobs import JOBS, Job, random_job, scaled
 from scripts.proving.planning import planned
 from scripts.proving.predicting import (
     bubbleviz,
@@ -70,7 +70,10 @@ def main() -> int:
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=", ".join(job.name for job in JOBS))
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N jobs drawn by lot")
     parser.add_argument("--seed", type=int, default=0, help="of the first of them")
-    parser.add_argument("--iterations", type=int, default=3, help="timed, of each order")
+    parser.add_argument("--iterations", type=int, default=5, help="timed, of each order")
+    parser.add_argument(
+        "--scale", type=float, default=2.0, help="of all times: longer ones are disturbed less"
+    )
     parser.add_argument("--kept", type=Path, help="folder for recordings, reports and plans")
     given = parser.parse_args()
     known = {job.name: job for job in JOBS}
@@ -79,6 +82,7 @@ def main() -> int:
         parser.error(f"no job is called {unknown[0]}; known are {', '.join(known)}")
     jobs = [known[name] for name in given.jobs] or ([] if given.random else list(JOBS))
     jobs += [random_job(given.seed + number) for number in range(given.random)]
+    jobs = [scaled(job, given.scale) for job in jobs]
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as scratch:
         for job in jobs:

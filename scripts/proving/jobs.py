@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Milliseconds by virtual stage.
 Times = tuple[float, ...]
@@ -55,6 +55,16 @@ class Job:
         }[self.layout]
 
 
+def scaled(job: Job, factor: float) -> Job:
+    """Return the job with all its times so many times as long."""
+    forward, backward, weight = (
+        tuple(ms * factor for ms in each)
+        for each in (job.forward_ms, job.backward_ms, job.weight_ms)
+    )
+    links = tuple((sender, receiver, ms * factor) for sender, receiver, ms in job.links)
+    return replace(job, forward_ms=forward, backward_ms=backward, weight_ms=weight, links=links)
+
+
 def _one(p: int) -> tuple[int, ...]:
     return tuple(range(p))
 
@@ -67,7 +77,6 @@ def _v(p: int) -> tuple[int, ...]:
     return (*range(p), *reversed(range(p)))
 
 
-#: Milliseconds are long beside what a message takes on a busy machine, and short for the patient.
 JOBS = (
     Job("even-4", _one(4), 8, (20.0,) * 4, (20.0,) * 4, (20.0,) * 4),
     Job(

@@ -25,7 +25,7 @@ from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import phase_times_of
-from bubbleviz.explain.transfers import Transfers
+from bubbleviz.explain.transfers import Gaps, Transfers
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
@@ -874,7 +874,7 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
     none = np.empty(0, np.int64)
     times = phase_times_of(
-        report.operations, np.array([0]), np.array([True]), Transfers(none, none)
+        report.operations, np.array([0]), np.array([True]), Transfers(none, none), Gaps(none, none)
     )
     kind = next(kind for kind in times.kinds if kind.phase is Phase.F)
 

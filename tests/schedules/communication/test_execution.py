@@ -1,0 +1,64 @@
+"""Plans run by PyTorch on gloo: they load, train and give the gradients of the whole model.
+
+Where PyTorch is not installed, BUBBLEVIZ_TORCH names a Python that has it beside bubbleviz.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from tests.support.places import CHECKOUT
+from tests.support.pytorch import python_with_torch
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the repository with PyTorch, or skip."""
+    python = python_with_torch()
+    has_all = subprocess.run(
+        [python, "-c", "import bubbleviz.cli.app, numpy, rich, sqlalchemy"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        check=False,
+    )
+    if has_all.returncode:
+        pytest.skip(f"{python} lacks what bubbleviz needs; run its pip install -e .")
+    return subprocess.run(
+        [python, "-m", module, *arguments],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+
+
+def test_every_known_schedule_loads_and_trains() -> None:
+    done = run("scripts.proving.known")
+
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "13 of 13 schedules ran" in done.stdout
+
+
+def test_what_is_refused_is_what_hangs_or_trains_wrongly() -> None:
+    done = run("scripts.proving.refused")
+
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert re.search(r"1f1b deferred \(streams\): hangs; the communication deadlocks", done.stdout)
+    assert re.search(r"zb-v deferred \(buffered\): gradients are off by", done.stdout)
+
+
+@pytest.mark.parametrize("job", ["one-way-2", "v-2"])
+def test_a_measured_job_is_planned_and_the_plan_runs(job: str) -> None:
+    """How long it takes is not tested: others use the processors, too."""
+    done = run("scripts.proving", job, "--iterations", "2", "--scale", "0.5")
+
+    lines = [line for line in done.stderr.splitlines() if line.startswith(job)]
+    assert len(lines) >= 4, done.stderr[-2000:]
+    assert sum(" plan (" in line for line in lines) == 2
+    for line in lines:
+        found = re.search(r"gradients within ([0-9.e+-]+),", line)
+        assert found is not None
+        assert float(found.group(1)) < 1e-12
