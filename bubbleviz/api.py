@@ -44,6 +44,7 @@ def analyze(
     what_if: bool = False,
     ideal: bool = False,
     window: str | Window | None = None,
+    memory: bool = False,
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -70,6 +71,7 @@ def analyze(
         ideal: simulate the schedule that ran, or the plan, at these times.
         window: the part of the run that the report covers, as ``iteration:5-8`` or
             ``time:1.5s-3s``; None for all of it.
+        memory: read what was allocated and freed, too, where profiles recorded it.
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more than one needs ``if __name__ == "__main__":``.
         dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
@@ -88,7 +90,11 @@ def analyze(
             files = fleet.find(_texts(paths))
             watched.files(refuse_same_content(fleet, [file.path for file in files]))
         options = ReadOptions(
-            find_conventions(convention), cross_thread, keep_export, drafted=_is_drafted
+            find_conventions(convention),
+            cross_thread,
+            keep_export,
+            drafted=_is_drafted,
+            memory=memory,
         )
         with step("profiles"):
             recordings, unreadable = record_all(fleet, files, options, watched)
@@ -106,6 +112,10 @@ def analyze(
         comparison = None if planned is None else compared(*shown, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     report = with_schedule(report, schedule, comparison)
+    if memory:
+        from bubbleviz.report.merged_memory import memory_of
+
+        report = replace(report, memory=memory_of(recordings, run))
     if not what_if and not ideal:
         return report
     with step("simulate schedules"):

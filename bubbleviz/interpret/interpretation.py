@@ -17,11 +17,12 @@ from bubbleviz.interpret.coverage import measure_coverage
 from bubbleviz.interpret.device_work import work_of
 from bubbleviz.interpret.keys import keys_of
 from bubbleviz.interpret.late_launches import longest, with_host_activities
-from bubbleviz.interpret.layers import layer_times
+from bubbleviz.interpret.layers import LayerRanges, layer_times
 from bubbleviz.interpret.limitations import limitations_of
 from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.linking.links import LinkResult
 from bubbleviz.interpret.linking.open_ranges import enclosing_ranges
+from bubbleviz.interpret.memory import MemoryUse, memory_use
 from bubbleviz.interpret.operation_ranges import operation_ranges_of
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recorded_collectives import recorded_collectives
@@ -31,7 +32,7 @@ from bubbleviz.interpret.truncation import mark_unrecorded
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints, joined
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.operations import RankIntervals, RankOperations
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.values import frozen
@@ -107,6 +108,7 @@ def interpret(
     names: NameMeanings,
     *,
     layers: bool = False,
+    memory: bool = False,
 ) -> Recording:
     """Return the operations of one profile.
 
@@ -115,10 +117,11 @@ def interpret(
         conventions: how its ranges are named.
         names: what they make of these names.
         layers: whether ranges of layers are looked at, too.
+        memory: whether memory events are.
     """
     with step("attribute kernels") as rows:
         rows.count = len(linked.profile.activities)
-        return _recording(linked, conventions, names, layers=layers)
+        return _recording(linked, conventions, names, layers=layers, memory=memory)
 
 
 def _recording(
@@ -127,6 +130,7 @@ def _recording(
     names: NameMeanings,
     *,
     layers: bool,
+    memory: bool,
 ) -> Recording:
     """Return the operations of a profile whose work is linked."""
     profile, named, linked, kinds = source.profile, source.named, source.linked, source.kinds
@@ -181,8 +185,20 @@ def _recording(
             *homeless,
             *limitations_of(profile, links, operations, placed),
         ),
-        layers=layer_times(profile.ranges, named, work, links, placed, keys) if layers else None,
+        layers=layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
+        if layers
+        else None,
+        memory=_memory_use(profile, named, operations) if memory else None,
     )
+
+
+def _memory_use(profile: Profile, named: Ranges, operations: RankOperations) -> MemoryUse | None:
+    """Return what operations hold; None where no memory events were recorded."""
+    events = None if profile.memory is None else profile.memory()
+    if events is None:
+        return None
+    ranges = LayerRanges(profile.ranges, named)
+    return memory_use(events, operations, profile.activities.ranks, ranges)
 
 
 def _overheads(profile: Profile) -> RankIntervals:

@@ -51,9 +51,46 @@ class LayerTimes(Table):
     layers: tuple[LayerName, ...] = field(metadata={"shared": True})
 
 
+class LayerRanges:
+    """The ranges of layers, by thread.
+
+    Args:
+        ranges: of a profile, of any name.
+        operations: those that name operations, which lie inside those of no layer.
+
+    Attributes:
+        layers: distinct layers.
+    """
+
+    def __init__(self, ranges: Ranges, operations: Ranges) -> None:
+        known = [layer_of(name) for name in ranges.names]
+        self.layers = tuple(dict.fromkeys(name for name in known if name is not None))
+        number = {layer: at for at, layer in enumerate(self.layers)}
+        of_name = np.array([NONE if name is None else number[name] for name in known], np.int64)
+        named = ranges.take(of_name[ranges.name_id] != NONE)
+        self._on_thread: dict[int, tuple[Ints, Ints, Ints]] = {}
+        for thread, rows in rows_by_value(named.thread):
+            own = named.take(rows)
+            begun_ns = np.sort(operations.start_ns[operations.thread == thread])
+            outer = own.take(_outermost(own, begun_ns))
+            layer = of_name[outer.name_id]
+            self._on_thread[thread] = outer.start_ns, outer.end_ns, layer
+
+    def around(self, thread: Ints, time_ns: Ints) -> Ints:
+        """Return the layer whose range on that thread is around each time; -1 none."""
+        layer = np.full(len(thread), NONE, np.int64)
+        for own, rows in rows_by_value(thread):
+            start_ns, end_ns, of_range = self._on_thread.get(own, (np.empty(0),) * 3)
+            if len(start_ns) == 0:
+                continue
+            at = np.searchsorted(start_ns, time_ns[rows], side="right") - 1
+            inside = (at >= 0) & (time_ns[rows] <= end_ns[at])
+            layer[rows[inside]] = of_range[at[inside]]
+        return layer
+
+
 def layer_times(
-    ranges: Ranges,
-    named: Ranges,
+    ranges: LayerRanges,
     work: DeviceWork,
     links: Links,
     placed: OperationRanges,
@@ -62,20 +99,15 @@ def layer_times(
     """Return how long kernels of layers ran in the operations of a profile.
 
     Args:
-        ranges: of the profile, of any name.
-        named: those that name operations.
+        ranges: of layers.
         work: what ran, with the range of its operation.
         links: of that work.
         placed: the ranges of operations on ranks.
         keys: of the operations.
     """
     rows, operation = _in_operations(work, placed, keys)
-    known = [layer_of(name) for name in ranges.names]
-    layers = tuple(dict.fromkeys(name for name in known if name is not None))
-    number = {layer: at for at, layer in enumerate(layers)}
-    of_name = np.array([NONE if name is None else number[name] for name in known], np.int64)
     launched_ns, thread = links.launched_ns[rows], links.threads[links.thread[rows]]
-    layer = _layer_around(ranges, of_name, named, thread, launched_ns)
+    layer = ranges.around(thread, launched_ns)
     layer[links.call[rows] == NONE] = NONE
     columns = keys.rank[operation], keys.chunk[operation], keys.phase[operation], layer
     groups = groups_of(*columns)
@@ -84,7 +116,7 @@ def layer_times(
     first_ns = np.full(len(groups.first), np.iinfo(np.int64).max)
     np.minimum.at(first_ns, groups.of_row, launched_ns)
     rank, chunk, phase, layer = (column[groups.first] for column in columns)
-    return LayerTimes(rank, chunk, phase, layer, kernel_ns, first_ns, layers)
+    return LayerTimes(rank, chunk, phase, layer, kernel_ns, first_ns, ranges.layers)
 
 
 def _in_operations(
@@ -103,32 +135,6 @@ def _in_operations(
     operation = placed.operation[order][at]
     kept = (place[order][at] == wanted) & np.isin(keys.phase[operation], WORK)
     return rows[kept], operation[kept]
-
-
-def _layer_around(
-    ranges: Ranges, of_name: Ints, operations: Ranges, thread: Ints, launched_ns: Ints
-) -> Ints:
-    """Return the layer whose range is around each launch on its thread; -1 none.
-
-    Args:
-        ranges: of the profile.
-        of_name: layer of each name; -1 none.
-        operations: ranges that are inside those of no layer.
-        thread: of each launch.
-        launched_ns: its time.
-    """
-    layer = np.full(len(thread), NONE, np.int64)
-    named = ranges.take(of_name[ranges.name_id] != NONE)
-    for own, launches in rows_by_value(thread):
-        on_thread = named.take(np.flatnonzero(named.thread == own))
-        begun_ns = np.sort(operations.start_ns[operations.thread == own])
-        outer = on_thread.take(_outermost(on_thread, begun_ns))
-        if len(outer) == 0:
-            continue
-        at = np.searchsorted(outer.start_ns, launched_ns[launches], side="right") - 1
-        inside = (at >= 0) & (launched_ns[launches] <= outer.end_ns[at])
-        layer[launches[inside]] = of_name[outer.name_id[at[inside]]]
-    return layer
 
 
 def _outermost(ranges: Ranges, begun_ns: Ints) -> Ints:

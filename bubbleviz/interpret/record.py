@@ -52,6 +52,7 @@ class ReadOptions:
             often they occur in a sample of it, none understands; a function of a module, since it
             travels with the options.
         layers: whether ranges of a model's layers are read, too.
+        memory: whether memory events are.
     """
 
     conventions: tuple[Convention, ...] = ()
@@ -60,6 +61,7 @@ class ReadOptions:
     jobs: int = 1
     drafted: Callable[[OpenFile, Mapping[str, int]], bool] = nothing_drafted
     layers: bool = False
+    memory: bool = False
 
 
 @frozen
@@ -183,7 +185,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
             linked = linked_profile(profile, last, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.
             del profile
-            return interpret(linked, last, names, layers=options.layers)
+            return interpret(linked, last, names, layers=options.layers, memory=options.memory)
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]

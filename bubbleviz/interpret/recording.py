@@ -13,6 +13,7 @@ from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
 from bubbleviz.interpret.keys import NameHints
 from bubbleviz.interpret.layers import LayerTimes
+from bubbleviz.interpret.memory import MemoryUse
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import Table
@@ -81,6 +82,7 @@ class Recording:
         limitations: what could not be determined.
         pauses: when nothing of a rank was recorded, though it ran on.
         layers: how long kernels of layers ran; None where that was not asked for.
+        memory: what operations hold; None where that was not asked for, or not recorded.
     """
 
     source: Source
@@ -104,6 +106,7 @@ class Recording:
     limitations: tuple[Limitation, ...]
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
     layers: LayerTimes | None = None
+    memory: MemoryUse | None = None
 
     def without_rows(self) -> Recording:
         """Return what remains to be said of a profile once its tables are merged with others."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.process_groups import Collectives
 from bubbleviz.model.synchronisation import Synchronisation
@@ -344,6 +345,8 @@ class Profile:
         payloads_described: whether the profile describes what ranges carry.
         synchronisation: reads what the profile holds of waiting, None where that is nothing, and
             what of it could not be read, while the file is open; None where the format has none.
+        memory: reads what was allocated and freed, None where that was not recorded; None where
+            the format has none.
     """
 
     source: Source
@@ -363,6 +366,7 @@ class Profile:
     payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
     payloads_described: bool = False
     synchronisation: SynchronisationReader | None = None
+    memory: Callable[[], MemoryEvents | None] | None = None
 
 
 @frozen

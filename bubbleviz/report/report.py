@@ -31,6 +31,7 @@ from bubbleviz.model.restrictions import Restriction, first_text
 from bubbleviz.model.run_kind import INFERENCE, TRAINING
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+from bubbleviz.report.memory import RunMemory
 from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:  # most reports hold no alternatives, which take long to load
@@ -71,6 +72,7 @@ class Report:
         overheads: when the profiler held a rank up.
         collectives: when ranks were in which, and which are one.
         pauses: when nothing of a rank was recorded, though it ran on.
+        memory: what ranks and operations hold; None if not read, or not recorded.
     """
 
     version: str
@@ -96,6 +98,7 @@ class Report:
     overheads: RankIntervals = field(default_factory=RankIntervals.none)
     collectives: CollectiveIntervals = field(default_factory=CollectiveIntervals.none)
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
+    memory: RunMemory | None = None
 
     def __repr__(self) -> str:
         spread = self.summary.bubble_ratio.get(self.headline)

@@ -18,8 +18,10 @@ from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.restrictions import Restriction, first_text
 from bubbleviz.model.values import frozen
+from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.saved_parts import PartEntry, index_of, joined
+from bubbleviz.schedules.memory_use import MeasuredMemory
 
 SCHEMA = "bubbleviz.report/1"
 
@@ -138,6 +140,7 @@ class SavedTimes:
         microbatches: of an averaged iteration; None where that is unknown.
         restrictions: why they may not be those of all stages, what weighs most first.
         schedule: name of the one that ran; None where it was not recognised.
+        memory: of its virtual stages, in bytes; None where that was not measured.
     """
 
     kinds: tuple[SavedTime, ...]
@@ -145,6 +148,7 @@ class SavedTimes:
     microbatches: int | None
     restrictions: tuple[Restriction, ...] = ()
     schedule: str | None = None
+    memory: MeasuredMemory | None = None
 
 
 @frozen
@@ -185,6 +189,36 @@ _SHOWN = (
 @frozen
 class _Header:
     schema: str
+
+
+@frozen
+class _RankStage:
+    index: int
+    stage: int | None = None
+
+
+@frozen
+class _RankMemory:
+    rank: int
+    peak_bytes: _Count
+    resident_bytes: _Count | None = None
+
+
+@frozen
+class _PhaseMemory:
+    virtual_stage: int | None
+    phase: str
+    n: _Count
+    net_bytes: _Finite
+    above_bytes: _Positive
+    held_bytes: _Positive
+    kept_bytes: _Positive
+
+
+@frozen
+class _Memory:
+    ranks: list[_RankMemory]
+    operations: list[_PhaseMemory]
 
 
 @frozen
@@ -230,6 +264,8 @@ class _TimesDocument(_Header):
     restriction: str | None = None
     restrictions: list[_Restriction] | None = None
     limitations: list[_Limitation] = field(default_factory=list)
+    memory: _Memory | None = None
+    ranks: list[_RankStage] = field(default_factory=list)
 
 
 @frozen
@@ -382,6 +418,30 @@ def read_times(path: str) -> SavedTimes:
         counts[0] if counts else None,
         restrictions,
         None if document.schedule is None else document.schedule.name,
+        _memory(document),
+    )
+
+
+def _memory(document: _TimesDocument) -> MeasuredMemory | None:
+    """Return the memory of a report's stages; None where it has none of all of them."""
+    saved = document.memory
+    if saved is None:
+        return None
+    memory = RunMemory(
+        tuple(RankPeak(own.rank, own.peak_bytes, own.resident_bytes) for own in saved.ranks),
+        tuple(
+            PhaseMemory(
+                _known(own.virtual_stage),
+                phase_of_label(own.phase) or Phase.F,
+                *(own.n, own.net_bytes, own.above_bytes, own.held_bytes, own.kept_bytes),
+            )
+            for own in saved.operations
+        ),
+    )
+    return measured_memory(
+        memory,
+        {rank.index: _known(rank.stage) for rank in document.ranks},
+        {_known(time.virtual_stage): _known(time.stage) for time in document.phase_times},
     )
 
 

@@ -7,22 +7,28 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.align.run import Run, RunHints, merge_recordings
+from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_layer_memory
 from bubbleviz.analyses.layout.layer_table import read_layers
 from bubbleviz.analyses.layout.measured_layers import divided_layers
 from bubbleviz.analyses.layout.report import MeasuredLayers
 from bubbleviz.conventions.convention_file import find_conventions
+from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
+from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.interpret.fleet.fleet import Local
 from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.report.assembly import schedule_ran
+from bubbleviz.report.memory import measured_memory
+from bubbleviz.report.merged_memory import memory_of
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
@@ -109,7 +115,16 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> MeasuredModel:
     workload = measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
     layers, own = evenly_divided(workload, layers_per_stage)
     measured = MeasuredLayers(one_line(path, 100), ran=saved.schedule, assumptions=(_EVEN,))
+    if saved.memory is not None:
+        layers, told = with_layer_memory(layers, own, saved.memory)
+        measured = _with_memory(measured, told)
     return _of_workload(layers, own, workload, measured)
+
+
+def _with_memory(measured: MeasuredLayers, told: tuple[str, ...]) -> MeasuredLayers:
+    """Return the same with memory in bytes, and what was not measured of it."""
+    assumptions = (*measured.assumptions, *told)
+    return replace(measured, memory=True, in_bytes=True, assumptions=assumptions)
 
 
 def of_profiles(
@@ -137,7 +152,7 @@ def of_profiles(
     fleet, watched = Local(jobs), progress or Unwatched()
     files = fleet.find(list(paths))
     watched.files(refuse_same_content(fleet, [file.path for file in files]))
-    options = ReadOptions(find_conventions(conventions), layers=not layers_per_stage)
+    options = ReadOptions(find_conventions(conventions), layers=not layers_per_stage, memory=True)
     recordings, _ = record_all(fleet, files, options, watched)
     run = merge_recordings(recordings, RunHints())
     counts = count(run, skip=skip)
@@ -149,16 +164,30 @@ def of_profiles(
     if layers_per_stage:
         layers, own = evenly_divided(workload, layers_per_stage)
         assumptions: tuple[str, ...] = (_EVEN,)
+        names: tuple[LayerName, ...] = ()
     else:
         divided = divided_layers(recordings, run, workload)
         layers, own, assumptions = divided.layers, divided.own, divided.assumptions
+        names = divided.names
     measured = MeasuredLayers(
         source=f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",
         ran=schedule_ran(recordings, run, counts).name,
         ran_ns=None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
         assumptions=assumptions,
     )
+    found = memory_of(recordings, run)
+    memory = None if found is None else measured_memory(found, *_stages_of(run, times.kinds))
+    if memory is not None:
+        allocated = allocated_by_layer(recordings, run, names, own) if names else None
+        layers, told = with_layer_memory(layers, own, memory, allocated)
+        measured = _with_memory(measured, told)
     return _of_workload(layers, own, workload, measured)
+
+
+def _stages_of(run: Run, kinds: Sequence[PhaseTime]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the stage of each rank, and of the ranks that hold each virtual stage."""
+    ranks = {rank.index: NONE if rank.stage is None else rank.stage for rank in run.ranks}
+    return ranks, {kind.virtual_stage: kind.stage for kind in kinds}
 
 
 def _of_workload(

@@ -7,18 +7,18 @@ it. So the layers of a stage add up to the stage's own times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
 from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, MTP, LayerName
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct, distinct_rows
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
@@ -50,11 +50,13 @@ class DividedLayers:
     Attributes:
         layers: with the times of their stages; transfers and memory are 0.
         own: which virtual stage holds which.
+        names: of the layers, as ranges give them.
         assumptions: what was not measured.
     """
 
     layers: Layers
     own: Layout
+    names: tuple[LayerName, ...]
     assumptions: tuple[str, ...]
 
 
@@ -97,7 +99,7 @@ def divided_layers(recordings: Sequence[Recording], run: Run, workload: Workload
 
 def _collect(times: LayerTimes, run: Run, rank_of_local: Ints, stages: list[_Stage]) -> None:
     """Add what kernels of layers took on the ranks of a profile."""
-    stage_of = _stage_of_chunks(times, run, rank_of_local)
+    stage_of = stages_of_chunks(times.rank, times.chunk, run, rank_of_local)
     columns = zip(
         *(getattr(times, name).tolist() for name in ("rank", "chunk", "phase", "layer")),
         times.kernel_ns.tolist(),
@@ -114,22 +116,6 @@ def _collect(times: LayerTimes, run: Run, rank_of_local: Ints, stages: list[_Sta
         stage.kernel_ns[key] = stage.kernel_ns.get(key, 0) + kernel_ns
         if name is not None and phase == Phase.F:
             stage.first_ns[name] = min(stage.first_ns.get(name, first_ns), first_ns)
-
-
-def _stage_of_chunks(
-    times: LayerTimes, run: Run, rank_of_local: Ints
-) -> Mapping[tuple[int, int], int]:
-    """Return the virtual stage of each (rank, chunk) of a profile: both count in model order."""
-    operations = run.operations
-    known = operations.virtual_stage != NONE
-    placed = distinct_rows(operations.rank[known], operations.virtual_stage[known])
-    result: dict[tuple[int, int], int] = {}
-    for rank in distinct(times.rank).tolist():
-        chunks = distinct(times.chunk[times.rank == rank]).tolist()
-        held = placed[1, placed[0] == rank_of_local[rank]].tolist()
-        if len(chunks) == len(held):
-            result |= {(rank, c): s for c, s in zip(chunks, sorted(held), strict=True)}
-    return result
 
 
 def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
@@ -166,7 +152,8 @@ def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
         if as_forward
         else ()
     )
-    return DividedLayers(layers, Layout(workload.placement, tuple(bounds)), told)
+    own_layout = Layout(workload.placement, tuple(bounds))
+    return DividedLayers(layers, own_layout, tuple(names), told)
 
 
 def _in_order(stage: _Stage, ends: tuple[bool, bool]) -> list[LayerName]:

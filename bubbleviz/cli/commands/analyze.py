@@ -43,6 +43,14 @@ class AnalysisOptions:
             rich_help_panel=SCHEDULE,
         ),
     ] = False
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory",
+            help="Read what was allocated and freed (PyTorch's memory events), too.",
+            rich_help_panel=READING,
+        ),
+    ] = False
     cross_thread: Annotated[
         bool,
         typer.Option(help="Leave kernels of autograd's thread out of B.", rich_help_panel=NAMES),
@@ -107,6 +115,7 @@ class AnalysisOptions:
             "skip": self.skip,
             "convention": self.convention or (),
             "what_if": self.what_if,
+            "memory": self.memory,
             "cross_thread": self.cross_thread,
             "order": numbers(self.order, "--order") if self.order else (),
             "same_clock": [group.split(",") for group in self.same_clock or ()],

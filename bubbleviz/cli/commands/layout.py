@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -195,7 +196,6 @@ def _known(run: list[str], model: LayoutOptions, measurement: MeasurementOptions
         UsageError: neither a table nor a run is given, or both.
     """
     from bubbleviz.analyses.layout import inputs
-    from bubbleviz.report.saved import looks_saved
 
     if model.layers is not None:
         if run or model.layers_per_stage is not None:
@@ -204,7 +204,7 @@ def _known(run: list[str], model: LayoutOptions, measurement: MeasurementOptions
     if not run:
         raise UsageError("give the profiles of a run, or a table of layers with --layers")
     per_stage = model.numbers_of_layers()
-    if len(run) == 1 and looks_saved(run[0]):
+    if len(run) == 1 and _is_report(run[0]):
         if not per_stage:
             raise UsageError(
                 f"{run[0]}: a report holds no times of layers; give --layers-per-stage, or the "
@@ -223,3 +223,20 @@ def _known(run: list[str], model: LayoutOptions, measurement: MeasurementOptions
             jobs=jobs_or_cores(measurement.jobs),
             progress=bars,
         )
+
+
+def _is_report(path: str) -> bool:
+    """Tell whether a path is a saved report, or a pipe: a trace may be named ``.json``, too."""
+    from bubbleviz.errors import ProfileError
+    from bubbleviz.report.saved import looks_saved
+    from bubbleviz.sources.readers import reader_of
+
+    if not looks_saved(path):
+        return False
+    if Path(path).is_fifo() or Path(path).is_dir():
+        return True
+    try:
+        reader_of(path)
+    except ProfileError:
+        return True
+    return False

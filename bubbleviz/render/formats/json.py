@@ -269,8 +269,20 @@ def _explained(report: Report) -> dict[str, Any]:
         },
         "what_if": [asdict(change) for change in explanation.what_if],
         "alternatives": _alternatives(report),
+        "memory": _memory(report),
         "longest_bubbles": [_bubble(report, bubble) for bubble in longest_bubbles(report)],
     }
+
+
+def _memory(report: Report) -> dict[str, Any] | None:
+    """Return what ranks and operations hold; null where that was not read, or not recorded."""
+    memory = report.memory
+    if memory is None:
+        return None
+    kinds = [{**asdict(kind), "phase": kind.phase.label} for kind in memory.operations]
+    for kind in kinds:
+        kind["virtual_stage"] = _number(kind["virtual_stage"])
+    return {"ranks": [asdict(rank) for rank in memory.ranks], "operations": kinds}
 
 
 def _slowdown(report: Report) -> dict[str, Any] | None:

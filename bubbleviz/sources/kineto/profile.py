@@ -73,6 +73,7 @@ from bubbleviz.sources.kineto.events import (
     KinetoEvent,
     whole_number,
 )
+from bubbleviz.sources.kineto.memory import read_memory
 from bubbleviz.sources.kineto.process_groups import MOST_RANKS, world_of
 from bubbleviz.sources.kineto.synchronisation import synchronisation_of
 from bubbleviz.sources.kineto.tables import (
@@ -180,6 +181,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
         synchronisation=None if found is None else lambda: (found, ()),
+        memory=lambda: read_memory(file.path, base_ns, on_host=device == HOST),
     )
     return KinetoProfile(profile, ranges.kind, counts, loss, file.cut)
 

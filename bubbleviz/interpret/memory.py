@@ -1,0 +1,331 @@
+"""Memory: what operations allocate, and how long it is held, by a profile's memory events.
+
+::
+
+    F3 ├────────┤      B3 ├──────┤        W3 ├────┤
+       a────────────────────┘                         held to B: an activation
+         b──────────────────────────────────┘         held to W: kept
+           c──┘                                       of this F alone
+             d──────────┘                             an output, on its way to the next stage
+               e──────────────────────────────────>   never freed: gradients, states
+
+An allocation is matched with the free of its address that follows. What is freed when the next
+operation has begun counts as freed by the one before: frees come a little later than the range's
+end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+import numpy as np
+
+from bubbleviz.conventions.layer_names import LayerName
+from bubbleviz.interpret.layers import LayerRanges
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
+from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.memory_events import MemoryEvents
+from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.profile import process_of
+from bubbleviz.model.values import frozen
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@frozen
+class RankMemory(Table):
+    """Memory of ranks, in bytes; -1 unknown.
+
+    Attributes:
+        rank: the profile's own.
+        peak: most that was allocated at once.
+        resident: what is allocated when an iteration begins: weights, gradients, states.
+    """
+
+    rank: Ints
+    peak: Ints
+    resident: Ints
+
+
+@frozen
+class OperationMemory(Table):
+    """Memory of operations of one kind: medians over them, in bytes.
+
+    Attributes:
+        rank: the profile's own.
+        chunk: as names of operations give it; -1 none.
+        phase: of the operations.
+        count: how many there are.
+        net: how much more is allocated after one than before it.
+        above: how much more at its fullest moment than before it.
+        held: of an F: what it allocates that is freed by its backward.
+        kept: the part of ``held`` that is not freed by B, but by W; all of it where a backward is
+            one operation.
+    """
+
+    rank: Ints
+    chunk: Ints
+    phase: Ints
+    count: Ints
+    net: Floats
+    above: Floats
+    held: Floats
+    kept: Floats
+
+
+@frozen
+class LayerMemory(Table):
+    """Activations of one microbatch by layer, in bytes: means over the forwards.
+
+    Attributes:
+        rank: the profile's own.
+        chunk: as names of operations give it; -1 none.
+        layer: row of ``layers``; -1 outside the ranges of layers.
+        held: see :class:`OperationMemory`.
+        kept: see there.
+        layers: distinct layers.
+    """
+
+    rank: Ints
+    chunk: Ints
+    layer: Ints
+    held: Floats
+    kept: Floats
+    layers: tuple[LayerName, ...] = field(metadata={"shared": True})
+
+
+@frozen
+class MemoryUse:
+    """What a profile tells of memory."""
+
+    ranks: RankMemory
+    operations: OperationMemory
+    layers: LayerMemory
+
+
+def memory_use(
+    events: MemoryEvents, keys: OperationKeys, ranks: Ints, layers: LayerRanges
+) -> MemoryUse | None:
+    """Return what operations allocate and hold; None where no event is of a rank.
+
+    Args:
+        events: of the profile.
+        keys: of its operations, with the times of their ranges.
+        ranks: process and device of each rank; shape (ranks, 2).
+        layers: ranges of layers.
+    """
+    found = [
+        use
+        for rank, (process, device) in enumerate(ranks.tolist())
+        if (use := _of_rank(rank, _events_of(events, process, device), keys, layers)) is not None
+    ]
+    if not found:
+        return None
+    return MemoryUse(
+        joined([use.ranks for use in found]),
+        joined([use.operations for use in found]),
+        joined([use.layers for use in found]),
+    )
+
+
+def _events_of(events: MemoryEvents, process: int, device: int) -> MemoryEvents:
+    """Return the events of a rank in order of time."""
+    rows = np.flatnonzero((process_of(events.thread) == process) & (events.device == device))
+    return events.take(rows[np.argsort(events.time_ns[rows], kind="stable")])
+
+
+def _of_rank(
+    rank: int, events: MemoryEvents, keys: OperationKeys, layers: LayerRanges
+) -> MemoryUse | None:
+    """Return what the operations of one rank allocate and hold."""
+    if len(events) == 0:
+        return None
+    # Operations of a rank follow each other on the host.
+    work = np.flatnonzero((keys.rank == rank) & np.isin(keys.phase, COMPUTE))
+    own = keys.take(work[np.argsort(keys.host_start_ns[work], kind="stable")])
+    running = events.change.cumsum()
+    level = events.total if (events.total >= 0).all() else running
+    activations = _activations(own, events, layers)
+    return MemoryUse(
+        RankMemory(
+            np.array([rank]),
+            np.array([int(level.max())]),
+            np.array([_resident(own, events, level)]),
+        ),
+        _by_kind(rank, own, events, activations),
+        _by_layer(rank, own, activations, layers.layers),
+    )
+
+
+@frozen
+class _Activations(Table):
+    """Allocations of forwards that their backwards free.
+
+    Attributes:
+        forward: row of the operation.
+        layer: around the allocation; -1 none.
+        held: bytes.
+        kept: bytes that are held on to W.
+    """
+
+    forward: Ints
+    layer: Ints
+    held: Ints
+    kept: Ints
+
+
+def _activations(own: OperationKeys, events: MemoryEvents, layers: LayerRanges) -> _Activations:
+    """Return the allocations of forwards that are freed by their backwards."""
+    backward, weight = followers(own)
+    row, freed_ns = _pairs(events)
+    forward = _operation_at(own, events.time_ns[row])
+    inside = (forward != NONE) & (freed_ns != _NEVER)
+    inside &= np.append(backward, NONE)[forward] != NONE
+    row, freed_ns, forward = row[inside], freed_ns[inside], forward[inside]
+    # What an operation leaves is freed before the next but one begins.
+    after = np.append(own.host_start_ns[1:], [_NEVER, _NEVER])
+    first, last = backward[forward], np.maximum(weight, backward)[forward]
+    to_b = freed_ns <= after[first]
+    to_w = ~to_b & (weight[forward] != NONE) & (freed_ns <= after[last])
+    held = (freed_ns >= own.host_start_ns[first]) & (to_b | to_w)
+    whole = own.phase[first] == Phase.BW
+    row, forward = row[held], forward[held]
+    change = events.change[row]
+    return _Activations(
+        forward,
+        layers.around(events.thread[row], events.time_ns[row]),
+        change,
+        np.where(to_w[held] | whole[held], change, 0),
+    )
+
+
+def followers(own: OperationKeys) -> tuple[Ints, Ints]:
+    """Return the backward, and the W, that follow each forward of a rank; -1 none.
+
+    Args:
+        own: operations of a rank in order of time.
+    """
+    place = np.arange(len(own))
+    order = np.lexsort((place, own.sequence, own.microbatch, own.chunk))
+    same = groups_of(own.chunk, own.microbatch, own.sequence).of_row[order]
+    phase = own.phase[order]
+    backward = _next(np.isin(phase, (Phase.B, Phase.BW)), same)
+    weight = _next(phase == Phase.W, same)
+    # The W of a forward comes before the next forward of its kind.
+    again = _next(phase == Phase.F, same)
+    result = []
+    for follower in (backward, weight):
+        late = (again != NONE) & (follower > again)
+        found = np.where((phase == Phase.F) & (follower != NONE) & ~late, order[follower], NONE)
+        placed = np.full(len(own), NONE, np.int64)
+        placed[order] = found
+        result.append(placed)
+    return result[0], result[1]
+
+
+def _next(wanted: Bools, same: Ints) -> Ints:
+    """Return the next row behind each that is wanted and of the same group; -1 none."""
+    count = len(wanted)
+    place = np.where(wanted, np.arange(count), count)
+    behind = np.append(np.minimum.accumulate(place[::-1])[::-1][1:], count) if count else place
+    found = behind < count
+    found[found] = same[behind[found]] == same[found]
+    return np.where(found, behind, NONE)
+
+
+def _pairs(events: MemoryEvents) -> tuple[Ints, Ints]:
+    """Return the rows of allocations, and when each is freed; the end of time where never."""
+    order = np.lexsort((np.arange(len(events)), events.address))
+    address, change = events.address[order], events.change[order]
+    follows = np.zeros(len(order), bool)
+    follows[:-1] = (address[1:] == address[:-1]) & (change[1:] < 0)
+    freed_ns = np.full(len(order), _NEVER)
+    freed_ns[:-1][follows[:-1]] = events.time_ns[order][1:][follows[:-1]]
+    allocated = change > 0
+    return order[allocated], freed_ns[allocated]
+
+
+def _operation_at(own: OperationKeys, time_ns: Ints) -> Ints:
+    """Return the operation inside whose range each time lies; -1 none."""
+    if len(own) == 0:
+        return np.full(len(time_ns), NONE, np.int64)
+    at = np.searchsorted(own.host_start_ns, time_ns, side="right") - 1
+    inside = (at >= 0) & (time_ns <= own.host_end_ns[at])
+    return np.where(inside, at, NONE).astype(np.int64)
+
+
+def _resident(own: OperationKeys, events: MemoryEvents, level: Ints) -> int:
+    """Return what is allocated when iterations begin, the median; -1 unknown."""
+    forward = own.take(own.phase == Phase.F)
+    if len(forward) == 0:
+        return NONE
+    begun_ns = forward.host_start_ns[groups_of(forward.iteration).first]
+    before = np.searchsorted(events.time_ns, begun_ns) - 1
+    # Before the first event what it changed was not there, or not yet gone.
+    first = int(level[0] - events.change[0])
+    return int(np.median(np.where(before >= 0, level[before], first)))
+
+
+def _by_kind(
+    rank: int, own: OperationKeys, events: MemoryEvents, activations: _Activations
+) -> OperationMemory:
+    """Return the medians of operations by chunk and phase."""
+    count = len(own)
+    running = np.concatenate(([0], events.change.cumsum()))
+    low = np.searchsorted(events.time_ns, own.host_start_ns, side="left")
+    high = np.searchsorted(events.time_ns, own.host_end_ns, side="right")
+    net = (running[high] - running[low]).astype(float)
+    at = _operation_at(own, events.time_ns)
+    fullest = np.full(count + 1, np.iinfo(np.int64).min)
+    np.maximum.at(fullest, at, running[1:])
+    above = np.maximum(fullest[:count] - running[low], 0).astype(float)
+    held, kept = (
+        np.bincount(activations.forward, bytes_, count)
+        for bytes_ in (activations.held, activations.kept)
+    )
+    complete = followers(own)[0] != NONE
+    groups = groups_of(own.chunk, own.phase)
+    columns: list[list[float]] = [[], [], [], [], []]
+    for number in range(len(groups.first)):
+        rows = np.flatnonzero(groups.of_row == number)
+        whole = rows[complete[rows]]
+        values = (len(rows), *(_median(c[rows]) for c in (net, above)))
+        values = (*values, *(_median(c[whole]) for c in (held, kept)))
+        for column, value in zip(columns, values, strict=True):
+            column.append(float(value))
+    n, *medians = (np.array(column) for column in columns)
+    return OperationMemory(
+        np.full(len(groups.first), rank, np.int64),
+        own.chunk[groups.first],
+        own.phase[groups.first],
+        n.astype(np.int64),
+        *medians,
+    )
+
+
+def _median(values: Floats) -> float:
+    return float(np.median(values)) if len(values) else 0.0
+
+
+def _by_layer(
+    rank: int, own: OperationKeys, activations: _Activations, layers: tuple[LayerName, ...]
+) -> LayerMemory:
+    """Return the means of activations over complete forwards, by chunk and layer."""
+    complete = (followers(own)[0] != NONE) & (own.phase == Phase.F)
+    chunk = own.chunk[activations.forward]
+    groups = groups_of(chunk, activations.layer)
+    of_group = chunk[groups.first]
+    forwards = np.array([(complete & (own.chunk == each)).sum() for each in of_group], float)
+    held, kept = (
+        np.bincount(groups.of_row, bytes_, len(groups.first)) / np.maximum(forwards, 1)
+        for bytes_ in (activations.held, activations.kept)
+    )
+    return LayerMemory(
+        np.full(len(of_group), rank, np.int64),
+        of_group,
+        activations.layer[groups.first],
+        held,
+        kept,
+        layers,
+    )

@@ -1,0 +1,92 @@
+"""Memory events of PyTorch's profiler: instants named ``[memory]``, of ``profile_memory=True``.
+
+Their arguments are ``Bytes`` (less than 0: freed), ``Addr``, ``Device Type`` (0 the host, others
+accelerators; c10/core/DeviceType.h), ``Device Id`` and ``Total Allocated``, the bytes in use on the
+device after it. They are read in a pass of their own, so that others pay nothing for them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.memory_events import MemoryEvents
+from bubbleviz.model.numbering import Numbering
+from bubbleviz.sources.trace_events.columns import ThreadName, columns_of, global_threads
+from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
+from bubbleviz.sources.trace_events.file import opened_trace
+
+_NAME = "[memory]"
+#: ``Device Type`` of the host's own memory.
+_HOST = 0
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Arguments of events, as far as they are used."""
+
+    change: int | None = msgspec.field(default=None, name="Bytes")
+    address: int | None = msgspec.field(default=None, name="Addr")
+    device_type: int | None = msgspec.field(default=None, name="Device Type")
+    device: int | None = msgspec.field(default=None, name="Device Id")
+    total: int | None = msgspec.field(default=None, name="Total Allocated")
+
+
+class MemoryEvent(TraceEvent, gc=False):
+    """An event with these arguments."""
+
+    args: MemoryArgs | None = None
+
+
+class ExactMemoryEvent(ExactTraceEvent, gc=False):
+    """The same, with times as the decimals that the file holds."""
+
+    args: MemoryArgs | None = None
+
+
+def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
+    """Return the memory events of a trace; None where it holds none.
+
+    Args:
+        path: of the trace.
+        base_ns: when the profile's clock begins.
+        on_host: whether the host stands for the device, so that its memory counts.
+
+    Raises:
+        ProfileError: the trace cannot be read.
+    """
+    threads, names = Numbering[ThreadName](), Numbering[str]()
+    blocks: list[Ints] = []
+    with opened_trace(path, MemoryEvent, ExactMemoryEvent) as file:
+        for block in file.blocks():
+            # JSON gives an object an event, so that each must be looked at.
+            events = [
+                event
+                for event in block
+                if event.name == _NAME
+                and event.ts is not None
+                and event.args is not None
+                and event.args.change
+                and (event.args.device_type == _HOST) == on_host
+            ]
+            if events:
+                columns = columns_of(events, threads, names)
+                args = [event.args or MemoryArgs() for event in events]
+                blocks.append(np.stack((columns[1] - base_ns, columns[0], *_numbers(args))))
+    if not blocks:
+        return None
+    table = np.concatenate(blocks, axis=1)
+    time_ns, thread, device, address, change, total = (row.copy() for row in table)
+    return MemoryEvents(
+        time_ns, global_threads(threads)[thread], np.maximum(device, 0), address, change, total
+    )
+
+
+def _numbers(args: list[MemoryArgs]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return device, address, change and total."""
+    device = [NONE if a.device is None else a.device for a in args]
+    address = [0 if a.address is None else a.address & ((1 << 63) - 1) for a in args]
+    total = [NONE if a.total is None else a.total for a in args]
+    change = [a.change or 0 for a in args]
+    first, second, third, fourth = np.array((device, address, change, total), np.int64)
+    return first, second, third, fourth

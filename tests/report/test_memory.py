@@ -1,0 +1,145 @@
+"""Memory in bytes: of planted operations by stage, as reports write and read it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.layout.inputs import of_profiles
+from bubbleviz.cli.app import main
+from bubbleviz.errors import UsageError
+from bubbleviz.model.phases import Phase
+from bubbleviz.report.memory import PhaseMemory
+from bubbleviz.report.saved import read_times
+from bubbleviz.schedules.measured_workload import measured_workload
+from bubbleviz.schedules.memory_use import MeasuredMemory, with_memory
+from tests.planting import Planting, plant
+from tests.support.memory_events import Allocations, plant_memory
+from tests.support.torch_traces import traces_of
+
+MB = 1_000_000
+BASE = Planting(stages=2, microbatches=4, devices="zero")
+#: By rank; the output of the last stage is freed by its own backward, and so is an activation.
+TRUTH = (
+    Allocations(held=50 * MB, kept=20 * MB, output=3 * MB, temporary=8 * MB, resident=400 * MB),
+    Allocations(held=70 * MB, kept=10 * MB, temporary=2 * MB, resident=900 * MB),
+)
+
+
+def planted(planting: Planting, folder: Path, layers: tuple[int, ...] = ()) -> list[str]:
+    """Return traces, one a rank, with planted allocations."""
+    plant(planting, folder / "nsys")
+    traces = traces_of(folder / "nsys" / "node0.sqlite", folder)
+    for trace, truth in zip(traces, TRUTH, strict=True):
+        plant_memory(trace, truth, layers)
+    return [str(trace) for trace in traces]
+
+
+def kinds(report: bubbleviz.Report) -> dict[tuple[int, Phase], PhaseMemory]:
+    assert report.memory is not None
+    return {(kind.virtual_stage, kind.phase): kind for kind in report.memory.operations}
+
+
+def test_a_run_without_memory_events_has_none(tmp_path: Path) -> None:
+    plant(BASE, tmp_path / "nsys")
+    traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path)
+
+    assert bubbleviz.analyze(traces, memory=True).memory is None
+    assert bubbleviz.analyze(tmp_path / "nsys", memory=True).memory is None
+
+
+def test_memory_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
+    traces = planted(BASE, tmp_path)
+
+    assert bubbleviz.analyze(traces).memory is None
+    assert bubbleviz.analyze(traces, memory=True).memory is not None
+
+
+def test_activations_are_what_a_backward_frees(tmp_path: Path) -> None:
+    found = kinds(bubbleviz.analyze(planted(BASE, tmp_path), memory=True))
+
+    for stage, truth in enumerate(TRUTH):
+        forward = found[stage, Phase.F]
+        assert forward.held_bytes == truth.held + truth.kept
+        assert forward.kept_bytes == truth.held + truth.kept
+        assert forward.n == 8
+        assert found[stage, Phase.BW].held_bytes == 0
+
+
+def test_what_w_frees_is_kept(tmp_path: Path) -> None:
+    traces = planted(replace(BASE, schedule="zb-h1", microbatches=6), tmp_path)
+    found = kinds(bubbleviz.analyze(traces, memory=True))
+
+    for stage, truth in enumerate(TRUTH):
+        forward = found[stage, Phase.F]
+        assert forward.held_bytes == truth.held + truth.kept
+        assert forward.kept_bytes == truth.kept
+
+
+def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(planted(BASE, tmp_path), memory=True)
+    assert report.memory is not None
+
+    for peak, truth, most in zip(report.memory.ranks, TRUTH, (2, 1), strict=True):
+        assert peak.resident_bytes == truth.resident
+        # Stage 0 of 1F1B holds two microbatches; an output waits until the next operation ends.
+        activations = most * (truth.held + truth.kept)
+        assert activations + truth.resident <= peak.peak_bytes
+        assert peak.peak_bytes <= activations + truth.resident + truth.temporary + 2 * truth.output
+
+
+def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
+    traces = planted(BASE, tmp_path)
+    file = tmp_path / "report.json"
+    assert main(["analyze", *traces, "--memory", "--json", str(file)]) == 0
+    section = json.loads(file.read_text())["memory"]
+    saved = read_times(str(file))
+
+    assert [rank["resident_bytes"] for rank in section["ranks"]] == [400 * MB, 900 * MB]
+    assert {(kind["virtual_stage"], kind["phase"]) for kind in section["operations"]} == {
+        (0, "F"), (0, "BW"), (1, "F"), (1, "BW"),
+    }  # fmt: skip
+    assert saved.memory is not None
+    assert saved.memory.held == (70 * MB, 80 * MB)
+    workload = measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
+    in_bytes = with_memory(workload, saved.memory, 2e9)
+    assert in_bytes.activation == saved.memory.held
+    assert in_bytes.limit == tuple(2e9 - taken for taken in saved.memory.resident)
+    assert all(
+        truth.resident + truth.temporary <= taken <= truth.resident + truth.temporary + truth.output
+        for taken, truth in zip(saved.memory.resident, TRUTH, strict=True)
+    )
+    assert with_memory(workload, saved.memory, None).limit is None
+    with pytest.raises(UsageError, match=r"device 1 always holds 902\.\d+ MB; give more"):
+        with_memory(workload, saved.memory, 500e6)
+    with pytest.raises(UsageError, match="memory of 1 virtual stages for a run of 2"):
+        with_memory(workload, MeasuredMemory((1.0,), (1.0,), (1.0,)), None)
+
+
+def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> None:
+    planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
+    model = of_profiles(planted(planting, tmp_path, layers=(30 * MB, 10 * MB)))
+
+    # What the operation allocates by itself lies in the range of its first layer.
+    held = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
+    assert model.layers.held == pytest.approx(held)
+    assert model.measured.in_bytes
+    question = model.question(None, None)
+    assert question.own is not None
+    assert question.own.bounds == (0, 2, 4)
+
+
+def test_reports_without_a_memory_section_are_read(tmp_path: Path) -> None:
+    plant(BASE, tmp_path / "run")
+    file = tmp_path / "report.json"
+    assert main(["analyze", str(tmp_path / "run"), "--json", str(file)]) == 0
+
+    assert read_times(str(file)).memory is None
+    document = json.loads(file.read_text())
+    del document["memory"]
+    file.write_text(json.dumps(document))
+    assert read_times(str(file)).memory is None

@@ -1,0 +1,108 @@
+"""Memory events planted into traces of PyTorch: what every operation allocates is known."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """Bytes that operations of a virtual stage allocate, and that are there before.
+
+    Attributes:
+        held: in an F, until the end of its B.
+        kept: further bytes in an F, until the end of its W, or of its BW.
+        output: in an F, until the next operation ends.
+        temporary: in every operation, until its own end.
+        resident: allocated before the first event.
+    """
+
+    held: int = 0
+    kept: int = 0
+    output: int = 0
+    temporary: int = 0
+    resident: int = 0
+
+
+def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()) -> None:
+    """Add memory events to a trace of one rank, written by ``traces_of``.
+
+    Args:
+        trace: gzipped.
+        by_rank: of its operations.
+        layers: bytes that each range of a layer inside an F allocates, in turn, until its B.
+    """
+    document = json.loads(gzip.decompress(trace.read_bytes()))
+    ranges = [e for e in document["traceEvents"] if e.get("cat") == "user_annotation"]
+    work = sorted((e for e in ranges if e["name"][0] in "FBW" and e["name"][1].isdigit()),
+                  key=lambda e: e["ts"])  # fmt: skip
+    writer = _Writer(work[0]["pid"], work[0]["tid"])
+    splits = any(e["name"][0] == "W" for e in work)
+    pending: list[int] = []
+    live: dict[str, tuple[list[int], list[int]]] = {}
+    for event in work:
+        name, begin, end = event["name"], event["ts"], event["ts"] + event["dur"]
+        temporary = writer.allocate(begin + event["dur"] * 0.1, by_rank.temporary)
+        if name[0] == "F":
+            to_b = [writer.allocate(begin + event["dur"] * 0.2, by_rank.held)]
+            inside = sorted((e for e in ranges if "layer" in e["name"].lower()
+                             and begin <= e["ts"] <= end and e["tid"] == event["tid"]),
+                            key=lambda e: e["ts"])  # fmt: skip
+            for layer, amount in zip(inside, layers, strict=False):
+                to_b.append(writer.allocate(layer["ts"] + layer["dur"] / 2, amount))
+            to_w = [writer.allocate(begin + event["dur"] * 0.3, by_rank.kept)]
+            live[name[1:]] = to_b, to_w
+            written = [writer.allocate(begin + event["dur"] * 0.4, by_rank.output)]
+        else:
+            written = []
+            to_b, to_w = live[name[1:]]
+            freed = to_w if name[0] == "W" else to_b if splits else [*to_b, *to_w]
+            for address in freed:
+                writer.free(end - event["dur"] * 0.1, address)
+        writer.free(end - event["dur"] * 0.05, temporary)
+        for address in pending:
+            writer.free(end - event["dur"] * 0.02, address)
+        pending = written
+    document["traceEvents"] += writer.events(by_rank.resident)
+    trace.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+
+
+class _Writer:
+    """Collects allocations and frees, and writes them in order of time with their totals."""
+
+    def __init__(self, pid: int, tid: int) -> None:
+        self._place = {"pid": pid, "tid": tid}
+        self._changes: list[tuple[float, int, int]] = []
+        self._sizes: dict[int, int] = {}
+
+    def allocate(self, time: float, amount: int) -> int:
+        """Return the address of some bytes; 0 for none."""
+        if not amount:
+            return 0
+        address = 4096 * (len(self._sizes) + 1)
+        self._sizes[address] = amount
+        self._changes.append((time, address, amount))
+        return address
+
+    def free(self, time: float, address: int) -> None:
+        """Free what is there."""
+        if address:
+            self._changes.append((time, address, -self._sizes[address]))
+
+    def events(self, total: int) -> list[dict[str, Any]]:
+        """Return the events; so many bytes are there before the first."""
+        events = []
+        for time, address, change in sorted(self._changes):
+            total += change
+            args = {"Total Allocated": total, "Bytes": change, "Addr": address,
+                    "Device Type": 1, "Device Id": 0}  # fmt: skip
+            events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",
+                           "ts": time, **self._place, "args": args})  # fmt: skip
+            # The host's own memory is none of the device's.
+            host = {**args, "Device Type": 0, "Device Id": -1, "Bytes": 1 << 40}
+            events.append({**events[-1], "args": host})
+        return events
