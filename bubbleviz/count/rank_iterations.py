@@ -247,6 +247,15 @@ def rank_column(ranks: Sequence[RankIteration], name: str) -> Ints:
     return np.array([getattr(rank, name) for rank in ranks], np.int64)
 
 
+def phase_columns(ranks: Sequence[RankIteration]) -> Ints:
+    """Return how long each phase of COMPUTE ran on each rank, shape (ranks, phases)."""
+    if isinstance(ranks, RankIterations):
+        column: Ints = ranks.columns.phase_ns[ranks.iteration][ranks.rank]
+        return column
+    rows = [[rank.busy_ns.get(phase, 0) for phase in _PHASES] for rank in ranks]
+    return np.array(rows, np.int64).reshape(-1, len(_PHASES))
+
+
 def own_ratios(ranks: Sequence[RankIteration], ratio: str) -> list[float | None]:
     """Return each rank's own bubble ratio; None where it is unknown."""
     if isinstance(ranks, RankIterations):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import account_column, accounted, indices_of, rank_column
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
@@ -84,10 +85,11 @@ def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[i
     It is that of the primary ratio. Where the iteration has none (the last one has no
     ``period``) it is that of ``schedule``, and failing that the extent of the rank's work.
     """
-    windows = {}
-    for rank in iteration.ranks:
-        account = rank.accounts.get(headline) or rank.accounts.get("schedule")
-        windows[rank.rank] = (
-            (account.start_ns, account.end_ns) if account else (rank.first_ns, rank.last_ns)
-        )
-    return windows
+    ranks = iteration.ranks
+    start_ns, end_ns = rank_column(ranks, "first_ns"), rank_column(ranks, "last_ns")
+    for name in ("schedule", headline):
+        known = accounted(ranks, name)
+        start_ns = np.where(known, account_column(ranks, name, "start_ns"), start_ns)
+        end_ns = np.where(known, account_column(ranks, name, "end_ns"), end_ns)
+    ends = zip(start_ns.tolist(), end_ns.tolist(), strict=True)
+    return dict(zip(indices_of(ranks), ends, strict=True))

@@ -12,6 +12,15 @@ from dataclasses import fields
 import numpy as np
 
 from bubbleviz.count.iterations import RankIteration
+from bubbleviz.count.rank_iterations import (
+    account_column,
+    accounted,
+    has_account,
+    indices_of,
+    own_ratios,
+    phase_columns,
+    rank_column,
+)
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
@@ -70,24 +79,24 @@ def rank_means(report: Report) -> RankMeans:
     """Return the means of a report's ranks; of the typical iteration where none is averaged."""
     typical = report.typical_iteration()
     shown = [i for i in report.iterations if i.averaged] or [i for i in (typical,) if i]
-    entries = [entry for iteration in shown for entry in iteration.ranks]
+    ranks = [iteration.ranks for iteration in shown]
     name = report.headline
-    if not any(name in entry.accounts for entry in entries):
+    if not any(has_account(own, name) for own in ranks):
         name = "schedule"
-    mean = _Mean(len(report.ranks), entries)
+    mean = _Mean(len(report.ranks), ranks)
     at = np.array([i.index for i in shown], np.int64)
     causes, times = report.explanation.causes.idle_ns, report.explanation.communication
     idle_ns = causes.get(name, causes[report.bubbles.ratio])
-    accounts = [entry.accounts.get(name) for entry in entries]
-    busy_ns = {p.label: mean.of([e.busy_ns.get(p.label, 0) for e in entries]) for p in COMPUTE}
+    busy_ns = {
+        phase.label: mean.of([phase_columns(own)[:, place] for own in ranks])
+        for place, phase in enumerate(COMPUTE)
+    }
     return RankMeans(
         ratio=name,
-        bubble_ratio=mean.of([entry.bubble_ratio.get(name) for entry in entries]),
-        bubble_ns=mean.of([None if own is None else own.bubble_ns for own in accounts]),
+        bubble_ratio=mean.of([np.array(own_ratios(own, name), np.float64) for own in ranks]),
+        bubble_ns=mean.of([_bubble_ns(own, name) for own in ranks]),
         busy_ns={label: column for label, column in busy_ns.items() if np.any(column > 0)},
-        launch_gap=mean.of(
-            [1 - e.active_ns / e.compute_ns if e.compute_ns else None for e in entries]
-        ),
+        launch_gap=mean.of([_launch_gap(own) for own in ranks]),
         idle_ns=_over_iterations(idle_ns, at),
         communication_ns={
             field.name: _over_iterations(getattr(times, field.name), at) for field in fields(times)
@@ -101,16 +110,28 @@ def _over_iterations(column: Ints, at: Ints) -> Floats:
     return np.asarray(column[at].mean(axis=0), np.float64) if len(at) else zero
 
 
+def _bubble_ns(ranks: Sequence[RankIteration], name: str) -> Floats:
+    bubble_ns = account_column(ranks, name, "bubble_ns").astype(np.float64)
+    return np.where(accounted(ranks, name), bubble_ns, np.nan)
+
+
+def _launch_gap(ranks: Sequence[RankIteration]) -> Floats:
+    compute_ns = rank_column(ranks, "compute_ns")
+    gaps = 1 - rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
+    return np.where(compute_ns > 0, gaps, np.nan)
+
+
 class _Mean:
-    """Means by rank of what entries say."""
+    """Means by rank of what iterations say."""
 
-    def __init__(self, ranks: int, entries: Sequence[RankIteration]) -> None:
-        self._ranks = ranks
-        self._rank = np.fromiter((entry.rank for entry in entries), np.int64, len(entries))
+    def __init__(self, count: int, ranks: Sequence[Sequence[RankIteration]]) -> None:
+        self._ranks = count
+        places = [np.array(indices_of(own), np.int64) for own in ranks]
+        self._rank = np.concatenate(places) if places else np.zeros(0, np.int64)
 
-    def of(self, values: Sequence[float | None]) -> Floats:
-        """Return the mean of each rank's known values."""
-        given = np.array(values, np.float64)
+    def of(self, values: Sequence[Floats | Ints]) -> Floats:
+        """Return the mean of each rank's known values, given by iteration."""
+        given = np.concatenate(values).astype(np.float64) if values else np.zeros(0)
         known = ~np.isnan(given)
         counts = np.bincount(self._rank[known], minlength=self._ranks)
         sums = np.bincount(self._rank[known], given[known], minlength=self._ranks)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bubbleviz.count.rank_iterations import account_column, accounted, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
@@ -207,17 +208,19 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
 
 def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     """Return every window of every ratio, of the ranks that count in it."""
-    rows = [
-        (place, iteration.index, rank.rank, account.start_ns - base_ns, account.window_ns)
-        for place, ratio in enumerate(ratio_definitions())
-        for iteration in report.iterations
-        if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None
-        for rank in iteration.ranks
-        if (account := rank.accounts.get(ratio.name)) is not None
-        and rank.bubble_ratio.get(ratio.name) is not None
-    ]
-    table = np.array(rows, np.int64).reshape(-1, 5).T
-    return dict(zip(_WINDOWS, table, strict=True))
+    tables = [np.zeros((len(_WINDOWS), 0), np.int64)]
+    for place, ratio in enumerate(ratio_definitions()):
+        for iteration in report.iterations:
+            if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None:
+                ranks = iteration.ranks
+                rank = np.array(indices_of(ranks), np.int64)
+                start_ns = account_column(ranks, ratio.name, "start_ns") - base_ns
+                window_ns = account_column(ranks, ratio.name, "window_ns")
+                counted = accounted(ranks, ratio.name)
+                counted &= np.array([own is not None for own in own_ratios(ranks, ratio.name)])
+                alike = (np.full(len(rank), place), np.full(len(rank), iteration.index))
+                tables.append(np.stack((*alike, rank, start_ns, window_ns))[:, counted])
+    return dict(zip(_WINDOWS, np.concatenate(tables, axis=1), strict=True))
 
 
 def _critical(report: Report) -> Ints:

@@ -50,7 +50,7 @@ def parts(report: Report) -> Iterator[File]:
                 {
                     "index": iteration.index,
                     "ranks": rank_entries(
-                        report, iteration, [r for r in iteration.ranks if first <= r.rank < last]
+                        report, iteration, iteration.ranks[ranks_between(iteration, first, last)]
                     ),
                 }
                 for iteration in report.iterations
@@ -65,6 +65,16 @@ def parts(report: Report) -> Iterator[File]:
         yield name, _written(own)
     # The index comes last: a folder that has one is whole.
     yield INDEX, _written({**whole, **{key: [] for key in listed}, "parts": entries})
+
+
+def ranks_between(iteration: Iteration, first: int, last: int) -> slice:
+    """Return which of an iteration's ranks, which ascend, are among some."""
+    from bisect import bisect_left
+
+    from bubbleviz.count.rank_iterations import indices_of
+
+    ranks = indices_of(iteration.ranks)
+    return slice(bisect_left(ranks, first), bisect_left(ranks, last))
 
 
 def _written(values: Mapping[str, Any]) -> str:
@@ -184,8 +194,10 @@ def _intervals(
 
 
 def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
+    from bubbleviz.count.rank_iterations import has_account
+
     ratios, causes = iteration.ratios, report.explanation.causes
-    counted = {name for rank in iteration.ranks for name in rank.accounts}
+    counted = {name for name in ratios if has_account(iteration.ranks, name)}
     return {
         "index": iteration.index,
         "name": iteration.name,

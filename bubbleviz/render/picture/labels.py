@@ -12,7 +12,7 @@ from bubbleviz.render.picture.clocks import RowClocks, row_clocks
 from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import Page, percent, px
-from bubbleviz.render.picture.ratios import ratio_range, row_ratios
+from bubbleviz.render.picture.ratios import ratio_ranges, row_ratios
 from bubbleviz.render.picture.style import PictureStyle
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
@@ -90,10 +90,10 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
     clocks = row_clocks(report, selection, shown=style.notes)
     stages = tuple(_stage(selection, row) for row in range(len(ranks)))
     names = [
-        _copies(report, selection, row)
+        _copies(len(selection.rows[row].replicas), ends)
         if selection.rows[row].spread
         else _name(selection, row, clocks, with_host=not hosts)
-        for row in range(len(ranks))
+        for row, ends in enumerate(ratio_ranges(report, selection))
     ]
     if not style.names or not _fit(names, style):
         names = list(_short_names(ranks, stages))
@@ -127,11 +127,9 @@ def _stage(selection: Selection, row: int) -> str:
     return stage
 
 
-def _copies(report: Report, selection: Selection, row: int) -> str:
+def _copies(replicas: int, ends: tuple[float, float] | None) -> str:
     """Return how many copies a row stands for, and the least and the most of their ratios."""
-    replicas = selection.rows[row].replicas
-    ends = ratio_range(report, selection, replicas)
-    count = f"{len(replicas):,} ranks"
+    count = f"{replicas:,} ranks"
     return count if ends is None else f"{count}: {100 * ends[0]:.1f} to {percent(ends[1])}"
 
 

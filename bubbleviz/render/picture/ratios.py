@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.count.iterations import Iteration, Ratio
+from bubbleviz.count.rank_iterations import indices_of, own_ratios
 from bubbleviz.render.picture.page import UNKNOWN, percent
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
@@ -35,24 +36,28 @@ def row_ratios(report: Report, selection: Selection) -> tuple[float | None, ...]
     """
     drawn = selection.iterations
     by_iteration = [
-        {entry.rank: entry.bubble_ratio.get(report.headline) for entry in iteration.ranks}
+        dict(
+            zip(
+                indices_of(iteration.ranks),
+                own_ratios(iteration.ranks, report.headline),
+                strict=True,
+            )
+        )
         for iteration in [i for i in drawn if i.averaged] or drawn
     ]
     return tuple(_mean_ratio(by_iteration, row.replicas) for row in selection.rows)
 
 
-def ratio_range(
-    report: Report, selection: Selection, replicas: tuple[int, ...]
-) -> tuple[float, float] | None:
-    """Return the least and the most ratio of some ranks in the drawn iterations; None for none."""
-    wanted = set(replicas)
-    ratios = [
-        ratio
-        for iteration in selection.iterations
-        for entry in iteration.ranks
-        if entry.rank in wanted and (ratio := entry.bubble_ratio.get(report.headline)) is not None
-    ]
-    return (min(ratios), max(ratios)) if ratios else None
+def ratio_ranges(report: Report, selection: Selection) -> list[tuple[float, float] | None]:
+    """Return the least and the most ratio of each row's ranks in the drawn iterations."""
+    known: dict[int, list[float]] = {}
+    for iteration in selection.iterations:
+        ratios = own_ratios(iteration.ranks, report.headline)
+        for rank, ratio in zip(indices_of(iteration.ranks), ratios, strict=True):
+            if ratio is not None:
+                known.setdefault(rank, []).append(ratio)
+    rows = [[r for rank in row.replicas for r in known.get(rank, ())] for row in selection.rows]
+    return [(min(ratios), max(ratios)) if ratios else None for ratios in rows]
 
 
 def _mean_ratio(

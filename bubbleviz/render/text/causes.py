@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import in_percent, milliseconds, titled
 from bubbleviz.render.text.tables import BulletList, Table
@@ -109,7 +110,7 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Render
 
     name = report.bubbles.ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
-    at_work = [rank.rank for rank in iteration.ranks]
+    at_work = indices_of(iteration.ranks)
     columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
     if not columns:
         return
@@ -131,7 +132,7 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
     from bubbleviz.render.text.many_ranks import listed_ranks
 
     times = report.explanation.communication
-    ranks = [entry.rank for entry in iteration.ranks]
+    ranks = indices_of(iteration.ranks)
     at = iteration.index
     if not times.communication_ns[at, ranks].any() and not times.wait_ns[at, ranks].any():
         return

@@ -64,8 +64,9 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         [*_coverage(report, display), *_limitations(report, display)],
         _more(display),
     ]
-    ranks = worst_ranks(report, iteration, _WORSE)
-    spread = first_lines(report, display) if many_ranks(len(report.ranks)) else []
+    many = many_ranks(len(report.ranks))
+    ranks = () if many else worst_ranks(report, iteration, _WORSE)
+    spread = first_lines(report, display) if many else []
     lines: list[Line] = []
     for rows, worst in _FITS:
         if selection is not None:

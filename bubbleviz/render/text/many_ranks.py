@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.count.rank_iterations import indices_of
 from bubbleviz.model.texts import counted, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.render.text.cells import MOST_ROWS, in_percent, milliseconds, titled
@@ -61,7 +62,7 @@ class ListedRanks:
 
 def listed_ranks(report: Report, view: View, iteration: Iteration) -> ListedRanks:
     """Return the rows of an iteration's ranks: the first of them, or a stage each of very many."""
-    at_work = [entry.rank for entry in iteration.ranks]
+    at_work = indices_of(iteration.ranks)
     if summarised(report, view):
         return ListedRanks(tuple(_by_stage(report, at_work)), of=" by stage (mean of its ranks)")
     if many_ranks(len(report.ranks)):

@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from bubbleviz.count.rank_iterations import (
+    account_column,
+    accounted,
+    has_account,
+    indices_of,
+    own_ratios,
+    phase_columns,
+    rank_column,
+)
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.text.cells import MOST_ROWS, in_percent, milliseconds, titled
 from bubbleviz.render.text.display import shortened
@@ -29,31 +39,27 @@ _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[RenderableType]:
     """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
-    from bubbleviz.model.phases import COMPUTE
     from bubbleviz.render.rows import rows_of
     from bubbleviz.render.text.many_ranks import spread_of_ranks, summarised
     from bubbleviz.report.rank_means import many_ranks
 
     name = report.headline
-    if all(name not in rank.accounts for rank in iteration.ranks):
+    if not has_account(iteration.ranks, name):
         name = "schedule"
-    by_index = {rank.rank: rank for rank in iteration.ranks}
+    at_work = set(indices_of(iteration.ranks))
     coverage = {rank.rank: rank for rank in report.coverage}
     # Of very many ranks those that are asked for are all listed.
     many = many_ranks(len(report.ranks))
     listed = view if many else replace(view, ranks=())
     if many and view.ranks and view.rows is None:
         listed = replace(view, rows="rank")
-    rows = [row for row in rows_of(report, listed) if any(r in by_index for r in row.replicas)]
+    rows = [row for row in rows_of(report, listed) if any(r in at_work for r in row.replicas)]
     if not rows:
         return
     most = len(rows) if many and not summarised(report, view) else MOST_ROWS
     shown = rows[:most]
-    phases = [p.label for p in COMPUTE]
-    cells = [
-        _row_cells(coverage, [by_index[r] for r in row.replicas if r in by_index], phases, name)
-        for row in shown
-    ]
+    counted = _Counted(iteration.ranks, name)
+    cells = [_row_cells(coverage, counted, row.replicas) for row in shown]
     columns = [
         column
         for column in cells[0]
@@ -91,23 +97,47 @@ def _giving_way(columns: Sequence[str]) -> list[str]:
     return [*(c for c in first if c in columns), *reversed(phases), "stage", *last[:2], last[2]]
 
 
+class _Counted:
+    """What is counted of the ranks of an iteration, by their places in its columns."""
+
+    def __init__(self, ranks: Sequence[RankIteration], name: str) -> None:
+        self.place = {rank: place for place, rank in enumerate(indices_of(ranks))}
+        self.phase_ns = phase_columns(ranks)
+        self.compute_ns, self.active_ns = (
+            rank_column(ranks, column) for column in ("compute_ns", "active_ns")
+        )
+        self.accounted = accounted(ranks, name)
+        self.account_ns = {
+            column: account_column(ranks, name, column)
+            for column in ("overlap_ns", "unattributed_ns", "bubble_ns")
+        }
+        self.ratio = own_ratios(ranks, name)
+
+
 def _row_cells(
-    known: Mapping[int, RankCoverage], replicas: list[RankIteration], phases: list[str], name: str
+    known: Mapping[int, RankCoverage], counted: _Counted, replicas: Sequence[int]
 ) -> dict[str, str]:
     """Return a row's cells by column, in the order of the columns: means over its ranks."""
-    accounts = [account for r in replicas if (account := r.accounts.get(name)) is not None]
-    compute_ns, active_ns = (
-        sum(getattr(r, f) for r in replicas) for f in ("compute_ns", "active_ns")
-    )
-    coverage = [known[r.rank] for r in replicas if r.rank in known]
+    at = [counted.place[rank] for rank in replicas if rank in counted.place]
+    with_account = [place for place in at if counted.accounted[place]]
+    compute_ns, active_ns = int(counted.compute_ns[at].sum()), int(counted.active_ns[at].sum())
+    coverage = [known[rank] for rank in replicas if rank in known and rank in counted.place]
     gpu_ns = sum(rank.gpu_ns for rank in coverage)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
     return {
-        **{p: milliseconds(_mean([r.busy_ns[p] for r in replicas])) for p in phases},
-        "overlap": milliseconds(_mean([account.overlap_ns for account in accounts])),
-        "unattrib.": milliseconds(_mean([account.unattributed_ns for account in accounts])),
-        "bubble": milliseconds(_mean([account.bubble_ns for account in accounts])),
-        "ratio %": in_percent(_mean([r.bubble_ratio.get(name) for r in replicas])),
+        **{
+            phase.label: milliseconds(_mean(counted.phase_ns[at, place].tolist()))
+            for place, phase in enumerate(COMPUTE)
+        },
+        **{
+            column: milliseconds(_mean(counted.account_ns[name][with_account].tolist()))
+            for column, name in (
+                ("overlap", "overlap_ns"),
+                ("unattrib.", "unattributed_ns"),
+                ("bubble", "bubble_ns"),
+            )
+        },
+        "ratio %": in_percent(_mean([counted.ratio[place] for place in at])),
         "launch-gap %": in_percent(1 - active_ns / compute_ns if compute_ns else None),
         "attributed %": in_percent(attributed_ns / gpu_ns if gpu_ns else None),
     }
