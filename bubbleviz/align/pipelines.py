@@ -121,14 +121,16 @@ def told_pipelines(ranks: Sequence[JoinedRank]) -> Ints | None:
     return np.array(known, np.int64) if len(known) == len(told) else None
 
 
-def distinguish_pipelines(stage: Ints, numbers: RankNumbers) -> Ints:
+def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     """Return the pipeline of each rank where the run's sizes are not given; -1 unknown.
 
-    Replicas are distinguished where names number the ranks and stages are in Megatron's order.
+    Replicas are distinguished where names number the ranks and stages are in Megatron's order,
+    also where some of them are missing.
 
     Args:
         stage: of each rank; -1 for ranks that take no part.
         numbers: of the ranks.
+        world: how many ranks the run has, as far as is known.
     """
     pipeline = np.zeros(len(stage), np.int64)
     working = np.flatnonzero(stage >= 0)
@@ -138,9 +140,16 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers) -> Ints:
         return pipeline
     pipeline[:] = NONE
     place = places_in(np.argsort(numbers.number[working]))
-    in_order = bool((sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all())
-    if in_order and numbers.named:
+    if not numbers.named:
+        return pipeline
+    if (sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all():
         pipeline[working] = place % sizes[0]
+        return pipeline
+    # Some ranks are missing: those that are there keep their places.
+    replicas, rest = divmod(world, len(sizes))
+    number = numbers.number[working]
+    if rest == 0 and world > len(working) and (of_stage == number // replicas).all():
+        pipeline[working] = number % replicas
     return pipeline
 
 

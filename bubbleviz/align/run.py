@@ -43,7 +43,11 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.texts import some_of
 from bubbleviz.model.values import frozen
+
+#: Ranks that a limitation names; it counts all.
+_NAMED = 32
 
 
 @frozen
@@ -138,8 +142,9 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     machines = machines_of(sources, hints.same_clock)
     sessions = session_clocks(sources, machines)
     captures = [(r.start_ns, r.end_ns) for r in recordings]
+    wrong: tuple[Limitation, ...] = ()
     if hints.method != "causal":
-        refuse_unrelated(sources, captures, sessions)
+        wrong = refuse_unrelated(sources, captures, sessions, numbered=_numbered(recordings))
     joined = join(recordings, sessions, machines)
     refuse_other_runs(recordings, machines, joined)
     joined = as_stream(joined)
@@ -185,6 +190,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
         limitations=(
+            *wrong,
             *(untimed(sources, machines) if hints.method == "utc" else ()),
             *time.limitations,
             *staging.limitations,
@@ -195,6 +201,12 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
         pauses=_moved(joined.pauses, place),
     )
+
+
+def _numbered(recordings: Sequence[Recording]) -> bool:
+    """Return whether every rank has a number of its own in the run."""
+    numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
+    return None not in numbers and len(set(numbers)) == len(numbers)
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
@@ -274,7 +286,7 @@ def _idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
         if which.any():
             labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
             found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
-            reason = f"they take no part in any ratio: {', '.join(found)}{more}"
+            reason = f"they take no part in any ratio: {some_of(found, _NAMED)}{more}"
             yield Limitation("ranks without forward or backward", reason, len(found), kind)
 
 
@@ -290,7 +302,7 @@ def _unspanned_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
     reason = (
         "no kernel belongs to any of their forwards and backwards, so they take no part in any "
         "ratio: "
-        + ", ".join(label for number, label in enumerate(labels) if number in lost)
+        + some_of([label for number, label in enumerate(labels) if number in lost], _NAMED)
         + "; record the calls that launch kernels, and the kernels, from the first iteration on"
     )
     kind = LimitationKind.STAGES_WITHOUT_GPU_WORK

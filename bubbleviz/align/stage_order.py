@@ -14,18 +14,28 @@ between two neighbours of one pipeline is at least the F and B of the lower one;
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bubbleviz.align.rank_orders import orders_by_rank
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import distinct, groups_of, places_in
+from bubbleviz.model.grouping import (
+    distinct,
+    distinct_rows,
+    groups_of,
+    looked_up,
+    places_in,
+)
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.sorting import sorted_rows
 
 _BACKWARD = (Phase.B, Phase.BW)
+#: One of so many pipelines must be whole to show what the others are.
+_WHOLE = 4
 
 
 def order_virtual_stages(operations: RankOperations) -> VirtualStages:
@@ -45,6 +55,27 @@ def order_virtual_stages(operations: RankOperations) -> VirtualStages:
 
 def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
     """Return the virtual stages that these waits give; unknown where they give no order."""
+    stages = _levelled(waits, len(_working(operations)[0]))
+    levels = distinct(stages.virtual_stage)
+    replicated = len(levels) < len(stages.virtual_stage) and (levels >= 0).all()
+    if replicated and not _run_alike(operations, stages.rank, stages.virtual_stage):
+        return replace(stages, virtual_stage=np.full(len(stages.rank), NONE, np.int64))
+    return stages
+
+
+def _working(operations: RankOperations) -> Ints:
+    """Return every (rank, chunk) that runs forward or backward, shape (2, pairs)."""
+    work = np.isin(operations.phase, (Phase.F, *_BACKWARD, Phase.FB)) & (operations.has_span == 1)
+    return distinct_rows(operations.rank[work], operations.chunk[work])
+
+
+def _levelled(waits: Waits, working: int) -> VirtualStages:
+    """Return the virtual stages that these waits give, whatever else replicas have in common.
+
+    Args:
+        waits: of some ranks.
+        working: how many (rank, chunk) of theirs run forward or backward.
+    """
     groups = groups_of(waits.rank, waits.chunk)
     pair = groups.of_row
     rank, chunk = waits.rank[groups.first], waits.chunk[groups.first]
@@ -52,9 +83,7 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
     numbers, counts = np.unique(waits.microbatch, return_counts=True)
     shared = np.isin(waits.microbatch, numbers[counts == len(rank)])
     # One that never has a microbatch back could stand anywhere among the others.
-    work = np.isin(operations.phase, (Phase.F, *_BACKWARD, Phase.FB)) & (operations.has_span == 1)
-    everyone = groups_of(operations.rank[work], operations.chunk[work])
-    if not shared.any() or len(everyone) > len(rank):
+    if not shared.any() or working > len(rank):
         return unknown
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
     np.add.at(waited, pair[shared], waits.waited_ns[shared])
@@ -70,8 +99,6 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level
-    if replicas[0] > 1 and not _run_alike(operations, rank, stage):
-        return unknown
     return VirtualStages(rank, chunk, stage)
 
 
@@ -91,34 +118,86 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
     return len(alike) == len(distinct(stage))
 
 
-def order_by_number(operations: RankOperations, number: Ints) -> VirtualStages | None:
+def order_by_number(operations: RankOperations, number: Ints, world: int) -> VirtualStages | None:
     """Return the virtual stages by the ranks' numbers; None where they show no pipelines.
 
     With some number of replicas each pipeline (of ranks so far apart) must nest in the order of the
-    numbers, all of them alike. That holds where replicas are not equally fast, too.
+    numbers, all of them alike. That holds where replicas are not equally fast, too. Of a run that
+    lacks ranks a quarter of the pipelines must be whole; the others are taken to be alike.
 
     Args:
         operations: of all ranks.
         number: of each rank, in Megatron's order: those of one stage follow each other.
+        world: how many ranks the run has, as far as is known.
     """
-    place = places_in(np.argsort(number))
     if len(distinct(operations.microbatch[np.isin(operations.phase, COUNTED)])) < 2:
         return None  # with one microbatch all ranks run alike
-    for replicas in range(2, len(number) // 2 + 1):
-        if len(number) % replicas:
+    evidence = operations, usual_waits(operations), _working(operations)
+    found = _by_places(*evidence, places_in(np.argsort(number)), len(number))
+    if found is None and len(number) < world and number.max() < world:
+        found = _by_places(*evidence, number, world)
+    return found
+
+
+def _by_places(
+    operations: RankOperations, waits: Waits, working: Ints, place: Ints, size: int
+) -> VirtualStages | None:
+    """Return the virtual stages by the places of ranks among ``size``; see :func:`order_by_number`.
+
+    Args:
+        operations: of all ranks.
+        waits: of these.
+        working: every (rank, chunk) of theirs.
+        place: of each rank.
+        size: how many places there are.
+    """
+    for replicas in range(2, size // 2 + 1):
+        if size % replicas:
             continue
-        pipelines = []
-        for pipeline in range(replicas):
-            ranks = np.flatnonzero(place % replicas == pipeline)
-            rows = operations.take(np.isin(operations.rank, ranks))
-            pipelines.append(_order(rows, usual_waits(rows)))
-        shapes = {_shape(stages, place // replicas) for stages in pipelines}
-        if len(shapes) != 1 or not _is_pipeline(pipelines[0], place // replicas):
-            continue
-        every = joined(pipelines)
-        if _run_alike(operations, every.rank, place[every.rank] // replicas):
-            return every
+        stages = _alike(waits, working, place, (replicas, size // replicas))
+        if stages is not None and _run_alike(
+            operations, stages.rank, place[stages.rank] // replicas
+        ):
+            return stages
     return None
+
+
+def _alike(
+    waits: Waits, working: Ints, place: Ints, shape: tuple[int, int]
+) -> VirtualStages | None:
+    """Return the virtual stages if all whole pipelines nest alike; None where they do not.
+
+    Args:
+        waits: of all ranks.
+        working: every (rank, chunk).
+        place: of each rank.
+        shape: how many pipelines there are, and how many ranks a whole one has.
+    """
+    replicas, length = shape
+    whole = np.bincount(place % replicas, minlength=replicas) == length
+    if _WHOLE * np.count_nonzero(whole) < replicas:
+        return None
+    owner = place[waits.rank] % replicas
+    order = sorted_rows(owner)
+    bounds = np.searchsorted(owner[order], np.arange(replicas + 1)).tolist()
+    pairs = np.bincount(place[working[0]] % replicas, minlength=replicas).tolist()
+    found: list[VirtualStages] = []
+    for pipeline in np.flatnonzero(whole).tolist():
+        rows = np.sort(order[bounds[pipeline] : bounds[pipeline + 1]])
+        stages = _levelled(waits.take(rows), pairs[pipeline])
+        if not found and not _is_pipeline(stages, place // replicas):
+            return None
+        if found and _shape(stages, place // replicas) != _shape(found[0], place // replicas):
+            return None
+        found.append(stages)
+    if not whole.all():
+        rest = working[:, ~whole[place[working[0]] % replicas]]
+        known = (place[found[0].rank] // replicas, found[0].chunk), found[0].virtual_stage
+        stage = looked_up(*known, (place[rest[0]] // replicas, rest[1]))
+        if (stage < 0).any():
+            return None
+        found.append(VirtualStages(rest[0], rest[1], stage))
+    return joined(found)
 
 
 def _shape(stages: VirtualStages, place: Ints) -> tuple[tuple[int, int, int], ...]:

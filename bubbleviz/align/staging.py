@@ -243,7 +243,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         pipeline = told
         together = reducing(first, inputs.machine, inputs.numbers)
     else:
-        pipeline = distinguish_pipelines(first, inputs.numbers)
+        pipeline = distinguish_pipelines(first, inputs.numbers, _world(inputs))
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := _comparable(inputs)) is not None:
             same = operations.changed(iteration=comparable.iteration)
@@ -317,7 +317,8 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         if found is not None:
             return found.stages, found.by_number and not inputs.numbers.named
     if inputs.numbers.named:
-        by_number = order_by_number(operations, inputs.numbers.number)
+        world = _world(inputs)
+        by_number = order_by_number(operations, inputs.numbers.number, world)
         if by_number is not None:
             return by_number, False
     return stages, False
@@ -330,6 +331,13 @@ def _does_not_nest(inputs: _Inputs, stages: VirtualStages) -> bool:
         return False
     operations, virtual_stage = with_model_chunks(numbered, stages, by_name=False)
     return not nests(operations, virtual_stage)
+
+
+def _world(inputs: _Inputs) -> int:
+    """Return how many ranks the run has: as profiles say, else up to the last that is named."""
+    numbers = inputs.numbers
+    named = int(numbers.number.max(initial=0)) + 1 if numbers.named else 0
+    return max(world_size(inputs.joined.ranks), named, len(numbers.number))
 
 
 def _comparable(inputs: _Inputs) -> RankOperations | None:

@@ -14,7 +14,7 @@ from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
-from bubbleviz.model.texts import listed
+from bubbleviz.model.texts import listed, some_of
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -89,7 +89,7 @@ def ranks_missing(
     absent = _absent_ranks(numbers, parallel)
     if len(absent) == 0:
         return ()
-    ranks = listed(map(str, absent.tolist()), _LISTED)
+    ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
     reason = f"no profile holds ranks {ranks}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, len(absent)),)
 
@@ -98,7 +98,15 @@ def _of_world(numbers: RankNumbers, world: int) -> tuple[Limitation, ...]:
     """Return the limitation where a run has more ranks than its profiles hold."""
     count = len(numbers.number)
     which = ""
-    if numbers.named and int(numbers.number.max(initial=0)) < world:
+    within = numbers.named and int(numbers.number.max(initial=0)) < world
+    if within and world - count < count:
+        absent = without(np.arange(world), numbers.number)
+        ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
+        reason = (
+            f"no profile holds ranks {ranks} of the {world:,} of the run; ratios are incomplete"
+        )
+        return (Limitation("ranks without a profile", reason, world - count),)
+    if within:
         numbers_held = listed(map(str, np.sort(numbers.number).tolist()), _LISTED)
         which = f" (rank{'' if count == 1 else 's'} {numbers_held})"
     reason = (

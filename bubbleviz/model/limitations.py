@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from enum import Enum, auto
 
@@ -49,3 +50,25 @@ class Limitation:
         """The warning of a command on standard error."""
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return f"warning: {self.what}{times}: {self.reason}"
+
+
+#: So many of one subject are listed one by one; of more the first are quoted.
+_LISTED, _QUOTED = 4, 3
+
+
+def gathered(notes: Iterable[Limitation]) -> list[Limitation]:
+    """Return limitations, equal ones once; many of one subject are one that quotes the first."""
+    alike: dict[tuple[str, LimitationKind], list[Limitation]] = {}
+    distinct = list(dict.fromkeys(notes))
+    for note in distinct:
+        alike.setdefault((note.what, note.kind), []).append(note)
+    found: list[Limitation] = []
+    for note in distinct:
+        same = alike[note.what, note.kind]
+        if len(same) <= _LISTED:
+            found.append(note)
+        elif note is same[0]:
+            quoted = "; ".join(each.reason for each in same[:_QUOTED])
+            reason = f"{quoted}; and {len(same) - _QUOTED:,} more"
+            found.append(Limitation(note.what, reason, sum(n.count for n in same), note.kind))
+    return found

@@ -75,6 +75,12 @@ def listed(words: Iterable[str], most: int) -> str:
     return ", ".join(some[:most]) + (", …" if len(some) > most else "")
 
 
+def some_of(words: Sequence[str], most: int) -> str:
+    """Return some words with commas between; those beyond the first few are counted."""
+    rest = len(words) - most
+    return ", ".join(words[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
 def percent(share: float) -> str:
     """Return a ratio as percent."""
     return f"{100 * share:.2f} %"

@@ -17,15 +17,17 @@ from bubbleviz.count.rank_iterations import indices_of, lacking
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation, LimitationKind, gathered
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.run_kind import EVALUATION
-from bubbleviz.model.texts import counted, listed
+from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.report.report import NOTICEABLE, Report
 
 #: Ranks that a sentence lists; all are counted.
 _LISTED = 8
+#: Ranks that lack a ratio are all named, up to so many.
+_NAMED = 32
 
 ReportT = TypeVar("ReportT", bound=Report)
 
@@ -70,7 +72,7 @@ def assemble(
         unattributed_kernels=tuple(sorted(kernels, key=lambda k: (k.rank, -k.gpu_ns, k.name))),
         explanation=explanation,
         limitations=(
-            *unreadable,
+            *gathered(unreadable),
             *_limitations(recordings, run, counts),
             *_of_explanation(explanation, counts),
         ),
@@ -149,8 +151,7 @@ def _limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
     """Return everything that could not be measured or inferred, the most general first."""
-    # What is said of no file is said once.
-    of_files = dict.fromkeys(note for recording in recordings for note in recording.limitations)
+    of_files = gathered(note for recording in recordings for note in recording.limitations)
     limitations = [*run.limitations, *of_files]
     without: dict[str, set[int]] = {}
     for iteration in counts.iterations:
@@ -161,7 +162,7 @@ def _limitations(
     limitations.extend(
         Limitation(
             "ranks without a ratio",
-            f"{what}: " + ", ".join(run.ranks[r].label for r in sorted(ranks)),
+            f"{what}: " + some_of([run.ranks[r].label for r in sorted(ranks)], _NAMED),
             len(ranks),
         )
         for what, ranks in sorted(without.items())

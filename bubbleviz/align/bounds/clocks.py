@@ -8,21 +8,26 @@ steady clock (``systemClockNs``), which NTP does not move.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 
 from bubbleviz.align.bounds.offsets import Correction
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
+from bubbleviz.model.texts import listed
 from bubbleviz.model.values import frozen
 
 #: UTC clocks are set by less than that; machines are switched on at more different times.
 REBOOT_NS = 10_000_000_000
 #: Captures of one run overlap; what lies further apart in UTC is another run.
 APART_NS = 60_000_000_000
+#: Clocks that nobody set are wrong by less than that, and those of fewer than one in so many.
+_WRONG_NS = 3_600_000_000_000
+_FEW = 4
+#: Hosts that a limitation names; it counts all.
+_NAMED = 4
 
 
 @frozen
@@ -183,28 +188,60 @@ def _by_utc(source: Source, reference: Source) -> ProfileClock:
 
 
 def refuse_unrelated(
-    sources: Sequence[Source], captures: Sequence[tuple[int, int]], clocks: Sequence[ProfileClock]
-) -> None:
+    sources: Sequence[Source],
+    captures: Sequence[tuple[int, int]],
+    clocks: Sequence[ProfileClock],
+    *,
+    numbered: bool = False,
+) -> tuple[Limitation, ...]:
     """Refuse captures that lie more than a minute apart in UTC.
+
+    Where all ranks have numbers of one run, and most captures lie together, the clocks of the
+    others are wrong: what is returned says so.
 
     Args:
         sources: the profiles.
         captures: first and last time of each on its own clock.
         clocks: of the profiles, by their sessions.
+        numbered: whether every rank has a number of its own.
 
     Raises:
         MismatchError: two captures do.
     """
     moved = sorted(
-        (start + clock.offset_ns, end + clock.offset_ns, source.path)
-        for source, (start, end), clock in zip(sources, captures, clocks, strict=True)
+        (captures[i][0] + clocks[i].offset_ns, captures[i][1] + clocks[i].offset_ns, i)
+        for i, source in enumerate(sources)
         if source.session_utc_ns is not None
     )
-    # A long capture can hold shorter ones, so that the latest end so far counts.
-    ended = [(end, path) for _, end, path in moved]
-    for (end, before), (start, _, after) in zip(accumulate(ended, max), moved[1:], strict=False):
-        if start - end > APART_NS:
-            raise MismatchError(
-                f"{before} and {after}: captured {(start - end) / 1e9:.0f} s apart by their "
-                "clocks, so they are no single run; give the profiles of one run"
-            )
+    together: list[list[int]] = []
+    apart = None
+    latest, last = 0, NONE
+    for start, end, i in moved:
+        if last == NONE or start - latest > APART_NS:
+            if last != NONE and apart is None:
+                apart = last, i, start - latest
+            together.append([])
+        together[-1].append(i)
+        # A long capture can hold shorter ones, so that the latest end so far counts.
+        if last == NONE or end >= latest:
+            latest, last = end, i
+    if apart is None:
+        return ()
+    most = max(together, key=len)
+    wrong = [i for group in together if group is not most for i in group]
+    span_ns = moved[-1][0] - moved[0][0]
+    if not numbered or _FEW * len(wrong) > len(moved) or span_ns > _WRONG_NS:
+        before, after, gap_ns = apart
+        raise MismatchError(
+            f"{sources[before].path} and {sources[after].path}: captured {gap_ns / 1e9:.0f} s "
+            "apart by their clocks, so they are no single run; give the profiles of one run"
+        )
+    hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
+    return (
+        Limitation(
+            "clocks that are minutes off",
+            f"{listed(hosts, _NAMED)} recorded up to {span_ns / 1e9:,.0f} s away from the others "
+            "by UTC, though the ranks are those of one run; set the clock (NTP)",
+            len(hosts),
+        ),
+    )

@@ -22,6 +22,8 @@ _NAME = re.compile(rf"(?P<stem>.+?)(?:\.(?P<number>[0-9]{{1,6}}))?{re.escape(lay
 _TAIL_BYTES = 1 << 16
 #: Clocks of hosts may differ by that.
 _CLOCKS_NS = 1_000_000_000
+#: And by that where nobody sets them.
+_WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
 def parts_of(path: str) -> list[str]:
@@ -81,7 +83,8 @@ def newest_run(files: Sequence[str]) -> list[str]:
     """Return the files of the newest run of a directory, one a rank, and all that are none.
 
     That is of each rank the recording that began last, unless it is of another number of ranks, or
-    ended before the newest one began.
+    ended before the newest one began. Where each rank was recorded once, no earlier run shows, and
+    what lies minutes apart has a clock that is wrong.
     """
     headers = {f: h for f in first_parts(files) if (h := _header_or_none(f)) is not None}
     if not headers:
@@ -91,11 +94,13 @@ def newest_run(files: Sequence[str]) -> list[str]:
     for file, header in sorted(headers.items(), key=lambda item: item[1].began_utc_ns):
         if header.world_size == newest.world_size:
             of_rank[header.rank] = file
+    alike = sum(header.world_size == newest.world_size for header in headers.values())
+    clocks_ns = _CLOCKS_NS if alike > len(of_rank) else _WRONG_CLOCKS_NS
     run = {
         file
         for file in of_rank.values()
         if headers[file].session == newest.session
-        or _ended_utc_ns(file, headers[file]) + _CLOCKS_NS >= newest.began_utc_ns
+        or _ended_utc_ns(file, headers[file]) + clocks_ns >= newest.began_utc_ns
     }
     return [file for file in files if file in run or not file.endswith(layout.SUFFIX)]
 

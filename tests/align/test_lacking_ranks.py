@@ -1,0 +1,133 @@
+"""Runs of several pipelines that lack ranks, hold damaged files or hosts whose clocks are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.errors import MismatchError
+from bubbleviz.model.limitations import Limitation, gathered
+from bubbleviz.report.report import Report
+from scripts.benchmark.ranks.planting import Recipe, plant
+from scripts.benchmark.ranks.recordings import write_recordings
+from scripts.benchmark.ranks.tables import write_tables
+
+#: Four stages of 16 pipelines, eight servers.
+RECIPE = Recipe(64, microbatches=6, stages=4, iterations=2)
+SECOND = 1_000_000_000
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """Write a run as tables that tell neither stages nor pipelines; return its files."""
+    return write_tables(
+        plant(RECIPE), folder, told=False, transfers=False, collectives=False, clock_errors_ns=None
+    )
+
+
+def is_placed(report: Report) -> bool:
+    """Return whether every rank has its stage and pipeline."""
+    replicas = RECIPE.pipelines
+    return all(
+        rank.global_rank is None
+        or (rank.stage, rank.pipeline)
+        == (rank.global_rank // replicas, rank.global_rank % replicas)
+        for rank in report.ranks
+    )
+
+
+def reasons(report: Report, what: str) -> list[tuple[int, str]]:
+    return [(note.count, note.reason) for note in report.limitations if note.what == what]
+
+
+def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
+    tables_of(tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert is_placed(report)
+    assert reasons(report, "ranks without a profile") == []
+    for name, ratio in plant(RECIPE).ratios().items():
+        assert report.summary.bubble_ratio[name].mean == pytest.approx(ratio, abs=1e-12)
+
+
+def test_stages_are_found_though_a_file_is_missing(tmp_path: Path) -> None:
+    files = tables_of(tmp_path)
+    files[3].unlink()
+    report = bubbleviz.analyze(tmp_path)
+
+    assert len(report.ranks) == 56
+    assert {rank.stage for rank in report.ranks} == {0, 1, 2, 3}
+    assert is_placed(report)
+    assert report.summary.bubble_ratio["stage"].mean is not None
+    ((count, reason),) = reasons(report, "ranks without a profile")
+    assert (count, reason) == (
+        8,
+        "no profile holds ranks 24, 25, 26, 27, 28, 29, 30, 31; ratios are incomplete",
+    )
+
+
+def test_missing_recordings_are_counted_and_the_first_named(tmp_path: Path) -> None:
+    files = write_recordings(plant(RECIPE), tmp_path, None)
+    for rank in range(3, 63, 6):
+        files[rank].unlink()
+    report = bubbleviz.analyze(tmp_path)
+
+    assert is_placed(report)
+    assert len({rank.pipeline for rank in report.ranks}) == RECIPE.pipelines
+    assert reasons(report, "ranks without a profile") == [
+        (
+            10,
+            "no profile holds ranks 3, 9, 15, 21, 27, 33, 39, 45 and 2 more of the 64 of the run; "
+            "ratios are incomplete",
+        )
+    ]
+
+
+def test_damaged_files_are_counted_and_the_first_named(tmp_path: Path) -> None:
+    files = write_recordings(plant(RECIPE), tmp_path, None)
+    for rank in range(10, 16):
+        files[rank].write_bytes(files[rank].read_bytes()[:300])
+    ((count, reason),) = reasons(bubbleviz.analyze(tmp_path), "a profile of the directory")
+
+    assert count == 6
+    assert [f"rank-000{rank}.bvrec" in reason for rank in range(10, 16)] == [True] * 3 + [False] * 3
+    assert reason.endswith("; and 3 more")
+
+
+def test_a_host_whose_clock_is_minutes_off_is_part_of_the_run(tmp_path: Path) -> None:
+    for number, minutes in enumerate((3, -3)):
+        errors = np.zeros(8, np.int64)
+        errors[5] = minutes * 60 * SECOND
+        folder = tmp_path / str(number)
+        write_recordings(plant(RECIPE), folder, errors)
+        report = bubbleviz.analyze(folder)
+
+        assert len(report.ranks) == 64
+        assert is_placed(report)
+        ((count, reason),) = reasons(report, "clocks that are minutes off")
+        assert (count, reason.split(" recorded")[0]) == (1, "node00005")
+        expected = plant(RECIPE).ratios()["stage"]
+        assert report.summary.bubble_ratio["stage"].mean == pytest.approx(expected, abs=1e-12)
+
+
+def test_captures_of_hosts_that_lie_hours_apart_are_no_run(tmp_path: Path) -> None:
+    errors = np.zeros(8, np.int64)
+    errors[5] = 7_200 * SECOND
+    files = write_recordings(plant(RECIPE), tmp_path, errors)
+
+    with pytest.raises(MismatchError, match="no single run"):
+        bubbleviz.analyze(files)
+
+
+def test_no_limitations_are_gathered() -> None:
+    assert gathered([]) == []
+
+
+def test_few_limitations_stay_as_they_are_and_many_become_one() -> None:
+    few = [Limitation("a", f"{n}") for n in range(4)]
+    many = [Limitation("b", f"{n}", 2) for n in range(6)]
+
+    assert gathered([few[0], many[0], *few[1:], many[0]]) == [few[0], many[0], *few[1:]]
+    assert gathered([*few, *many, *few]) == [*few, Limitation("b", "0; 1; 2; and 3 more", 12)]
