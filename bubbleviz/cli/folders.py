@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from bubbleviz.errors import OutputError
-from bubbleviz.model import temporary_files
 from bubbleviz.model.part_names import NAMES
 from bubbleviz.render.parts import Parts
 
@@ -58,6 +57,8 @@ def written_folder(output: str, parts: Parts) -> str:
     Raises:
         OSError: it cannot be written.
     """
+    from bubbleviz.model import temporary_files
+
     folder = Path(temporary_files.create_folder(Path(output).resolve().parent))
     try:
         mask = os.umask(0)
@@ -87,6 +88,8 @@ def place_folder(temporary: str, output: str, *, force: bool) -> None:
     if not force:
         raise in_the_way(output)
     check_folder(output, target, (), force=True)
+    from bubbleviz.model import temporary_files
+
     old = Path(temporary_files.create_folder(target.parent))
     try:
         target.replace(old)

@@ -14,6 +14,8 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
+#: Values of more ranks are made anew each time they are asked for.
+_KEPT = 64
 
 
 @frozen
@@ -79,8 +81,8 @@ class RankColumns:
 class RankIterations(Sequence[RankIteration]):
     """The ranks of one iteration, like a tuple of :class:`.RankIteration`.
 
-    These are made whenever they are asked for, and not kept. Whoever looks at one number of all
-    ranks takes its column instead: the functions below do.
+    These are made when they are asked for; those of many ranks are not kept. Whoever looks at one
+    number of all ranks takes its column instead: the functions below do.
 
     Args:
         columns: of all iterations.
@@ -90,12 +92,19 @@ class RankIterations(Sequence[RankIteration]):
 
     def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
         self.columns, self.iteration, self.rank = columns, iteration, rank
+        self._kept: tuple[RankIteration, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def __iter__(self) -> Iterator[RankIteration]:
-        return self._made(self.rank)
+        if self._kept is not None:
+            return iter(self._kept)
+        made = self._made(self.rank)
+        if len(self) > _KEPT:
+            return made
+        self._kept = tuple(made)
+        return iter(self._kept)
 
     @overload
     def __getitem__(self, at: int) -> RankIteration: ...
