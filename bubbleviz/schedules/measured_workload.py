@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import median_low
 from typing import Protocol
 
 from bubbleviz.errors import MismatchError
@@ -50,11 +50,9 @@ def measured_workload(
         raise _lacks("forwards and backwards overlap under one name")
     placement = _placement(kinds)
     stages = range(len(placement))
-    gaps = [kind.gap_ns for kind in kinds if kind.gap_ns is not None]
-    usual_gap = median(gaps) if gaps else 0.0
+    gaps = _gaps(kinds)
     times = {
-        (kind.virtual_stage, kind.phase): kind.median_ns
-        + (_gap(kind, usual_gap) if kind.phase in WORK else 0.0)
+        (kind.virtual_stage, kind.phase): kind.median_ns + gaps.get(kind.phase, 0.0)
         for kind in kinds
     }
 
@@ -90,8 +88,18 @@ def measured_workload(
     )
 
 
-def _gap(kind: PlacedTimes, usual: float) -> float:
-    return usual if kind.gap_ns is None else kind.gap_ns
+def _gaps(kinds: Sequence[PlacedTimes]) -> dict[Phase, float]:
+    """Return the gap before operations of each phase: the median of virtual stages.
+
+    One virtual stage may show few, in which a transfer waited for others.
+    """
+    known = [kind for kind in kinds if kind.gap_ns is not None]
+    of_all = [kind.gap_ns or 0.0 for kind in known]
+    gaps = {}
+    for phase in WORK:
+        of_phase = [kind.gap_ns or 0.0 for kind in known if kind.phase is phase]
+        gaps[phase] = median_low(of_phase or of_all or [0.0])
+    return gaps
 
 
 def _placement(kinds: Sequence[PlacedTimes]) -> tuple[int, ...]:

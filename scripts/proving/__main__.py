@@ -27,7 +27,6 @@ from scripts.proving.jobs import JOBS, Job, random_job, scaled
 from scripts.proving.planning import planned
 from scripts.proving.predicting import (
     bubbleviz,
-    file_s,
     memory_of,
     shipped_s,
     workload_of,
@@ -105,20 +104,22 @@ def _prove(job: Job, folder: Path, iterations: int) -> Iterator[Run]:
         measured, *others = job.shipped
         recording = folder / measured
         results = {measured: ranks.run(Order(measured, record=recording, iterations=iterations))}
-        report, plan = folder / "report.json", folder / "plan.csv"
+        report = folder / "report.json"
         bubbleviz("analyze", recording, "-o", report, "--force")
         workload = workload_of(report)
         limit = memory_of(_USUAL[job.layout], job, workload)
-        lowered = planned(report, limit, plan, job)
+        plan = planned(report, limit, job)
         for name in others:
             results[name] = ranks.run(Order(name, iterations=iterations))
         for name, result in results.items():
             fits = memory_of(name, job, workload) <= limit * (1 + 1e-9)
             yield Run(job, name, shipped_s(name, job, workload), result, fits)
-        for file, form in ((plan, "compute_only"), (lowered, "compute_comms")):
+        for file, form, predicted_s in (
+            (plan.order, "compute_only", plan.order_s),
+            (plan.comms, "compute_comms", plan.comms_s),
+        ):
             result = ranks.run(Order(str(file), form, iterations=iterations))
-            predicted = file_s(lowered, job, workload)
-            yield Run(job, f"plan ({form})", predicted, result, fits=True, planned=True)
+            yield Run(job, f"plan ({form})", predicted_s, result, fits=True, planned=True)
 
 
 def _line(run: Run) -> str:

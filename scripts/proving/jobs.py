@@ -148,8 +148,8 @@ def random_job(seed: int) -> Job:
     draw = random.Random(seed)
     p = draw.choice((2, 3, 4, 6, 8))
     placement = draw.choice((_one, _one, _looped, _v))(p)
-    least = 2 * p if len(placement) > p else p
-    m = p * draw.randint(1, max(1, 16 // p)) if placement == _looped(p) else draw.randint(least, 16)
+    # PyTorch's interleaved schedules take microbatches in groups of p, its V at least 2p.
+    m = draw.randint(2 * p, 16) if placement == _v(p) else p * draw.randint(1, max(1, 16 // p))
     times = [tuple(round(draw.uniform(20, 60), 1) for _ in placement) for _ in ("F", "B", "W")]
     links: tuple[tuple[int, int, float], ...] = ()
     if draw.random() < 0.5:

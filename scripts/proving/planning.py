@@ -1,34 +1,48 @@
-"""Plans of measured jobs, as files for PyTorch's runtime."""
+"""Plans of measured jobs, made by ``bubbleviz plan`` as files for PyTorch's runtime."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from bubbleviz.schedules.communication import torch_csv as lowered_csv
-from bubbleviz.schedules.communication.reordering import best_lowering
-from bubbleviz.schedules.files import torch_csv
-from bubbleviz.schedules.planning import best_plan
 from scripts.proving.jobs import Job
-from scripts.proving.predicting import transport_of, workload_of
+from scripts.proving.predicting import bubbleviz
 
 
-def planned(report: Path, limit: float, plan: Path, job: Job) -> Path:
-    """Plan a measured run, and write the order, and beside it that with its communication.
+@dataclass(frozen=True)
+class Planned:
+    """A plan.
+
+    Attributes:
+        order: file of the order alone, to which PyTorch adds sends and receives.
+        comms: file of the order with them.
+        order_s: seconds that the former should take.
+        comms_s: seconds that the latter should take.
+    """
+
+    order: Path
+    comms: Path
+    order_s: float
+    comms_s: float
+
+
+def planned(report: Path, limit: float, job: Job) -> Planned:
+    """Plan a measured run, and write the plan beside the report.
 
     Args:
         report: of the run, as ``bubbleviz analyze -o`` writes it.
         limit: microbatches that each rank has memory for.
-        plan: file for the order.
         job: that ran.
-
-    Returns:
-        File of the order with its communication.
     """
-    workload = workload_of(report)
-    found = best_plan(replace(workload, limit=(limit,) * job.ranks))
-    plan.write_text(torch_csv.write(found.best.outcome.plan), encoding="utf-8")
-    lowered = plan.with_suffix(".lowered.csv")
-    made = best_lowering(found.best.outcome.plan, workload, transport_of(job))
-    lowered.write_text(lowered_csv.write(made), encoding="utf-8")
-    return lowered
+    order, comms = report.with_name("plan.csv"), report.with_name("plan.comms.csv")
+    document = report.with_name("plan.json")
+    outputs = [word for file in (order, comms, document) for word in ("-o", file)]
+    bubbleviz("plan", report, "--memory-limit", limit, *outputs, "--force")
+    plan = json.loads(document.read_text(encoding="utf-8"))
+    if job.streams:
+        carried = plan["communication"]
+        times = carried["own_makespan_ns"], carried["makespan_ns"]
+    else:
+        times = (plan["best"]["makespan_ns"],) * 2
+    return Planned(order, comms, times[0] / 1e9, times[1] / 1e9)

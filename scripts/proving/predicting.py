@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 
 from bubbleviz.report.saved import read_times
-from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.communication.lowered import LoweredPlan
 from bubbleviz.schedules.communication.lowering import batched, lowered
 from bubbleviz.schedules.communication.timing import timing_of
 from bubbleviz.schedules.communication.transports import BUFFERED, STREAMS, Transport
@@ -65,12 +63,6 @@ def shipped_s(name: str, job: Job, workload: Workload) -> float:
     """Return the seconds that one of PyTorch's schedules should take."""
     plan = shipped_plan(name, job)
     made = batched(plan) if name in _BATCHED else lowered(plan)
-    return timing_of(made, workload, transport_of(job)).makespan_ns / 1e9
-
-
-def file_s(file: Path, job: Job, workload: Workload) -> float:
-    """Return the seconds that a file with its communication should take."""
-    made: LoweredPlan = torch_csv.read(file.read_text(encoding="utf-8"), file.name)
     return timing_of(made, workload, transport_of(job)).makespan_ns / 1e9
 
 

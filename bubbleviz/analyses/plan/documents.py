@@ -11,7 +11,6 @@ from bubbleviz.analyses.plan.zero_bubble import as_zero_bubble
 from bubbleviz.model.restrictions import written
 from bubbleviz.model.texts import json_text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.communication.torch_csv import write as write_lowered
 from bubbleviz.schedules.files.torch_csv import FORMAT
 from bubbleviz.schedules.planning import Candidate
@@ -42,6 +41,11 @@ def as_json(planned: PlannedRun) -> str:
                 **_candidate(best.best),
                 "saving": planned.saving,
                 "orders": _orders(best.best.outcome),
+            },
+            "communication": {
+                "transport": planned.communication.transport.name,
+                "makespan_ns": planned.communication.makespan_ns,
+                "own_makespan_ns": planned.communication.own_ns,
             },
             "lower_bound_ns": best.bound_ns,
             "proven": best.proven,
@@ -125,7 +129,7 @@ def as_csv(planned: PlannedRun) -> str:
 
 def as_comms(planned: PlannedRun) -> str:
     """Return the best order as PyTorch's CSV, with its communication."""
-    return write_lowered(lowered(planned.best.best.outcome.plan))
+    return write_lowered(planned.communication.lowered)
 
 
 def _as_zero_bubble(planned: PlannedRun) -> str:

@@ -8,6 +8,8 @@ from bubbleviz.analyses.plan.measured_run import MeasuredRun
 from bubbleviz.analyses.plan.memory import LimitedWorkload, MemoryChoice, with_memory
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules.communication.reordering import Communication, communicated
+from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.planning import BestPlan, PlanOptions, best_plan
 from bubbleviz.schedules.workload import Outcome, outcome_of
 
@@ -22,12 +24,14 @@ class PlannedRun:
         best: the best order, and all that were considered.
         own: the order that ran, simulated at the same times; None where it is not known, or has
             another number of microbatches.
+        communication: of the best order, where transfers of two ranks run one after the other.
     """
 
     run: MeasuredRun
     memory: LimitedWorkload
     best: BestPlan
     own: Outcome | None
+    communication: Communication
 
     @property
     def saving(self) -> float | None:
@@ -73,4 +77,6 @@ def plan_run(
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
         own = outcome_of(run.ran, workload)
     given = () if own is None else (own,)
-    return PlannedRun(run, limited, best_plan(workload, options, given, watch), own)
+    best = best_plan(workload, options, given, watch)
+    carried = communicated(best.best.outcome.plan, workload, STREAMS)
+    return PlannedRun(run, limited, best, own, carried)

@@ -17,6 +17,8 @@ from bubbleviz.schedules.workload import Outcome
 
 #: A saving that is smaller is none.
 _SAME = 5e-5
+#: Transfers that wait for each other are mentioned where they cost more than this share.
+_QUEUED = 2e-3
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -94,6 +96,7 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
             f"{percent(best.left)} is left"
         )
     yield _memory_note(planned)
+    yield from _communication_note(planned)
     if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
         yield (
             f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
@@ -107,6 +110,21 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
             f"{milliseconds(best.other.outcome.makespan_ns)} ms ({saved - 1:+.1%}), if both halves "
             "are equally long: --backward split plans that"
         )
+
+
+def _communication_note(planned: PlannedRun) -> Iterator[str]:
+    """Yield what the order takes where transfers wait for each other, if that is more."""
+    free_ns = planned.best.best.outcome.makespan_ns
+    carried = planned.communication
+    if max(carried.makespan_ns, carried.own_ns) <= free_ns * (1 + _QUEUED):
+        return
+    own = ""
+    if carried.makespan_ns < carried.own_ns:
+        own = f"; in PyTorch's own order of sends and receives, {milliseconds(carried.own_ns)} ms"
+    yield (
+        "where transfers of two ranks run one after the other (NCCL): "
+        f"{milliseconds(carried.makespan_ns)} ms with --comms{own}"
+    )
 
 
 def _memory_note(planned: PlannedRun) -> str:
