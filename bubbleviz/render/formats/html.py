@@ -27,7 +27,7 @@ def render(report: Report, view: View) -> str:
 
     report = with_relative_paths(report)
     many = many_ranks(len(report.ranks))
-    numbers = document(report, by_rank=not many)
+    numbers = document(report, by_rank=not many, slowdown=not many)
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
     means = rank_means(report) if many else None
     data = packed(numbers, timeline_of(report), shown, report.command, means)

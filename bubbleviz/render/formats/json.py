@@ -97,12 +97,13 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
-def document(report: Report, *, by_rank: bool = True) -> dict[str, Any]:
+def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
     """Return the report as nested JSON values, keys as in the documented schema.
 
     Args:
         report: any report.
         by_rank: whether iterations list their ranks, and operations follow.
+        slowdown: whether slowdowns are worked out, which takes long for very many ranks.
     """
     from bubbleviz.model.restrictions import written
     from bubbleviz.report.advice import first_thing
@@ -163,7 +164,7 @@ def document(report: Report, *, by_rank: bool = True) -> dict[str, Any]:
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),
         **_explained(report),
-        "slowdown": _slowdown(report),
+        "slowdown": _slowdown(report) if slowdown else None,
         "coverage": [asdict(rank) for rank in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [limitation.entry for limitation in report.limitations],
