@@ -32,7 +32,8 @@ class Standout:
         ranks: their indices, ascending.
         ratio: mean of their ratios; None where it is unknown.
         above: how far that is above the median of all ranks.
-        phase: whose time differs most from the median of its stage; empty where none does.
+        phase: of those whose time differs from the median of its stage, that which differs by
+            most time; empty where none does.
         times: that time, as a multiple.
     """
 
@@ -70,7 +71,7 @@ def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
     for own in away.values():
         out |= own >= _TIMES
     found = [
-        _standout(name, ranks, ratios, above, times)
+        _standout(name, ranks, above, times, means)
         for name, ranks in _grouped(report, np.asarray(out, bool))
     ]
     return tuple(sorted(found, key=lambda s: (-max(abs(s.times - 1), abs(s.above)), s.ranks)))
@@ -108,14 +109,14 @@ def _members(keys: Sequence[str | int | None], out: Bools) -> Iterator[tuple[str
 
 
 def _standout(
-    name: str, ranks: Ints, ratios: Floats, above: Floats, times: dict[str, Floats]
+    name: str, ranks: Ints, above: Floats, times: dict[str, Floats], means: RankMeans
 ) -> Standout:
     multiples = {phase: float(np.median(own[ranks])) for phase, own in times.items()}
-    known = {phase: own for phase, own in multiples.items() if not np.isnan(own)}
-    phase = max(known, key=lambda p: abs(known[p] - 1), default="")
-    if phase and abs(known[phase] - 1) < _TIMES:
-        phase = ""
-    own = ratios[ranks][~np.isnan(ratios[ranks])]
+    known = {phase: own for phase, own in multiples.items() if abs(own - 1) >= _TIMES}
+    # That which takes most time more, or less.
+    lengths_ns = {phase: float(np.median(means.busy_ns[phase][ranks])) for phase in known}
+    phase = max(known, key=lambda p: abs(1 - 1 / known[p]) * lengths_ns[p], default="")
+    own = means.bubble_ratio[ranks][~np.isnan(means.bubble_ratio[ranks])]
     return Standout(
         name=name,
         ranks=tuple(ranks.tolist()),

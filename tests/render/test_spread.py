@@ -94,8 +94,8 @@ def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
     (found,) = standouts(report, means_of(report))
 
     assert (found.name, found.ranks) == ("pipeline 2", (4, 5))
-    assert (found.phase, found.times) == ("F", 1.5)
-    assert found.why == "F takes 1.50 times the median of its stage"
+    assert (found.phase, found.times) == ("BW", 1.5)
+    assert found.why == "BW takes 1.50 times the median of its stage"
 
 
 def test_a_rank_stands_out_alone() -> None:
@@ -190,7 +190,7 @@ def test_stages_are_drawn_as_their_median_copy() -> None:
     assert [row.spread for row in rows] == [True, True, False]
     assert [row.rank.stage for row in rows] == [0, 1, 0]
     assert all(row.rank.pipeline != 0 for row in rows[:2])
-    assert rows[2].why == "one of pipeline 0: F 1.50 x median"
+    assert rows[2].why == "one of pipeline 0: BW 1.50 x median"
     assert [len(row.replicas) for row in rows] == [5, 5, 1]
 
 

@@ -23,6 +23,7 @@ def render(report: Report, view: View) -> str:
     from bubbleviz.render.web.page import page
     from bubbleviz.report.rank_means import many_ranks, rank_means
     from bubbleviz.report.relative_paths import with_relative_paths
+    from bubbleviz.report.standouts import standouts
     from bubbleviz.report.timeline import timeline_of
 
     report = with_relative_paths(report)
@@ -30,7 +31,8 @@ def render(report: Report, view: View) -> str:
     numbers = document(report, by_rank=not many, slowdown=not many)
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
     means = rank_means(report) if many else None
-    data = packed(numbers, timeline_of(report), shown, report.command, means)
+    found = () if means is None else standouts(report, means)
+    data = packed(numbers, timeline_of(report), shown, report.command, means, found)
     return page(data.document, data.columns, "bubbleviz report", data.blocks)
 
 

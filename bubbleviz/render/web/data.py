@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -43,6 +43,7 @@ from bubbleviz.render.palette import (
 from bubbleviz.render.web.shards import Shards, elements, sharded
 from bubbleviz.report.measure import saved_measure
 from bubbleviz.report.rank_means import RankMeans, many_ranks
+from bubbleviz.report.standouts import Standout
 from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
@@ -51,6 +52,8 @@ _SIZES = (np.int8, np.int16, np.int32)
 _LEVEL = 4
 #: What stands for an unknown number in a column of means; see means.js.
 _UNKNOWN = -2_000_000_000
+#: So much of what stands out is listed.
+_MOST_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
 
@@ -69,6 +72,7 @@ def packed(
     shown: int | None,
     command: str,
     means: RankMeans | None = None,
+    found: Sequence[Standout] = (),
 ) -> PackedPage:
     """Return a report for a page.
 
@@ -78,6 +82,7 @@ def packed(
         shown: index of the iteration to begin with; None for the whole run.
         command: the command line that made it; empty for none.
         means: of the ranks of a run of many; its timeline is packed in shards then.
+        found: what of these stands out.
     """
     paints = _Paints(timeline.tables["operations"])
     shards = None if means is None else _shards(document, timeline, paints.of_operation, means)
@@ -96,6 +101,7 @@ def packed(
         "command": command,
         "many": many_ranks(len(document["ranks"])),
         "means": None if means is None else _mean_names(means),
+        "standouts": None if means is None else [_standout(own) for own in found[:_MOST_STANDOUTS]],
         "shards": None if shards is None else _shard_list(shards),
         "measure": asdict(saved_measure(document)),
         "layout": layout,
@@ -148,6 +154,17 @@ def _shard_list(shards: Shards) -> dict[str, Any]:
         "unit_ns": shards.unit_ns,
         "left_out": shards.left_out,
         "all": [[own.first, own.last, own.structure, own.times] for own in shards.shards],
+    }
+
+
+def _standout(own: Standout) -> dict[str, Any]:
+    return {
+        "name": own.name,
+        "rank": own.ranks[0],
+        "count": len(own.ranks),
+        "ratio": own.ratio,
+        "above": own.above,
+        "why": own.why,
     }
 
 

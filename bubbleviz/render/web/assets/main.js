@@ -220,7 +220,7 @@ function fillOverview(run, shards, shown, drawn) {
     const missing = byId("overview-missing");
     missing.hidden = place >= 0;
     if (place < 0) {
-      missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; analyze with --pipelines draws them.`;
+      missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; bubbleviz analyze --svg FILE --ranks ${rank} draws them.`;
       return false;
     }
     latest.wanted += 1;
@@ -240,7 +240,7 @@ function fillOverview(run, shards, shown, drawn) {
   const left = shards?.data.shards.left_out ?? 0;
   byId("overview-panel").append(
     element("div", { class: "pair" },
-      element("div", {}, element("h3", {}, "Ranks that stand out"), ...explained("ranks that stand out", standingOut(run, show))),
+      element("div", {}, element("h3", {}, "What stands out"), ...standingOut(run, show)),
       element("div", {}, element("h3", {}, "How ranks are spread"), ...explained("how ranks are spread", spreadTable(run)))),
     ...(left ? [quiet(`The operations of ${counted(left, "part")} of the run, those most like the others, are left out of this page.`)] : []),
     ...(shards && shards.unitNs > 1 ? [quiet(`Times of operations are rounded to ${duration(shards.unitNs)}; --parquet has them exactly.`)] : []));

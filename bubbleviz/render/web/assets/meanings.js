@@ -45,7 +45,7 @@ const MEANINGS = {
   "schedule ratio": "the schedule ratio with this change",
   "speed-up": "how much shorter the iteration would be",
   "to the median, points": "how far the ratio is from the median of all ranks, in percentage points",
-  "work / the stage’s median": "the phase whose time differs most from the median of the stage’s ranks, and how many times that it takes",
+  ranks: "how many ranks differ",
   least: "the least of all ranks",
   "median of ranks": "half of the ranks are below",
   "95 %": "95 % of the ranks do not exceed it",

@@ -7,8 +7,11 @@ const OVERVIEW_GUTTER = 92;
 const MOST_TALL = 560;
 // Less than the middle, the middle, more.
 const DIVERGING = ["#2b6cb0", "#f4f4f2", "#b3261e"];
-// Ranks and pipelines that are listed as far from the others.
+// Ranks of a saved report that are listed as far from the others, and how far they are at least: as
+// in standouts.py.
 const LISTED = 12;
+const LEAST_TIMES = 0.05;
+const LEAST_POINTS = 0.01;
 
 class Overview {
   constructor(run, shards, show) {
@@ -264,22 +267,28 @@ class Overview {
 
 // --- what stands out
 
-// A table of the ranks farthest from the others: by their bubble, and by what work took.
+// What stands out, as the report found it; of saved reports, the ranks farthest from the others.
 function standingOut(run, show) {
+  const found = run.data.standouts ?? farthest(run);
+  if (!found.length) return [quiet("No rank, host, pipeline or stage does.")];
+  const rows = found.map((own) => [
+    element("button", { type: "button", class: "link", onclick: () => show(own.rank) }, clean(own.name, 120)),
+    grouped(own.count), share(own.ratio), `${own.above > 0 ? "+" : ""}${significant(100 * own.above, 2)}`, clean(own.why, 120),
+  ]);
+  return explained("what stands out", table(null, ["what", "ranks", "ratio", "to the median, points", "why"], rows, { id: "standing-out", lastText: true }));
+}
+
+function farthest(run) {
   const { means } = run;
   const slow = Object.entries(means.busy).map(([phase, values]) => [phase, toMedianOfStage(run, values)]);
   const middle = distribution(means.ratio)?.median ?? 0;
   const away = run.report.ranks.map(({ index }) => {
-    const longest = slow.reduce((most, [phase, values]) => values[index] !== null && Math.abs(values[index] - 1) > Math.abs(most[1] - 1) ? [phase, values[index]] : most, ["", 1]);
-    const off = means.ratio[index] === null ? 0 : means.ratio[index] - middle;
-    return { index, longest, off, score: Math.max(Math.abs(longest[1] - 1), Math.abs(off)) };
+    const [phase, times] = slow.reduce((most, [name, values]) => values[index] !== null && Math.abs(values[index] - 1) > Math.abs(most[1] - 1) ? [name, values[index]] : most, ["", 1]);
+    const above = means.ratio[index] === null ? 0 : means.ratio[index] - middle;
+    const why = Math.abs(times - 1) >= LEAST_TIMES ? `${phase} takes ${significant(times)} times the median of its stage` : `${percent(Math.abs(above))} ${above > 0 ? "above" : "below"} the median`;
+    return { name: run.rankLabel(index), rank: index, count: 1, ratio: means.ratio[index], above, why, score: Math.max(Math.abs(times - 1) >= LEAST_TIMES ? Math.abs(times - 1) : 0, Math.abs(above) >= LEAST_POINTS ? Math.abs(above) : 0) };
   });
-  const rows = away.sort((a, b) => b.score - a.score || a.index - b.index).slice(0, LISTED).map(({ index, longest, off }) => [
-    element("button", { type: "button", class: "link", onclick: () => show(index) }, run.rankLabel(index)),
-    share(means.ratio[index]), `${off > 0 ? "+" : ""}${significant(100 * off, 2)}`,
-    longest[0] ? `${longest[0]} ${significant(longest[1])} ×` : "–",
-  ]);
-  return table(null, ["rank", "ratio", "to the median, points", "work / the stage’s median"], rows, { id: "standing-out" });
+  return away.filter((own) => own.score > 0).sort((a, b) => b.score - a.score || a.rank - b.rank).slice(0, LISTED);
 }
 
 // How ranks are spread, a row a quantity; and the ratio of each stage.
