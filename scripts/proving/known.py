@@ -53,9 +53,9 @@ def _job(placement: tuple[int, ...]) -> Job:
 
 def _train(plan: Plan, ranks: Ranks, folder: Path) -> tuple[float, float]:
     """Return the errors of gradients of the order alone, and with its communication."""
-    order, lowered = folder / f"{plan.name}.csv", folder / f"{plan.name}.lowered.csv"
+    order, lowered = folder / f"{plan.name}.csv", folder / f"{plan.name}.comms.csv"
     sizes = ("-p", _RANKS, "-m", _MICROBATCHES, "--tf", 1, "--tb", 1, "--tw", 1)
-    bubbleviz("simulate", "--schedule", plan.name, *sizes, "--csv", order, "--lowered", lowered)
+    bubbleviz("simulate", "--schedule", plan.name, *sizes, "--csv", order, "--comms", lowered)
     alone = ranks.run(Order(str(order), "compute_only", iterations=1))
     whole = ranks.run(Order(str(lowered), "compute_comms", iterations=1))
     return alone.gradient_error, whole.gradient_error

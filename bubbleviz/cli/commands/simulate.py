@@ -209,11 +209,11 @@ def simulate(
             metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
         ),
     ] = None,
-    lowered: Annotated[
+    comms: Annotated[
         str | None,
         typer.Option(
             metavar=FILE,
-            help="order with its sends and receives as PyTorch's CSV",
+            help="that with sends and receives (.comms.csv)",
             rich_help_panel=OUTPUTS,
         ),
     ] = None,
@@ -229,11 +229,12 @@ def simulate(
     from bubbleviz.cli.outputs import check_outputs
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
-    outputs = formats_by_file(files, output)
+    with_communication = [file for file in output or () if file.lower().endswith(".comms.csv")]
+    outputs = formats_by_file(files, [f for f in output or () if f not in with_communication])
+    with_communication += [] if comms is None else [comms]
     paper.check_drawn(outputs.values())
     inputs = [file for file in (plan, report) if file is not None]
-    with_communication = [] if lowered is None else [lowered]
-    if lowered in outputs:
+    if {*outputs} & {*with_communication} or len({*with_communication}) < len(with_communication):
         raise UsageError("two outputs name the same file; give each its own")
     check_outputs([*outputs, *with_communication], inputs, force=force)
     from bubbleviz.render.documents import ideal_report

@@ -194,8 +194,8 @@ def test_transfers_between_no_two_ranks_are_refused(text: str, said: str) -> Non
 def test_a_schedule_is_written_with_its_communication(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    file = tmp_path / "lowered.csv"
-    given = ("--schedule", "zb-h1", "-p", "3", "-m", "4", "--lowered", str(file))
+    file = tmp_path / "zb-h1.comms.csv"
+    given = ("--schedule", "zb-h1", "-p", "3", "-m", "4", "--comms", str(file))
     assert main(["simulate", *given, *TIMES]) == 0
     assert main(["simulate", "--plan", str(file), "--transport", "blocking", *TIMES]) == 0
     capsys.readouterr()
