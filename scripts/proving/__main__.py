@@ -62,6 +62,11 @@ class Run:
         """How far the prediction is off, as a share of what was measured."""
         return self.predicted_s / self.result.seconds - 1
 
+    @property
+    def least_error(self) -> float:
+        """The same beside the fastest iteration."""
+        return self.predicted_s / self.result.fastest_s - 1
+
 
 def main() -> int:
     """Run what the command line asks for; fail where a plan is slower or gradients differ."""
@@ -125,7 +130,8 @@ def _prove(job: Job, folder: Path, iterations: int) -> Iterator[Run]:
 def _line(run: Run) -> str:
     return (
         f"{run.job.name} {run.name}: {run.result.seconds * 1e3:.0f} ms, predicted "
-        f"{run.predicted_s * 1e3:.0f} ({run.error:+.1%}), gradients within "
+        f"{run.predicted_s * 1e3:.0f} ({run.error:+.1%}; {run.least_error:+.1%} of the fastest), "
+        f"gradients within "
         f"{run.result.gradient_error:.0e}, load {os.getloadavg()[0]:.1f}"
     )
 
@@ -135,7 +141,8 @@ def _print(runs: list[Run]) -> None:
     table = Table(box=None, header_style="")
     for column in ("job", "p", "m", "layout", "order"):
         table.add_column(column)
-    for column in ("memory", "predicted ms", "measured ms", "error %", "plan gains %", "gradients"):
+    columns = ("memory", "predicted ms", "measured ms", "error %", "of fastest %")
+    for column in (*columns, "plan gains %", "gradients"):
         table.add_column(column, justify="right")
     for run in runs:
         plan = _of(runs, run.job, planned=True)[-1]
@@ -150,12 +157,17 @@ def _print(runs: list[Run]) -> None:
             f"{run.predicted_s * 1e3:.0f}",
             f"{run.result.seconds * 1e3:.0f}",
             f"{100 * run.error:+.1f}",
+            f"{100 * run.least_error:+.1f}",
             "" if run.planned else f"{100 * gain:+.1f}",
             f"{run.result.gradient_error:.0e}",
         )
     Console(width=160, highlight=False).print(table)
     worst = max((abs(run.error) for run in runs), default=0.0)
-    print(f"largest error of a prediction: {worst:.1%}; load {os.getloadavg()[0]:.1f}")
+    least = max((abs(run.least_error) for run in runs), default=0.0)
+    print(
+        f"largest error of a prediction: {worst:.1%} of the median iteration, {least:.1%} of the "
+        f"fastest; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    )
 
 
 def _of(runs: list[Run], job: Job, *, planned: bool) -> list[Run]:

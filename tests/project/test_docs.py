@@ -29,6 +29,8 @@ PAGES = [README, *sorted(GUIDES.glob("*.md"))]
 NEEDS_MORE = ("--dask",)
 #: Commands that run until they are interrupted.
 ENDLESS = ("view", "watch")
+#: Commands that write files, of which several pages may write the same.
+WRITERS = ("analyze", "compare", "simulate", "plan", "layout", "idle", "nccl", "pgle")
 
 
 def text_of(name: str) -> str:
@@ -225,8 +227,7 @@ def test_every_command_runs(
             continue
         if len(words) < 2:  # the name of a command alone
             continue
-        # Commands of one page may write the same file.
-        writes = words[0] in {"analyze", "compare", "simulate", "layout", "idle", "nccl", "pgle"}
+        writes = words[0] in WRITERS
         code = main([*words, "--force"] if writes else words)
         assert code == 0, f"{command}: {capsys.readouterr().err}"
 
