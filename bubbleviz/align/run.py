@@ -347,15 +347,20 @@ def _sorted(
 
     Returns their new rows as well.
     """
-    start = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
-    order = sorted_rows(operations.rank, start, operations.host_start_ns)
+    spanned = operations.has_span == 1
+    start = operations.start_ns
+    if not spanned.all():
+        start = np.where(spanned, start, operations.host_start_ns)
+    order = _nearly_sorted(operations.rank, start, operations.host_start_ns)
     place = places_in(order)
-    owner = place[busy.operation]
-    rows = sorted_rows(owner, busy.start_ns)
     operations = operations.take(order).lighter()
-    sorted_busy = _lighter(
-        BusyIntervals(owner[rows], busy.start_ns[rows], busy.end_ns[rows]), operations
-    )
+    if np.array_equal(busy.operation, np.arange(len(order))):
+        rows, owner = order, busy.operation
+    else:
+        moved = place[busy.operation]
+        rows = _nearly_sorted(moved, busy.start_ns)
+        owner = moved[rows]
+    sorted_busy = _lighter(BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows]), operations)
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return (
         operations,
@@ -363,6 +368,19 @@ def _sorted(
         hosts.take(sorted_rows(hosts.operation)),
         place,
     )
+
+
+def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
+    """Return the rows in the order of columns, mostly sorted already where the first one agrees."""
+    order = sorted_rows(first)
+    ordered = first[order]
+    same = ordered[1:] == ordered[:-1]
+    for column in {id(column): column for column in then}.values():
+        values = column[order]
+        if (same & (values[1:] < values[:-1])).any():
+            return sorted_rows(first, *then)
+        same &= values[1:] == values[:-1]
+    return order
 
 
 def _lighter(busy: BusyIntervals, operations: Operations) -> BusyIntervals:

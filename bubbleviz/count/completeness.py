@@ -190,13 +190,18 @@ def _whole(ran: _Evidence) -> Bools:
 
 def _evidence(operations: Operations, present: Bools) -> _Evidence:
     """Return the evidence of every iteration and rank."""
-    rows = np.flatnonzero(operations.iteration >= 0)
-    cell = operations.iteration[rows] * present.shape[1] + operations.rank[rows]
-    kept = present.reshape(-1)[cell]
-    rows, cell = rows[kept], cell[kept]
-    order = sorted_rows(cell, operations.host_start_ns[rows])
-    rows, cell = rows[order], cell[order]
-    keys = _OperationKeys(*(getattr(operations, c)[rows] for c in _OperationKeys.column_names()))
+    keys = _OperationKeys(*(getattr(operations, c) for c in _OperationKeys.column_names()))
+    cell = operations.rank * len(present) + operations.iteration
+    host_ns = operations.host_start_ns
+    if operations.iteration.min(initial=0) < 0 or not present.all():
+        rows = np.flatnonzero(operations.iteration >= 0)
+        rows = rows[present.T.reshape(-1)[cell[rows]]]
+        keys, cell, host_ns = keys.take(rows), cell[rows], host_ns[rows]
+    # Operations come in order of their rank and start: mostly in that of the host as well.
+    later = (cell[1:] > cell[:-1]) | ((cell[1:] == cell[:-1]) & (host_ns[1:] >= host_ns[:-1]))
+    if not later.all():
+        order = sorted_rows(cell, host_ns)
+        keys, cell = keys.take(order), cell[order]
     return _evidence_of(keys, cell, present)
 
 
@@ -204,15 +209,17 @@ def _evidence_of(operations: _OperationKeys, cell: Ints, present: Bools) -> _Evi
     """Return the evidence of operations.
 
     Args:
-        operations: in order of (iteration, rank, host start).
-        cell: the iteration and rank of each, as a place in ``present``.
+        operations: in order of (rank, iteration, host start).
+        cell: the rank and iteration of each, as a place in the transpose of ``present``.
         present: which ranks take part, shape (iterations, ranks).
     """
 
     def any_of(which: Bools) -> Bools:
         found = np.zeros(present.size, bool)
         found[cell[which]] = True
-        return found.reshape(present.shape)
+        return found.reshape(shape).T
+
+    shape = present.shape[::-1]
 
     phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
     forward, gradient = np.isin(phase, _FORWARD), np.isin(phase, _GRADIENT)
@@ -223,7 +230,7 @@ def _evidence_of(operations: _OperationKeys, cell: Ints, present: Bools) -> _Evi
         present=present,
         microbatches=microbatches,
         alike=alike,
-        begins=_begins(operations, cell, present.size).reshape(present.shape),
+        begins=_begins(operations, cell, present.size).reshape(shape).T,
         settled=~any_of(_unsettled(operations, cell)),
         cut=any_of(cut & np.isin(phase, WORK)),
         lacks=np.where(any_of(spanned & forward), lacks, 1),
@@ -239,21 +246,21 @@ def _forwards(microbatch: Ints, cell: Ints, present: Bools) -> tuple[Ints, Bools
     Args:
         microbatch: of forwards; -1 unknown.
         cell: of each.
-        present: which cells there are, shape (iterations, ranks).
+        present: which there are, shape (iterations, ranks); cells are places in its transpose.
     """
     cell, microbatch = distinct_rows(cell, microbatch)
     count = np.bincount(cell, minlength=present.size)
     first = np.cumsum(count) - count
     alike = np.asarray(present.any(axis=1))
     for k in np.flatnonzero(alike).tolist():
-        cells = np.flatnonzero(present[k]) + k * present.shape[1]
+        cells = np.flatnonzero(present[k]) * len(present) + k
         some = count[cells[0]]
         alike[k] = (count[cells] == some).all()
         if alike[k]:
-            ran = microbatch[first[cells[0]] : first[cells[-1]] + some].reshape(len(cells), some)
+            ran = microbatch[first[cells][:, None] + np.arange(some)]
             alike[k] = (ran == ran[:1]).all()
     count[cell[microbatch == NONE]] = NONE
-    return count.reshape(present.shape), alike
+    return count.reshape(present.shape[::-1]).T, alike
 
 
 def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> Bools:

@@ -36,18 +36,40 @@ def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Ti
         unattributed compute         ▒▒
         window                    ├──────────────────────┤   the rest is bubble
     """
-    computing = _busy_of(run, COMPUTE)
-    working = _busy_of(run, WORK)
+    computing, working = _busy_of(run, COMPUTE), _busy_of(run, WORK)
     loose, ranks = run.unattributed, len(run.ranks)
     everything = intervals.group_union(computing.rank, ranks, computing.start_ns, computing.end_ns)
-    unattributed = loose.rank, loose.start_ns, loose.end_ns
-    both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
-    rank, start_ns, end_ns = both
-    occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
-    return {
-        name: _breakdown(window, working, computing, everything, occupied)
-        for name, window in windows.items()
-    }
+    occupied = everything
+    if len(loose):
+        unattributed = loose.rank, loose.start_ns, loose.end_ns
+        both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
+        rank, start_ns, end_ns = both
+        occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
+    shape = len(run.iteration_names), ranks
+    covers = _Covers(
+        working=_of_iterations(working, shape),
+        computing=_of_iterations(computing, shape),
+        everything=intervals.GroupCover(everything, ranks),
+        occupied=intervals.GroupCover(occupied, ranks),
+    )
+    return {name: _breakdown(window, covers) for name, window in windows.items()}
+
+
+@frozen
+class _Covers:
+    """When ranks were busy, laid out to be measured in any windows.
+
+    Attributes:
+        working: with an iteration's own work; a set an (iteration, rank).
+        computing: that with the Optimizer; likewise.
+        everything: with any compute operation; a set a rank.
+        occupied: that with compute outside operations; likewise.
+    """
+
+    working: intervals.GroupCover
+    computing: intervals.GroupCover
+    everything: intervals.GroupCover
+    occupied: intervals.GroupCover
 
 
 @frozen
@@ -73,29 +95,26 @@ def _busy_of(run: Run, phases: Sequence[Phase]) -> _Busy:
     )
 
 
-def _breakdown(
-    window: Windows,
-    working: _Busy,
-    computing: _Busy,
-    everything: intervals.GroupIntervals,
-    occupied: intervals.GroupIntervals,
-) -> TimeBreakdown:
-    """Return how the windows of a ratio were used.
+def _of_iterations(busy: _Busy, shape: tuple[int, int]) -> intervals.GroupCover:
+    """Return the sets of each (iteration, rank)'s own intervals."""
+    if busy.iteration.min(initial=0) < 0:
+        busy = busy.take(busy.iteration >= 0)
+    cell, cells = busy.iteration * shape[1] + busy.rank, shape[0] * shape[1]
+    sets = intervals.group_union(cell, cells, busy.start_ns, busy.end_ns)
+    return intervals.GroupCover(sets, cells)
 
-    Args:
-        window: where they begin and end.
-        working: busy intervals of the phases that are an iteration's own work.
-        computing: those with the Optimizer.
-        everything: sets of the ranks: when any compute operation ran.
-        occupied: the same with compute outside operations.
-    """
+
+def _breakdown(window: Windows, covers: _Covers) -> TimeBreakdown:
+    """Return how the windows of a ratio were used."""
     known = window.known[:, None]
     low = np.where(known, window.start_ns, 0)
     high = np.maximum(np.where(known, window.end_ns, 0), low)
-    compute_ns = _iteration_time(working, low, high)
-    step_ns = _iteration_time(computing, low, high)
-    covered_ns = intervals.group_measure_within(everything, low, high)
-    occupied_ns = intervals.group_measure_within(occupied, low, high)
+    cell = np.arange(low.size).reshape(low.shape)
+    rank = np.broadcast_to(np.arange(low.shape[1]), low.shape)
+    compute_ns = covers.working.within(cell, low, high)
+    step_ns = covers.computing.within(cell, low, high)
+    covered_ns = covers.everything.within(rank, low, high)
+    occupied_ns = covers.occupied.within(rank, low, high)
     return TimeBreakdown(
         compute_ns=compute_ns,
         optimizer_ns=step_ns - compute_ns,
@@ -103,17 +122,6 @@ def _breakdown(
         unattributed_ns=occupied_ns - covered_ns,
         bubble_ns=high - low - occupied_ns,
     )
-
-
-def _iteration_time(busy: _Busy, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return the union of each (iteration, rank)'s own intervals inside its window."""
-    busy = busy.take(busy.iteration >= 0)
-    cell = busy.iteration * low_ns.shape[1] + busy.rank
-    ends = low_ns.ravel()[cell], high_ns.ravel()[cell]
-    time_ns = intervals.group_measure(
-        cell, low_ns.size, np.clip(busy.start_ns, *ends), np.clip(busy.end_ns, *ends)
-    )
-    return time_ns.reshape(low_ns.shape)
 
 
 def busy_by_phase(run: Run) -> Ints:

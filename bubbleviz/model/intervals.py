@@ -234,16 +234,42 @@ def group_measure(
     return group_sum(owner, groups, high_ns - low_ns)
 
 
-def group_measure_within(sets: GroupIntervals, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how much of each window [low, high] of a group the group's set covers.
+class GroupCover:
+    """Sets of groups laid on a line once, to measure how much of any windows they cover.
 
     Args:
-        sets: of the groups.
-        low_ns: starts of windows, shape (windows, groups).
-        high_ns: their ends, likewise; none is before its start.
+        sets: of the groups, in order of (group, start).
+        groups: how many there are.
     """
-    intervals, windows = side_by_side(sets, low_ns, high_ns)
-    return measure_within(intervals, *windows)
+
+    def __init__(self, sets: GroupIntervals, groups: int) -> None:
+        owner, start_ns, end_ns = sets
+        self._extents = group_extents(owner, groups, start_ns, end_ns)
+        self._packing = Packing.of(*self._extents)
+        self._start, self._end = (self._packing.place(owner, t) for t in (start_ns, end_ns))
+        self._before_ns = np.zeros(len(owner) + 1, np.int64)
+        np.cumsum(end_ns - start_ns, out=self._before_ns[1:])
+
+    def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
+        """Return how much of each window [low, high] of a group its set covers.
+
+        Args:
+            group: of each window.
+            low_ns: starts of the windows.
+            high_ns: their ends; none is before its start.
+        """
+        if len(self._start) == 0:
+            return np.zeros_like(low_ns)
+        return self._upto(group, high_ns) - self._upto(group, low_ns)
+
+    def _upto(self, group: Codes, time_ns: Ints) -> Ints:
+        # Beyond its extent a group's set covers nothing, and on the line lie the others.
+        low, high = self._extents
+        place = self._packing.place(group, np.clip(time_ns, low[group], high[group]))
+        row = np.searchsorted(self._start, place, side="right") - 1
+        at = np.maximum(row, 0)
+        part = np.minimum(place, self._end[at]) - self._start[at]
+        return np.where(row >= 0, self._before_ns[at] + part, 0)
 
 
 def measure_in_groups(sets: GroupIntervals, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
@@ -279,9 +305,14 @@ def on_line(
 def side_by_side(
     sets: GroupIntervals, low_ns: Ints, high_ns: Ints
 ) -> tuple[Intervals, tuple[Ints, Ints]]:
-    """Return sets of groups as one on a line, and windows on it; arguments as above.
+    """Return sets of groups as one on a line, and windows on it.
 
     Beyond its extent a group's set covers nothing, and on the line lie the others: windows are cut.
+
+    Args:
+        sets: of the groups.
+        low_ns: starts of windows, shape (windows, groups).
+        high_ns: their ends, likewise; none is before its start.
     """
     owner, start_ns, end_ns = sets
     every = np.arange(low_ns.shape[1])

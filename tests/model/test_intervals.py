@@ -36,10 +36,10 @@ def test_nothing_is_the_empty_set() -> None:
     assert pairs(intervals.difference(nothing, nothing)) == []
     assert intervals.measure(nothing) == 0
     assert intervals.measure_within(nothing, np.array([3]), np.array([9])).tolist() == [0]
-    sets, windows = (np.empty(0, np.int64), *nothing), np.empty((2, 0), np.int64)
-    assert intervals.group_measure_within(sets, windows, windows).tolist() == [[], []]
+    sets = np.empty(0, np.int64), *nothing
     asked = np.array([3, 0]), np.array([3, -5]), np.array([9, 2])
     assert intervals.measure_in_groups(sets, *asked).tolist() == [0, 0]
+    assert intervals.GroupCover(sets, 4).within(*asked).tolist() == [0, 0]
 
 
 def test_touching_intervals_merge_and_empty_ones_vanish() -> None:
@@ -67,6 +67,8 @@ def test_windows_of_groups(
     asked, low, length = np.array(windows, np.int64).reshape(-1, 3).T
 
     found = intervals.measure_in_groups((group, start_ns, end_ns), asked, low, low + length)
+    cover = intervals.GroupCover((group, start_ns, end_ns), 8)
+    assert cover.within(asked, low, low + length).tolist() == found.tolist()
 
     covered = [*map(points, spans), *[set[int]()] * 3]
     assert found.tolist() == [len(covered[g] & set(range(a, a + n))) for g, a, n in windows]
