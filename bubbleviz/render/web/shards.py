@@ -8,7 +8,7 @@ follow each other::
     operation      start - end of the one before on its rank        length
     its kernels    start - start of the operation                   length - that of the operation
     bubble         start - end of the one before, or of the         length - what is left until the
-                   operation before                                 operation behind it begins
+                   last compute before the operation behind it      operation behind it begins
 
 All other columns travel as differences. Numbers are folded (0, -1, 1, -2 become 0, 1, 2, 3) and
 held by bytes, all lowest ones first, so that the many zeros of the higher ones lie together.
@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.rank_parts import rank_groups, rows_of_ranks
 from bubbleviz.report.timeline import Timeline
@@ -39,7 +40,7 @@ _UNKNOWN_RANKS = 64
 MOST_CHARACTERS = 25_000_000
 #: About so many bytes an operation and a bubble take at full precision, and the unit where
 #: that is too much.
-_BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 7.2, 2.4, 1000
+_BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 7.2, 2.0, 1000
 _STRUCTURE = (
     *("rank", "iteration", "phase", "microbatch", "second_microbatch", "chunk", "second_chunk"),
     *("virtual_stage", "kernels", "name", "paint"),
@@ -273,17 +274,15 @@ def _of_pieces(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict[
 def _of_bubbles(own: Mapping[str, Ints], operations: Mapping[str, Ints]) -> dict[str, Ints]:
     rank, start, length, after = (own[n] for n in ("rank", "start_ns", "length_ns", "after"))
     predicted = _end_before(rank, start, length)
-    rows = len(operations["rank"])
-    before = after - 1
-    held = (before >= 0) & (before < rows)
-    place = np.where(held, before, 0)
-    if rows:
-        held &= (operations["rank"][place] == rank) & (operations["length_ns"][place] >= 0)
-        ends = operations["start_ns"][place] + operations["length_ns"][place]
-        predicted = np.where(held, np.maximum(predicted, ends), predicted)
-    behind = np.where(after >= 0, after, 0)
-    known = (after >= 0) & (operations["length_ns"][behind] >= 0) if rows else after >= 0
-    until = np.where(known, operations["start_ns"][behind] - start, 0) if rows else 0 * start
+    if not len(operations["rank"]):
+        return {"start_ns": start - predicted, "length_ns": length}
+    row = np.where(after >= 0, after, 0)
+    known = (after >= 0) & (operations["rank"][row] == rank)
+    worked = np.where(np.isin(operations["phase"], COMPUTE), operations["length_ns"], NONE)
+    ended = _end_before(operations["rank"], operations["start_ns"], worked)[row]
+    predicted = np.where(known, np.maximum(predicted, ended), predicted)
+    begins = known & (operations["length_ns"][row] >= 0)
+    until = np.where(begins, operations["start_ns"][row] - start, 0)
     return {"start_ns": start - predicted, "length_ns": length - until}
 
 

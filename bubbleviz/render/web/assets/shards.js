@@ -57,17 +57,28 @@ function restorePieces(own, operations) {
   }
 }
 
-function restoreBubbles(own, operations) {
+// For each operation, the end of the last compute before it on its rank.
+function endsBefore({ rows, rank, phase, start_ns: start, length_ns: length }, computes) {
+  const ends = new Float64Array(rows);
+  let [lastRank, end] = [-1, 0];
+  for (let i = 0; i < rows; i += 1) {
+    if (rank[i] !== lastRank) [lastRank, end] = [rank[i], 0];
+    ends[i] = end;
+    if (length[i] >= 0 && computes.has(phase[i])) end = start[i] + length[i];
+  }
+  return ends;
+}
+
+function restoreBubbles(own, operations, computes) {
   const { rank, start_ns: start, length_ns: length, after } = own;
+  const ends = endsBefore(operations, computes);
   let end = 0;
   for (let i = 0; i < own.rows; i += 1) {
-    let predicted = i > 0 && rank[i - 1] === rank[i] ? end : 0;
-    const before = after[i] - 1;
-    if (before >= 0 && operations.rank[before] === rank[i] && operations.length_ns[before] >= 0) {
-      predicted = Math.max(predicted, operations.start_ns[before] + operations.length_ns[before]);
-    }
-    start[i] += predicted;
-    if (after[i] >= 0 && operations.length_ns[after[i]] >= 0) length[i] += operations.start_ns[after[i]] - start[i];
+    const row = after[i];
+    const known = row >= 0 && operations.rank[row] === rank[i];
+    const last = i > 0 && rank[i - 1] === rank[i] ? end : 0;
+    start[i] += known ? Math.max(last, ends[row]) : last;
+    if (known && operations.length_ns[row] >= 0) length[i] += operations.start_ns[row] - start[i];
     end = start[i] + length[i];
   }
 }
@@ -106,7 +117,7 @@ class Shards {
     }
     restoreOperations(tables.operations, this.unitNs, this.medianOf);
     for (const name of ["compute", "communication"]) restorePieces(tables[name], tables.operations);
-    restoreBubbles(tables.bubbles, tables.operations);
+    restoreBubbles(tables.bubbles, tables.operations, new Set(this.data.compute_phases));
     for (const columns of Object.values(tables)) {
       for (const [column, values] of Object.entries(columns)) {
         if (IN_UNITS.includes(column)) {
