@@ -47,7 +47,7 @@ class AnalysisOptions:
         bool,
         typer.Option(
             "--memory",
-            help="Read what was allocated and freed (PyTorch's memory events), too.",
+            help="Read allocations of PyTorch's traces, too.",
             rich_help_panel=READING,
         ),
     ] = False

@@ -193,8 +193,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What transfers wait for: buffered, rendezvous, streams (NCCL; else this) or "
-            "blocking.",
+            help="Transfers: buffered, rendezvous, blocking [streams].",
             rich_help_panel=SCHEDULE,
         ),
     ] = None,
