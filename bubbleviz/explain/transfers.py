@@ -26,6 +26,9 @@ from bubbleviz.model.preceding import last_before
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
+#: A message may be as late by chance.
+_LATE_NS = 500_000
+
 
 @frozen
 class Transfers(Table):
@@ -87,8 +90,7 @@ def gaps_of(operations: Operations, inputs: Inputs, transfers: Transfers) -> Gap
     same = operations.rank[before] == operations.rank[row]
     same &= operations.iteration[before] == operations.iteration[row]
     gap_ns = operations.start_ns[row] - operations.end_ns[before]
-    forward = np.isin(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
-    edge = groups_of(operations.virtual_stage, forward).of_row
+    edge = _edges(operations)
     longest_ns = np.full(int(edge.max(initial=-1)) + 1, NONE, np.int64)
     np.maximum.at(longest_ns, edge[transfers.operation], transfers.transfer_ns)
     moved_ns = longest_ns[edge[row]]
@@ -123,4 +125,22 @@ def _after_idling(operations: Operations, inputs: Inputs) -> Ints:
         or_at=True,
     )
     free_ns = np.where(last == NONE, NEVER, operations.end_ns[work][last])
-    return rows[free_ns <= inputs.ready_ns[rows]]
+    return _sent_at_once(operations, inputs, rows[free_ns <= inputs.ready_ns[rows]])
+
+
+def _sent_at_once(operations: Operations, inputs: Inputs, rows: Ints) -> Ints:
+    """Return those whose input took little longer than the fastest of its edge and direction.
+
+    Others were sent late: a forward that runs beside a backward is sent after both.
+    """
+    edge = _edges(operations)[rows]
+    took_ns = operations.start_ns[rows] - inputs.ready_ns[rows]
+    least_ns = np.full(int(edge.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least_ns, edge, took_ns)
+    return rows[took_ns <= 2 * least_ns[edge] + _LATE_NS]
+
+
+def _edges(operations: Operations) -> Ints:
+    """Return a number of the virtual stage and the direction in which inputs come."""
+    forward = np.isin(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
+    return groups_of(operations.virtual_stage, forward).of_row

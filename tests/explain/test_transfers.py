@@ -1,0 +1,96 @@
+"""Transfers and gaps of runs whose receives are not recorded, against known times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.transfers import Transfers, gaps_of
+from bubbleviz.model.phases import Phase
+
+MS = 1_000_000
+#: Rank, phase, microbatch, start and end in ms. A forward is on its way for 30 ms, a gradient 5,
+#: and 1 ms passes between operations that wait for nothing.
+TWO_STAGES = (
+    (0, "F", 0, 0, 10),
+    (0, "F", 1, 11, 21),
+    (1, "F", 0, 40, 50),
+    (1, "F", 1, 52, 61),  # under way while F0 ran: it shows no transfer, nor a gap
+    (1, "BW", 0, 62, 82),
+    (1, "BW", 1, 83, 100),
+    (0, "BW", 0, 87, 107),
+    (0, "BW", 1, 108, 128),
+)
+Kind = tuple[int, str]
+
+
+def analysed(rows: tuple[tuple[int, str, int, int, int], ...], folder: Path) -> bubbleviz.Report:
+    """Return the report of operations in a table."""
+    lines = ["iteration,rank,stage,phase,microbatch,start_ns,end_ns"]
+    for iteration in range(2):
+        since = iteration * 1000
+        lines += [
+            f"{iteration},{rank},{rank},{phase},{mb},{(since + a) * MS},{(since + b) * MS}"
+            for rank, phase, mb, a, b in rows
+        ]
+    file = folder / "operations.csv"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return bubbleviz.analyze([file])
+
+
+def measured(report: bubbleviz.Report) -> dict[Kind, tuple[float, float | None]]:
+    """Return medians and gaps in ms, by virtual stage and phase."""
+    return {
+        (kind.virtual_stage, kind.phase.label): (
+            kind.median_ns / MS,
+            None if kind.gap_ns is None else kind.gap_ns / MS,
+        )
+        for kind in report.explanation.phase_times.kinds
+    }
+
+
+def test_transfers_and_gaps_are_those_of_idle_ranks(tmp_path: Path) -> None:
+    found = measured(analysed(TWO_STAGES, tmp_path))
+
+    assert found == {
+        (0, "F"): (10.0, 1.0),
+        (0, "BW"): (20.0, 1.0),
+        (1, "F"): (9.5, None),
+        (1, "BW"): (18.5, 1.0),
+        (1, "RECV_F"): (30.0, None),
+        (0, "RECV_B"): (5.0, None),
+    }
+
+
+def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
+    """The third forward runs beside a backward of 40 ms, and is sent after it."""
+    rows = (
+        *((0, "F", 0, 0, 10), (0, "F", 1, 100, 110), (0, "F", 2, 200, 210)),
+        *((1, "F", 0, 12, 22), (1, "F", 1, 112, 122), (1, "F", 2, 252, 262)),
+        *((1, "BW", 0, 270, 280), (1, "BW", 1, 290, 300), (1, "BW", 2, 310, 320)),
+        *((0, "BW", 0, 281, 291), (0, "BW", 1, 301, 311), (0, "BW", 2, 321, 331)),
+    )
+    found = measured(analysed(rows, tmp_path))
+
+    assert found[1, "RECV_F"] == (2.0, None)
+    assert found[0, "RECV_B"] == (1.0, None)
+
+
+def test_without_operations_there_are_no_gaps(tmp_path: Path) -> None:
+    operations = analysed(TWO_STAGES, tmp_path).operations.take(slice(0, 0))
+    none = np.empty(0, np.int64)
+    gaps = gaps_of(operations, Inputs(none, none, none), Transfers(none, none))
+
+    assert len(gaps) == 0
+
+
+@pytest.mark.parametrize("phase", [Phase.RECV_F, Phase.RECV_B])
+def test_a_run_of_one_rank_has_no_transfers(phase: Phase, tmp_path: Path) -> None:
+    rows = ((0, "F", 0, 0, 10), (0, "BW", 0, 11, 21))
+    found = measured(analysed(rows, tmp_path))
+
+    assert phase.label not in {label for _, label in found}
