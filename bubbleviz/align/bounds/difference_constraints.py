@@ -10,8 +10,9 @@ import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import Floats
 from bubbleviz.align.bounds.precedences import Precedences
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.values import frozen
 
 
 def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints]:
@@ -30,22 +31,53 @@ def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints
     return limit, row
 
 
+@frozen
+class _Arcs(Table):
+    """The finite limits between different clocks, in order of (before, after).
+
+    Attributes:
+        after: clock that an arc leads from.
+        before: clock that it leads to.
+        limit_ns: its length.
+    """
+
+    after: Ints
+    before: Ints
+    limit_ns: Floats
+
+    @classmethod
+    def of(cls, limit: Floats) -> _Arcs:
+        """Return the arcs of a matrix of limits."""
+        before, after = np.nonzero(np.isfinite(limit.T) & ~np.eye(len(limit), dtype=bool))
+        return cls(after, before, limit[after, before])
+
+    def reversed(self) -> _Arcs:
+        """Return arcs that lead back, as long as these."""
+        order = sorted_rows(self.after, self.before)
+        return _Arcs(self.before[order], self.after[order], self.limit_ns[order])
+
+    def shortest(self, walks: Floats) -> Floats:
+        """Return the shortest walks to each clock that are one arc longer; infinite without one."""
+        longer = np.full(len(walks), np.inf)
+        if len(self):
+            first = np.flatnonzero(np.diff(self.before, prepend=NONE))
+            found = np.minimum.reduceat(walks[self.after] + self.limit_ns, first)
+            longer[self.before[first]] = found
+        return longer
+
+
 def needed_slack(limit: Floats) -> tuple[float, list[int]]:
     """Return the slack that each bound needs so that constant offsets exist, and the worst circle.
 
     It is the negative of the least mean length of a circle (Karp 1978, "A characterization of
     the minimum cycle mean in a digraph"), with walks that may begin anywhere; 0 or less where no
     bound needs any. The clocks of that circle are returned in the order of its arcs, which lead
-    from ``after`` to ``before``.
+    from ``after`` to ``before``. It takes clocks times arcs.
     """
-    clocks = len(limit)
-    arcs = limit.copy()
-    np.fill_diagonal(arcs, np.inf)
-    walks, previous = np.zeros((clocks + 1, clocks)), np.zeros((clocks + 1, clocks), np.int64)
+    clocks, arcs = len(limit), _Arcs.of(limit)
+    walks = np.zeros((clocks + 1, clocks))
     for length in range(clocks):
-        longer = walks[length][:, None] + arcs
-        previous[length + 1] = longer.argmin(axis=0)
-        walks[length + 1] = longer.min(axis=0)
+        walks[length + 1] = arcs.shortest(walks[length])
     ends = np.flatnonzero(np.isfinite(walks[clocks]))
     if len(ends) == 0:
         return -np.inf, []
@@ -53,8 +85,9 @@ def needed_slack(limit: Floats) -> tuple[float, list[int]]:
     means = ((walks[clocks, ends] - walks[:clocks, ends]) / steps).max(axis=0)
     # The longest walk to the clock with the least mean runs through that circle.
     walk = [int(ends[means.argmin()])]
-    for length in range(clocks, 0, -1):
-        walk.append(int(previous[length, walk[-1]]))
+    for length in range(clocks - 1, -1, -1):
+        into = arcs.take(np.flatnonzero(arcs.before == walk[-1]))
+        walk.append(int(into.after[(walks[length][into.after] + into.limit_ns).argmin()]))
         if walk[-1] in walk[:-1]:
             break
     return -float(means.min()), walk[walk.index(walk[-1]) + 1 :][::-1]
@@ -65,12 +98,37 @@ def rounded_up(slack: float) -> float:
     return slack + 0.5 if slack > 0 else 0.0
 
 
-def _shortest_paths(limit: Floats) -> Floats:
-    """Return the shortest paths between all clocks (Floyd and Warshall); no circle is negative."""
-    paths = limit.copy()
-    for via in range(len(paths)):
-        np.minimum(paths, paths[:, via, None] + paths[None, via, :], out=paths)
-    return paths
+def _between(arcs: _Arcs, root: Ints) -> tuple[Floats, Floats]:
+    """Return the shortest paths from each clock's root to it, and back (Bellman and Ford).
+
+    No circle is negative. Clocks of one root reach each other, and no path between two of them
+    leads over another one.
+    """
+    own = arcs.take(np.flatnonzero(root[arcs.after] == root[arcs.before]))
+    found = []
+    for way in (own, own.reversed()):
+        paths = np.where(root == np.arange(len(root)), 0.0, np.inf)
+        for _ in range(len(root)):
+            nearer = np.minimum(paths, way.shortest(paths))
+            if (nearer == paths).all():
+                break
+            paths = nearer
+        found.append(paths)
+    return found[0], found[1]
+
+
+def _roots(arcs: _Arcs, clocks: int, reference: int) -> Ints:
+    """Return the first of the clocks that bound each one from both sides, or the reference."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(arcs), np.int8)
+    graph = csr_array((ones, (arcs.after, arcs.before)), shape=(clocks, clocks))
+    _, part = connected_components(graph, connection="strong")
+    first = np.full(clocks, clocks)
+    np.minimum.at(first, part, np.arange(clocks))
+    first[part[reference]] = reference
+    return np.asarray(first[part], np.int64)
 
 
 def middles(limit: Floats, reference: int) -> tuple[Floats, Bools]:
@@ -79,14 +137,15 @@ def middles(limit: Floats, reference: int) -> tuple[Floats, Bools]:
     Clocks that are not bounded against the reference are set against the first clock that bounds
     them, which keeps its own time.
     """
-    paths = _shortest_paths(limit)
-    mutual = np.isfinite(paths) & np.isfinite(paths.T)
-    root = np.where(mutual[reference], reference, mutual.argmax(axis=0))
-    clock = np.arange(len(limit))
-    return (paths[root, clock] - paths[clock, root]) / 2, mutual[reference]
+    arcs = _Arcs.of(limit)
+    root = _roots(arcs, len(limit), reference)
+    there, back = _between(arcs, root)
+    return (there - back) / 2, root == reference
 
 
 def half_widths(limit: Floats, reference: int) -> Floats:
     """Return half of what is left open of each clock against the reference; infinite for all."""
-    paths = _shortest_paths(limit)
-    return np.asarray((paths[reference] + paths[:, reference]) / 2, np.float64)
+    arcs = _Arcs.of(limit)
+    root = _roots(arcs, len(limit), reference)
+    there, back = _between(arcs, root)
+    return np.where(root == reference, (there + back) / 2, np.inf)
