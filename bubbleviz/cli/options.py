@@ -169,8 +169,12 @@ class MeasurementOptions:
         """Return whether any of them was given."""
         return bool(self.skip or self.convention or self.jobs)
 
-    def measure(self, paths: str | Sequence[str]) -> Report:
+    def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
         """Return the report on the profiles of one run, with progress on standard error.
+
+        Args:
+            paths: of the profiles.
+            memory: whether memory events are read, too.
 
         Raises:
             BubblevizError: see :func:`bubbleviz.analyze`.
@@ -183,6 +187,7 @@ class MeasurementOptions:
                 paths,
                 skip=self.skip,
                 convention=self.convention or (),
+                memory=memory,
                 jobs=jobs_or_cores(self.jobs),
                 progress=bars,
             )

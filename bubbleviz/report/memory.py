@@ -9,7 +9,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.schedules.memory_use import MeasuredMemory
 
 #: Unknown number, as in columns.
-NONE = -1
+UNKNOWN = -1
 
 
 @frozen
@@ -78,9 +78,9 @@ def measured_memory(
         stage_of_virtual: stage of the ranks that hold each virtual stage.
     """
     forwards = {k.virtual_stage: k for k in memory.operations if k.phase is Phase.F}
-    stages = range(len({number for number in stage_of_virtual if number != NONE}))
+    stages = range(len({number for number in stage_of_virtual if number != UNKNOWN}))
     if not stages or any(
-        s not in forwards or stage_of_virtual.get(s, NONE) == NONE for s in stages
+        s not in forwards or stage_of_virtual.get(s, UNKNOWN) == UNKNOWN for s in stages
     ):
         return None
     devices = sorted({stage_of_virtual[s] for s in stages})
@@ -89,14 +89,14 @@ def measured_memory(
         known = [
             peak.resident_bytes
             for peak in memory.ranks
-            if stage_of_rank.get(peak.rank, NONE) == device and peak.resident_bytes is not None
+            if stage_of_rank.get(peak.rank, UNKNOWN) == device and peak.resident_bytes is not None
         ]
         if not known:
             return None
         own = [
             kind.above_bytes - (max(kind.net_bytes, 0.0) if kind.phase is Phase.F else 0.0)
             for kind in memory.operations
-            if stage_of_virtual.get(kind.virtual_stage, NONE) == device
+            if stage_of_virtual.get(kind.virtual_stage, UNKNOWN) == device
         ]
         resident.append(max(known) + max(0.0, *own))
     return MeasuredMemory(

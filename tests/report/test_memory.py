@@ -143,3 +143,21 @@ def test_reports_without_a_memory_section_are_read(tmp_path: Path) -> None:
     del document["memory"]
     file.write_text(json.dumps(document))
     assert read_times(str(file)).memory is None
+
+
+def test_plans_keep_within_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = planted(BASE, tmp_path)
+    file = str(tmp_path / "report.json")
+    assert main(["analyze", *traces, "--memory", "--json", file]) == 0
+    capsys.readouterr()
+    for run in ([file], traces):
+        assert main(["plan", *run, "--memory-limit", "1GB", "--json", "-"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        # Stage 1 always holds 902 MB, and 80 MB a microbatch.
+        assert plan["workload"]["memory_in_bytes"]
+        held = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
+        assert held == [70e6, 80e6]
+        limit = plan["workload"]["memory_limit"]
+        assert limit[1] == pytest.approx(98e6, abs=1e6)
+    assert main(["plan", file, "--memory-limit", "4"]) == 2
+    assert "activations are in bytes; give one such as 80GB" in capsys.readouterr().err

@@ -12,8 +12,10 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.values import frozen
+from bubbleviz.report.memory import UNKNOWN, measured_memory
 from bubbleviz.report.saved import read_document, read_times
 from bubbleviz.schedules.measured_workload import PlacedTimes, measured_workload
+from bubbleviz.schedules.memory_use import MeasuredMemory
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
@@ -34,6 +36,7 @@ class MeasuredRun:
         ran: its order in the typical iteration; None where that is not known.
         ran_ns: how long that took; None likewise.
         restrictions: why times may not be those of a whole pipeline.
+        memory: of its virtual stages, in bytes; None where that was not measured.
     """
 
     source: str
@@ -42,6 +45,7 @@ class MeasuredRun:
     ran: Plan | None
     ran_ns: int | None
     restrictions: tuple[Restriction, ...] = ()
+    memory: MeasuredMemory | None = None
 
 
 def of_saved(path: str) -> MeasuredRun:
@@ -67,6 +71,7 @@ def of_saved(path: str) -> MeasuredRun:
         _ran(columns, typical, workload, times.schedule),
         _measured_ns(document["what_if"]),
         times.restrictions,
+        times.memory,
     )
 
 
@@ -100,7 +105,17 @@ def of_report(report: Report, source: str) -> MeasuredRun:
         _ran(columns, index, workload, name),
         _measured_ns(what_if),
         restrictions,
+        _memory(report),
     )
+
+
+def _memory(report: Report) -> MeasuredMemory | None:
+    """Return what the virtual stages of a report hold."""
+    if report.memory is None:
+        return None
+    ranks = {r.index: UNKNOWN if r.stage is None else r.stage for r in report.ranks}
+    kinds = report.explanation.phase_times.kinds
+    return measured_memory(report.memory, ranks, {k.virtual_stage: k.stage for k in kinds})
 
 
 def _ran(

@@ -8,6 +8,7 @@ from bubbleviz.analyses.plan.measured_run import MeasuredRun
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, parse_memory
 from bubbleviz.model.values import frozen
+from bubbleviz.schedules.memory_use import with_memory as with_measured
 from bubbleviz.schedules.workload import Workload, peak_memory
 
 #: Value of ``--memory-limit`` that sets none.
@@ -53,7 +54,7 @@ def with_memory(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
     Raises:
         UsageError: an option is no amount, or they are of different units.
     """
-    workload, in_bytes = _activations(run.workload, choice)
+    workload, in_bytes = _activations(run, choice)
     if choice.limit == UNLIMITED:
         return LimitedWorkload(workload, in_bytes, of_run=False)
     if choice.limit is not None:
@@ -68,6 +69,9 @@ def with_memory(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
                     "holds no bytes of them; give --memory-b in bytes, too"
                 )
             )
+        if run.memory is not None and choice.backward is None:
+            limited = with_measured(workload, run.memory, size.amount)
+            return LimitedWorkload(limited, in_bytes, of_run=False)
         limit = (size.amount,) * workload.devices
         return LimitedWorkload(replace(workload, limit=limit), in_bytes, of_run=False)
     if run.ran is None:
@@ -78,10 +82,13 @@ def with_memory(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
     )
 
 
-def _activations(workload: Workload, choice: MemoryChoice) -> tuple[Workload, bool]:
+def _activations(run: MeasuredRun, choice: MemoryChoice) -> tuple[Workload, bool]:
     """Return the workload with its activations, and whether they are bytes."""
+    workload = run.workload
     if choice.backward is None and choice.weight is None:
-        return workload, False
+        if run.memory is None:
+            return workload, False
+        return with_measured(workload, run.memory, None), True
     whole = MemorySize(1.0, in_bytes=False)
     if choice.backward is not None:
         whole = parse_memory(choice.backward, "--memory-b")

@@ -221,4 +221,4 @@ def _measured(run: Sequence[str], measurement: MeasurementOptions) -> MeasuredRu
                 "--skip, --convention and --jobs apply to profiles; leave them out for a report"
             )
         return measured_run.of_saved(run[0])
-    return measured_run.of_report(measurement.measure(run), run[0])
+    return measured_run.of_report(measurement.measure(run, memory=True), run[0])
