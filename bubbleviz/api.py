@@ -19,6 +19,7 @@ from bubbleviz.interpret.fleet.fleet import Fleet, Local
 from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
+from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
@@ -45,6 +46,7 @@ def analyze(
     ideal: bool = False,
     window: str | Window | None = None,
     memory: bool = False,
+    memory_limit: str | None = None,
     jobs: int = 1,
     dask: str | None = None,
     progress: Progress | None = None,
@@ -72,6 +74,8 @@ def analyze(
         window: the part of the run that the report covers, as ``iteration:5-8`` or
             ``time:1.5s-3s``; None for all of it.
         memory: read what was allocated and freed, too, where profiles recorded it.
+        memory_limit: what a device has, as ``80GB``; other schedules are then said to fit in
+            that, rather than in what the run took. It reads memory, too.
         jobs: how many threads read one profile, beside the one that links, or how many processes
             read several; a script that gives more than one needs ``if __name__ == "__main__":``.
         dask: address or scheduler file of a Dask cluster whose workers read the profiles, where
@@ -83,6 +87,8 @@ def analyze(
     """
     one_of(align, ALIGNMENTS, "--align")
     part = parse_window(window) if isinstance(window, str) else window
+    limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
+    memory = memory or limit is not None
     planned = None if plan is None else read_plan(str(plan))
     watched = progress or Unwatched()
     with _fleet(jobs, dask) as fleet:
@@ -124,6 +130,10 @@ def analyze(
         others = alternatives_of(
             run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
         )
+        if report.memory is not None:
+            from bubbleviz.report.merged_memory import others_in_bytes
+
+            others = others_in_bytes(others, report.memory, report, limit)
     return replace(report, alternatives=others)
 
 

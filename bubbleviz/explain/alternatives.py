@@ -51,6 +51,9 @@ class Alternative:
         fits: whether ``peak_activations`` are no more than those of the measured order, and the
             weights are held once.
         reason: why it is unknown; else empty.
+        peaks: ``peak_activations`` by stage; empty where they are unknown.
+        replicas: how often the model is held.
+        peak_bytes: what its fullest device holds; None where memory was not measured.
     """
 
     name: str
@@ -61,6 +64,9 @@ class Alternative:
     speedup: float | None = None
     fits: bool | None = None
     reason: str = ""
+    peaks: tuple[float, ...] = ()
+    replicas: int = 1
+    peak_bytes: float | None = None
 
 
 @frozen
@@ -79,6 +85,7 @@ class Alternatives:
         window: what is compared: ``schedule``, the makespan; or, where consecutive iterations
             overlap, ``stage``, the longest of the ranks' own windows. Training then waits for its
             period, and the simulation of one iteration gives only this lower bound of it.
+        limit_bytes: what a device has, where schedules are compared with that; None for the run.
     """
 
     measured: MeasuredTimes | None
@@ -88,6 +95,7 @@ class Alternatives:
     window: str = "schedule"
     ideal: Ideal | None = None
     best: Ideal | None = None
+    limit_bytes: float | None = None
 
 
 def alternatives_of(
@@ -278,6 +286,8 @@ def _row(name: str, result: Ideal | str, window: str, whole_ms: float, peak: flo
         speedup=1 - time_ms / whole_ms if whole_ms else None,
         # Two replicas of the model hold its weights twice.
         fits=peak_held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
+        peaks=result.peak_activations,
+        replicas=result.plan.replicas,
     )
 
 

@@ -60,3 +60,15 @@ def memory_text(amount: float, *, in_bytes: bool = True) -> str:
         if abs(amount) >= size:
             return f"{amount / size:,.2f} {unit}"
     return f"{amount:,.0f} B"
+
+
+def parse_bytes(text: str, option: str) -> float:
+    """Return an amount of memory in bytes.
+
+    Raises:
+        UsageError: it is no amount of memory, or has no unit.
+    """
+    size = parse_memory(text, option)
+    if not size.in_bytes:
+        raise UsageError(f"{option} {text}: give it with a unit, such as 80GB")
+    return size.amount

@@ -9,11 +9,14 @@ import numpy as np
 
 from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
+from bubbleviz.explain.alternatives import Alternatives
 from bubbleviz.interpret.memory import MemoryUse, OperationMemory
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory
+from bubbleviz.report.alternatives_memory import with_bytes
+from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
+from bubbleviz.report.report import Report
 
 
 def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
@@ -78,3 +81,26 @@ def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]])
         held_bytes=of("held"),
         kept_bytes=of("kept"),
     )
+
+
+def others_in_bytes(
+    others: Alternatives, memory: RunMemory, report: Report, limit_bytes: float | None
+) -> Alternatives:
+    """Return other schedules in bytes; as they are where not all stages have their memory.
+
+    Args:
+        others: at the times of the run.
+        memory: of the run.
+        report: on the run.
+        limit_bytes: what a device has; None to compare with the run alone.
+    """
+    ranks = {r.index: NONE if r.stage is None else r.stage for r in report.ranks}
+    kinds = report.explanation.phase_times.kinds
+    stages = {kind.virtual_stage: kind.stage for kind in kinds}
+    known = measured_memory(memory, ranks, stages)
+    if known is None:
+        return others
+    devices = {stage: number for number, stage in enumerate(sorted(set(stages.values()) - {NONE}))}
+    placement = [devices[stages[number]] for number in range(len(known.held))]
+    peak = max(rank.peak_bytes for rank in memory.ranks)
+    return with_bytes(others, known, placement, peak, limit_bytes)

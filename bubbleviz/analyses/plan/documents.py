@@ -146,14 +146,37 @@ def as_svg(planned: PlannedRun, view: View) -> str:
 
 
 #: The outputs of a planned run, by name.
+def _as_memory_plot(planned: PlannedRun) -> str:
+    """Return all orders by their bubble ratio and the memory of their fullest device, as SVG."""
+    from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
+
+    limit = planned.memory.workload.limit
+    points = tuple(
+        MemoryPoint(
+            candidate.name,
+            max(candidate.outcome.peak_memory),
+            candidate.outcome.schedule_ratio,
+            candidate.outcome.fits,
+        )
+        for candidate in planned.best.candidates
+        if candidate.outcome.schedule_ratio is not None
+    )
+    title = "Bubble ratio of orders against the activations of their fullest device"
+    plot = MemoryPlot(
+        title, points, planned.memory.in_bytes, limit=None if limit is None else max(limit)
+    )
+    return draw_memory_plot(plot)
+
+
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: as_csv(planned),
     "comms": lambda planned, _: as_comms(planned),
     "zero-bubble": lambda planned, _: _as_zero_bubble(planned),
+    "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,
     "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),
     "png": lambda planned, view: as_png(as_svg(planned, view)),
 }
 #: Endings of files of this analysis' own.
-ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble"}
+ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "memory-plot"}

@@ -51,6 +51,14 @@ class AnalysisOptions:
             rich_help_panel=READING,
         ),
     ] = False
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What fits in 80GB, say, with --what-if and --memory.",
+            rich_help_panel=SCHEDULE,
+        ),
+    ] = None
     cross_thread: Annotated[
         bool,
         typer.Option(help="Leave kernels of autograd's thread out of B.", rich_help_panel=NAMES),
@@ -116,6 +124,7 @@ class AnalysisOptions:
             "convention": self.convention or (),
             "what_if": self.what_if,
             "memory": self.memory,
+            "memory_limit": self.memory_limit,
             "cross_thread": self.cross_thread,
             "order": numbers(self.order, "--order") if self.order else (),
             "same_clock": [group.split(",") for group in self.same_clock or ()],

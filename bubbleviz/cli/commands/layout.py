@@ -163,11 +163,15 @@ def layout(
     from bubbleviz.cli.outputs import check_outputs
 
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
-    outputs = formats_by_file(files, output)
+    from bubbleviz.analyses.layout import renderings
+
+    own = [file for file in output or () if file.lower().endswith(tuple(renderings.ENDINGS))]
+    outputs = formats_by_file(files, [file for file in output or () if file not in own])
+    outputs |= dict.fromkeys(own, "memory-plot")
     limit = model.limit()
     inputs = [*(run or ()), *([model.layers] if model.layers else ())]
     check_outputs(list(outputs), inputs, force=force)
-    from bubbleviz.analyses.layout import renderings, text
+    from bubbleviz.analyses.layout import text
     from bubbleviz.analyses.layout.report import layouts_of, limit_of
 
     known = _known(run or [], model, measurement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import in_percent, milliseconds, titled
 from bubbleviz.render.text.display import shortened
@@ -60,15 +61,19 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
         return
     by_stage = others.window == "stage"
     times = ("stage window ms", "stage %") if by_stage else ("iteration ms", "schedule %")
-    columns = (times[0], "speed-up %", times[1], "activations", _MEMORY)
-    table = Table("order", *columns, left=("order", _MEMORY), wrap=(_MEMORY,))
+    in_bytes = any(row.peak_bytes is not None for row in others.rows)
+    limit = others.limit_bytes
+    fits = _MEMORY if limit is None else f"fits in {memory_text(limit)}"
+    columns = (times[0], "speed-up %", times[1], "activations", *(["peak memory"] * in_bytes), fits)
+    table = Table("order", *columns, left=("order", fits), wrap=(fits,))
     called = {"measured": "as measured", "no-delay": "the same order, without any delay"}
     ran = report.schedule.name if report.schedule is not None else None
     for row in others.rows:
         name = called.get(row.name, row.name) + (" (this one)" if row.name == ran else "")
         time_ms = row.cost_ms if by_stage else row.makespan_ms
         if time_ms is None:
-            table.add_row(name, "-", "-", "-", "-", shortened(one_line(row.reason, 200), 40))
+            gone = ["-"] * (4 + in_bytes)
+            table.add_row(name, *gone, shortened(one_line(row.reason, 200), 40))
             continue
         table.add_row(
             name,
@@ -76,6 +81,7 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
             in_percent(row.speedup),
             in_percent(row.bubble_ratio),
             "-" if row.peak_activations is None else f"{row.peak_activations:.2f}",
+            *(["-" if row.peak_bytes is None else memory_text(row.peak_bytes)] * in_bytes),
             "yes" if row.fits else "no",
         )
     yield from titled(

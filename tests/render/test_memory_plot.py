@@ -1,0 +1,97 @@
+"""The plot of bubbles against memory: every order once, no label on another."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.cli.app import main
+from bubbleviz.render.formats.memory_plot import RENDERER
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot, front
+from bubbleviz.report.view import View
+from tests.support.places import FIXTURES
+
+Box = tuple[float, float, float, float]
+
+
+def plot(points: list[MemoryPoint], **more: object) -> str:
+    return draw_memory_plot(MemoryPlot("Orders", tuple(points), **{"in_bytes": True, **more}))  # type: ignore[arg-type]
+
+
+def labels_of(svg: str, names: list[str]) -> dict[str, Box]:
+    """Return the boxes of the labels of orders."""
+    boxes = {}
+    for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
+        text = "".join(element.itertext())
+        if any(name in names for name in text.split(", ")):
+            x, y = float(element.get("x", "0")), float(element.get("y", "0"))
+            boxes[text] = (x, y - 8, x + text_width(text, 10.5), y + 2)
+    return boxes
+
+
+def test_a_plot_without_orders_has_its_reason() -> None:
+    assert "why not" in plot([], reason="why not")
+
+
+def test_orders_at_one_place_share_a_label() -> None:
+    svg = plot([MemoryPoint("a", 1e9, 0.3), MemoryPoint("b", 1e9, 0.3), MemoryPoint("c", 0.0, 0.0)])
+
+    assert set(labels_of(svg, ["a", "b", "c"])) == {"a, b", "c"}
+
+
+def test_the_line_joins_what_nothing_beats_in_both() -> None:
+    points = [MemoryPoint(n, m, r) for n, m, r in
+              [("a", 1, 0.5), ("b", 2, 0.6), ("c", 2, 0.4), ("d", 3, 0.4), ("e", 4, 0.1)]
+              ]  # fmt: skip
+
+    assert [point.name for point in front(points)] == ["a", "c", "e"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=17, unique=True
+    ),
+    st.integers(1, 30),
+)
+def test_labels_do_not_overlap(places: list[tuple[int, int]], limit: int) -> None:
+    names = [f"interleaved-zb{number}" for number in range(len(places))]
+    points = [MemoryPoint(name, 1e9 + x * 1e9, y / 40, x < limit)
+              for name, (x, y) in zip(names, places, strict=True)]  # fmt: skip
+    boxes = labels_of(plot(points, limit=limit * 1e9 + 1e9), names)
+
+    assert len(boxes) == len(places)
+    for (_, one), (_, other) in combinations(boxes.items(), 2):
+        apart = one[0] >= other[2] or other[0] >= one[2] or one[1] >= other[3] or other[1] >= one[3]
+        assert apart
+
+
+def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path) -> None:
+    without = RENDERER.render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
+    file = tmp_path / "run.memory.svg"
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--what-if", "-o", str(file)]) == 0
+    svg = file.read_text()
+
+    assert "give --what-if" in without
+    assert "microbatches of a stage" in svg
+    assert re.search(r">[^<]*1f1b \(ran\)[^<]*<", svg)
+    assert "gpipe" in svg
+
+
+def test_layouts_and_plans_are_plotted(tmp_path: Path) -> None:
+    layers, report = tmp_path / "layers.csv", tmp_path / "report.json"
+    rows = [f"layers.{number},1,1,1,1GB" for number in range(6)]
+    layers.write_text("\n".join(["name,forward_ms,backward_ms,weight_ms,memory", *rows, ""]))
+    file = str(tmp_path / "a.memory.svg")
+    assert main(["layout", "--layers", str(layers), "-p", "2", "-m", "4", "-o", file]) == 0
+    assert "GB" in Path(file).read_text()
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
+    assert main(["plan", str(report), "-o", file, "--force"]) == 0
+    assert "activations of the fullest device" in Path(file).read_text()
