@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.measured_workload import measured_workload
 from bubbleviz.schedules.memory_use import MeasuredMemory, with_memory
 from tests.planting import Planting, plant
+from tests.support.columnar_exports import columnar
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.torch_traces import traces_of
 
@@ -161,3 +165,49 @@ def test_plans_keep_within_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert limit[1] == pytest.approx(98e6, abs=1e6)
     assert main(["plan", file, "--memory-limit", "4"]) == 2
     assert "activations are in bytes; give one such as 80GB" in capsys.readouterr().err
+
+
+def with_memory_table(export: Path, traces: list[str]) -> None:
+    """Write the memory events of traces into the export that they were made of."""
+    rows = []
+    for trace in traces:
+        document = json.loads(gzip.decompress(Path(trace).read_bytes()))
+        for event in document["traceEvents"]:
+            if event["name"] == "[memory]":
+                args = event["args"]
+                kind = 2 if args["Device Type"] else 1
+                freed = args["Bytes"] < 0
+                rows.append((round(event["ts"] * 1000), event["pid"], args["Addr"],
+                             abs(args["Bytes"]), kind, int(freed)))  # fmt: skip
+    with closing(sqlite3.connect(export)) as connection, connection:
+        host = connection.execute(
+            "SELECT globalPid >> 48 FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        ).fetchone()
+        connection.execute(
+            "CREATE TABLE CUDA_GPU_MEMORY_USAGE_EVENTS (start INTEGER NOT NULL, "
+            "globalPid INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
+            "address INTEGER NOT NULL, pc INTEGER NOT NULL, bytes INTEGER NOT NULL, "
+            "memKind INTEGER NOT NULL, memoryOperationType INTEGER NOT NULL, name TEXT, "
+            "correlationId INTEGER)"
+        )
+        connection.executemany(
+            "INSERT INTO CUDA_GPU_MEMORY_USAGE_EVENTS VALUES (?, ?, 0, 1, ?, 0, ?, ?, ?, NULL, 0)",
+            [(start, (host[0] << 48) + (pid << 24), *rest) for start, pid, *rest in rows],
+        )
+
+
+def test_the_memory_table_of_nsys_tells_the_same(tmp_path: Path) -> None:
+    traces = planted(BASE, tmp_path)
+    export = tmp_path / "nsys" / "node0.sqlite"
+    with_memory_table(export, traces)
+    report = bubbleviz.analyze(export, memory=True)
+
+    for key, kind in kinds(bubbleviz.analyze(traces, memory=True)).items():
+        found = kinds(report)[key]
+        assert (found.held_bytes, found.kept_bytes) == (kind.held_bytes, kind.kept_bytes)
+        assert (found.net_bytes, found.above_bytes) == (kind.net_bytes, kind.above_bytes)
+    assert report.memory is not None
+    # nsys knows nothing of what was there before.
+    assert [peak.resident_bytes for peak in report.memory.ranks] == [0, 0]
+    directory = columnar(export, tmp_path)
+    assert bubbleviz.analyze(directory, memory=True).memory == report.memory

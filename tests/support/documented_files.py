@@ -10,6 +10,7 @@ from bubbleviz.cli.app import main
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.columnar_exports import columnar
+from tests.support.memory_events import Allocations, plant_memory
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.places import CHECKOUT, FIXTURES
 from tests.support.rocm_profiles import processes_of, write_rocpd
@@ -64,6 +65,8 @@ def _lay_out_traces(folder: Path) -> None:
     for name in ("traces", "tensorboard"):
         (folder / name).mkdir()
         traces = traces_of(export, folder / name)
+        for trace in traces:
+            plant_memory(trace, Allocations(held=10**9, temporary=10**8, resident=10**10))
     pids = (4711, 4712)
     for process, pid in zip(processes_of(export), pids, strict=True):
         write_rocpd(folder / "profiles" / "node0" / f"{pid}_results.db", [process])

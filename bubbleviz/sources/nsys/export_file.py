@@ -31,6 +31,7 @@ from bubbleviz.sources.nsys.gpu_work import (
     kernel_stretches,
     processes_of,
 )
+from bubbleviz.sources.nsys.memory import read_memory
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.range_log import ExportedRanges, SystemCalls
 from bubbleviz.sources.nsys.ranges import (
@@ -159,6 +160,7 @@ class NsysFile:
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
             synchronisation=lambda: read_synchronisation(export, scan),
+            memory=lambda: read_memory(export),
         )
 
     def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:

@@ -140,6 +140,14 @@ PLAIN: Mapping[str, PlainQuery] = {
     "calls/all": PlainQuery(
         CALLS, (_START, _END, _THREAD, Column("correlationId", -(1 << 40)))
     ),
+    "memory/usage": PlainQuery(
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        (
+            _START, Column("globalPid", view_name="process"), _DEVICE, Column("address"),
+            Column("bytes"), Column("memKind", view_name="kind"),
+            Column("memoryOperationType", view_name="operation"),
+        ),
+    ),
     "synchronisation/waits": PlainQuery(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
         (

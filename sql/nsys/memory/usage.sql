@@ -1,0 +1,14 @@
+-- Every allocation and free of memory that nsys recorded (--cuda-memory-usage), in the order the
+-- export holds them.
+--
+-- requires: CUDA_GPU_MEMORY_USAGE_EVENTS(start, globalPid, deviceId, address, bytes, memKind, memoryOperationType)
+SELECT
+    event.start AS start_ns,  -- when the host asked for it
+    event.globalPid AS process,  -- host id and process id, above 24 bits of zeros
+    event.deviceId AS device_id,  -- device number as the process sees it
+    event.address AS address,  -- of the memory
+    event.bytes AS bytes,  -- how many
+    event.memKind AS kind,  -- ENUM_CUDA_MEM_KIND: 0 and 1 are the host's
+    event.memoryOperationType AS operation  -- ENUM_CUDA_DEV_MEM_EVENT_OPER: 0 allocated, 1 freed
+FROM CUDA_GPU_MEMORY_USAGE_EVENTS AS event
+ORDER BY event._rowid_
