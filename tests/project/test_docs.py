@@ -262,7 +262,7 @@ def test_options_in_text_exist(page: Path, capsys: pytest.CaptureFixture[str]) -
         "--profile-ranks",
         "--use-pytorch-profiler",
         "--tensorboard-dir",
-        "--pipeline-model-parallel-layout",
+        *("--pipeline-model-parallel-layout", "--cuda-memory-usage"),
         *("--runtime-trace", "--hip-trace", "--rccl-trace", "--selected-regions"),
     } <= known | {
         "--profile",

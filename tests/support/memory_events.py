@@ -40,7 +40,8 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
     ranges = [e for e in document["traceEvents"] if e.get("cat") == "user_annotation"]
     work = sorted((e for e in ranges if e["name"][0] in "FBW" and e["name"][1].isdigit()),
                   key=lambda e: e["ts"])  # fmt: skip
-    writer = _Writer(work[0]["pid"], work[0]["tid"])
+    kernel = next(e for e in document["traceEvents"] if e.get("cat") == "kernel")
+    writer = _Writer(work[0]["pid"], work[0]["tid"], kernel["args"]["device"])
     splits = any(e["name"][0] == "W" for e in work)
     pending: list[int] = []
     live: dict[str, tuple[list[int], list[int]]] = {}
@@ -74,8 +75,9 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
 class _Writer:
     """Collects allocations and frees, and writes them in order of time with their totals."""
 
-    def __init__(self, pid: int, tid: int) -> None:
+    def __init__(self, pid: int, tid: int, device: int) -> None:
         self._place = {"pid": pid, "tid": tid}
+        self._device = device
         self._changes: list[tuple[float, int, int]] = []
         self._sizes: dict[int, int] = {}
 
@@ -99,7 +101,7 @@ class _Writer:
         for time, address, change in sorted(self._changes):
             total += change
             args = {"Total Allocated": total, "Bytes": change, "Addr": address,
-                    "Device Type": 1, "Device Id": 0}  # fmt: skip
+                    "Device Type": 1, "Device Id": self._device}  # fmt: skip
             events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",
                            "ts": time, **self._place, "args": args})  # fmt: skip
             # The host's own memory is none of the device's.
