@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication.deadlock import check_order
 from bubbleviz.schedules.communication.lowered import (
@@ -38,6 +38,7 @@ def lowered(plan: Plan) -> LoweredPlan:
     lines: list[list[Step]] = [[] for _ in todo]
     there: list[set[Message]] = [set() for _ in todo]
     while any(todo):
+        left = sum(map(len, todo))
         for device, steps in enumerate(todo):
             if not steps or not _ready(steps[0], plan, there[device]):
                 continue
@@ -51,6 +52,9 @@ def lowered(plan: Plan) -> LoweredPlan:
                     lines[device].append(Step(transfers=(Transfer(message, sends=True),)))
                     lines[peer].append(Step(transfers=(Transfer(message, sends=False),)))
                     there[peer].add(message)
+        # Orders were checked; should one be stuck all the same, it must not take for ever.
+        if sum(map(len, todo)) == left:
+            raise MismatchError(f"the order of {plan.name} deadlocks; change it")
     return LoweredPlan(plan, tuple(map(tuple, lines)))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication.lowered import (
@@ -105,6 +106,7 @@ def of_order(plan: Plan) -> Precedence:
         for operation in order:
             events.operation[operation] = events.add(device, cell_of(operation))
     producers = _producers(plan)
+    made = _made(plan, events)
     for order in plan.orders:
         last: int | None = None
         for operation in order:
@@ -113,12 +115,26 @@ def of_order(plan: Plan) -> Precedence:
                 events.before[end].append((last, 0))
             message = needed_by(operation, plan) or local_input(operation, plan)
             if message is not None and message in producers:
-                events.before[end].append((events.operation[producers[message]], 0))
+                events.before[end].append((made[producers[message]], 0))
             own = _event(events.operation, _own_input(operation))
             if own is not None:
                 events.before[end].append((own, 0))
             last = end
     return events
+
+
+def _made(plan: Plan, events: Precedence) -> dict[PlannedOperation, int]:
+    """Return the events with which the results of operations are there.
+
+    Both results of what runs together are there when both ended.
+    """
+    made = dict(events.operation)
+    for device, order in enumerate(plan.orders):
+        for operation, following in pairwise(order):
+            if operation in plan.together:
+                made[operation] = events.add(device, cell_of(operation))
+                events.before[made[operation]].append((events.operation[following], 0))
+    return made
 
 
 def of_lines(

@@ -60,6 +60,12 @@ def test_one_stage_alone_waits_for_nobody() -> None:
             "rank 0 waits at 0I0 for rank 1's 1I0, which is behind 1F1; "
             "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0I0",
         ),
+        # A forward that runs beside a backward is sent after both.
+        (
+            "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n",
+            "rank 0 waits at 0B0 for rank 1's 1B0, which is behind 1F1; "
+            "rank 1 waits at 1F1 for rank 0's 0F1, which is behind 0B0",
+        ),
         # A stage of a V before the one below it, on one rank.
         ("0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n", "rank 1 has 2F0 before 1F0, which it needs"),
         (
