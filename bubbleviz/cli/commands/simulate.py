@@ -24,6 +24,7 @@ from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import deliver, show
 from bubbleviz.errors import UsageError
+from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
 
@@ -195,6 +196,7 @@ def simulate(
             metavar="NAME",
             help="Transfers: buffered, rendezvous, blocking [streams].",
             rich_help_panel=SCHEDULE,
+            autocompletion=beginning(CARRIERS),
         ),
     ] = None,
     output: Output = None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bubbleviz.errors import InputError, MismatchError, UsageError
-from bubbleviz.model.texts import one_line, suggestion
+from bubbleviz.errors import InputError, MismatchError
+from bubbleviz.model.choices import CARRIERS, one_of
+from bubbleviz.model.texts import one_line
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.deadlock import check_lowered, check_order
 from bubbleviz.schedules.communication.lowered import LoweredPlan
@@ -20,15 +21,8 @@ def transport_named(name: str | None) -> Transport:
     Raises:
         UsageError: there is none of that name.
     """
-    if name is None:
-        return STREAMS
-    known = {transport.name: transport for transport in TRANSPORTS}
-    if name not in known:
-        raise UsageError(
-            f"--transport {one_line(name, 60)!r}: not one of {', '.join(known)}"
-            f"{suggestion(name, tuple(known))}"
-        )
-    return known[name]
+    one_of(name, CARRIERS, "--transport")
+    return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
 def read_checked(path: str, transport: Transport = STREAMS) -> Plan:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import MismatchError
+from bubbleviz.model.choices import CARRIERS
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.deadlock import (
     check_lowered,
@@ -39,6 +40,10 @@ def plan_of(text: str) -> Plan:
 
 def lowered_of(*rows: str) -> LoweredPlan:
     return torch_csv.read("\n".join(rows), "plan.csv")
+
+
+def test_transports_are_those_to_choose_from() -> None:
+    assert tuple(each.name for each in TRANSPORTS) == CARRIERS
 
 
 def test_one_stage_alone_waits_for_nobody() -> None:
