@@ -92,7 +92,8 @@ def place_folder(temporary: str, output: str, *, force: bool) -> None:
 
     old = Path(temporary_files.create_folder(target.parent))
     try:
-        target.replace(old)
+        old.rmdir()
+        target.rename(old)
         try:
             Path(temporary).rename(target)
         except OSError:

@@ -20,6 +20,8 @@ INDEX = "index.json"
 PART_SCHEMA = "bubbleviz.report-part/1"
 #: A part of a thousand ranks and a thousand iterations is smaller.
 _MOST_BYTES = 1 << 32
+#: What an index begins with, but for blanks.
+_OURS = b'"schema": "bubbleviz.report/'
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 #: Names of parts are plain: an index leads to no other folder.
 _Name = Annotated[str, Meta(pattern=r"^part-[0-9]{5}\.json$")]
@@ -52,7 +54,11 @@ def index_of(path: str) -> str:
     """Return the file to read for a saved report: the index of a folder, else the path itself."""
     index = Path(path) / INDEX
     try:
-        return str(index) if index.is_file() else path
+        if not index.is_file():
+            return path
+        # Folders of other things have an index, too.
+        with index.open("rb") as opened:
+            return str(index) if _OURS in opened.read(64) else path
     except OSError:  # a path that no system has is complained about by who reads it
         return path
 

@@ -100,8 +100,11 @@ def test_ratios_and_times_are_read_from_the_index(report: Report, tmp_path: Path
     assert read_times(str(folder)) == read_times(str(file))
 
 
-def test_a_folder_of_profiles_is_no_report(run: Path) -> None:
+def test_a_folder_of_profiles_is_no_report(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_text('{"schema": "of something else"}')
+
     assert not looks_saved(str(run))
+    assert not looks_saved(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -26,75 +26,17 @@ _MOST_SLACKS = 20_000
 
 def render(report: Report, view: View) -> str:
     """Return the whole report as JSON, whatever the view."""
+    from bubbleviz.render.json_files import written
+
     del view
-    return _written(document(report))
+    return written(document(report))
 
 
 def parts(report: Report) -> Iterator[File]:
-    """Yield the files of a folder: what is of ranks by parts, then the index with all else.
+    """Yield the files of a folder; see :func:`bubbleviz.render.json_files.files_of`."""
+    from bubbleviz.render.json_files import files_of
 
-    Read again by :mod:`bubbleviz.report.saved_parts`.
-    """
-    from bubbleviz.model.part_names import part_name
-    from bubbleviz.report.rank_parts import rank_parts
-    from bubbleviz.report.saved_parts import INDEX, PART_SCHEMA
-
-    whole = document(report, by_rank=False)
-    listed = {key: whole[key] for key in ("ranks", "coverage", "unattributed_kernels")}
-    entries = []
-    for number, (first, last) in enumerate(rank_parts(report)):
-        own = {
-            "schema": PART_SCHEMA,
-            "ranks": listed["ranks"][first:last],
-            "iterations": [
-                {
-                    "index": iteration.index,
-                    "ranks": rank_entries(
-                        report, iteration, iteration.ranks[ranks_between(iteration, first, last)]
-                    ),
-                }
-                for iteration in report.iterations
-            ],
-            **{
-                key: [entry for entry in listed[key] if first <= entry["rank"] < last]
-                for key in ("coverage", "unattributed_kernels")
-            },
-        }
-        name = part_name(number, "json")
-        entries.append({"file": name, "ranks": last - first})
-        yield name, _written(own)
-    # The index comes last: a folder that has one is whole.
-    yield INDEX, _written({**whole, **{key: [] for key in listed}, "parts": entries})
-
-
-def ranks_between(iteration: Iteration, first: int, last: int) -> slice:
-    """Return which of an iteration's ranks, which ascend, are among some."""
-    from bisect import bisect_left
-
-    from bubbleviz.count.rank_iterations import indices_of
-
-    ranks = indices_of(iteration.ranks)
-    return slice(bisect_left(ranks, first), bisect_left(ranks, last))
-
-
-def _written(values: Mapping[str, Any]) -> str:
-    return "{\n" + ",\n".join(f"{_text(k)}: {_lines(v)}" for k, v in values.items()) + "\n}\n"
-
-
-def _lines(value: Any) -> str:
-    """Return a value with a line for each item of a list: to be read, compared and searched.
-
-    Indented all the way down it would take twenty times as long.
-    """
-    if isinstance(value, list) and value:
-        return "[\n " + ",\n ".join(map(_text, value)) + "\n]"
-    return _text(value)
-
-
-def _text(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=True, allow_nan=False)
+    return files_of(report, document(report, by_rank=False), rank_entries)
 
 
 def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
