@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bubbleviz.align.arrivals import arrivals
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
@@ -109,10 +110,11 @@ def explain(run: Run, counts: Counts) -> Explanation:
         dependencies = dependencies.take(np.zeros(len(dependencies), bool))
     inputs = inputs_of(operations, dependencies, stages_known=stages_known)
     collectives = collective_waits(run.collectives, operations)
-    causes, bubbles, idle, tokens = causes_of(run, counts, inputs, collectives)
+    known = arrivals(operations)
+    causes, bubbles, idle, tokens = causes_of(run, counts, inputs, known, collectives)
     bubbles = with_host_activity(bubbles, run.hosts)
-    receives = receives_of(operations, inputs, idle)
-    transfers = transfers_of(operations, inputs, receives)
+    receives = receives_of(operations, inputs, known, idle)
+    transfers = transfers_of(operations, inputs, known, receives)
     bounds = _communication_bounds(run, counts, bubbles.ratio, receives)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.collective_waits import CollectiveTimes
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
@@ -75,15 +75,17 @@ class CommunicationTimes:
     overlapped_ns: Ints
 
 
-def receives_of(operations: Operations, inputs: Inputs, idle: IdleIntervals) -> Receives:
+def receives_of(
+    operations: Operations, inputs: Inputs, known: Arrivals, idle: IdleIntervals
+) -> Receives:
     """Return the receives of operations.
 
     Args:
         operations: of all ranks.
         inputs: that they took from other ranks.
+        known: when receives show that these were there.
         idle: idle intervals of all ranks.
     """
-    known = arrivals(operations)
     inside = operations.received_ns != NONE
     named = np.append(operations.start_ns, NONE)[known.receive]
     named_end = np.append(operations.end_ns, NONE)[known.receive]

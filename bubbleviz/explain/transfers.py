@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -43,16 +43,19 @@ class Transfers(Table):
     transfer_ns: Ints
 
 
-def transfers_of(operations: Operations, inputs: Inputs, receives: Receives) -> Transfers:
+def transfers_of(
+    operations: Operations, inputs: Inputs, known: Arrivals, receives: Receives
+) -> Transfers:
     """Return the transfers that show.
 
     Args:
         operations: of all ranks.
         inputs: that they took from other ranks.
+        known: when receives show that these were there.
         receives: of these operations.
     """
     waited = receives.take(receives.wait_ns > 0)
-    started = _after_idling(operations, inputs)
+    started = _after_idling(operations, inputs, known)
     return Transfers(
         np.concatenate((waited.operation, started)),
         np.concatenate(
@@ -102,12 +105,11 @@ def gaps_of(operations: Operations, inputs: Inputs, transfers: Transfers) -> Gap
     return Gaps(row[shown], gap_ns[shown])
 
 
-def _after_idling(operations: Operations, inputs: Inputs) -> Ints:
+def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> Ints:
     """Return the operations that began once their input was there, with nothing else to wait for.
 
     Their rank ran nothing when the input was ready, and no end of their receive is recorded.
     """
-    known = arrivals(operations)
     shown: Bools = (known.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
     shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
     # Where the host itself computes, it launches once the input is there.

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.rank_iterations import has_account
@@ -122,7 +122,7 @@ class _Pieces(Table):
 
 
 def causes_of(
-    run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
+    run: Run, counts: Counts, inputs: Inputs, known: Arrivals, collectives: CollectiveWaits
 ) -> tuple[CauseTimes, Bubbles, IdleIntervals, TokenWaits]:
     """Return idle times by cause, the bubbles of one ratio, and the idle intervals of all ranks.
 
@@ -132,12 +132,13 @@ def causes_of(
         run: the merged profiles.
         counts: windows of the ratios.
         inputs: what operations waited for.
+        known: when receives show that it was there.
         collectives: of all ranks, split into waiting and moving.
     """
     shape = (len(run.iteration_names), len(run.ranks), len(Cause))
     listed = _listed_ratio(counts)
     bubbles = Bubbles.none(listed, run.operations, collectives.kinds)
-    idle = idle_of(run, counts, inputs, collectives)
+    idle = idle_of(run, counts, inputs, known, collectives)
     tokens, forward = TokenWaits.none(), run_kind(run.operations.phase) == INFERENCE
     if forward:
         idle, tokens = forward_waits(run.operations, run.ranks, inputs, idle)

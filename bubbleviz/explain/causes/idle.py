@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, Arrivals, arrivals
+from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.explain.causes.cause import Cause
@@ -39,11 +39,11 @@ _ON_A_LINE = 1 << 19
 
 
 def idle_of(
-    run: Run, counts: Counts, inputs: Inputs, collectives: CollectiveWaits
+    run: Run, counts: Counts, inputs: Inputs, known: Arrivals, collectives: CollectiveWaits
 ) -> IdleIntervals:
     """Return the idle intervals of each rank between its earliest and its latest window."""
     operations, ranks = run.operations, len(run.ranks)
-    waits = _waits(operations, inputs)
+    waits = _waits(operations, inputs, known)
     windows = _outermost(counts)
     computing = run.busy.take(np.isin(operations.phase, COMPUTE)[run.busy.operation])
     bounds = np.searchsorted(operations.rank[computing.operation], np.arange(ranks + 1))
@@ -139,9 +139,9 @@ class _Waits(Table):
     unknown: Bools
 
 
-def _waits(operations: Operations, inputs: Inputs) -> _Waits:
+def _waits(operations: Operations, inputs: Inputs, arrived: Arrivals) -> _Waits:
     """Return the waits of operations."""
-    receive_launched_ns, received_ns = _received(operations, arrivals(operations))
+    receive_launched_ns, received_ns = _received(operations, arrived)
     known = inputs.ready_ns != NEVER
     # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
     ready_ns = np.where(known, inputs.ready_ns, received_ns)
