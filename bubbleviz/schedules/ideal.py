@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from bubbleviz.errors import UsageError
@@ -9,6 +10,9 @@ from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules.communication.lowered import LoweredPlan
+from bubbleviz.schedules.communication.timing import timing_of
+from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
 from bubbleviz.schedules.metrics import (
@@ -64,6 +68,7 @@ class Ideal:
         memory: what a microbatch holds, and the limit if the plan was searched within one.
         peak_memory: of each stage, in the unit of ``memory``.
         restrictions: why measured times may not be those of a whole pipeline.
+        carried_ms: makespan with the sends and receives that a file has; None without.
     """
 
     plan: Plan
@@ -76,6 +81,7 @@ class Ideal:
     memory: Memory
     peak_memory: tuple[float, ...]
     restrictions: tuple[Restriction, ...] = ()
+    carried_ms: float | None = None
 
 
 @frozen
@@ -216,6 +222,18 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
         activations,
         memory_of_devices(simulation, activations),
     )
+
+
+def carried_ideal(lowered: LoweredPlan, times: StageTimes, transport: Transport) -> Ideal:
+    """Return the simulation of a plan whose sends and receives are known.
+
+    Raises:
+        MismatchError: it deadlocks.
+        UsageError: a time cannot be.
+    """
+    workload = workload_of(lowered.plan, times)
+    carried = timing_of(lowered, workload, transport).makespan_ns
+    return replace(ideal_of(lowered.plan, times), carried_ms=carried / lowered.plan.chunks / 1e6)
 
 
 def workload_of(plan: Plan, times: StageTimes) -> Workload:

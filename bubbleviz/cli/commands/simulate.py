@@ -283,12 +283,16 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Tran
         UsageError: a schedule or its sizes are given, too.
         MismatchError: the order, or its communication, deadlocks.
     """
+    from bubbleviz.schedules.communication.lowered import LoweredPlan
     from bubbleviz.schedules.communication.reading import read_checked
-    from bubbleviz.schedules.ideal import ideal_of
+    from bubbleviz.schedules.ideal import carried_ideal, ideal_of
 
     if any(size is not None for size in astuple(sizes)):
         raise UsageError("--plan sets the order and its sizes; leave the other options out")
-    return ideal_of(read_checked(plan, carried), times)
+    found = read_checked(plan, carried)
+    if isinstance(found, LoweredPlan):
+        return carried_ideal(found, times, carried)
+    return ideal_of(found, times)
 
 
 def _of_schedule(

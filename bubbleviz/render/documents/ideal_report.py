@@ -41,6 +41,7 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
         **written(result.restrictions),
         "cost_ms": result.cost_ms,
         "makespan_ms": known and known.makespan_ms,
+        "carried_makespan_ms": known and known.carried_ms,
         "bubble_ratio": {
             "stage": result.stage_ratio,
             "schedule": known and known.schedule_ratio,
@@ -186,6 +187,7 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
         return
     rows += [
         ("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"),
+        *_carried_rows(result),
         ratio,
         ("schedule ratio", _share(result.schedule_ratio), "idle share of the makespan"),
     ]
@@ -203,6 +205,13 @@ def _description(name: str) -> str:
     rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
     known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in rules}
     return known.get(name, "the order in this file")
+
+
+def _carried_rows(ideal: Ideal) -> list[tuple[str, str, str]]:
+    """Return the row of the makespan with the file's own sends and receives, if it has them."""
+    if ideal.carried_ms is None:
+        return []
+    return [("with transfers", f"{ideal.carried_ms:,.3f} ms", "in the order of the file")]
 
 
 def _memory_rows(ideal: Ideal) -> list[tuple[str, str, str]]:

@@ -25,7 +25,7 @@ def transport_named(name: str | None) -> Transport:
     return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
-def read_checked(path: str, transport: Transport = STREAMS) -> Plan:
+def read_checked(path: str, transport: Transport = STREAMS) -> Plan | LoweredPlan:
     """Return the plan in a file, which runs, with the communication that the file has, if any.
 
     Raises:
@@ -36,11 +36,12 @@ def read_checked(path: str, transport: Transport = STREAMS) -> Plan:
     try:
         check_order(plan)
         lowered = read_lowered(path)
-        if lowered is not None:
-            check_lowered(lowered, transport)
+        if lowered is None:
+            return plan
+        check_lowered(lowered, transport)
     except MismatchError as error:
         raise MismatchError(f"{path}: {error}") from error
-    return plan
+    return lowered
 
 
 def read_lowered(path: str) -> LoweredPlan | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -200,9 +201,15 @@ def test_a_schedule_is_written_with_its_communication(
     file = tmp_path / "zb-h1.comms.csv"
     given = ("--schedule", "zb-h1", "-p", "3", "-m", "4", "--comms", str(file))
     assert main(["simulate", *given, *TIMES]) == 0
-    assert main(["simulate", "--plan", str(file), "--transport", "blocking", *TIMES]) == 0
     capsys.readouterr()
+    printed = []
+    for transport in ("streams", "blocking"):
+        given = ("--plan", str(file), "--transport", transport, "--json", "-")
+        assert main(["simulate", *given, *TIMES]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
 
+    assert [each["makespan_ms"] for each in printed] == [14.0, 14.0]
+    assert [each["carried_makespan_ms"] for each in printed] == [14.0, 17.0]
     text = file.read_text(encoding="utf-8")
     assert texts(lowered(schedule_named("zb-h1").plan(3, 4, 1))) == text.splitlines()
 
