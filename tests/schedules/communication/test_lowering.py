@@ -204,8 +204,8 @@ def test_a_schedule_is_written_with_its_communication(
     capsys.readouterr()
     printed = []
     for transport in ("streams", "blocking"):
-        given = ("--plan", str(file), "--transport", transport, "--json", "-")
-        assert main(["simulate", *given, *TIMES]) == 0
+        read = ("--plan", str(file), "--transport", transport, "--json", "-")
+        assert main(["simulate", *read, *TIMES]) == 0
         printed.append(json.loads(capsys.readouterr().out))
 
     assert [each["makespan_ms"] for each in printed] == [14.0, 14.0]
