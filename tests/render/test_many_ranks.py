@@ -157,6 +157,17 @@ def test_the_overview_shows_a_pipeline_by_keys_pointer_and_number(
 
 
 @pytest.mark.usefixtures("few")
+def test_a_pipeline_that_was_asked_for_is_shown_first(
+    replicas: Report, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "MOST_CHARACTERS", 1)
+    own = opened(html.render(replicas, View(ranks=(8, 9))))
+
+    assert own.run("return shards.all.map((each) => each.first)") == [8]
+    assert title_of(own).inner_text() == "Timeline: Pipeline 2"
+
+
+@pytest.mark.usefixtures("few")
 def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
     own = opened(replicas)
     first = own.page.locator("#standing-out tbody tr").first

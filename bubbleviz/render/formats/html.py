@@ -32,7 +32,7 @@ def render(report: Report, view: View) -> str:
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
     means = rank_means(report) if many else None
     found = () if means is None else standouts(report, means)
-    data = packed(numbers, timeline_of(report), shown, report.command, means, found)
+    data = packed(numbers, timeline_of(report), shown, report.command, means, found, view.ranks)
     return page(data.document, data.columns, "bubbleviz report", data.blocks)
 
 

@@ -73,6 +73,7 @@ def packed(
     command: str,
     means: RankMeans | None = None,
     found: Sequence[Standout] = (),
+    wanted: Sequence[int] = (),
 ) -> PackedPage:
     """Return a report for a page.
 
@@ -83,9 +84,12 @@ def packed(
         command: the command line that made it; empty for none.
         means: of the ranks of a run of many; its timeline is packed in shards then.
         found: what of these stands out.
+        wanted: ranks that were asked for: of many, the first is shown, and they find room first.
     """
     paints = _Paints(timeline.tables["operations"])
-    shards = None if means is None else _shards(document, timeline, paints.of_operation, means)
+    shards = (
+        None if means is None else _shards(document, timeline, paints.of_operation, means, wanted)
+    )
     operations = {**timeline.tables["operations"], "paint": paints.of_operation}
     tables: dict[str, Mapping[str, Ints]] = {**timeline.tables, "operations": operations}
     if means is not None:
@@ -99,6 +103,7 @@ def packed(
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,
+        "shown_rank": next(iter(wanted), None),
         "many": many_ranks(len(document["ranks"])),
         "means": None if means is None else _mean_names(means),
         "standouts": None if means is None else [_standout(own) for own in found[:_MOST_STANDOUTS]],
@@ -136,7 +141,11 @@ def packed(
 
 
 def _shards(
-    document: Mapping[str, Any], timeline: Timeline, paint: Ints, means: RankMeans
+    document: Mapping[str, Any],
+    timeline: Timeline,
+    paint: Ints,
+    means: RankMeans,
+    wanted: Sequence[int],
 ) -> Shards:
     medians = {
         (NONE if kind["virtual_stage"] is None else kind["virtual_stage"], int(phase)): kind[
@@ -146,7 +155,7 @@ def _shards(
         if (phase := phase_of_label(kind["phase"])) is not None
     }
     pipelines = [rank["pipeline"] for rank in document["ranks"]]
-    return sharded(timeline, paint, pipelines, means.bubble_ratio, medians)
+    return sharded(timeline, paint, pipelines, means.bubble_ratio, medians, wanted)
 
 
 def _shard_list(shards: Shards) -> dict[str, Any]:

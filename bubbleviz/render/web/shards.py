@@ -83,6 +83,7 @@ def sharded(
     pipelines: Sequence[int | None],
     ratios: Floats,
     medians: Mapping[tuple[int, int], float],
+    wanted: Sequence[int] = (),
 ) -> Shards:
     """Return a timeline in shards.
 
@@ -92,6 +93,7 @@ def sharded(
         pipelines: of each rank.
         ratios: of each rank, NaN where unknown: the pipelines that differ most stay.
         medians: by virtual stage and phase, what operations take.
+        wanted: ranks whose shards stay before all others.
     """
     tables = timeline.tables
     rows = len(tables["operations"]["rank"]), len(tables["bubbles"]["rank"])
@@ -104,7 +106,9 @@ def sharded(
     known: dict[bytes, int] = {}
     shards: list[Shard] = []
     room = MOST_CHARACTERS
-    for place in _most_different_first(groups, ratios):
+    asked = set(wanted)
+    order = _most_different_first(groups, ratios)
+    for place in sorted(order, key=lambda own: asked.isdisjoint(range(*groups[own]))):
         first, last = groups[place]
         structure = _bytes_of(of_run.structure(first, last))
         times = _deflated(_bytes_of(of_run.times(first, last)))

@@ -202,8 +202,10 @@ async function takeShard(run, shards, place) {
   byId("heat-title").textContent = `Operations: phase times by microbatch, ${partName(run).toLowerCase()}`;
 }
 
-// The shard to begin with: of the middle by its bubble, a typical one.
-function typicalShard(run, shards) {
+// The shard to begin with: that of a rank that was asked for, or of the middle by its bubble.
+function firstShard(run, shards) {
+  const asked = run.data.shown_rank === null ? -1 : shards.of(run.data.shown_rank);
+  if (asked >= 0) return asked;
   const means = shards.all.map(({ first, last }) => meanOf(run.means.ratio.slice(first, last), (own) => own));
   const known = means.map((mean, at) => [mean, at]).filter(([mean]) => mean !== null).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   return known.length ? known[(known.length - 1) >> 1][1] : 0;
@@ -257,7 +259,7 @@ async function main() {
   const whole = await loaded();
   const run = new Run(whole);
   const shards = whole.shards ? new Shards(whole) : null;
-  const shown = shards ? typicalShard(run, shards) : -1;
+  const shown = shards ? firstShard(run, shards) : -1;
   if (shards) await takeShard(run, shards, shown);
   showHead(run);
   const callbacks = {
