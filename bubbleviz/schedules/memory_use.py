@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.workload import Workload
+
+if TYPE_CHECKING:
+    from bubbleviz.schedules.workload import Workload
 
 
 @frozen
@@ -53,6 +55,8 @@ def with_memory(
         each = limit_bytes if isinstance(limit_bytes, Sequence) else (limit_bytes,) * devices
         limit = tuple(most - taken for most, taken in zip(each, memory.resident, strict=True))
         if min(limit) < 0:
+            from bubbleviz.model.memory_sizes import memory_text
+
             device = limit.index(min(limit))
             raise UsageError(
                 f"--memory-limit {memory_text(each[device])}: device {device} always holds "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.render.text.cells import in_percent, milliseconds, titled
 from bubbleviz.render.text.display import shortened
@@ -61,6 +60,9 @@ def alternatives(report: Report) -> Iterator[RenderableType]:
         return
     by_stage = others.window == "stage"
     times = ("stage window ms", "stage %") if by_stage else ("iteration ms", "schedule %")
+    # Most reports compare no other schedules.
+    from bubbleviz.model.memory_sizes import memory_text
+
     in_bytes = any(row.peak_bytes is not None for row in others.rows)
     limit = others.limit_bytes
     fits = _MEMORY if limit is None else f"fits in {memory_text(limit)}"
