@@ -96,6 +96,36 @@ def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
         assert peak.peak_bytes <= activations + truth.resident + truth.temporary + 2 * truth.output
 
 
+def test_the_table_prints_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = planted(BASE, tmp_path)
+    assert main(["analyze", *traces, "--memory", "--what-if", "--memory-limit", "2GB"]) == 0
+    out = capsys.readouterr().out
+
+    assert "Memory of a microbatch" in out
+    row = next(line.split() for line in out.splitlines() if line.strip().startswith("1  "))
+    assert row[:7] == ["1", "80.00", "MB", "80.00", "MB", "80.00", "MB"]
+    assert "fits in 2.00 GB" in out
+    assert main(["analyze", *traces, "--memory-limit", "2"]) == 2
+    assert "give it with a unit, such as 80GB" in capsys.readouterr().err
+
+
+def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
+    traces = planted(replace(BASE, schedule="gpipe"), tmp_path)
+    report = bubbleviz.analyze(traces, what_if=True, memory_limit="650MB")
+    assert report.alternatives is not None
+    rows = {row.name: row for row in report.alternatives.rows}
+
+    # GPipe holds four microbatches on each stage, 1F1B two and one.
+    assert rows["gpipe"].peak_bytes == pytest.approx(902e6 + 4 * 80e6, rel=0.01)
+    assert rows["1f1b"].peak_bytes == pytest.approx(902e6 + 80e6, rel=0.01)
+    assert rows["measured"].peak_bytes == pytest.approx(rows["gpipe"].peak_bytes, rel=0.01)
+    assert not rows["1f1b"].fits
+    roomy = bubbleviz.analyze(traces, what_if=True, memory_limit="1GB")
+    assert roomy.alternatives is not None
+    fits = {row.name: row.fits for row in roomy.alternatives.rows}
+    assert (fits["1f1b"], fits["gpipe"], fits["dualpipe"]) == (True, False, False)
+
+
 def test_a_saved_report_gives_bytes_to_a_workload(tmp_path: Path) -> None:
     traces = planted(BASE, tmp_path)
     file = tmp_path / "report.json"

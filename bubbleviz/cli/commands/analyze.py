@@ -244,3 +244,7 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
         from bubbleviz.render.text.what_if import alternatives
 
         show(alternatives(report))
+    if report.memory is not None:
+        from bubbleviz.render.text.memory import memory
+
+        show(memory(report))

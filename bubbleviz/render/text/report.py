@@ -11,6 +11,7 @@ from bubbleviz.render.text.console import WIDTH
 from bubbleviz.render.text.headline import advice, headline
 from bubbleviz.render.text.iterations import not_averaged
 from bubbleviz.render.text.limitations import limitations
+from bubbleviz.render.text.memory import memory
 from bubbleviz.render.text.profiles import clocks, coverage
 from bubbleviz.render.text.ranks import ranks
 from bubbleviz.render.text.ratios import ratios
@@ -44,6 +45,7 @@ def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Rendera
     yield from critical_path(report)
     yield from what_if(report)
     yield from alternatives(report)
+    yield from memory(report)
     yield from advice_table(report)
     yield from slowdowns(report)
     yield from not_averaged(report)
@@ -107,6 +109,7 @@ def _listed_operations(report: Report, _view: View, _width: int) -> Iterator[Ren
     yield from critical_path(report)
     yield from what_if(report)
     yield from alternatives(report)
+    yield from memory(report)
 
 
 def _listed_advice(report: Report, _view: View, _width: int) -> Iterator[RenderableType]:
