@@ -55,7 +55,7 @@ class AnalysisOptions:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="What fits in 80GB, say, with --what-if and --memory.",
+            help="Which schedules fit in 80GB, say.",
             rich_help_panel=SCHEDULE,
         ),
     ] = None
