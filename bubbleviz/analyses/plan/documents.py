@@ -39,6 +39,7 @@ def as_json(planned: PlannedRun) -> str:
             "split": best.split,
             "best": {
                 **_candidate(best.best),
+                "expected_ns": planned.expected_ns,
                 "saving": planned.saving,
                 "orders": _orders(best.best.outcome),
             },

@@ -37,6 +37,7 @@ class MeasuredRun:
         ran_ns: how long that took; None likewise.
         restrictions: why times may not be those of a whole pipeline.
         memory: of its virtual stages, in bytes; None where that was not measured.
+        on_gpus: whether kernels were recorded, so that transfers are NCCL's.
     """
 
     source: str
@@ -46,6 +47,7 @@ class MeasuredRun:
     ran_ns: int | None
     restrictions: tuple[Restriction, ...] = ()
     memory: MeasuredMemory | None = None
+    on_gpus: bool = False
 
 
 def of_saved(path: str) -> MeasuredRun:
@@ -72,6 +74,7 @@ def of_saved(path: str) -> MeasuredRun:
         _measured_ns(document["what_if"]),
         times.restrictions,
         times.memory,
+        on_gpus=any(profile.get("kernels") for profile in document["profiles"]),
     )
 
 
@@ -106,6 +109,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
         _measured_ns(what_if),
         restrictions,
         _memory(report),
+        on_gpus=any(profile.kernels for profile in report.profiles),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bubbleviz.analyses.plan.carried import carried
 from bubbleviz.analyses.plan.measured_run import MeasuredRun
 from bubbleviz.analyses.plan.memory import LimitedWorkload, MemoryChoice, with_memory
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.communication.reordering import Communication, communicated
-from bubbleviz.schedules.communication.transports import STREAMS
+from bubbleviz.schedules.communication.reordering import Communication
 from bubbleviz.schedules.planning import BestPlan, PlanOptions, best_plan
 from bubbleviz.schedules.workload import Outcome, outcome_of
 
@@ -47,6 +47,11 @@ class PlannedRun:
             return None
         return self.run.ran_ns / self.own.makespan_ns - 1
 
+    @property
+    def expected_ns(self) -> int:
+        """How long the best order takes if it is as far off its simulation as the run was."""
+        return round(self.best.best.outcome.makespan_ns * (1 + (self.off or 0.0)))
+
 
 def plan_run(
     run: MeasuredRun,
@@ -78,5 +83,5 @@ def plan_run(
         own = outcome_of(run.ran, workload)
     given = () if own is None else (own,)
     best = best_plan(workload, options, given, watch)
-    carried = communicated(best.best.outcome.plan, workload, STREAMS)
-    return PlannedRun(run, limited, best, own, carried)
+    candidate, communication = carried(best, queued=run.on_gpus)
+    return PlannedRun(run, limited, replace(best, best=candidate), own, communication)

@@ -79,7 +79,7 @@ def _cells(planned: PlannedRun, outcome: Outcome) -> tuple[str, str, str, str]:
 
 def _why_not(planned: PlannedRun, candidate: Candidate) -> str:
     if candidate.allowed:
-        return "best" if candidate is planned.best.best else ""
+        return "best" if candidate.name == planned.best.best.name else ""
     reasons = [] if candidate.outcome.fits else ["more memory"]
     if candidate.split and not planned.best.split:
         reasons.append("splits the backward")
@@ -100,8 +100,8 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
     if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
         yield (
             f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "
-            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}): expect as much of "
-            "the plan"
+            f"{milliseconds(planned.own.makespan_ns)} ms ({planned.off:+.1%}); as far off, the "
+            f"plan takes {milliseconds(planned.expected_ns)} ms"
         )
     if best.other is not None:
         saved = best.other.outcome.makespan_ns / best.best.outcome.makespan_ns

@@ -1,0 +1,148 @@
+"""Measured runs: the order that ran, and what passes before operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from bubbleviz.analyses.plan.measured_run import MeasuredRun
+from bubbleviz.analyses.plan.memory import MemoryChoice, with_memory
+from bubbleviz.analyses.plan.planned_run import plan_run
+from bubbleviz.analyses.plan.ran_order import order_that_ran
+from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.planning import PlanOptions
+from bubbleviz.schedules.workload import Outcome, Workload, outcome_of
+
+EMPTY: dict[str, Ints] = {
+    name: np.empty(0, np.int64)
+    for name in (
+        *("rank", "iteration", "phase", "microbatch", "virtual_stage"),
+        *("start_ns", "length_ns"),
+    )
+}
+
+
+def workload(placement: tuple[int, ...], microbatches: int, transfer_ns: int = 7) -> Workload:
+    count = len(placement)
+    cut = [transfer_ns * (a != b) for a, b in pairwise(placement)]
+    share = (placement.count(0) ** -1,) * count
+    return Workload(
+        placement,
+        microbatches,
+        tuple(range(100, 100 + count)),
+        (90,) * count,
+        (80,) * count,
+        (170,) * count,
+        (*cut, 0),
+        (0, *cut),
+        share,
+        share,
+    )
+
+
+def columns(outcome: Outcome, change: Callable[[int], int] = int) -> dict[str, Ints]:
+    """Return a simulated run as columns, with two replicas of it in turn."""
+    ran = outcome.simulation
+    own = {
+        "rank": ran.device,
+        "iteration": ran.iteration,
+        "phase": ran.phase,
+        "microbatch": np.array([change(mb) for mb in ran.microbatch.tolist()]),
+        "virtual_stage": ran.virtual_stage,
+        "start_ns": ran.start_ns,
+        "length_ns": ran.end_ns - ran.start_ns,
+    }
+    again = {**own, "rank": own["rank"] + 100}
+    return {name: np.concatenate((own[name], again[name])) for name in own}
+
+
+def shuffled(rows: Mapping[str, Ints]) -> dict[str, Ints]:
+    order = np.random.default_rng(1).permutation(len(rows["rank"]))
+    return {name: column[order] for name, column in rows.items()}
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("zb-h1", 1), ("interleaved-zb", 2)])
+def test_the_order_that_ran_is_found_among_replicas(name: str, chunks: int) -> None:
+    plan = schedule_named(name).plan(3, 6, chunks)
+    work = workload(plan.placement, 6)
+    rows = shuffled(columns(outcome_of(plan, work), lambda mb: 2 * mb + 5))
+
+    ran = order_that_ran(rows, 0, plan.placement, name)
+
+    assert ran is not None
+    assert ran.orders == plan.orders
+    assert order_that_ran(rows, 1, plan.placement, name) is None
+    assert order_that_ran(EMPTY, 0, plan.placement, name) is None
+    first = (rows["microbatch"] == 5) & (rows["phase"] == Phase.F)
+    halved = {key: column[~first] for key, column in rows.items()}
+    assert order_that_ran(halved, 0, plan.placement, name) is None
+
+
+def test_a_backward_without_its_weights_is_whole() -> None:
+    plan = schedule_named("1f1b").plan(2, 2, 1)
+    rows = columns(outcome_of(plan, workload(plan.placement, 2)))
+    rows["phase"][rows["phase"] == Phase.BW] = Phase.B
+
+    ran = order_that_ran(rows, 0, plan.placement, "")
+
+    assert ran is not None
+    assert ran.orders == plan.orders
+
+
+def a_run(plan: Plan | None, ran_ns: int | None = None, *, on_gpus: bool = False) -> MeasuredRun:
+    work = replace(workload((0, 1, 2, 3), 8), split=False)
+    return MeasuredRun("run", work, "1f1b", plan, ran_ns, on_gpus=on_gpus)
+
+
+def test_the_memory_of_the_run_is_the_limit() -> None:
+    ran = schedule_named("1f1b").plan(4, 8, 1)
+
+    limited = with_memory(a_run(ran), MemoryChoice())
+
+    assert limited.of_run
+    assert limited.workload.limit == (4.0,) * 4
+    assert with_memory(a_run(ran), MemoryChoice("none")).workload.limit is None
+    assert with_memory(a_run(None), MemoryChoice()).workload.limit is None
+    given = with_memory(a_run(ran), MemoryChoice("8GB", "2GB", "1GB"))
+    assert (given.in_bytes, given.of_run) == (True, False)
+    assert given.workload.limit == (8e9,) * 4
+    assert (given.workload.activation[0], given.workload.kept[0]) == (2e9, 1e9)
+    with pytest.raises(UsageError, match="--memory-w"):
+        with_memory(a_run(ran), MemoryChoice(None, "1", "2"))
+
+
+def test_a_plan_is_as_far_off_as_the_run_was() -> None:
+    ran = schedule_named("1f1b").plan(4, 8, 1)
+    alone = plan_run(a_run(ran), options=PlanOptions(prove=False))
+    assert alone.own is not None
+    assert alone.off is None
+    assert alone.expected_ns == alone.best.best.outcome.makespan_ns
+
+    planned = plan_run(a_run(ran, alone.own.makespan_ns * 11 // 10))
+
+    assert planned.off == pytest.approx(0.1, abs=1e-3)
+    assert planned.expected_ns == pytest.approx(
+        1.1 * planned.best.best.outcome.makespan_ns, rel=1e-3
+    )
+    assert plan_run(a_run(ran), microbatches=3).own is None
+
+
+def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
+    ran = schedule_named("1f1b").plan(4, 8, 1)
+    alone = plan_run(a_run(ran), options=PlanOptions(split=True, prove=False))
+    queued = plan_run(a_run(ran, on_gpus=True), options=PlanOptions(split=True, prove=False))
+
+    assert alone.best.best is alone.best.candidates[0]
+    assert [each.name for each in queued.best.candidates] == [
+        each.name for each in alone.best.candidates
+    ]
+    assert queued.communication.makespan_ns <= alone.communication.makespan_ns
+    assert queued.communication.makespan_ns >= queued.best.best.outcome.makespan_ns
