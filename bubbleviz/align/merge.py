@@ -108,6 +108,7 @@ def join(
 ) -> JoinedRecordings:
     """Return the recordings as one, times moved by their clocks."""
     parts = _Parts(recordings, clocks)
+    operations = _operations(parts)
     return JoinedRecordings(
         ranks=tuple(
             JoinedRank(i, _host(recording, rank), machine, rank)
@@ -119,8 +120,8 @@ def join(
         timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
         recorded_start_ns=_by_rank(recordings, clocks, [r.start_ns for r in recordings]),
         recorded_end_ns=_by_rank(recordings, clocks, [r.end_ns for r in recordings]),
-        operations=_operations(parts),
-        busy=_busy(parts),
+        operations=operations,
+        busy=_busy(parts, operations),
         unattributed=parts.intervals([r.unattributed for r in recordings]),
         exposed=parts.intervals([r.exposed for r in recordings]),
         overheads=parts.intervals([r.overheads for r in recordings]),
@@ -215,14 +216,24 @@ def _by_rank(
     return np.repeat(np.concatenate(moved), [len(r.ranks) for r in recordings])
 
 
-def _busy(parts: _Parts) -> BusyIntervals:
+def _busy(parts: _Parts, operations: RankOperations) -> BusyIntervals:
     tables = [r.busy for r in parts.recordings]
-    table, lengths = joined(tables), [len(each) for each in tables]
+    lengths = [len(each) for each in tables]
+    if all(_are_throughout(recording) for recording in parts.recordings):
+        every = np.arange(len(operations))
+        return BusyIntervals(every, operations.start_ns, operations.end_ns)
+    table = joined(tables)
     return BusyIntervals(
         operation=parts.numbered(table.operation, parts.base_row, lengths),
         start_ns=parts.moved(table.start_ns, lengths),
         end_ns=parts.moved(table.end_ns, lengths),
     )
+
+
+def _are_throughout(recording: Recording) -> bool:
+    """Return whether every operation keeps its GPU busy from its start to its end."""
+    busy, spans = recording.busy, recording.operations
+    return busy.start_ns is spans.start_ns and busy.end_ns is spans.end_ns
 
 
 def _hosts(parts: _Parts) -> HostActivities:

@@ -360,7 +360,8 @@ def _sorted(
         moved = place[busy.operation]
         rows = _nearly_sorted(moved, busy.start_ns)
         owner = moved[rows]
-    sorted_busy = _lighter(BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows]), operations)
+    sorted_busy = BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows])
+    sorted_busy = sorted_busy.sharing_with(operations)
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
     return (
         operations,
@@ -381,15 +382,6 @@ def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
             return sorted_rows(first, *then)
         same &= values[1:] == values[:-1]
     return order
-
-
-def _lighter(busy: BusyIntervals, operations: Operations) -> BusyIntervals:
-    """Return the same rows; where all operations are busy throughout, they share their times."""
-    if not np.array_equal(busy.start_ns, operations.start_ns):
-        return busy
-    if not np.array_equal(busy.end_ns, operations.end_ns):
-        return busy
-    return BusyIntervals(busy.operation, operations.start_ns, operations.end_ns)
 
 
 def _ranks(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Rank, ...]:

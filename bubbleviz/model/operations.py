@@ -229,6 +229,13 @@ class BusyIntervals(Table):
     start_ns: Ints
     end_ns: Ints
 
+    def sharing_with(self, operations: OperationSpans) -> BusyIntervals:
+        """Return the same rows, with the times of operations where these are busy throughout."""
+        times = (self.start_ns, operations.start_ns), (self.end_ns, operations.end_ns)
+        if all(np.array_equal(own, span) for own, span in times):
+            return BusyIntervals(self.operation, operations.start_ns, operations.end_ns)
+        return self
+
 
 @frozen(shown=False)
 class RankIntervals(Table):

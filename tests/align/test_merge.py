@@ -208,3 +208,18 @@ def test_ranks_without_forward_or_backward_are_named(tmp_path: Path) -> None:
     report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
 
     assert any(n.what == "ranks without forward or backward" for n in report.limitations)
+
+
+def test_operations_that_are_busy_throughout_share_their_times(tmp_path: Path) -> None:
+    rows = ["rank,phase,start_ns,end_ns,microbatch,iteration,stage"]
+    for stage in range(2):
+        rows += [f"{stage},F,{100 * stage},{100 * stage + 50},0,0,{stage}"]
+        rows += [f"{stage},BW,{400 - 100 * stage},{450 - 100 * stage},0,0,{stage}"]
+    table = tmp_path / "operations.csv"
+    table.write_text("\n".join(rows), encoding="utf-8")
+    report = bubbleviz.analyze(table)
+
+    assert report.busy.start_ns is report.operations.start_ns
+    assert report.busy.operation.tolist() == [0, 1, 2, 3]
+    assert report.busy.start_ns.tolist() == [0, 400, 100, 300]
+    assert report.busy.end_ns.tolist() == [50, 450, 150, 350]

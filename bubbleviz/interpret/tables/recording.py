@@ -47,7 +47,7 @@ def recording_of(table: OperationTable) -> Recording:
     busy_ns = group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
     lighter = rows.operations.changed(busy_ns=busy_ns).lighter()
     rows = replace(rows, operations=lighter, hints=rows.hints.compacted())
-    return _recording(table, order, rows, busy)
+    return _recording(table, order, rows, busy.sharing_with(lighter))
 
 
 def _recording(
