@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+#: The file of a report by parts that names the others, and the schema of these.
+INDEX = "index.json"
+PART_SCHEMA = "bubbleviz.report-part/1"
 #: Files of such folders; no other folder is ever replaced.
 NAMES = re.compile(r"index\.json|part-\d{5}\.(json|parquet)")
 

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bubbleviz.count.rank_iterations import indices_of
-from bubbleviz.model.part_names import part_name
-from bubbleviz.report.rank_parts import rank_parts
-from bubbleviz.report.saved_parts import INDEX, PART_SCHEMA
 
 if TYPE_CHECKING:
     from bubbleviz.count.iterations import Iteration, RankIteration
@@ -53,6 +50,9 @@ def files_of(report: Report, whole: Mapping[str, Any], entries: RankEntries) -> 
         whole: its values, without those of ranks in iterations.
         entries: returns these.
     """
+    from bubbleviz.model.part_names import INDEX, PART_SCHEMA, part_name
+    from bubbleviz.report.rank_parts import rank_parts
+
     parts = []
     for number, (first, last) in enumerate(rank_parts(report)):
         own = {

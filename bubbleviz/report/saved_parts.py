@@ -14,10 +14,9 @@ from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.bounded_files import read_bounded
+from bubbleviz.model.part_names import INDEX, PART_SCHEMA
 from bubbleviz.model.values import frozen
 
-INDEX = "index.json"
-PART_SCHEMA = "bubbleviz.report-part/1"
 #: A part of a thousand ranks and a thousand iterations is smaller.
 _MOST_BYTES = 1 << 32
 #: What an index begins with, but for blanks.
