@@ -71,6 +71,26 @@ def test_copies_are_distinguish_pipelines_where_numbers_do(
     assert found.tolist() == pipeline
 
 
+@pytest.mark.parametrize(
+    ("number", "stage", "world", "pipeline"),
+    [
+        # Rank 2 of two stages of three pipelines is missing, then ranks 0 and 5.
+        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 6, [0, 1, 0, 1, 2]),
+        ([1, 2, 3, 4], [0, 0, 1, 1], 6, [1, 2, 0, 1]),
+        # Their stages are in no such order, or the run is of another size.
+        ([0, 1, 3, 4, 5], [0, 1, 1, 1, 0], 6, [-1] * 5),
+        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 7, [-1] * 5),
+        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 0, [-1] * 5),
+    ],
+)
+def test_copies_keep_their_pipelines_where_ranks_are_missing(
+    number: list[int], stage: list[int], world: int, pipeline: list[int]
+) -> None:
+    numbers = RankNumbers(column(number), named=True)
+
+    assert distinguish_pipelines(column(stage), numbers, world).tolist() == pipeline
+
+
 def test_copies_reduce_with_those_of_the_same_place_on_other_machines() -> None:
     stage, machine = [0, 0, -1, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0, 1]
 
