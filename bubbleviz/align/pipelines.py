@@ -142,14 +142,13 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> 
     place = places_in(np.argsort(numbers.number[working]))
     if not numbers.named:
         return pipeline
-    if (sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all():
-        pipeline[working] = place % sizes[0]
-        return pipeline
-    # Some ranks are missing: those that are there keep their places.
-    replicas, rest = divmod(world, len(sizes))
+    # Where some ranks are missing, those that are there keep their places.
+    replicas, rest = divmod(world, int(stage.max()) + 1)
     number = numbers.number[working]
-    if rest == 0 and world > len(working) and (of_stage == number // replicas).all():
+    if rest == 0 and world > len(working) and (stage[working] == number // replicas).all():
         pipeline[working] = number % replicas
+    elif (sizes == sizes[0]).all() and (of_stage == place // sizes[0]).all():
+        pipeline[working] = place % sizes[0]
     return pipeline
 
 
