@@ -250,6 +250,8 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
 
     assert "holds no operations of" in own.page.locator("#overview-missing").inner_text()
     assert "p1 stage 2" in own.page.locator("#standing-out tbody tr").first.inner_text()
+    assert own.page.locator("#ranks tbody tr").count() == 4
+    assert own.page.locator("#ranks-panel p").first.inner_text().startswith("Pipeline 1:")
 
 
 def test_few_ranks_are_shown_at_once(replicas: Report, opened: Open) -> None:

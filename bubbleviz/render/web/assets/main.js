@@ -147,11 +147,11 @@ function fillPanels(run, timeline) {
 // What is listed by rank: of all, or of those that the timeline shows.
 function fillRanks(run) {
   const fill = (id, ...parts) => byId(`${id}-panel`).replaceChildren(...parts.filter(Boolean));
-  const which = run.data.many ? [quiet(`${partName(run)}: another is chosen above the timeline.`)] : [];
-  fill("ranks", ...which, ...explained("ranks", ranksTable(run)));
+  const which = () => run.data.many ? [quiet(`${partName(run)}: another is chosen at the top.`)] : [];
+  fill("ranks", ...which(), ...explained("ranks", ranksTable(run)));
   const communications = communicationTable(run);
-  fill("communication", ...(communications ? [...which, ...explained("communication", communications)] : [quiet("No communication was recorded.")]));
-  fill("coverage", ...which, ...explained("coverage", coverageTable(run)), ...outside(run));
+  fill("communication", ...(communications ? [...which(), ...explained("communication", communications)] : [quiet("No communication was recorded.")]));
+  fill("coverage", ...which(), ...explained("coverage", coverageTable(run)), ...outside(run));
 }
 
 // The longest bubbles in words; each is shown where it lies in the timeline.
@@ -188,9 +188,9 @@ function followContents() {
 
 // What the timeline shows of many ranks.
 function partName(run) {
-  const shown = run.report.ranks.slice(run.first, run.last);
+  const shown = listedRanks(run);
   const numbers = [...new Set(shown.map((rank) => rank.pipeline))].filter((own) => own !== null);
-  if (!numbers.length) return `Ranks ${run.first} to ${run.last - 1}`;
+  if (!numbers.length) return `Ranks ${run.listed[0]} to ${run.listed[1] - 1}`;
   return numbers.length === 1 ? `Pipeline ${numbers[0]}` : `Pipelines ${numbers[0]} to ${numbers.at(-1)}`;
 }
 
@@ -222,6 +222,10 @@ function fillOverview(run, shards, shown, drawn) {
     const missing = byId("overview-missing");
     missing.hidden = place >= 0;
     if (place < 0) {
+      if (!shards) {
+        run.listed = run.alikeRange(rank);
+        fillRanks(run);
+      }
       missing.textContent = `This page holds no operations of ${run.rankLabel(rank)}; bubbleviz analyze --svg FILE --ranks ${rank} draws them.`;
       return false;
     }

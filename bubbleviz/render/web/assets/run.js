@@ -62,6 +62,9 @@ function taken(column, rows) {
   return values;
 }
 
+// Ranks of a pipeline that are listed where no operations are held.
+const MOST_ALIKE = 128;
+
 class Run {
   constructor(data) {
     this.data = data;
@@ -75,6 +78,7 @@ class Run {
   take(tables, first, last) {
     const { data } = this;
     [this.first, this.last] = [first, last];
+    this.listed = data.many && !data.shards ? this.alikeRange(first) : [first, last];
     this.operations = tables.operations;
     this.several = this.workSpans = undefined;
     const ranks = this.report.ranks.length;
@@ -93,6 +97,16 @@ class Run {
     this.critical = new Set(tables.critical.operation);
     [this.startNs, this.endNs] = this.extent();
     this.optimizer = data.phases.indexOf("Optimizer");
+  }
+
+  // The ranks around one that are of its pipeline, from first to before last, and not too many.
+  alikeRange(rank) {
+    const { ranks } = this.report;
+    const alike = (at) => ranks[at]?.pipeline === ranks[rank]?.pipeline;
+    let [first, last] = [rank, rank];
+    while (first > 0 && alike(first - 1) && rank - first < MOST_ALIKE) first -= 1;
+    while (last < ranks.length && alike(last) && last - first < MOST_ALIKE) last += 1;
+    return [first, last];
   }
 
   // Rows of bubbles by (rank, start): windows of successive iterations may overlap.

@@ -64,7 +64,7 @@ function definitions(run) {
 
 // The ranks that tables list: all, or those that the timeline shows of very many.
 function listedRanks(run) {
-  return run.report.ranks.slice(run.first, run.last);
+  return run.report.ranks.slice(...run.listed);
 }
 
 // Busy time and bubble of each rank, mean of the averaged iterations.
@@ -132,7 +132,7 @@ function phaseTimesTable(run) {
 function coverageTable(run) {
   const { coverage } = run.report;
   const unit = commonUnit(coverage.flatMap((own) => [own.gpu_ns, own.comm_ns, own.copy_ns]));
-  const rows = coverage.filter((own) => run.first <= own.rank && own.rank < run.last).map((own) => [
+  const rows = coverage.filter((own) => run.listed[0] <= own.rank && own.rank < run.listed[1]).map((own) => [
     element("span", {}, run.rankLabel(own.rank)), own.gpu_ns ? share(own.attributed_gpu_ns / own.gpu_ns) : "–", time(own.gpu_ns, unit), time(own.comm_ns, unit), time(own.copy_ns, unit),
   ]);
   return table(null, ["rank", "attributed", `compute, ${unit[1]}`, `communication, ${unit[1]}`, `copies, ${unit[1]}`], rows);
