@@ -36,7 +36,7 @@ _ROOM = 1 << 22
 #: Sums that are looked at; those of devices and mixtures, and the last that were met.
 _MOST_SUMS = 64
 #: Beginnings of layouts that are looked at, and operations that are timed, at most.
-MOST_BEGINNINGS, MOST_TIMED = 20_000_000, 2_000_000_000
+MOST_BEGINNINGS, MOST_TIMED = 8_000_000, 600_000_000
 #: Makespans are whole; so much may a bound be rounded up.
 _ROUNDING = 0.25
 
@@ -128,15 +128,21 @@ class _Search:
 
     def run(self, watch: Watch, beginnings: int) -> None:
         """Search until nothing is open, or too much was looked at."""
-        operations = len(self.incumbent.recurrence.plan.orders[0]) * self.stages
-        stack = [(np.zeros(1), np.zeros((1, 1), np.int64))]
+        operations = sum(map(len, self.incumbent.recurrence.plan.orders))
+        before = self.incumbent.timed
+        least = self.sums.rest[:, 0, 0].max(initial=0.0)
+        if self.longest is not None:
+            least = max(least, self.longest[0, 0])
+        stack = [(np.array([float(least)]), np.zeros((1, 1), np.int64))]
         while stack:
             bound, begun = stack.pop()
             alive = self._alive(bound)
             bound, begun = bound[alive], begun[alive]
             if len(begun) == 0:
                 continue
-            spent = max(self._looked / beginnings, self.incumbent.timed * operations / MOST_TIMED)
+            spent = max(
+                self._looked / beginnings, (self.incumbent.timed - before) * operations / MOST_TIMED
+            )
             watch(min(1.0, spent))
             if spent >= 1:
                 self.open_ns = min(bound.min(), *(part.min() for part, _ in stack), np.inf)
