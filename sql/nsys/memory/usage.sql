@@ -1,5 +1,6 @@
--- Every allocation and free of memory that nsys recorded (--cuda-memory-usage), in the order the
--- export holds them.
+-- Every allocation and free of memory, in the order of the export.
+--
+-- nsys records them with --cuda-memory-usage=true.
 --
 -- requires: CUDA_GPU_MEMORY_USAGE_EVENTS(start, globalPid, deviceId, address, bytes, memKind, memoryOperationType)
 SELECT
