@@ -13,9 +13,9 @@ from bubbleviz.schedules.communication.timing import timing_of
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.planning import BestPlan, Candidate
 
-#: Up to so many operations messages of each order are moved before orders are compared; up to so
-#: many orders are compared as PyTorch lowers them. Larger ones keep that, unless it deadlocks.
-_MOVED, _COMPARED = 800, 5_000
+#: Up to so many operations messages of each order are moved before orders are compared; else the
+#: best few are compared as PyTorch lowers them. Larger ones keep that, unless it deadlocks.
+_MOVED, _COMPARED, _LARGE = 800, 3, 5_000
 #: Longer than any order.
 _DEADLOCKED = 1 << 62
 
@@ -29,16 +29,15 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[Candidate, Communication]:
     """
     workload = best.workload
     operations = sum(map(len, best.best.outcome.plan.orders))
-    if operations > _COMPARED:
-        usual_ns = _usual_ns(best, best.best)
-        if usual_ns < _DEADLOCKED:
-            lines = lowered(best.best.outcome.plan)
-            return best.best, Communication(lines, STREAMS, usual_ns, usual_ns)
-    if not queued or operations > _COMPARED:
-        return best.best, communicated(best.best.outcome.plan, workload, STREAMS)
     allowed = [each for each in best.candidates if each.allowed]
-    if operations > _MOVED:
-        chosen = min(allowed, key=lambda each: _usual_ns(best, each))
+    if not queued or operations > _MOVED:
+        chosen = best.best
+        if queued:
+            chosen = min(allowed[:_COMPARED], key=lambda each: _usual_ns(best, each))
+        usual_ns = _usual_ns(best, chosen) if operations > _LARGE else _DEADLOCKED
+        if usual_ns < _DEADLOCKED:
+            lines = lowered(chosen.outcome.plan)
+            return chosen, Communication(lines, STREAMS, usual_ns, usual_ns)
         return chosen, communicated(chosen.outcome.plan, workload, STREAMS)
     rows: list[tuple[Candidate, Communication]] = []
     for each in allowed:
