@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 
 from bubbleviz.errors import OutputError
@@ -91,14 +90,11 @@ def place_folder(temporary: str, output: str, *, force: bool) -> None:
     from bubbleviz.model import temporary_files
 
     old = Path(temporary_files.create_folder(target.parent))
+    old.rmdir()
+    target.rename(old)
     try:
-        old.rmdir()
-        target.rename(old)
-        try:
-            Path(temporary).rename(target)
-        except OSError:
-            old.rename(target)
-            raise
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(old, ignore_errors=True)
+        Path(temporary).rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

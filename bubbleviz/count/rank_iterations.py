@@ -122,8 +122,8 @@ class RankIterations(Sequence[RankIteration]):
             return len(self) == len(other) and all(map(RankIteration.__eq__, self, other))
         return NotImplemented
 
-    def __hash__(self) -> int:
-        return hash((self.iteration, self.rank.tobytes()))
+    #: Equal ones may be columns of another report, or plain values.
+    __hash__ = None  # type: ignore[assignment]  # as mypy takes any class to be hashable
 
     def __repr__(self) -> str:
         return repr(tuple(self))

@@ -84,7 +84,8 @@ def gaps_of(operations: Operations, inputs: Inputs, transfers: Transfers) -> Gap
         operations: of all ranks.
         inputs: that they took from other ranks.
         transfers: of these. An input is there once it was ready for the longest transfer of its
-            virtual stage and direction; where none shows, no operation shows a gap.
+            virtual stage and direction; where none shows,
+            only operations that take nothing from other ranks show gaps.
     """
     computes = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1)
     rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)

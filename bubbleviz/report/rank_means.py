@@ -22,6 +22,7 @@ from bubbleviz.count.rank_iterations import (
     rank_column,
 )
 from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
@@ -149,14 +150,20 @@ def distribution(values: Floats) -> Distribution | None:
 
 
 def to_median_of_stage(report: Report, values: Floats) -> Floats:
-    """Return each rank's value as a multiple of the median of its stage; NaN where it has none."""
-    stages = [-1 if rank.stage is None else rank.stage for rank in report.ranks]
-    _, of_rank = np.unique(np.array(stages, np.int64), return_inverse=True)
+    """Return each rank's value as a multiple of the median of its stage; NaN where that is 0."""
+    middle = median_of_stage(report, values)
     multiples = np.full(len(values), np.nan)
+    return np.asarray(np.divide(values, middle, out=multiples, where=middle > 0), np.float64)
+
+
+def median_of_stage(report: Report, values: Floats) -> Floats:
+    """Return for each rank the median of the values of its stage; NaN where none is known."""
+    stages = [-1 if rank.stage is None else rank.stage for rank in report.ranks]
+    of_rank = groups_of(np.array(stages, np.int64)).of_row
+    medians = np.full(len(values), np.nan)
     for stage in range(int(of_rank.max(initial=-1)) + 1):
         own = of_rank == stage
         known = values[own][~np.isnan(values[own])]
-        middle = float(np.median(known)) if len(known) else 0.0
-        if middle > 0:
-            multiples[own] = values[own] / middle
-    return multiples
+        if len(known):
+            medians[own] = np.median(known)
+    return medians

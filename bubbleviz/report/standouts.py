@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.report.rank_means import RankMeans, to_median_of_stage
+from bubbleviz.report.rank_means import RankMeans, median_of_stage, to_median_of_stage
 from bubbleviz.report.report import Report
 
 #: A rank stands out whose ratio is so far from the median of all, or a phase of which takes so
@@ -66,12 +66,15 @@ def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
     known = ratios[~np.isnan(ratios)]
     above = ratios - (float(np.median(known)) if len(known) else 0.0)
     times = {phase: to_median_of_stage(report, own) for phase, own in means.busy_ns.items()}
+    lost_ns = {
+        phase: np.abs(own - median_of_stage(report, own)) for phase, own in means.busy_ns.items()
+    }
     away = {phase: np.nan_to_num(np.abs(own - 1)) for phase, own in times.items()}
     out = np.abs(np.nan_to_num(above)) >= _POINTS
     for own in away.values():
         out |= own >= _TIMES
     found = [
-        _standout(name, ranks, above, times, means)
+        _standout(name, ranks, above, times, lost_ns, means)
         for name, ranks in _grouped(report, np.asarray(out, bool))
     ]
     return tuple(sorted(found, key=lambda s: (-max(abs(s.times - 1), abs(s.above)), s.ranks)))
@@ -109,13 +112,17 @@ def _members(keys: Sequence[str | int | None], out: Bools) -> Iterator[tuple[str
 
 
 def _standout(
-    name: str, ranks: Ints, above: Floats, times: dict[str, Floats], means: RankMeans
+    name: str,
+    ranks: Ints,
+    above: Floats,
+    times: dict[str, Floats],
+    lost_ns: dict[str, Floats],
+    means: RankMeans,
 ) -> Standout:
-    multiples = {phase: float(np.median(own[ranks])) for phase, own in times.items()}
+    multiples = {phase: _median(own[ranks]) for phase, own in times.items()}
     known = {phase: own for phase, own in multiples.items() if abs(own - 1) >= _TIMES}
     # That which takes most time more, or less.
-    lengths_ns = {phase: float(np.median(means.busy_ns[phase][ranks])) for phase in known}
-    phase = max(known, key=lambda p: abs(1 - 1 / known[p]) * lengths_ns[p], default="")
+    phase = max(known, key=lambda p: _median(lost_ns[p][ranks]), default="")
     own = means.bubble_ratio[ranks][~np.isnan(means.bubble_ratio[ranks])]
     return Standout(
         name=name,
@@ -125,6 +132,12 @@ def _standout(
         phase=phase,
         times=known[phase] if phase else 1.0,
     )
+
+
+def _median(values: Floats) -> float:
+    """Return the median of those that are known; NaN of none."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
 
 
 def sentence_of(standout: Standout) -> str:

@@ -79,6 +79,19 @@ def test_of_equal_pipelines_the_first_are_replayed(tmp_path: Path) -> None:
     assert _chosen(_run(tmp_path, 9)) == [0, 1, 2, 5]
 
 
+def test_a_pipeline_that_lacks_an_iteration_is_not_the_slowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = _run(tmp_path, 8, slow=5)
+    operations = report.operations
+    # Pipelines 6 and 7 did not run in iteration 0.
+    ran = (operations.rank < 6 * _STAGES) | (operations.iteration == 1)
+    monkeypatch.setattr(module, "MOST", 30)
+    found = replayed_ranks(operations.take(ran), report.ranks, np.ones(_ITERATIONS, bool))
+    assert found is not None
+    assert np.flatnonzero(found.chosen[::_STAGES]).tolist() == [0, 1, 4, 5]
+
+
 @pytest.mark.usefixtures("few")
 def test_pipelines_that_are_unknown_are_replayed_whole(tmp_path: Path) -> None:
     assert _chosen(_run(tmp_path, 8, known=False)) is None

@@ -11,7 +11,7 @@ import pytest
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
-from bubbleviz.cli.folders import written_folder
+from bubbleviz.cli.folders import place_folder, written_folder
 from bubbleviz.errors import InputError
 from bubbleviz.render.formats import json as json_format
 from bubbleviz.render.formats import renderers
@@ -243,3 +243,25 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no space"):
         written_folder(str(tmp_path / "report.json/"), Parts(files))
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_interrupted_replacement_leaves_the_folder_that_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, new = tmp_path / "report.json", tmp_path / "new"
+    for folder, text in ((there, "old"), (new, "new")):
+        folder.mkdir()
+        (folder / "index.json").write_text(text)
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if path == new:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place_folder(str(new), str(there), force=True)
+
+    assert (there / "index.json").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "report.json"]

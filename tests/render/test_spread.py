@@ -98,6 +98,18 @@ def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
     assert found.why == "BW takes 1.50 times the median of its stage"
 
 
+def test_a_rank_without_backwards_stands_out() -> None:
+    report = run_of(6)
+    (iteration,) = report.iterations
+    lacking = replace(iteration.ranks[3], busy_ns={"F": iteration.ranks[3].busy_ns["F"], "BW": 0})
+    ranks = (*iteration.ranks[:3], lacking, *iteration.ranks[4:])
+    changed = replace(report, iterations=type(report.iterations)([replace(iteration, ranks=ranks)]))
+    (found,) = standouts(changed, means_of(changed))
+
+    assert found.ranks == (3,)
+    assert found.why == "BW takes 0.00 times the median of its stage"
+
+
 def test_a_rank_stands_out_alone() -> None:
     report = run_of(6)
     (iteration,) = report.iterations
