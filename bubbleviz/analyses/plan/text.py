@@ -115,6 +115,12 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
 def _communication_note(planned: PlannedRun) -> Iterator[str]:
     """Yield what the order takes where transfers wait for each other, if that is more."""
     free_ns = planned.best.best.outcome.makespan_ns
+    shortest = planned.best.candidates[0]
+    if shortest.outcome.makespan_ns < free_ns:
+        yield (
+            f"chosen with its transfers: without them, {shortest.name} takes "
+            f"{milliseconds(shortest.outcome.makespan_ns)} ms"
+        )
     carried = planned.communication
     if max(carried.makespan_ns, carried.own_ns) <= free_ns * (1 + _QUEUED):
         return

@@ -66,10 +66,9 @@ class BestPlan:
     Attributes:
         workload: what virtual stages take.
         split: whether orders may split the backward.
-        best: the shortest order within the memory.
+        best: the shortest order within the memory; a caller may choose another.
         candidates: all that were considered, allowed ones first, the shortest first.
         bound_ns: a makespan that no order within the memory is shorter than.
-        proven: whether no order within the memory is shorter than the best.
         other: where the run's backward is fused, the best of the orders that split it, at halves
             that are assumed; None elsewhere.
     """
@@ -79,8 +78,12 @@ class BestPlan:
     best: Candidate
     candidates: tuple[Candidate, ...]
     bound_ns: int
-    proven: bool
     other: Candidate | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Whether no order within the memory is shorter than the best."""
+        return self.best.outcome.makespan_ns <= self.bound_ns
 
     @property
     def left(self) -> float:
@@ -133,15 +136,13 @@ def best_plan(
     candidates = tuple(
         sorted((_candidate(*each, split=split) for each in [*fixed, *found]), key=_rank)
     )
-    best = candidates[0]
     split_ones = [each for each in candidates if each.split and each.outcome.fits]
     return BestPlan(
         workload,
         split,
-        best,
+        candidates[0],
         candidates,
         bound_ns,
-        proven=best.outcome.makespan_ns <= bound_ns,
         other=min(split_ones, key=_length) if offers and not split and split_ones else None,
     )
 
