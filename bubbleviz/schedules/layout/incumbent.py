@@ -105,6 +105,8 @@ def balanced(layers: Layers, stages: int) -> Ints:
     done = np.concatenate(([0], work.cumsum()))
     wanted = done[-1] * np.arange(stages + 1) / stages
     bounds = np.abs(done[None, :] - wanted[:, None]).argmin(axis=1)
+    # Where layers take no time, several places are equally close.
+    bounds[0], bounds[-1] = 0, len(layers)
     # At least one layer a stage, from either end.
     least = np.arange(stages + 1)
     bounds = np.maximum.accumulate(bounds - least) + least

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.layout.incumbent import balanced
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
 from bubbleviz.schedules.layout.partition import Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence
@@ -63,6 +64,16 @@ def test_layers_without_any_time_have_a_layout() -> None:
     found = best("1f1b", (2, 3, 1), model([0, 0, 0]))
 
     assert (found.makespan_ns, found.proven) == (0, True)
+    assert (found.layout.bounds[0], found.layout.bounds[-1]) == (0, 3)
+
+
+def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
+    layers = model([10, 10, 10, 10, 10, 0], resident=[0, 0, 0, 0, 0, 1000])
+    recurrence = Recurrence(schedule_named("1f1b").plan(2, 3, 1))
+
+    assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
+    assert best_partition(recurrence, layers, [100.0, 100.0]) is None
+    assert balanced(layers, 2).tolist() == [0, 2, 6]
 
 
 def test_a_heavy_head_takes_layers_off_the_last_stage() -> None:
