@@ -67,7 +67,7 @@ def workloads(draw: st.DrawFn, most: int = 4) -> Workload:
         return tuple(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)))
 
     cut = [a != b for a, b in pairwise(placement)]
-    backward, weight, held = each(1, 20), each(0, 20), each(1, 5)
+    backward, weight, held = each(1, 20), each(0, 20), each(0, 5)
     down, up = each(0, 15), each(0, 15)
     least = max(sum(h for h, at in zip(held, placement, strict=True) if at == d) for d in placement)
     return Workload(
@@ -81,7 +81,7 @@ def workloads(draw: st.DrawFn, most: int = 4) -> Workload:
         (0, *(t * far for t, far in zip(up, cut, strict=False))),
         tuple(map(float, held)),
         tuple(draw(st.integers(0, most)) * 1.0 for most in held),
-        draw(st.none() | st.floats(1, 3).map(lambda room: (least * room,) * devices)),
+        draw(st.none() | st.floats(1, 3).map(lambda room: (max(1, least) * room,) * devices)),
         split=draw(st.booleans()),
     )
 
@@ -294,6 +294,27 @@ def test_memory_by_virtual_stage_and_device_binds() -> None:
 
     assert bound.peak_memory[0] <= 4.0
     assert free.makespan_ns < bound.makespan_ns
+
+
+@pytest.mark.parametrize("activation", [(5.0, 0.0), (0.0, 5.0), (0.0, 0.0)])
+@pytest.mark.parametrize("limit", [None, (5.0, 5.0), (5.0, 0.0), (0.0, 0.0)])
+@pytest.mark.parametrize("split", [True, False])
+def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
+    activation: tuple[float, ...], limit: tuple[float, ...] | None, *, split: bool
+) -> None:
+    work = replace(workload((0, 1), 5), activation=activation, kept=activation, split=split)
+    work = replace(work, limit=limit)
+    if limit is not None and any(a > b for a, b in zip(activation, limit, strict=True)):
+        with pytest.raises(UsageError, match="holds no microbatch"):
+            best_plan(work, FAST)
+        return
+
+    best = best_plan(work, FAST)
+
+    checked(best.best.outcome.plan, work)
+    assert best.best.allowed
+    free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)), FAST)
+    assert best.best.outcome.makespan_ns >= free.best.outcome.makespan_ns
 
 
 def test_searched_codes_are_those_of_their_plan() -> None:

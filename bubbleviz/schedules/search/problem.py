@@ -91,7 +91,8 @@ class Problem:
 
     def room(self, stage: int) -> int:
         """Return how many microbatches' activations of a virtual stage its device holds at once."""
-        return self.limit[self.placement[stage]] // self.held[stage]
+        held = self.held[stage]
+        return self.limit[self.placement[stage]] // held if held else self.microbatches
 
     @property
     def rooms(self) -> tuple[int, ...]:
