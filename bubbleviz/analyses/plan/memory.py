@@ -8,7 +8,7 @@ from bubbleviz.analyses.plan.measured_run import MeasuredRun
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, parse_memory
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.memory_use import with_memory as with_measured
+from bubbleviz.schedules.memory_use import MeasuredMemory, with_memory
 from bubbleviz.schedules.workload import Workload, peak_memory
 
 #: Value of ``--memory-limit`` that sets none.
@@ -45,35 +45,34 @@ class LimitedWorkload:
     of_run: bool
 
 
-def with_memory(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
+def limited_workload(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
     """Return the workload of a run with its memory.
 
     Without a limit, devices have what the one with most took in the order that ran, if that is
     known: as much is there for sure.
 
     Raises:
-        UsageError: an option is no amount, or they are of different units.
+        UsageError: an option is no amount, they are of different units, or what was measured would
+            be mixed with what is given.
     """
-    workload, in_bytes = _activations(run, choice)
+    measured = _measured(run, choice)
+    if measured is None:
+        workload, in_bytes = _given(run.workload, choice)
+    else:
+        workload, in_bytes = with_memory(run.workload, measured, None), True
     if choice.limit == UNLIMITED:
         return LimitedWorkload(workload, in_bytes, of_run=False)
     if choice.limit is not None:
         size = parse_memory(choice.limit, "--memory-limit")
         if size.in_bytes != in_bytes:
             raise UsageError(
-                f"--memory-limit {choice.limit}: activations are in "
-                + (
-                    "bytes; give one such as 80GB"
-                    if in_bytes
-                    else "units of M_B, as the report "
-                    "holds no bytes of them; give --memory-b in bytes, too"
-                )
+                f"--memory-limit {choice.limit}: activations are in {_unit(in_bytes, choice)}"
             )
-        if run.memory is not None and choice.backward is None:
-            limited = with_measured(workload, run.memory, size.amount)
-            return LimitedWorkload(limited, in_bytes, of_run=False)
-        limit = (size.amount,) * workload.devices
-        return LimitedWorkload(replace(workload, limit=limit), in_bytes, of_run=False)
+        if measured is not None:
+            workload = with_memory(workload, measured, size.amount)
+        else:
+            workload = replace(workload, limit=(size.amount,) * workload.devices)
+        return LimitedWorkload(workload, in_bytes, of_run=False)
     if run.ran is None:
         return LimitedWorkload(workload, in_bytes, of_run=False)
     most = max(peak_memory(run.ran, workload))
@@ -82,13 +81,35 @@ def with_memory(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
     )
 
 
-def _activations(run: MeasuredRun, choice: MemoryChoice) -> tuple[Workload, bool]:
-    """Return the workload with its activations, and whether they are bytes."""
-    workload = run.workload
+def _measured(run: MeasuredRun, choice: MemoryChoice) -> MeasuredMemory | None:
+    """Return what was measured; None where nothing was, or activations are given.
+
+    Raises:
+        UsageError: M_W is given and M_B measured.
+    """
+    if run.memory is None or choice.backward is not None:
+        return None
+    if choice.weight is not None:
+        raise UsageError(
+            f"--memory-w {choice.weight}: activations were measured; give --memory-b, too, or "
+            "leave it out"
+        )
+    return run.memory
+
+
+def _unit(in_bytes: bool, choice: MemoryChoice) -> str:
+    """Return the unit of activations, and what to give for a limit of another."""
+    if in_bytes:
+        return "bytes; give one such as 80GB"
+    if choice.backward is not None:
+        return f"the unit of --memory-b {choice.backward}; give that in bytes, too"
+    return "units of M_B, as the report holds no bytes of them; give --memory-b in bytes, too"
+
+
+def _given(workload: Workload, choice: MemoryChoice) -> tuple[Workload, bool]:
+    """Return the workload with the activations that are given, and whether they are bytes."""
     if choice.backward is None and choice.weight is None:
-        if run.memory is None:
-            return workload, False
-        return with_measured(workload, run.memory, None), True
+        return workload, False
     whole = MemorySize(1.0, in_bytes=False)
     if choice.backward is not None:
         whole = parse_memory(choice.backward, "--memory-b")

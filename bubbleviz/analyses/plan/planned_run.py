@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bubbleviz.analyses.plan.carried import carried
 from bubbleviz.analyses.plan.measured_run import MeasuredRun
-from bubbleviz.analyses.plan.memory import LimitedWorkload, MemoryChoice, with_memory
+from bubbleviz.analyses.plan.memory import LimitedWorkload, MemoryChoice, limited_workload
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.communication.reordering import Communication
@@ -73,7 +73,7 @@ def plan_run(
     Raises:
         UsageError: the memory holds no microbatch, or there are too many operations.
     """
-    limited = with_memory(run, memory or MemoryChoice())
+    limited = limited_workload(run, memory or MemoryChoice())
     if microbatches is not None:
         workload = replace(limited.workload, microbatches=microbatches)
         limited = replace(limited, workload=workload)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.analyses.plan.measured_run import MeasuredRun
-from bubbleviz.analyses.plan.memory import MemoryChoice, with_memory
+from bubbleviz.analyses.plan.memory import MemoryChoice, limited_workload
 from bubbleviz.analyses.plan.planned_run import plan_run
 from bubbleviz.analyses.plan.ran_order import order_that_ran
 from bubbleviz.analyses.plan.text import sections
@@ -19,6 +19,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.console import plain_text
 from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.memory_use import MeasuredMemory
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.planning import PlanOptions
 from bubbleviz.schedules.workload import Outcome, Workload, outcome_of
@@ -107,18 +108,41 @@ def a_run(plan: Plan | None, ran_ns: int | None = None, *, on_gpus: bool = False
 def test_the_memory_of_the_run_is_the_limit() -> None:
     ran = schedule_named("1f1b").plan(4, 8, 1)
 
-    limited = with_memory(a_run(ran), MemoryChoice())
+    limited = limited_workload(a_run(ran), MemoryChoice())
 
     assert limited.of_run
     assert limited.workload.limit == (4.0,) * 4
-    assert with_memory(a_run(ran), MemoryChoice("none")).workload.limit is None
-    assert with_memory(a_run(None), MemoryChoice()).workload.limit is None
-    given = with_memory(a_run(ran), MemoryChoice("8GB", "2GB", "1GB"))
+    assert limited_workload(a_run(ran), MemoryChoice("none")).workload.limit is None
+    assert limited_workload(a_run(None), MemoryChoice()).workload.limit is None
+    given = limited_workload(a_run(ran), MemoryChoice("8GB", "2GB", "1GB"))
     assert (given.in_bytes, given.of_run) == (True, False)
     assert given.workload.limit == (8e9,) * 4
     assert (given.workload.activation[0], given.workload.kept[0]) == (2e9, 1e9)
     with pytest.raises(UsageError, match="--memory-w"):
-        with_memory(a_run(ran), MemoryChoice(None, "1", "2"))
+        limited_workload(a_run(ran), MemoryChoice(None, "1", "2"))
+
+
+#: Of four stages, in bytes.
+MEASURED = MeasuredMemory((2e9,) * 4, (1e9,) * 4, (1e9, 2e9, 3e9, 4e9))
+
+
+def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
+    run = replace(a_run(schedule_named("1f1b").plan(4, 8, 1)), memory=MEASURED)
+
+    limited = limited_workload(run, MemoryChoice("10GB"))
+    assert limited.workload.limit == (9e9, 8e9, 7e9, 6e9)
+    given = limited_workload(run, MemoryChoice("8GB", "3GB", "1GB"))
+    assert given.workload.limit == (8e9,) * 4
+    assert given.workload.activation == (3e9,) * 4
+    for limit in ("80GB", "none", None):
+        with pytest.raises(UsageError, match=r"--memory-w 0\.5: .* measured.* --memory-b, too"):
+            limited_workload(run, MemoryChoice(limit, None, "0.5"))
+    with pytest.raises(UsageError, match="--memory-limit 8: activations are in bytes; give one"):
+        limited_workload(run, MemoryChoice("8"))
+    with pytest.raises(
+        UsageError, match="--memory-limit 80GB: activations are in the unit of --mem"
+    ):
+        limited_workload(run, MemoryChoice("80GB", "2"))
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
