@@ -17,6 +17,7 @@ from bubbleviz.schedules.planning import Candidate
 from bubbleviz.schedules.workload import Outcome, Workload
 
 if TYPE_CHECKING:
+    from bubbleviz.render.picture.memory_plot import MemoryPlot
     from bubbleviz.report.view import View
 
 SCHEMA = "bubbleviz.plan/1"
@@ -146,29 +147,42 @@ def as_svg(planned: PlannedRun, view: View) -> str:
     return RENDERER.render(report_of_plan(outcome.plan, outcome.simulation), view)
 
 
-#: The outputs of a planned run, by name.
-def _as_memory_plot(planned: PlannedRun) -> str:
-    """Return all orders by their bubble ratio and the memory of their fullest device, as SVG."""
-    from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
+def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
+    """Return all orders by their bubble ratio and the memory of their fullest device.
 
-    limit = planned.memory.workload.limit
+    What devices hold beside activations is part of it where it was measured: they may have
+    different amounts left, but all are of the same size.
+    """
+    from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint
+
+    limit, resident = planned.memory.workload.limit, planned.memory.resident
+    always = resident or (0.0,) * planned.memory.workload.devices
     points = tuple(
         MemoryPoint(
             candidate.name,
-            max(candidate.outcome.peak_memory),
+            max(map(sum, zip(candidate.outcome.peak_memory, always, strict=True))),
             candidate.outcome.schedule_ratio,
             candidate.outcome.fits,
         )
         for candidate in planned.best.candidates
         if candidate.outcome.schedule_ratio is not None
     )
-    title = "Bubble ratio of orders against the activations of their fullest device"
-    plot = MemoryPlot(
-        title, points, planned.memory.in_bytes, limit=None if limit is None else max(limit)
+    taken = "memory" if resident else "activations"
+    return MemoryPlot(
+        f"Bubble ratio of orders against the {taken} of their fullest device",
+        points,
+        planned.memory.in_bytes,
+        limit=None if limit is None else max(map(sum, zip(limit, always, strict=True))),
     )
-    return draw_memory_plot(plot)
 
 
+def _as_memory_plot(planned: PlannedRun) -> str:
+    from bubbleviz.render.picture.memory_plot import draw_memory_plot
+
+    return draw_memory_plot(memory_plot_of(planned))
+
+
+#: The outputs of a planned run, by name.
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: as_csv(planned),

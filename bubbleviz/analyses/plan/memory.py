@@ -38,11 +38,14 @@ class LimitedWorkload:
         workload: with activations, and the limits of devices.
         in_bytes: whether these are bytes; else microbatches of a whole stage, or a unit given.
         of_run: whether the limit is what the order that ran took at most.
+        resident: by device: what it was measured to hold beside activations, in bytes; the limits
+            are of the rest. Empty where that is not known, or plays no part.
     """
 
     workload: Workload
     in_bytes: bool
     of_run: bool
+    resident: tuple[float, ...] = ()
 
 
 def limited_workload(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
@@ -60,8 +63,9 @@ def limited_workload(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
         workload, in_bytes = _given(run.workload, choice)
     else:
         workload, in_bytes = with_memory(run.workload, measured, None), True
+    resident = () if measured is None else measured.resident
     if choice.limit == UNLIMITED:
-        return LimitedWorkload(workload, in_bytes, of_run=False)
+        return LimitedWorkload(workload, in_bytes, of_run=False, resident=resident)
     if choice.limit is not None:
         size = parse_memory(choice.limit, "--memory-limit")
         if size.in_bytes != in_bytes:
@@ -72,9 +76,9 @@ def limited_workload(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
             workload = with_memory(workload, measured, size.amount)
         else:
             workload = replace(workload, limit=(size.amount,) * workload.devices)
-        return LimitedWorkload(workload, in_bytes, of_run=False)
+        return LimitedWorkload(workload, in_bytes, of_run=False, resident=resident)
     if run.ran is None:
-        return LimitedWorkload(workload, in_bytes, of_run=False)
+        return LimitedWorkload(workload, in_bytes, of_run=False, resident=resident)
     most = max(peak_memory(run.ran, workload))
     return LimitedWorkload(
         replace(workload, limit=(most,) * workload.devices), in_bytes, of_run=True

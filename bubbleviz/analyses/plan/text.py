@@ -138,11 +138,13 @@ def _memory_note(planned: PlannedRun) -> str:
     limit = memory.workload.limit
     if limit is None:
         return "memory: no limit; give --memory-limit"
-    most = memory_text(max(limit), in_bytes=memory.in_bytes)
+    least, most = (memory_text(each, in_bytes=memory.in_bytes) for each in (min(limit), max(limit)))
     unit = "" if memory.in_bytes else " M_B (a microbatch on a stage)"
+    amount = f"at most {most}{unit}" if least == most else f"{least} to {most}{unit}"
     if memory.of_run:
         return (
-            f"memory: at most {most}{unit} of activations a device, as the order that ran takes; "
+            f"memory: {amount} of activations a device, as the order that ran takes; "
             "--memory-limit sets another"
         )
-    return f"memory: at most {most}{unit} of activations a device"
+    rest = ", beside what it always holds" if any(memory.resident) else ""
+    return f"memory: {amount} of activations a device{rest}"

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bubbleviz.analyses.plan.documents import memory_plot_of
 from bubbleviz.analyses.plan.measured_run import MeasuredRun
 from bubbleviz.analyses.plan.memory import MemoryChoice, limited_workload
 from bubbleviz.analyses.plan.planned_run import plan_run
@@ -143,6 +144,26 @@ def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
         UsageError, match="--memory-limit 80GB: activations are in the unit of --mem"
     ):
         limited_workload(run, MemoryChoice("80GB", "2"))
+
+
+def test_devices_with_different_memory_left_are_told_apart() -> None:
+    run = replace(a_run(schedule_named("1f1b").plan(4, 8, 1)), memory=MEASURED)
+    options = PlanOptions(prove=False)
+    planned = plan_run(run, memory=MemoryChoice("12GB"), options=options)
+
+    assert planned.memory.resident == MEASURED.resident
+    assert "memory: 8.00 GB to 11.00 GB of activations a device" in plain_text(sections(planned))
+    # 1f1b: four, three, two microbatches and one, beside what is always held: at most 9 GB.
+    plot = memory_plot_of(planned)
+    assert plot.limit == 12e9
+    assert {each.memory for each in plot.points if each.name == "1f1b"} == {9e9}
+    assert all(each.fits == (each.memory <= 12e9) for each in plot.points)
+    unlimited = memory_plot_of(plan_run(run, memory=MemoryChoice("none"), options=options))
+    assert unlimited.limit is None
+    assert {each.memory for each in unlimited.points if each.name == "1f1b"} == {9e9}
+    as_ran = plan_run(run, options=options)
+    assert "memory: at most 8.00 GB of activations a device, as" in plain_text(sections(as_ran))
+    assert memory_plot_of(as_ran).limit == 8e9
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
