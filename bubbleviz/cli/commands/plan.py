@@ -63,7 +63,7 @@ class OrderOptions:
         str | None,
         typer.Option(
             metavar="SIZE|none",
-            help="For activations of a device: 12 (M_B), 40GB.",
+            help="Of a device if measured, else activations: 80GB.",
             rich_help_panel=MEMORY,
         ),
     ] = None
@@ -71,7 +71,7 @@ class OrderOptions:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="A microbatch holds from F to B; else 1.",
+            help="Held from F to B; else measured, or 1.",
             rich_help_panel=MEMORY,
         ),
     ] = None
@@ -79,7 +79,7 @@ class OrderOptions:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Part of that held until W; else all.",
+            help="Part of --memory-b until W; else all.",
             rich_help_panel=MEMORY,
         ),
     ] = None
