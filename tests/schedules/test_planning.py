@@ -18,7 +18,7 @@ from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
 from bubbleviz.schedules.planning import PlanOptions, best_plan
 from bubbleviz.schedules.planning.bounds import lower_bound
 from bubbleviz.schedules.planning.fixed import fixed_plans, splits
-from bubbleviz.schedules.planning.optimum import is_solvable, optimum
+from bubbleviz.schedules.planning.optimum import _Model, is_solvable, optimum
 from bubbleviz.schedules.search import orders
 from bubbleviz.schedules.search.improving import Effort, improve
 from bubbleviz.schedules.search.problem import Codes, codes_of, plan_of, problem_of_workload
@@ -186,6 +186,24 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     # Where it is proven, the search has found as much.
     if again[0] == solved.bound:
         assert begin.length <= again[0] * 1.02
+
+
+@pytest.mark.skipif(not is_solvable(), reason="OR-tools is not installed")
+def test_what_cp_sat_finds_in_too_little_time_makes_no_order_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = problem_of_workload(workload((0, 1, 2, 3), 8, (31, 17, 23), 13, 4.0), fused=False)
+    begin = orders.shortest_orders(problem, lambda _: [])
+    # It follows a hint where it can, but promises nothing.
+    monkeypatch.setattr(_Model, "hint", lambda _, __: None)
+
+    solved = optimum(problem, begin.codes, time=0.01)
+
+    assert solved is not None
+    assert solved.bound < begin.length
+    again = improve(problem, solved.codes, Effort(0, 1))
+    assert again is not None
+    assert again[0] <= begin.length
 
 
 @QUIET

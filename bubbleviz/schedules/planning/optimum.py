@@ -66,7 +66,8 @@ def optimum(
     bound = int(solver.best_objective_bound)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Optimum(bound, codes)
-    return Optimum(bound, model.codes(solver))
+    # Hints are no promise: what it found in its time may be longer.
+    return Optimum(bound, min(codes, model.codes(solver), key=lambda one: _length(problem, one)))
 
 
 class _Model:
@@ -152,6 +153,12 @@ class _Model:
             of_device.sort(key=lambda key: (solver.value(self.starts[key]), -(key[0] % 3), key))
             rows.append([code for code, _ in of_device])
         return rows
+
+
+def _length(problem: Problem, codes: Codes) -> int:
+    """Return the makespan of orders, in ticks."""
+    starts = _starts(problem, codes).items()
+    return max((start + problem.lengths[code] for (code, _), start in starts), default=0)
 
 
 def _starts(problem: Problem, codes: Codes) -> dict[tuple[int, int], int]:
