@@ -231,12 +231,12 @@ def carried_ideal(lowered: LoweredPlan, times: StageTimes, transport: Transport)
         MismatchError: it deadlocks.
         UsageError: a time cannot be.
     """
-    workload = workload_of(lowered.plan, times)
+    workload = ideal_workload(lowered.plan, times)
     carried = timing_of(lowered, workload, transport).makespan_ns
     return replace(ideal_of(lowered.plan, times), carried_ms=carried / lowered.plan.chunks / 1e6)
 
 
-def workload_of(plan: Plan, times: StageTimes) -> Workload:
+def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
     """Return what the virtual stages of a plan take, in ticks of 1 ns / v.
 
     Raises:

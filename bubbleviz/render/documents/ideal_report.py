@@ -126,10 +126,10 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
     """
     from bubbleviz.schedules.communication.reordering import best_lowering
     from bubbleviz.schedules.communication.torch_csv import write
-    from bubbleviz.schedules.ideal import workload_of
+    from bubbleviz.schedules.ideal import ideal_workload
 
     ideal = _ordered(result)
-    return write(best_lowering(ideal.plan, workload_of(ideal.plan, times), transport))
+    return write(best_lowering(ideal.plan, ideal_workload(ideal.plan, times), transport))
 
 
 #: The outputs of an ideal, by the names of their options.
