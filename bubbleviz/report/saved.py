@@ -124,10 +124,7 @@ class SavedTime:
     @property
     def phase(self) -> Phase:
         """Phase of the operations."""
-        phase = phase_of_label(self.phase_label)
-        # Labels were checked when the report was read.
-        assert phase is not None
-        return phase
+        return _phase(self.phase_label)
 
 
 @frozen
@@ -202,6 +199,8 @@ class _RankMemory:
     rank: int
     peak_bytes: _Count
     resident_bytes: _Count | None = None
+    #: Versions that lack it name the stages of their ranks in ``ranks`` alone.
+    stage: int | None = None
 
 
 @frozen
@@ -388,7 +387,9 @@ def read_times(path: str) -> SavedTimes:
             times are not those of all stages.
     """
     document = _decoded(path, _TimesDocument)
-    unknown = [t.phase for t in document.phase_times if phase_of_label(t.phase) is None]
+    held = () if document.memory is None else document.memory.operations
+    labels = [*(time.phase for time in document.phase_times), *(own.phase for own in held)]
+    unknown = [label for label in labels if phase_of_label(label) is None]
     if unknown:
         raise InputError(
             f"{path}: {unknown[0][:60]!r} is not a phase; write a report with bubbleviz analyze "
@@ -432,17 +433,26 @@ def _memory(document: _TimesDocument) -> MeasuredMemory | None:
         tuple(
             PhaseMemory(
                 _known(own.virtual_stage),
-                phase_of_label(own.phase) or Phase.F,
+                _phase(own.phase),
                 *(own.n, own.net_bytes, own.above_bytes, own.held_bytes, own.kept_bytes),
             )
             for own in saved.operations
         ),
     )
+    stages = {rank.index: _known(rank.stage) for rank in document.ranks}
+    stages |= {own.rank: own.stage for own in saved.ranks if own.stage is not None}
     return measured_memory(
         memory,
-        {rank.index: _known(rank.stage) for rank in document.ranks},
+        stages,
         {_known(time.virtual_stage): _known(time.stage) for time in document.phase_times},
     )
+
+
+def _phase(label: str) -> Phase:
+    phase = phase_of_label(label)
+    # Labels were checked when the report was read.
+    assert phase is not None
+    return phase
 
 
 def _restrictions(document: _RatiosDocument | _TimesDocument) -> tuple[Restriction, ...]:

@@ -237,7 +237,9 @@ def _memory(report: Report) -> dict[str, Any] | None:
     kinds = [{**asdict(kind), "phase": kind.phase.label} for kind in memory.operations]
     for kind in kinds:
         kind["virtual_stage"] = _number(kind["virtual_stage"])
-    return {"ranks": [asdict(rank) for rank in memory.ranks], "operations": kinds}
+    # Of reports by parts, the ranks that tell their stages are elsewhere.
+    ranks = [{**asdict(peak), "stage": report.ranks[peak.rank].stage} for peak in memory.ranks]
+    return {"ranks": ranks, "operations": kinds}
 
 
 def _slowdown(report: Report) -> dict[str, Any] | None:
