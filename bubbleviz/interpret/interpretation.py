@@ -22,7 +22,7 @@ from bubbleviz.interpret.limitations import limitations_of
 from bubbleviz.interpret.linking.linker import link
 from bubbleviz.interpret.linking.links import LinkResult
 from bubbleviz.interpret.linking.open_ranges import enclosing_ranges
-from bubbleviz.interpret.memory import MemoryUse, memory_use
+from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
 from bubbleviz.interpret.operation_ranges import operation_ranges_of
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recorded_collectives import recorded_collectives
@@ -157,6 +157,7 @@ def _recording(
     coverage = [rank.coverage for rank in ranks]
     unattributed = [name for rank in ranks for name in rank.names]
     kernels = slice(0, activities.kernels)
+    used = _memory_use(profile, named, operations) if memory else None
     return Recording(
         source=profile.source,
         convention=conventions[0].name,
@@ -184,11 +185,12 @@ def _recording(
             *candidates_of(profile, kinds),
             *homeless,
             *limitations_of(profile, links, operations, placed),
+            *(() if used is None else limitations_of_memory(profile.source.path, used)),
         ),
         layers=layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
         if layers
         else None,
-        memory=_memory_use(profile, named, operations) if memory else None,
+        memory=used,
     )
 
 

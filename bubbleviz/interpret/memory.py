@@ -16,6 +16,7 @@ end.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import field
 
 import numpy as np
@@ -24,7 +25,9 @@ from bubbleviz.conventions.layer_names import LayerName
 from bubbleviz.interpret.layers import LayerRanges
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_events import MemoryEvents
+from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import process_of
@@ -41,11 +44,13 @@ class RankMemory(Table):
         rank: the profile's own.
         peak: most that was allocated at once.
         resident: what is allocated when an iteration begins: weights, gradients, states.
+        unseen: what was freed though no event allocated it, at least; 0 where events tell totals.
     """
 
     rank: Ints
     peak: Ints
     resident: Ints
+    unseen: Ints
 
 
 @frozen
@@ -129,6 +134,23 @@ def memory_use(
     )
 
 
+def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
+    """Yield the limitation of ranks that free what no event allocated.
+
+    Args:
+        path: of the profile.
+        use: its memory.
+    """
+    unseen = use.ranks.unseen
+    if unseen.any():
+        yield Limitation(
+            "memory allocated before the capture",
+            f"{path}: up to {memory_text(int(unseen.max()))} are freed that no event allocates, so "
+            "a rank's peak and what it always holds may be more; capture from the start",
+            int((unseen > 0).sum()),
+        )
+
+
 def _events_of(events: MemoryEvents, process: int, device: int) -> MemoryEvents:
     """Return the events of a rank in order of time."""
     rows = np.flatnonzero((process_of(events.thread) == process) & (events.device == device))
@@ -145,13 +167,18 @@ def _of_rank(
     work = np.flatnonzero((keys.rank == rank) & np.isin(keys.phase, COMPUTE))
     own = keys.take(work[np.argsort(keys.host_start_ns[work], kind="stable")])
     running = events.change.cumsum()
-    level = events.total if (events.total >= 0).all() else running
+    # Where more is freed than was allocated since the capture began, so much was there before.
+    unseen = max(0, -int(running.min()))
+    level = running + unseen
+    if (events.total >= 0).all():
+        unseen, level = 0, events.total
     activations = _activations(own, events, layers)
     return MemoryUse(
         RankMemory(
             np.array([rank]),
-            np.array([int(level.max())]),
+            np.array([max(unseen, int(level.max()))]),
             np.array([_resident(own, events, level)]),
+            np.array([unseen]),
         ),
         _by_kind(rank, own, events, activations),
         _by_layer(rank, own, activations, layers.layers),
@@ -263,7 +290,7 @@ def _resident(own: OperationKeys, events: MemoryEvents, level: Ints) -> int:
     begun_ns = forward.host_start_ns[groups_of(forward.iteration).first]
     before = np.searchsorted(events.time_ns, begun_ns) - 1
     # Before the first event what it changed was not there, or not yet gone.
-    first = int(level[0] - events.change[0])
+    first = max(0, int(level[0] - events.change[0]))
     return int(np.median(np.where(before >= 0, level[before], first)))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.interpret.memory import followers, memory_use
+from bubbleviz.interpret.memory import followers, limitations_of_memory, memory_use
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
@@ -140,6 +140,51 @@ def test_memory_is_that_of_a_plain_reading(given: list[tuple[int, int, int]]) ->
         level += amount
         peak = max(peak, level)
     assert max(use.ranks.peak.tolist()[0], 0) == peak
+
+
+def events_of(changes: list[tuple[int, int]], totals: list[int] | None = None) -> MemoryEvents:
+    """Return events of a rank: when, and how many bytes, each at an address of its own."""
+    time, change = np.array(changes, np.int64).T.copy()
+    none = np.full(len(time), -1)
+    total = none.copy() if totals is None else np.array(totals, np.int64)
+    address = np.arange(len(time))
+    return MemoryEvents(
+        time, np.full(len(time), 7 << 24), np.zeros_like(time), address, change.copy(), total
+    )
+
+
+def test_memory_of_before_the_capture_is_never_less_than_nothing() -> None:
+    keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
+    use = memory_use(
+        events_of([(5, -300), (10, 100), (50, -200)]),
+        keys,
+        np.array([[7, 0]]),
+        NoLayers(),  # type: ignore[arg-type]
+    )
+    assert use is not None
+
+    # 400 were there before: after the last event, nothing is left of what is known.
+    assert use.ranks.resident.tolist() == [400]
+    assert use.ranks.peak.tolist() == [400]
+    assert use.ranks.unseen.tolist() == [400]
+    (limitation,) = limitations_of_memory("a.sqlite", use)
+    assert limitation.what == "memory allocated before the capture"
+    assert "a.sqlite: " in limitation.reason
+
+
+def test_totals_that_contradict_their_events_are_never_less_than_nothing() -> None:
+    keys = keys_of([(Phase.F, 0), (Phase.B, 0)])
+    use = memory_use(
+        events_of([(5, 300), (10, 100)], [0, 50]),
+        keys,
+        np.array([[7, 0]]),
+        NoLayers(),  # type: ignore[arg-type]
+    )
+    assert use is not None
+
+    assert use.ranks.resident.tolist() == [0]
+    assert use.ranks.unseen.tolist() == [0]
+    assert list(limitations_of_memory("a.json", use)) == []
 
 
 def test_memory_events_of_pytorch_itself(tmp_path: Path) -> None:
