@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
+from bubbleviz.sources.kineto.memory import read_memory
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.hostile_profiles import (
@@ -707,6 +708,25 @@ def test_an_output_that_is_a_folder(bench: Bench) -> None:
     outcome = bench.run("analyze", run_of_one(bench.inputs), "--csv", bench.outputs, "--force")
 
     assert "is a directory" in sentence(outcome)
+
+
+@pytest.mark.parametrize("key", ["Bytes", "Device Id", "Total Allocated", "Addr"])
+@pytest.mark.parametrize("number", [1 << 63, -(1 << 63), (1 << 64) - 1, 10**40])
+def test_memory_events_with_numbers_beyond_any_memory(
+    tmp_path: Path, key: str, number: int
+) -> None:
+    args = {"Bytes": 512, "Addr": 4, "Device Type": 1, "Device Id": 0, "Total Allocated": 512}
+    events = [
+        {"ph": "i", "name": "[memory]", "ts": ts, "pid": 1, "tid": 2, "args": {**args, **more}}
+        for ts, more in ((1, {}), (2, {key: number}), (3, {"Bytes": -512}))
+    ]
+    file = tmp_path / "a.pt.trace.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    memory = read_memory(str(file), 0, on_host=False)
+
+    assert memory is not None
+    assert memory.change.tolist() == ([512, -512] if key == "Bytes" else [512, 512, -512])
+    assert max(abs(memory.change.cumsum())) <= 1024
 
 
 def test_two_outputs_of_one_name(bench: Bench) -> None:

@@ -7,6 +7,8 @@ device after it. They are read in a pass of their own, so that others pay nothin
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 import numpy as np
 
@@ -20,16 +22,19 @@ from bubbleviz.sources.trace_events.file import opened_trace
 _NAME = "[memory]"
 #: ``Device Type`` of the host's own memory.
 _HOST = 0
+#: No machine has more bytes, 70 TB, nor as many devices; sums of many still fit 64 bits.
+_Bytes = Annotated[int, msgspec.Meta(ge=-(1 << 46), le=1 << 46)]
+_Number = Annotated[int, msgspec.Meta(ge=-1, le=1 << 31)]
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
     """Arguments of events, as far as they are used."""
 
-    change: int | None = msgspec.field(default=None, name="Bytes")
+    change: _Bytes | None = msgspec.field(default=None, name="Bytes")
     address: int | None = msgspec.field(default=None, name="Addr")
-    device_type: int | None = msgspec.field(default=None, name="Device Type")
-    device: int | None = msgspec.field(default=None, name="Device Id")
-    total: int | None = msgspec.field(default=None, name="Total Allocated")
+    device_type: _Number | None = msgspec.field(default=None, name="Device Type")
+    device: _Number | None = msgspec.field(default=None, name="Device Id")
+    total: _Bytes | None = msgspec.field(default=None, name="Total Allocated")
 
 
 class MemoryEvent(TraceEvent, gc=False):
