@@ -219,7 +219,7 @@ def formats_by_file(
     given += [(file, suffixed(file, files)) for file in outputs or ()]
     named = dict(given)
     if len(named) < len(given):
-        raise UsageError("two outputs name the same file; give each its own")
+        raise _same_file()
     known = {renderer.name: renderer for renderer in renderers()}
     for file, name in named.items():
         if is_folder(file) and known[name].parts is None:
@@ -230,3 +230,38 @@ def formats_by_file(
                 f"--{name} -: refusing to write binary data to a terminal; name a file or pipe it"
             )
     return named
+
+
+def formats_by_ending(
+    files: Mapping[str, str | None],
+    own: Mapping[str, str | None],
+    endings: Mapping[str, str],
+    outputs: Sequence[str],
+) -> dict[str, str]:
+    """Return the output format of each file, where some are of one command alone.
+
+    Args:
+        files: as :func:`formats_by_file` takes them.
+        own: likewise, of formats that the command alone has.
+        endings: these formats by the endings of their files.
+        outputs: further files, of any of these formats.
+
+    Raises:
+        UsageError: two formats have the same file, or a suffix is of none of them.
+        OutputError: see :func:`formats_by_file`.
+    """
+    rest, named = [], [(file, name) for name, file in own.items() if file is not None]
+    for file in outputs:
+        name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
+        if name is None:
+            rest.append(file)
+        else:
+            named.append((file, name))
+    known = formats_by_file(files, rest)
+    if len({*known, *(file for file, _ in named)}) < len(known) + len(named):
+        raise _same_file()
+    return {**known, **dict(named)}
+
+
+def _same_file() -> UsageError:
+    return UsageError("two outputs name the same file; give each its own")

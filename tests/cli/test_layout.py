@@ -66,6 +66,17 @@ def test_files_hold_all_schedules(layers: str, tmp_path: Path) -> None:
     assert main(["layout", "--layers", files[1], *SIZES]) == 0
 
 
+def test_a_file_is_named_once(
+    layers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = str(tmp_path / "x.memory.svg")
+    given = "--layers", layers, *SIZES, "--schedule", "1f1b", "-o", same
+
+    assert "same file" in refused(capsys, *given, "-o", same)
+    assert "same file" in refused(capsys, *given, "--svg", same)
+    assert not Path(same).exists()
+
+
 def test_the_same_question_has_the_same_bytes(layers: str, tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.json" for number in range(2)]
     for file in files:

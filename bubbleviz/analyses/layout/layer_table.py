@@ -101,7 +101,8 @@ class _Reader:
 
     def __init__(self, path: str, rows: Sequence[Mapping[str, str | None]]) -> None:
         self._path, self._rows = path, rows
-        self._in_bytes: set[bool] = set()
+        #: Whether amounts of memory are in bytes; None before the first.
+        self._in_bytes: bool | None = None
 
     def table(self) -> LayerTable:
         split = bool(self._given("weight_ms"))
@@ -127,8 +128,7 @@ class _Reader:
             names=tuple(one_line(row.get("name") or "", 200) for row in self._rows),
             kinds=tuple(self._kind(at) for at in range(len(self._rows))),
         )
-        in_bytes = None if not self._in_bytes else True in self._in_bytes
-        return LayerTable(layers, split, bool(held.any()), in_bytes or None)
+        return LayerTable(layers, split, bool(held.any()), self._in_bytes or None)
 
     def _given(self, column: str) -> bool:
         return any((row.get(column) or "").strip() for row in self._rows)
@@ -155,9 +155,23 @@ class _Reader:
                 continue
             size = parse_memory(text, f"{self._path}: row {at + 1}, {column}")
             if size.amount:
-                self._in_bytes.add(size.in_bytes)
+                self._note_unit(at, column, text, in_bytes=size.in_bytes)
             amounts.append(size.amount)
         return np.array(amounts, float)
+
+    def _note_unit(self, at: int, column: str, text: str, *, in_bytes: bool) -> None:
+        """Take note of the unit of an amount.
+
+        Raises:
+            InputError: the amounts before it have another.
+        """
+        if self._in_bytes not in {None, in_bytes}:
+            kinds = "in bytes", "a plain number"
+            this, others = kinds if in_bytes else kinds[::-1]
+            raise self._wrong(
+                at, column, f"{one_line(text, 40)!r} is {this}, and what comes before {others}"
+            )
+        self._in_bytes = in_bytes
 
     def _kind(self, at: int) -> LayerKind:
         given = (self._rows[at].get("kind") or "").strip().lower()

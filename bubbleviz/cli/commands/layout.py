@@ -20,7 +20,7 @@ from bubbleviz.cli.options import (
     PdfFile,
     PngFile,
     SvgFile,
-    formats_by_file,
+    formats_by_ending,
 )
 from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.terminal import deliver, show
@@ -165,9 +165,7 @@ def layout(
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
     from bubbleviz.analyses.layout import renderings
 
-    own = [file for file in output or () if file.lower().endswith(tuple(renderings.ENDINGS))]
-    outputs = formats_by_file(files, [file for file in output or () if file not in own])
-    outputs |= dict.fromkeys(own, "memory-plot")
+    outputs = formats_by_ending(files, {}, renderings.ENDINGS, output or ())
     limit = model.limit()
     inputs = [*(run or ()), *([model.layers] if model.layers else ())]
     check_outputs(list(outputs), inputs, force=force)

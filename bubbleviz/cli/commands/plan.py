@@ -18,7 +18,7 @@ from bubbleviz.cli.options import (
     PdfFile,
     PngFile,
     SvgFile,
-    formats_by_file,
+    formats_by_ending,
 )
 from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
@@ -29,7 +29,7 @@ from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from bubbleviz.analyses.plan.measured_run import MeasuredRun
     from bubbleviz.analyses.plan.memory import MemoryChoice
@@ -153,11 +153,13 @@ def plan(
     from bubbleviz.cli.outputs import check_outputs
 
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
-    outputs = _outputs(files, {"comms": comms, "zero-bubble": zero_bubble}, output or ())
+    from bubbleviz.analyses.plan.documents import ENDINGS, RENDERINGS
+
+    own = {"comms": comms, "zero-bubble": zero_bubble}
+    outputs = formats_by_ending(files, own, ENDINGS, output or ())
     paper.check_drawn(outputs.values())
     check_outputs(list(outputs), run, force=force)
     split, memory = order.split(), order.memory()
-    from bubbleviz.analyses.plan.documents import RENDERINGS
     from bubbleviz.analyses.plan.planned_run import plan_run
     from bubbleviz.analyses.plan.text import sections
     from bubbleviz.schedules.planning import PlanOptions
@@ -179,29 +181,6 @@ def plan(
         inputs=run,
         force=force,
     )
-
-
-def _outputs(
-    files: Mapping[str, str | None], own: Mapping[str, str | None], output: Sequence[str]
-) -> dict[str, str]:
-    """Return the format of each file; some endings are of plans alone.
-
-    Raises:
-        UsageError: two formats have the same file, or a suffix is of none of them.
-    """
-    from bubbleviz.analyses.plan.documents import ENDINGS
-
-    rest, named = [], [(file, name) for name, file in own.items() if file is not None]
-    for file in output:
-        name = next((n for end, n in ENDINGS.items() if file.lower().endswith(end)), None)
-        if name is None:
-            rest.append(file)
-        else:
-            named.append((file, name))
-    known = formats_by_file(files, rest)
-    if len({*known, *(file for file, _ in named)}) < len(known) + len(named):
-        raise UsageError("two outputs name the same file; give each its own")
-    return {**known, **dict(named)}
 
 
 def _measured(run: Sequence[str], measurement: MeasurementOptions) -> MeasuredRun:

@@ -18,7 +18,7 @@ from bubbleviz.cli.options import (
     PdfFile,
     PngFile,
     SvgFile,
-    formats_by_file,
+    formats_by_ending,
 )
 from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
@@ -230,14 +230,10 @@ def simulate(
     from bubbleviz.cli.outputs import check_outputs
 
     files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
-    with_communication = [file for file in output or () if file.lower().endswith(".comms.csv")]
-    outputs = formats_by_file(files, [f for f in output or () if f not in with_communication])
-    with_communication += [] if comms is None else [comms]
+    outputs = formats_by_ending(files, {"comms": comms}, {".comms.csv": "comms"}, output or ())
     paper.check_drawn(outputs.values())
     inputs = [file for file in (plan, report) if file is not None]
-    if {*outputs} & {*with_communication} or len({*with_communication}) < len(with_communication):
-        raise UsageError("two outputs name the same file; give each its own")
-    check_outputs([*outputs, *with_communication], inputs, force=force)
+    check_outputs(list(outputs), inputs, force=force)
     from bubbleviz.render.documents import ideal_report
     from bubbleviz.report.saved import read_times
     from bubbleviz.schedules.communication.reading import transport_named
@@ -258,11 +254,13 @@ def simulate(
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
-    written = {file: ideal_report.RENDERINGS[name](result, view) for file, name in outputs.items()}
-    for file in with_communication:
-        written[file] = ideal_report.as_lowered_csv(result, stage_times, carried)
     deliver(
-        written,
+        {
+            file: ideal_report.as_lowered_csv(result, stage_times, carried)
+            if name == "comms"
+            else ideal_report.RENDERINGS[name](result, view)
+            for file, name in outputs.items()
+        },
         lambda: show(ideal_report.sections(result)),
         inputs=inputs,
         force=force,

@@ -76,3 +76,21 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 def test_what_is_no_table_is_refused(text: str, error: str, tmp_path: Path) -> None:
     with pytest.raises(BubblevizError, match=error):
         read_layers(table(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (["a,1,2,1.5GB,0", "b,1,2,300,0"], r"row 2, memory: '300' is a plain number"),
+        (["a,1,2,300,0", "b,1,2,0,1.5GB"], r"row 2, resident: '1.5GB' is in bytes"),
+    ],
+)
+def test_memory_in_bytes_and_in_plain_numbers_is_refused(
+    rows: list[str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=says):
+        read_layers(table(tmp_path, "\n".join([f"{HEAD},memory,resident", *rows])))
+
+
+def test_no_memory_has_no_unit(tmp_path: Path) -> None:
+    assert read_layers(table(tmp_path, f"{HEAD},memory\na,1,2,1.5GB\nb,1,2,0\n")).in_bytes
