@@ -96,7 +96,7 @@ def test_a_memory_limit_has_the_unit_of_the_table(
     assert main([*words, "--memory-limit", "2"]) == 0
     assert json.loads(capsys.readouterr().out)["schedules"][0]["layout"] is None
     in_bytes = tmp_path / "bytes.csv"
-    in_bytes.write_text(TABLE.replace(",2,1\n", ",2GB,1\n"))
+    in_bytes.write_text(TABLE.replace(",2,1\n", ",2GB,1GB\n").replace(",1,1\n", ",1GB,1GB\n"))
     words[2] = str(in_bytes)
     assert main([*words, "--memory-limit", "80GB"]) == 0
     assert json.loads(capsys.readouterr().out)["memory"]["in_bytes"]

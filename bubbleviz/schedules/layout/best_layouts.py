@@ -19,7 +19,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.layout.bounds import Sums
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
-from bubbleviz.schedules.layout.partition import Partition, best_partition
+from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import (
     Memory,
@@ -86,7 +86,8 @@ class ScheduleLayout:
         own: whether that is the run's own.
         before_ns: makespan with that.
         before_fits: whether that is within the memory.
-        best: the best layout; None where none fits the memory, or the schedule has not this size.
+        best: the best layout; None where none was found within the memory, or the schedule has
+            not this size.
         exact: whether the order is the same whatever the times, so that the layout is the best of
             all where the search says so.
         peak_memory: by device, in the unit of the layers, what is always taken included.
@@ -186,8 +187,8 @@ def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) 
         before_fits=_fits(question, peak_memory(layers, recurrence, before)),
     )
     best = best_partition(recurrence, layers, question.limit, starts)
-    if best is None:
-        return replace(row, reason="no layout fits the memory")
+    if isinstance(best, NoLayout):
+        return replace(row, reason=best.value)
     work_ns = _work_ns(question, plan, best.layout)
     window_ns = best.makespan_ns * question.stages
     return replace(

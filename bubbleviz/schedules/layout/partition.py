@@ -18,6 +18,7 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 import numpy as np
 
@@ -63,6 +64,13 @@ class Partition:
         return self.least_ns >= self.makespan_ns
 
 
+class NoLayout(Enum):
+    """Why no layout was found, in words."""
+
+    NONE_FITS = "no layout fits the memory"
+    BROKEN_OFF = "none that fits the memory was found before the search was broken off"
+
+
 def best_partition(
     recurrence: Recurrence,
     layers: Layers,
@@ -71,8 +79,8 @@ def best_partition(
     watch: Watch = unwatched,
     *,
     beginnings: int = MOST_BEGINNINGS,
-) -> Partition | None:
-    """Return the layout with the shortest makespan of one order; None where none fits.
+) -> Partition | NoLayout:
+    """Return the layout with the shortest makespan of one order, or why there is none.
 
     Args:
         recurrence: the order.
@@ -100,7 +108,7 @@ def best_partition(
     search = _Search(incumbent, sums, None if bottleneck is None else bottleneck.rest)
     search.run(watch, beginnings)
     if incumbent.bounds is None:
-        return None
+        return NoLayout.NONE_FITS if np.isinf(search.open_ns) else NoLayout.BROKEN_OFF
     layout = Layout(recurrence.placement, tuple(incumbent.bounds.tolist()))
     least_ns = int(min(incumbent.makespan_ns, np.ceil(search.open_ns - _ROUNDING)))
     return Partition(layout, incumbent.makespan_ns, least_ns, incumbent.timed)

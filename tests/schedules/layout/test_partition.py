@@ -15,7 +15,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.layout.incumbent import balanced
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
-from bubbleviz.schedules.layout.partition import Partition, best_partition
+from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.workload import outcome_of
 from tests.schedules.layout.models import all_layouts, brute_force, model, simulated
@@ -31,7 +31,7 @@ numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
 
 def best(name: str, sizes: tuple[int, int, int], layers: Layers, **given: object) -> Partition:
     found = best_partition(Recurrence(schedule_named(name).plan(*sizes)), layers, **given)  # type: ignore[arg-type]
-    assert found is not None
+    assert isinstance(found, Partition)
     return found
 
 
@@ -72,7 +72,7 @@ def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     recurrence = Recurrence(schedule_named("1f1b").plan(2, 3, 1))
 
     assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
-    assert best_partition(recurrence, layers, [100.0, 100.0]) is None
+    assert best_partition(recurrence, layers, [100.0, 100.0]) is NoLayout.NONE_FITS
     assert balanced(layers, 2).tolist() == [0, 2, 6]
 
 
@@ -111,8 +111,10 @@ def test_the_recurrence_is_the_simulator(
     limit = [30.0] * stages
     found_best = best_partition(recurrence, layers, limit)
     wanted = brute_force(plan, layers, limit)
-    assert (found_best and found_best.makespan_ns) == wanted
-    if found_best is not None:
+    if not isinstance(found_best, Partition):
+        assert (found_best, wanted) == (NoLayout.NONE_FITS, None)
+    else:
+        assert found_best.makespan_ns == wanted
         assert found_best.proven
         assert simulated(plan, layers, found_best.layout, limit) == (wanted, True)
 
@@ -131,7 +133,7 @@ def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) 
     found = best_partition(recurrence, layers)
 
     assert len(every) == 245_157
-    assert found is not None
+    assert isinstance(found, Partition)
     assert found.proven
     assert found.makespan_ns == recurrence.makespans(layers, every).min()
 
@@ -147,6 +149,18 @@ def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
     assert cut.least_ns <= whole.makespan_ns <= cut.makespan_ns
 
 
+def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
+    random = np.random.default_rng(11)
+    times, held, resident = (random.integers(*ends, 12) for ends in ((5, 50), (1, 30), (0, 60)))
+    layers = model(times.tolist(), held=held.tolist(), resident=resident.tolist())
+    recurrence = Recurrence(schedule_named("interleaved-1f1b").plan(2, 4, 2))
+    limit = [350.0, 350.0]
+
+    assert isinstance(best_partition(recurrence, layers, limit), Partition)
+    assert best_partition(recurrence, layers, limit, beginnings=1) is NoLayout.BROKEN_OFF
+    assert best_partition(recurrence, layers, [1.0, 1.0]) is NoLayout.NONE_FITS
+
+
 def test_a_start_is_not_made_worse() -> None:
     layers = model([10] * 12 + [30])
     start = even_layout(layers, tuple(range(4)))
@@ -159,9 +173,9 @@ def test_a_start_is_not_made_worse() -> None:
 def test_what_fits_no_layout_is_none() -> None:
     recurrence = Recurrence(schedule_named("1f1b").plan(2, 4, 1))
 
-    assert best_partition(recurrence, model([1, 1, 1]), [1.9, 1.9]) is None
+    assert best_partition(recurrence, model([1, 1, 1]), [1.9, 1.9]) is NoLayout.NONE_FITS
     # Stage 0 holds two microbatches, stage 1 one.
-    assert best_partition(recurrence, model([1, 1, 1]), [2.0, 2.0]) is not None
+    assert isinstance(best_partition(recurrence, model([1, 1, 1]), [2.0, 2.0]), Partition)
 
 
 @settings(max_examples=20, deadline=None)
@@ -181,6 +195,6 @@ def test_links_between_devices_are_part_of_the_times(times: list[int], links: li
     found = best_partition(recurrence, layers)
 
     assert recurrence.makespans(layers, rows(layouts)).tolist() == every
-    assert found is not None
+    assert isinstance(found, Partition)
     assert found.proven
     assert found.makespan_ns == min(every)
