@@ -217,7 +217,7 @@ class _Plot:
         """
         text = fitted(text, _SIZE, self.right - self.left)
         width = text_width(text, _SIZE)
-        edges = self.page.left, self.top - _LINE, self.page.right, self.bottom - 1
+        edges = self.left, self.top - _LINE, self.page.right, self.bottom - 1
         places = [box for box in _places(dot, width) if _inside(box, edges)]
         free = [box for box in places if not any(_overlap(box, other) for other in taken)]
         clear = [box for box in free if not any(_overlap(box, line) for line in lines)]
