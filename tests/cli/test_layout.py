@@ -142,6 +142,8 @@ def test_a_report_needs_the_numbers_of_layers(
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
 
     assert "give --layers-per-stage" in refused(capsys, str(report))
+    many = refused(capsys, str(report), "--layers-per-stage", "999999999999")
+    assert "more than 1,000 layers" in many
     assert main(["layout", str(report), "--layers-per-stage", "4", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert len(document["layers"]) == 16

@@ -31,7 +31,13 @@ from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.merged_memory import memory_of
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
+from bubbleviz.schedules.layout.layers import (
+    LayerKind,
+    Layers,
+    Layout,
+    check_enough,
+    timed_layers,
+)
 from bubbleviz.schedules.measured_workload import measured_workload
 from bubbleviz.schedules.workload import Workload
 
@@ -227,7 +233,7 @@ def evenly_divided(workload: Workload, layers_per_stage: Sequence[int]) -> tuple
     """Return equal layers of each virtual stage, and the layout.
 
     Raises:
-        UsageError: the numbers of layers are not those of the virtual stages.
+        UsageError: the numbers of layers are not those of the virtual stages, or too large.
     """
     stages = workload.virtual_stages
     counts = list(layers_per_stage) * (stages if len(layers_per_stage) == 1 else 1)
@@ -236,6 +242,7 @@ def evenly_divided(workload: Workload, layers_per_stage: Sequence[int]) -> tuple
             f"--layers-per-stage: {len(counts)} numbers for {stages} virtual stages; give one for "
             "all, or one each, from 1 on"
         )
+    check_enough(sum(counts), stages)
     wholes = (
         workload.forward_ns,
         workload.backward_ns,

@@ -34,7 +34,7 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.memory_sizes import parse_memory
 from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.layout.layers import LayerKind, Layers
+from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers
 
 COLUMNS = (
     *("name", "kind", "forward_ms", "backward_ms", "weight_ms", "memory", "memory_weight"),
@@ -47,7 +47,7 @@ _KINDS = {
     MTP: LayerKind.MTP,
     HEAD: LayerKind.HEAD,
 }
-_MOST_BYTES, _MOST_LAYERS = 1 << 22, 10_000
+_MOST_BYTES = 1 << 22
 #: 115 days.
 _LONGEST_MS = 1e10
 _HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
@@ -86,8 +86,8 @@ def read_layers(path: str) -> LayerTable:
     lacking = [column for column in _NEEDED if column not in header]
     if lacking:
         raise InputError(f"{path}: no layers, or no column {lacking[0]!r}; {_HINT}")
-    if len(rows) > _MOST_LAYERS:
-        raise InputError(f"{path}: more than {_MOST_LAYERS:,} layers; {_HINT}")
+    if len(rows) > MOST_LAYERS:
+        raise InputError(f"{path}: more than {MOST_LAYERS:,} layers; give one row for several")
     return _Reader(path, rows).table()
 
 

@@ -15,6 +15,10 @@ from bubbleviz.model.values import frozen
 from bubbleviz.schedules.workload import Workload
 
 
+#: No model has more; bounds take memory by the square of their number, for each virtual stage.
+MOST_LAYERS = 1_000
+
+
 class LayerKind(Enum):
     """What a layer is to the frameworks that are told of a layout."""
 
@@ -125,7 +129,7 @@ def even_layout(layers: Layers, placement: tuple[int, ...]) -> Layout:
 
 
 def check_enough(layers: int, stages: int) -> None:
-    """Check that every virtual stage can have a layer.
+    """Check that every virtual stage can have a layer, and that there are not too many.
 
     Raises:
         UsageError: it cannot.
@@ -135,6 +139,8 @@ def check_enough(layers: int, stages: int) -> None:
             f"{layers} layers for {stages} virtual stages: each needs one; give fewer stages "
             "or chunks"
         )
+    if layers > MOST_LAYERS:
+        raise UsageError(f"more than {MOST_LAYERS:,} layers; take several as one")
 
 
 def workload_of(

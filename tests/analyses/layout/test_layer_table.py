@@ -94,3 +94,11 @@ def test_memory_in_bytes_and_in_plain_numbers_is_refused(
 
 def test_no_memory_has_no_unit(tmp_path: Path) -> None:
     assert read_layers(table(tmp_path, f"{HEAD},memory\na,1,2,1.5GB\nb,1,2,0\n")).in_bytes
+
+
+def test_more_layers_than_any_model_has_are_refused(tmp_path: Path) -> None:
+    rows = "a,1,1\n" * 1000
+
+    assert len(read_layers(table(tmp_path, f"{HEAD}\n{rows}")).layers) == 1000
+    with pytest.raises(InputError, match="more than 1,000 layers"):
+        read_layers(table(tmp_path, f"{HEAD}\n{rows}a,1,1\n"))
