@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bubbleviz.explain.alternatives import Alternative, Alternatives
+from bubbleviz.schedules.memory_limits import within
 from bubbleviz.schedules.memory_use import MeasuredMemory
-
-#: Sums of floats may be off by this share.
-_ROUNDING = 1e-9
 
 
 def with_bytes(
@@ -45,7 +43,7 @@ def with_bytes(
         if limit_bytes is None:
             return replace(row, peak_bytes=peak)
         once = row.name in {"measured", "no-delay"} or row.replicas == 1
-        fits = peak <= limit_bytes * (1 + _ROUNDING) and once
+        fits = within(peak, limit_bytes) and once
         return replace(row, peak_bytes=peak, fits=fits)
 
     return replace(others, rows=tuple(map(of, others.rows)), limit_bytes=limit_bytes)

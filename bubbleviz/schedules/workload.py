@@ -12,13 +12,11 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.schedules.memory_limits import within
 from bubbleviz.schedules.metrics import cost, makespan, schedule_ratio, stage_ratio
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.program import Duration, Task
 from bubbleviz.schedules.simulation import Simulation, simulate
-
-#: Memory is a sum of floats: what exceeds a limit by less fits.
-_ROUNDING = 1e-9
 
 
 @frozen
@@ -169,7 +167,7 @@ def outcome_of(plan: Plan, workload: Workload) -> Outcome:
         schedule_ratio(simulation),
         stage_ratio(simulation),
         peaks,
-        fits(peaks, workload),
+        fits(peaks, workload.limit),
     )
 
 
@@ -189,8 +187,6 @@ def peak_memory(plan: Plan, workload: Workload) -> tuple[float, ...]:
     return tuple(peaks)
 
 
-def fits(peaks: tuple[float, ...], workload: Workload) -> bool:
-    """Return whether no device exceeds its limit."""
-    return workload.limit is None or all(
-        peak <= most * (1 + _ROUNDING) for peak, most in zip(peaks, workload.limit, strict=True)
-    )
+def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
+    """Return whether no device exceeds its limit; None for none."""
+    return limit is None or all(within(peak, most) for peak, most in zip(peaks, limit, strict=True))

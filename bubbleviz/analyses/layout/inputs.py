@@ -122,14 +122,14 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> MeasuredModel:
     layers, own = evenly_divided(workload, layers_per_stage)
     measured = MeasuredLayers(one_line(path, 100), ran=saved.schedule, assumptions=(_EVEN,))
     if saved.memory is not None:
-        layers, told = with_layer_memory(layers, own, saved.memory)
-        measured = _with_memory(measured, told)
+        layers, unmeasured = with_layer_memory(layers, own, saved.memory)
+        measured = _with_memory(measured, unmeasured)
     return _of_workload(layers, own, workload, measured)
 
 
-def _with_memory(measured: MeasuredLayers, told: tuple[str, ...]) -> MeasuredLayers:
+def _with_memory(measured: MeasuredLayers, unmeasured: tuple[str, ...]) -> MeasuredLayers:
     """Return the same with memory in bytes, and what was not measured of it."""
-    assumptions = (*measured.assumptions, *told)
+    assumptions = (*measured.assumptions, *unmeasured)
     return replace(measured, memory=True, in_bytes=True, assumptions=assumptions)
 
 
@@ -185,8 +185,8 @@ def of_profiles(
     memory = None if found is None else measured_memory(found, *_stages_of(run, times.kinds))
     if memory is not None:
         allocated = allocated_by_layer(recordings, run, names, own) if names else None
-        layers, told = with_layer_memory(layers, own, memory, allocated)
-        measured = _with_memory(measured, told)
+        layers, unmeasured = with_layer_memory(layers, own, memory, allocated)
+        measured = _with_memory(measured, unmeasured)
     return _of_workload(layers, own, workload, measured)
 
 

@@ -27,7 +27,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, MTP, layer_of
+from bubbleviz.analyses.layout.layer_kinds import KINDS
+from bubbleviz.conventions.layer_names import layer_of
 from bubbleviz.errors import InputError
 from bubbleviz.model.bounded_files import read_bounded
 from bubbleviz.model.columns import Floats, Ints
@@ -41,12 +42,6 @@ COLUMNS = (
     *("resident", "transfer_ms"),
 )
 _NEEDED = ("name", "forward_ms", "backward_ms")
-_KINDS = {
-    LAYER: LayerKind.TRANSFORMER,
-    EMBEDDING: LayerKind.EMBEDDING,
-    MTP: LayerKind.MTP,
-    HEAD: LayerKind.HEAD,
-}
 _MOST_BYTES = 1 << 22
 #: 115 days.
 _LONGEST_MS = 1e10
@@ -176,11 +171,11 @@ class _Reader:
     def _kind(self, at: int) -> LayerKind:
         given = (self._rows[at].get("kind") or "").strip().lower()
         if given:
-            if given not in _KINDS:
-                raise self._wrong(at, "kind", f"{one_line(given, 40)!r} is none of {list(_KINDS)}")
-            return _KINDS[given]
+            if given not in KINDS:
+                raise self._wrong(at, "kind", f"{one_line(given, 40)!r} is none of {list(KINDS)}")
+            return KINDS[given]
         known = layer_of((self._rows[at].get("name") or "").strip())
-        return LayerKind.TRANSFORMER if known is None else _KINDS[known.kind]
+        return LayerKind.TRANSFORMER if known is None else KINDS[known.kind]
 
     def _wrong(self, at: int, column: str, what: str) -> InputError:
         return InputError(f"{self._path}: row {at + 1}, {column}: {what}; {_HINT}")

@@ -14,24 +14,19 @@ import numpy as np
 
 from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
-from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, MTP, LayerName
+from bubbleviz.analyses.layout.layer_kinds import KINDS
+from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, timed_layers
+from bubbleviz.schedules.layout.layers import Layers, Layout, timed_layers
 from bubbleviz.schedules.workload import Workload
 
 #: A phase whose kernels are known to be of layers for less of their time is divided as forwards.
 _KNOWN = 0.5
-_KINDS = {
-    LAYER: LayerKind.TRANSFORMER,
-    EMBEDDING: LayerKind.EMBEDDING,
-    MTP: LayerKind.MTP,
-    HEAD: LayerKind.HEAD,
-}
 #: Kernels outside the ranges of layers, on the first and on the last stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
 #: Phases whose kernels tell how a time is divided: those of F, B, W and BW.
@@ -145,15 +140,15 @@ def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
         _whole(np.array(column), bounds, whole)
         for column, whole in zip(columns, wholes, strict=True)
     )
-    kinds = tuple(_KINDS[name.kind] for name in names)
+    kinds = tuple(KINDS[name.kind] for name in names)
     layers = timed_layers((forward_ns, backward_ns, weight_ns, fused_ns), _numbered(names), kinds)
-    told = (
+    assumptions = (
         ("the backward of each layer: its stage's is divided as the forward is",)
         if as_forward
         else ()
     )
     own_layout = Layout(workload.placement, tuple(bounds))
-    return DividedLayers(layers, own_layout, tuple(names), told)
+    return DividedLayers(layers, own_layout, tuple(names), assumptions)
 
 
 def _in_order(stage: _Stage, ends: tuple[bool, bool]) -> list[LayerName]:

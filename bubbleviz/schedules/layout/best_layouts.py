@@ -18,7 +18,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.layout.bounds import Sums
-from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
+from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
 from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import (
@@ -29,12 +29,10 @@ from bubbleviz.schedules.plan import (
     Setting,
     v_placement,
 )
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.workload import Workload, fits
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
-#: Sums of floats may be off by this share.
-ROUNDING = 1e-9
 
 
 @frozen
@@ -69,7 +67,7 @@ class LayoutQuestion:
         """Return what the virtual stages of a layout take."""
         links = None if self.links is None else np.array(self.links, np.int64)
         edges = edges_of(layout.placement, links)
-        return workload_of(
+        return layout_workload(
             self.layers, layout, self.microbatches, self.limit, edges=edges, split=self.split
         )
 
@@ -184,7 +182,7 @@ def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) 
         before=before,
         own=own,
         before_ns=int(recurrence.makespans(layers, np.array([before.bounds], np.int64))[0]),
-        before_fits=_fits(question, peak_memory(layers, recurrence, before)),
+        before_fits=fits(peak_memory(layers, recurrence, before), question.limit),
     )
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, NoLayout):
@@ -264,13 +262,6 @@ def _work_ns(question: LayoutQuestion, plan: Plan, layout: Layout) -> int:
     }
     length = work.virtual_stages
     return sum(times[op.phase][op.virtual_stage % length] for order in plan.orders for op in order)
-
-
-def _fits(question: LayoutQuestion, peaks: tuple[float, ...]) -> bool:
-    limit = question.limit
-    return limit is None or all(
-        peak <= most * (1 + ROUNDING) for peak, most in zip(peaks, limit, strict=True)
-    )
 
 
 def peak_memory(layers: Layers, recurrence: Recurrence, layout: Layout) -> tuple[float, ...]:

@@ -10,9 +10,8 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.schedules.layout.bounds import Sums
 from bubbleviz.schedules.layout.layers import Layers
 from bubbleviz.schedules.layout.recurrence import Recurrence
+from bubbleviz.schedules.memory_limits import ROUNDING
 
-#: Sums of floats may be off by this share.
-_GRAIN = 1 + 1e-9
 #: Longer than any.
 NEVER = int(np.iinfo(np.int64).max)
 
@@ -45,7 +44,7 @@ class Incumbent:
         if limit is not None:
             rows = recurrence.memory_rows()
             self.memory.add([path for _, path in rows])
-            self.limits = np.array([limit[device] for device, _ in rows]) * _GRAIN
+            self.limits = np.array([limit[device] for device, _ in rows]) * (1 + ROUNDING)
 
     def times(self, bounds: Ints) -> Ints:
         """Return the makespans of layouts that fit the memory, and keep the best."""

@@ -14,7 +14,6 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.workload import Workload
 
-
 #: No model has more; bounds take memory by the square of their number, for each virtual stage.
 MOST_LAYERS = 1_000
 
@@ -143,7 +142,7 @@ def check_enough(layers: int, stages: int) -> None:
         raise UsageError(f"more than {MOST_LAYERS:,} layers; take several as one")
 
 
-def workload_of(
+def layout_workload(
     layers: Layers,
     layout: Layout,
     microbatches: int,

@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.schedules.memory_limits import ROUNDING
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Setting
 from bubbleviz.schedules.workload import Workload
 
@@ -23,8 +24,6 @@ NEVER = 1 << 62
 HELD = 1 << 30
 #: Likewise, where virtual stages hold different amounts.
 _WHOLE = 1 << 40
-#: Memory is a sum of floats: what exceeds a limit by less, as a share, fits.
-_ROUNDING = 1e-9
 _PHASES = (Phase.F, Phase.B, Phase.W)
 _CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 
@@ -181,7 +180,7 @@ def problem_of_workload(workload: Workload, *, fused: bool, makespan: bool = Tru
     for device, each in enumerate(whole):
         most = workload.microbatches * each
         given = None if workload.limit is None else workload.limit[device]
-        limit.append(most if given is None else min(most, int(given * share * (1 + _ROUNDING))))
+        limit.append(most if given is None else min(most, int(given * share * (1 + ROUNDING))))
         if limit[-1] < each:
             raise UsageError(
                 f"a memory limit of {given:g} holds no microbatch on device {device}, which takes "

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, workload_of
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, layout_workload
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import outcome_of
 
@@ -56,7 +56,7 @@ def simulated(
     plan: Plan, layers: Layers, layout: Layout, limit: Sequence[float] | None = None
 ) -> tuple[int, bool]:
     """Return the makespan of a plan with a layout by the simulator, and whether it fits."""
-    outcome = outcome_of(plan, workload_of(layers, layout, plan.microbatches, limit))
+    outcome = outcome_of(plan, layout_workload(layers, layout, plan.microbatches, limit))
     return outcome.makespan_ns, outcome.fits
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bubbleviz.errors import UsageError
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
-from bubbleviz.schedules.layout.layers import Layout, workload_of
+from bubbleviz.schedules.layout.layers import Layout, layout_workload
 from bubbleviz.schedules.workload import outcome_of
 from tests.schedules.layout.models import brute_force, model
 
@@ -26,7 +26,7 @@ def test_every_schedule_of_one_order_has_its_best_layout() -> None:
         assert row.plan is not None
         assert row.best is not None
         if row.plan.replicas == 1:
-            work = workload_of(HEAVY_HEAD.layers, row.best.layout, 8)
+            work = layout_workload(HEAVY_HEAD.layers, row.best.layout, 8)
             outcome = outcome_of(row.plan, work)
             assert outcome.makespan_ns == row.best.makespan_ns
             assert outcome.peak_memory == row.peak_memory

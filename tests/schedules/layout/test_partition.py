@@ -14,7 +14,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.layout.incumbent import balanced
-from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, workload_of
+from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
 from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.workload import outcome_of
@@ -189,7 +189,7 @@ def test_links_between_devices_are_part_of_the_times(times: list[int], links: li
     recurrence = Recurrence(plan, between)
     layouts = all_layouts(6, recurrence.placement)
     every = [
-        outcome_of(plan, workload_of(layers, layout, 4, edges=recurrence.edges)).makespan_ns
+        outcome_of(plan, layout_workload(layers, layout, 4, edges=recurrence.edges)).makespan_ns
         for layout in layouts
     ]
     found = best_partition(recurrence, layers)
