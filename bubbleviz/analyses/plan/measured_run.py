@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bubbleviz.analyses.plan.ran_order import order_that_ran
-from bubbleviz.errors import MismatchError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import UNKNOWN, measured_memory
 from bubbleviz.report.saved import read_document, read_times
+from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_workload import PlacedTimes, measured_workload
 from bubbleviz.schedules.memory_use import MeasuredMemory
 from bubbleviz.schedules.plan import Plan
@@ -22,6 +23,8 @@ from bubbleviz.schedules.workload import Workload
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
+#: The ratio that is quoted where iterations overlap.
+OVERLAPPING = "period"
 _COLUMNS = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_ns")
 
 
@@ -33,11 +36,13 @@ class MeasuredRun:
         source: the report's file, or the profiles'.
         workload: what virtual stages take.
         schedule: name of the one that ran; None where it was not recognised.
-        ran: its order in the typical iteration; None where that is not known.
+        ran: its order in the typical iteration: as recorded, or where a report lists no operations
+            that of its schedule; None where that is not known.
         ran_ns: how long that took; None likewise.
         restrictions: why times may not be those of a whole pipeline.
         memory: of its virtual stages, in bytes; None where that was not measured.
         on_gpus: whether kernels were recorded, so that transfers are NCCL's.
+        overlaps: whether its iterations overlap, so that one alone says little.
     """
 
     source: str
@@ -48,6 +53,7 @@ class MeasuredRun:
     restrictions: tuple[Restriction, ...] = ()
     memory: MeasuredMemory | None = None
     on_gpus: bool = False
+    overlaps: bool = False
 
 
 def of_saved(path: str) -> MeasuredRun:
@@ -75,6 +81,7 @@ def of_saved(path: str) -> MeasuredRun:
         times.restrictions,
         times.memory,
         on_gpus=any(profile.get("kernels") for profile in document["profiles"]),
+        overlaps=document.get("headline") == OVERLAPPING,
     )
 
 
@@ -110,6 +117,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
         restrictions,
         _memory(report),
         on_gpus=any(profile.kernels for profile in report.profiles),
+        overlaps=report.headline == OVERLAPPING,
     )
 
 
@@ -127,9 +135,21 @@ def _ran(
 ) -> Plan | None:
     """Return the order of the typical iteration; None where it is not known."""
     if columns is None or typical is None:
-        return None
+        return _known_order(workload, name)
     plan = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
     return plan if plan is not None and plan.microbatches == workload.microbatches else None
+
+
+def _known_order(workload: Workload, name: str | None) -> Plan | None:
+    """Return the order of a schedule that has one for every workload; None for any other."""
+    known = {schedule.name: schedule for schedule in schedules() if schedule.searched is None}
+    if name not in known:
+        return None
+    try:
+        plan = known[name].plan(workload.devices, workload.microbatches, workload.chunks)
+    except UsageError:  # no schedule has all sizes
+        return None
+    return plan if plan.placement == workload.placement else None
 
 
 def _measured_ns(what_if: Sequence[Mapping[str, Any]]) -> int | None:

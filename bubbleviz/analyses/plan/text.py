@@ -97,6 +97,11 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
         )
     yield _memory_note(planned)
     yield from _communication_note(planned)
+    if planned.run.overlaps:
+        yield (
+            "iterations of the run overlap, which orders of one iteration are not compared by: "
+            "simulate --from prints the cost of each, the longest window of a device"
+        )
     if planned.own is not None and planned.run.ran_ns is not None and planned.off is not None:
         yield (
             f"the run took {milliseconds(planned.run.ran_ns)} ms, its order simulated "

@@ -10,7 +10,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
+from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, v_placement
 from bubbleviz.schedules.planning.bounds import lower_bound
 from bubbleviz.schedules.planning.fixed import fixed_plans, splits
 from bubbleviz.schedules.planning.optimum import optimum
@@ -21,12 +21,15 @@ from bubbleviz.schedules.search.problem import (
     plan_of,
     problem_of_workload,
 )
+from bubbleviz.schedules.search.strategy import repeated_blocks
 from bubbleviz.schedules.workload import Outcome, Workload, outcome_of
 
 #: Names of searched orders: with the backward in one operation, and in its two halves.
 SEARCHED, SEARCHED_SPLIT = "searched", "searched-split"
 #: More operations than this take too long.
 _MOST_OPERATIONS = 200_000
+#: More than this are not begun from repeated blocks; larger searches begin with fewer microbatches.
+_MOST_IN_BLOCKS = 4_000
 
 
 @frozen
@@ -228,7 +231,16 @@ class _Search:
         orders = [codes_of(plan) for plan in plans]
         if self.fused:
             orders = [[[c for c in row if c % 3 < 2] for row in codes] for codes in orders]
-        return orders
+        return orders + self._blocks(microbatches)
+
+    def _blocks(self, microbatches: int) -> list[Codes]:
+        """Return orders of repeated blocks, which keep within little memory in a V."""
+        problem = self.problem.with_microbatches(microbatches)
+        in_v = problem.placement == v_placement(problem.devices)
+        if self.fused or not in_v or problem.operations > _MOST_IN_BLOCKS:
+            return []
+        codes = repeated_blocks(problem)
+        return [] if codes is None else [codes]
 
 
 def _relaxed(workload: Workload) -> Workload:

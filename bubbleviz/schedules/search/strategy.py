@@ -76,6 +76,17 @@ def search(
     return plan_of(name, problem, best.codes)
 
 
+def repeated_blocks(problem: Problem) -> Codes | None:
+    """Return the shortest orders of repeated blocks; None where none can be run.
+
+    Args:
+        problem: with two chunks a device in a V.
+    """
+    best = Best(problem)
+    _from_blocks(best)
+    return best.codes if best.excess < NEVER else None
+
+
 def _improve(best: Best, known: Sequence[Plan], watch: Watch) -> None:
     """Look everywhere for something better, until nothing can be."""
     steps: list[Callable[[Best], None]] = [lambda best: _from_known(best, known)]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import json
 
+import bubbleviz
 from bubbleviz.analyses.plan.documents import memory_plot_of
-from bubbleviz.analyses.plan.measured_run import MeasuredRun
+from bubbleviz.analyses.plan.measured_run import MeasuredRun, of_saved
 from bubbleviz.analyses.plan.memory import MemoryChoice, limited_workload
 from bubbleviz.analyses.plan.planned_run import plan_run
 from bubbleviz.analyses.plan.ran_order import order_that_ran
@@ -18,12 +21,15 @@ from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats.json import RENDERER
 from bubbleviz.render.text.console import plain_text
+from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.memory_use import MeasuredMemory
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.planning import PlanOptions
 from bubbleviz.schedules.workload import Outcome, Workload, outcome_of
+from tests.support.places import CHECKOUT
 
 EMPTY: dict[str, Ints] = {
     name: np.empty(0, np.int64)
@@ -212,3 +218,32 @@ def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     assert "proven" not in printed
     assert "chosen with its transfers: without them, searched-split takes " in printed
     assert "chosen with its transfers" not in plain_text(sections(alone))
+
+
+def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
+    """Return the run of an example's JSON report, with or without its list of operations."""
+    report = bubbleviz.analyze(CHECKOUT / "fixtures" / name)
+    values = json.decode(RENDERER.render(report, View()))
+    if not listed:
+        del values["timeline"]
+    file = folder / "report.json"
+    file.write_bytes(json.encode(values))
+    return of_saved(str(file))
+
+
+def test_a_report_that_lists_no_operations_has_the_order_of_its_schedule(tmp_path: Path) -> None:
+    whole, rest = _saved("1f1b", tmp_path), _saved("1f1b", tmp_path, listed=False)
+
+    assert whole.ran is not None
+    assert rest.ran is not None
+    assert rest.ran.orders == whole.ran.orders
+    assert plan_run(rest).memory == plan_run(whole).memory
+
+
+@pytest.mark.parametrize(("name", "overlaps"), [("1f1b", False), ("zb-h2", True)])
+def test_overlapping_iterations_are_said(name: str, overlaps: bool, tmp_path: Path) -> None:
+    run = _saved(name, tmp_path)
+    text = plain_text(sections(plan_run(run, options=PlanOptions(prove=False))))
+
+    assert run.overlaps is overlaps
+    assert ("iterations of the run overlap" in text) is overlaps
