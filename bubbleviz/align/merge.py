@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from bubbleviz.model.values import frozen
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
 TIMES = ("start_ns", "end_ns", "host_start_ns", "host_end_ns", *_LAUNCHES)
+
+
+IntervalsT = TypeVar("IntervalsT", RankIntervals, RunningTimes, ReplicaCollectives, HostActivities)
 
 
 @frozen
@@ -128,8 +132,8 @@ def join(
         pauses=parts.intervals([r.pauses for r in recordings]),
         hosts=_hosts(parts),
         active=_active(parts),
-        running=_running(parts),
-        replica_collectives=_replica_collectives(parts),
+        running=parts.intervals([r.running for r in recordings]),
+        replica_collectives=parts.intervals([r.replica_collectives for r in recordings]),
         collectives=_collectives(parts),
         named_stage=concatenated([r.hints.stage for r in recordings]),
         named_iteration=concatenated([r.hints.iteration for r in recordings]),
@@ -186,13 +190,14 @@ class _Parts:
         moved = self.moved(times_ns, lengths)
         return moved if known.all() else np.where(known, moved, NONE)
 
-    def intervals(self, tables: Sequence[RankIntervals]) -> RankIntervals:
+    def intervals(self, tables: Sequence[IntervalsT]) -> IntervalsT:
         """Return the intervals of ranks of all parts."""
         table, lengths = joined(tables), [len(each) for each in tables]
-        return RankIntervals(
-            self.numbered(table.rank, self.base_rank, lengths),
-            self.moved(table.start_ns, lengths),
-            self.moved(table.end_ns, lengths),
+        return replace(
+            table,
+            rank=self.numbered(table.rank, self.base_rank, lengths),
+            start_ns=self.moved(table.start_ns, lengths),
+            end_ns=self.moved(table.end_ns, lengths),
         )
 
 
@@ -238,13 +243,10 @@ def _are_throughout(recording: Recording) -> bool:
 
 def _hosts(parts: _Parts) -> HostActivities:
     tables = [r.hosts for r in parts.recordings]
-    table, lengths = joined(tables), [len(each) for each in tables]
+    table, lengths = parts.intervals(tables), [len(each) for each in tables]
     return replace(
         table,
-        rank=parts.numbered(table.rank, parts.base_rank, lengths),
         operation=parts.numbered(table.operation, parts.base_row, lengths),
-        start_ns=parts.moved(table.start_ns, lengths),
-        end_ns=parts.moved(table.end_ns, lengths),
         name_id=parts.numbered(table.name_id, parts.base_name, lengths),
     )
 
@@ -253,28 +255,6 @@ def _active(parts: _Parts) -> ActiveTime:
     tables = [r.active for r in parts.recordings]
     table, lengths = joined(tables), [len(each) for each in tables]
     return replace(table, rank=parts.numbered(table.rank, parts.base_rank, lengths))
-
-
-def _running(parts: _Parts) -> RunningTimes:
-    tables = [r.running for r in parts.recordings]
-    table, lengths = joined(tables), [len(each) for each in tables]
-    return replace(
-        table,
-        rank=parts.numbered(table.rank, parts.base_rank, lengths),
-        start_ns=parts.moved(table.start_ns, lengths),
-        end_ns=parts.moved(table.end_ns, lengths),
-    )
-
-
-def _replica_collectives(parts: _Parts) -> ReplicaCollectives:
-    tables = [r.replica_collectives for r in parts.recordings]
-    table, lengths = joined(tables), [len(each) for each in tables]
-    return replace(
-        table,
-        rank=parts.numbered(table.rank, parts.base_rank, lengths),
-        start_ns=parts.moved(table.start_ns, lengths),
-        end_ns=parts.moved(table.end_ns, lengths),
-    )
 
 
 def _collectives(parts: _Parts) -> CollectiveIntervals:

@@ -128,6 +128,8 @@ Anonymous = Annotated[
 ]
 JsonFile = Annotated[str | None, output("json", "JSON, for programs")]
 CsvFile = Annotated[str | None, output("csv", "CSV")]
+OrderFile = Annotated[str | None, output("csv", "order of operations as PyTorch's CSV")]
+LoweredFile = Annotated[str | None, output("comms", "that with sends and receives (.comms.csv)")]
 SvgFile = Annotated[str | None, output("svg", "picture as SVG")]
 PdfFile = Annotated[str | None, output("pdf", "picture as PDF, for a paper")]
 PngFile = Annotated[str | None, output("png", "picture as PNG, in pixels")]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bubbleviz.analyses.plan.ran_order import order_that_ran
-from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.restrictions import Restriction
 from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import UNKNOWN, measured_memory
 from bubbleviz.report.saved import read_document, read_times
-from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.measured_workload import PlacedTimes, measured_workload
 from bubbleviz.schedules.memory_use import MeasuredMemory
 from bubbleviz.schedules.plan import Plan
@@ -141,15 +141,9 @@ def _ran(
 
 
 def _known_order(workload: Workload, name: str | None) -> Plan | None:
-    """Return the order of a schedule that has one for every workload; None for any other."""
-    known = {schedule.name: schedule for schedule in schedules() if schedule.searched is None}
-    if name not in known:
-        return None
-    try:
-        plan = known[name].plan(workload.devices, workload.microbatches, workload.chunks)
-    except UsageError:  # no schedule has all sizes
-        return None
-    return plan if plan.placement == workload.placement else None
+    """Return the order of a schedule that has one; None for any other."""
+    plans = known_plans(workload.placement, workload.microbatches)
+    return next((plan for plan in plans if plan.name == name), None)
 
 
 def _measured_ns(what_if: Sequence[Mapping[str, Any]]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -174,8 +175,6 @@ def layout(
 
     known = _known(run or [], model, measurement)
     question = known.question(model.stages, model.microbatches)
-    from dataclasses import replace
-
     measured = known.measured
     if limit is not None and limit.in_bytes and known.plain_memory:
         measured = replace(measured, in_bytes=True)

@@ -13,7 +13,9 @@ from bubbleviz.cli.options import (
     FILE,
     Force,
     JsonFile,
+    LoweredFile,
     MeasurementOptions,
+    OrderFile,
     Output,
     PdfFile,
     PngFile,
@@ -115,20 +117,8 @@ def plan(
     order: OrderOptions,
     output: Output = None,
     json: JsonFile = None,
-    csv: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
-        ),
-    ] = None,
-    comms: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE,
-            help="that with sends and receives (.comms.csv)",
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = None,
+    csv: OrderFile = None,
+    comms: LoweredFile = None,
     zero_bubble: Annotated[
         str | None,
         typer.Option(

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bubbleviz.cli.completion import beginning, schedule_names
-from bubbleviz.cli.help import MEMORY, OUTPUTS, SCHEDULE, TIMES
+from bubbleviz.cli.help import MEMORY, SCHEDULE, TIMES
 from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
     FILE,
     Force,
     JsonFile,
+    LoweredFile,
+    OrderFile,
     Output,
     PdfFile,
     PngFile,
@@ -204,20 +206,8 @@ def simulate(
     svg: SvgFile = None,
     pdf: PdfFile = None,
     png: PngFile = None,
-    csv: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE, help="order of operations as PyTorch's CSV", rich_help_panel=OUTPUTS
-        ),
-    ] = None,
-    comms: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE,
-            help="that with sends and receives (.comms.csv)",
-            rich_help_panel=OUTPUTS,
-        ),
-    ] = None,
+    csv: OrderFile = None,
+    comms: LoweredFile = None,
     paper: PaperOptions,
     force: Force = False,
 ) -> None:
