@@ -27,14 +27,15 @@ from scripts.benchmark.failures import BenchmarkError
 from scripts.benchmark.machine import commit_note, machine_note
 from scripts.benchmark.processes import ROOT
 from scripts.benchmark.ranks.breaking import BREAKAGES, damage
+from scripts.benchmark.ranks.exports import write_exports
 from scripts.benchmark.ranks.planting import SERVER, PlantedRun, Recipe, plant
 from scripts.benchmark.ranks.recordings import write_recordings
 from scripts.benchmark.ranks.tables import write_tables
 from scripts.benchmark.tables import Grid
 
-#: How runs are written: tables that tell stages and pipelines, tables that do not, and files of
-#: ``annotate.record``.
-KINDS = ("told", "inferred", "recorded")
+#: How runs are written: tables that tell stages and pipelines, tables that do not, files of
+#: ``annotate.record``, and nsys exports.
+KINDS = ("told", "inferred", "recorded", "nsys")
 #: How far a measured ratio may be off: only the last division rounds.
 _TOLERANCE = 1e-9
 #: Hosts' clocks, where they are wrong, are off by so much at most.
@@ -105,8 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m scripts.benchmark.ranks", description=__doc__)
     parser.add_argument("ranks", nargs="*", type=int, default=[1024, 4096], help="of each run")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--transfers", action="store_true", help="tables hold sends and receives")
-    parser.add_argument("--collectives", action="store_true", help="tables hold all-reduces")
+    parser.add_argument("--transfers", action="store_true", help="files hold sends and receives")
+    parser.add_argument("--collectives", action="store_true", help="files hold collectives")
     parser.add_argument("--clocks", action="store_true", help="every host has a clock of its own")
     parser.add_argument("--break", dest="broken", nargs="+", choices=BREAKAGES, default=[])
     parser.add_argument("--jobs", type=int, default=1, help="processes that read (default: 1)")
@@ -163,6 +164,14 @@ def _write(run: PlantedRun, kind: str, options: argparse.Namespace, folder: Path
     place = folder / "run"
     if kind == "recorded":
         files = write_recordings(run, place, errors)
+    elif kind == "nsys":
+        files = write_exports(
+            run,
+            place,
+            transfers=options.transfers,
+            collectives=options.collectives,
+            clock_errors_ns=errors,
+        )
     else:
         files = write_tables(
             run,
