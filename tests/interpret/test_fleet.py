@@ -23,7 +23,13 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
-from bubbleviz.interpret.fleet import dask_connection, dask_versions, outcome, process_pool
+from bubbleviz.interpret.fleet import (
+    dask_connection,
+    dask_fleet,
+    dask_versions,
+    outcome,
+    process_pool,
+)
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
@@ -550,6 +556,43 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
         bubbleviz.analyze(bad, dask=str(cluster))
     assert len(report.profiles) == len(files)
     assert any(str(bad) in note.reason for note in report.limitations)
+
+
+#: What a worker runs first that dies of a file.
+MORTAL = """
+import os
+from bubbleviz.interpret.fleet import outcome
+before = outcome.record
+def record(path, *given):
+    if 'node5' in path:
+        os._exit(1)
+    return before(path, *given)
+outcome.record = record
+"""
+
+
+def test_of_files_read_together_only_what_kills_workers_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = Planting(stages=12, servers=12, iterations=2, microbatches=4)
+    run, file = tmp_path / "run", tmp_path / "scheduler.json"
+    run.mkdir()
+    plant(planted, run)
+    monkeypatch.setattr(dask_fleet, "_TASKS", 1)
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    options = ("--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard")
+    with ExitStack() as stack:
+        stack.enter_context(running_scheduler(file))
+        for _ in range(3):
+            stack.enter_context(dask("worker", *options, first=MORTAL))
+        with _client(file) as client:
+            client.wait_for_workers(3, timeout=300)
+        report = bubbleviz.analyze(run, dask=str(file))
+    lost = [note.reason for note in report.limitations if "every worker that read" in note.reason]
+    # One that waits for the same worker may be suspected with it.
+    assert 1 <= len(lost) <= 2
+    assert any("node5.sqlite" in reason for reason in lost)
+    assert len(report.profiles) == 12 - len(lost)
 
 
 def test_a_scheduler_that_goes_away_is_an_error(many: Path, tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ T = TypeVar("T")
 
 #: How often a task is submitted again because the workers that had it are silent or left.
 _ATTEMPTS = 5
+#: Small files are one task: so many files and bytes at most, and so many tasks a worker at least.
+_MOST_FILES, _MOST_BYTES, _TASKS = 32, 32 << 20, 4
+#: So many are looked at together, which takes a moment each.
+_MOST_GLANCES = 1024
 
 
 @contextmanager
@@ -85,6 +89,18 @@ def _outcome(path: str, shown: str, options: ReadOptions) -> Outcome:
     return replace(outcome, recording=renamed(outcome.recording, path, shown))
 
 
+def _of_each(work: Callable[..., T], given: Sequence[tuple[object, ...]]) -> list[T | ProfileError]:
+    """Return what some work returns of each of some arguments, or the error of that file."""
+    return [_or_error(work, arguments) for arguments in given]
+
+
+def _or_error(work: Callable[..., T], arguments: tuple[object, ...]) -> T | ProfileError:
+    try:
+        return work(*arguments)
+    except ProfileError as error:
+        return error
+
+
 @frozen
 class _Task:
     """What a worker is to do.
@@ -113,6 +129,7 @@ class DaskFleet:
         self._cluster = cluster
         self._pulses = Pulses(cluster, answering)
         self._hosts: dict[str, set[str]] = {}
+        self._bytes: dict[str, int] = {}
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Return the files that paths stand for on the hosts of the workers.
@@ -158,15 +175,20 @@ class DaskFleet:
 
     def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
         """Return the glance of each file, or why there is none."""
-        return self._all(glance, paths)
+        glances = self._all(glance, paths, _MOST_GLANCES)
+        for path, seen in zip(paths, glances, strict=True):
+            self._bytes[path] = seen.size if isinstance(seen, Glance) else 0
+        return glances
 
     def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
         """Return the digest of each file, or why there is none."""
-        return self._all(digest, paths)
+        return self._all(digest, paths, _MOST_FILES)
 
-    def _all(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
-        tasks = [self._task(path, work) for path in paths]
-        results: dict[int, T | ProfileError] = dict(self._done(tasks))
+    def _all(
+        self, work: Callable[[str], T], paths: Sequence[str], most: int
+    ) -> list[T | ProfileError]:
+        given = [(_absolute(path),) for path in paths]
+        results: dict[int, T | ProfileError] = dict(self._over(paths, work, given, most))
         return [results[number] for number in range(len(paths))]
 
     def record(
@@ -174,16 +196,67 @@ class DaskFleet:
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (number of the path, outcome), in the order in which they are done."""
         each = replace(options, jobs=1)
-        tasks = [self._task(path, _outcome, path, each) for path in paths]
-        for number, outcome in self._done(tasks):
+        given = [(_absolute(path), path, each) for path in paths]
+        for number, outcome in self._over(paths, _outcome, given, _MOST_FILES):
             progress.read(paths[number], 1.0)
             yield number, outcome
 
-    def _task(self, path: str, work: Callable[..., Any], *more: object) -> _Task:
-        """Return the task of some work on a file, where that is seen."""
+    def _over(
+        self,
+        paths: Sequence[str],
+        work: Callable[..., T],
+        given: Sequence[tuple[object, ...]],
+        most: int,
+    ) -> Iterator[tuple[int, T | ProfileError]]:
+        """Yield (number, result or error) of some work on each file, as they are done.
+
+        Small files are one task; where one of these takes its worker with it, each is its own.
+        """
+        batches = self._batches(paths, most)
+        while batches:
+            again: list[list[int]] = []
+            tasks = [self._task(paths, batch, work, given) for batch in batches]
+            for number, result in self._done(tasks):
+                batch = batches[number]
+                if not isinstance(result, ProfileError):
+                    yield from zip(batch, result, strict=True)
+                elif len(batch) == 1:
+                    yield batch[0], result
+                else:
+                    again.extend([file] for file in batch)
+            batches = again
+
+    def _batches(self, paths: Sequence[str], most: int) -> list[list[int]]:
+        """Return numbers of files that are read together: small ones that the same hosts see."""
+        most = min(most, -(-len(paths) // (_TASKS * max(len(self._pulses.living()), 1))))
+        batches: list[list[int]] = []
+        room = 0
+        hosts: frozenset[str] | None = None
+        for number, path in enumerate(paths):
+            size, seen = self._bytes.get(path, 0), self._seen_on(path)
+            if not batches or seen != hosts or size > room or len(batches[-1]) == most:
+                batches.append([])
+                room, hosts = _MOST_BYTES, seen
+            batches[-1].append(number)
+            room -= size
+        return batches
+
+    def _task(
+        self,
+        paths: Sequence[str],
+        batch: Sequence[int],
+        work: Callable[..., Any],
+        given: Sequence[tuple[object, ...]],
+    ) -> _Task:
+        """Return the task of some work on files, where these are seen."""
+        first = paths[batch[0]]
+        arguments = work, [given[number] for number in batch]
+        return _Task(first, _of_each, arguments, self._seen_on(first))
+
+    def _seen_on(self, path: str) -> frozenset[str] | None:
+        """Return the hosts that see a file; None for all."""
         seen = self._hosts.get(_absolute(path))
-        hosts = None if seen is None or seen >= self._pulses.hosts() else frozenset(seen)
-        return _Task(path, work, (_absolute(path), *more), hosts)
+        return None if seen is None or seen >= self._pulses.hosts() else frozenset(seen)
 
     def _done(self, tasks: Sequence[_Task]) -> Iterator[tuple[int, Any]]:
         """Yield (number, result or ProfileError) of each task, in the order that they are done."""
