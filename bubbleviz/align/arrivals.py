@@ -15,16 +15,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: No time at all.
 NEVER = np.iinfo(np.int64).min
+#: The columns that arrivals are found by.
+_SHOWING = (
+    *("rank", "phase", "microbatch", "chunk", "sequence", "has_span", "received_ns"),
+    *("start_ns", "end_ns", "host_start_ns", "host_end_ns"),
+)
 
 
 @frozen
@@ -51,24 +57,43 @@ class Arrivals(Table):
 def arrivals(operations: RankOperations) -> Arrivals:
     """Return when the inputs of operations were there."""
     count = len(operations)
-    rows = np.flatnonzero(np.isin(operations.phase, PASSED_ON))
+    exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
+    if not among(operations.phase, TRANSFERS).any() and (exact == NEVER).all():
+        none, never = constant(NONE, count), constant(NEVER, count)
+        return Arrivals(never, never, np.zeros(count, bool), none, none)
+    rows = np.flatnonzero(among(operations.phase, PASSED_ON))
     forward = operations.phase[rows] == Phase.F
     receive, send = np.full(count, NONE, np.int64), np.full(count, NONE, np.int64)
     receive[rows] = _named(operations, rows, np.where(forward, Phase.RECV_F, Phase.RECV_B), -1)
     send[rows] = _named(operations, rows, np.where(forward, Phase.SEND_F, Phase.SEND_B), 1)
-    exact = np.where(operations.received_ns == NONE, NEVER, operations.received_ns)
     named = (receive >= 0) & (np.append(operations.has_span, 0)[receive] == 1)
     exact[named] = np.maximum(exact[named], operations.end_ns[receive[named]])
     latest, seen = exact.copy(), np.zeros(count, bool)
+    ranks = int(operations.rank.max(initial=NONE)) + 1
     for consumers, phase in ((rows[forward], Phase.RECV_F), (rows[~forward], Phase.RECV_B)):
         unnamed = consumers[~named[consumers]]
         latest[unnamed] = np.maximum(latest[unnamed], _latest(operations, unnamed, phase))
-        ranks = (
-            operations.rank[np.isin(operations.phase, (phase, Phase.SEND_RECV))],
-            operations.rank[consumers[operations.received_ns[consumers] != NONE]],
-        )
-        seen[consumers] = np.isin(operations.rank[consumers], np.concatenate(ranks))
+        receives = np.zeros(ranks, bool)
+        receives[operations.rank[among(operations.phase, (phase, Phase.SEND_RECV))]] = True
+        receives[operations.rank[consumers[operations.received_ns[consumers] != NONE]]] = True
+        seen[consumers] = receives[operations.rank[consumers]]
     return Arrivals(exact, latest, seen, receive, send)
+
+
+class KnownArrivals:
+    """Arrivals that are found once for all operations that agree in what shows them."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[tuple[Ints, ...], Arrivals]] = []
+
+    def of(self, operations: RankOperations) -> Arrivals:
+        """Return when the inputs of operations were there."""
+        columns = tuple(getattr(operations, name) for name in _SHOWING)
+        for known, found in self._found:
+            if all(one is other for one, other in zip(known, columns, strict=True)):
+                return found
+        self._found.append((columns, arrivals(operations)))
+        return self._found[-1][1]
 
 
 def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> Ints:
@@ -77,7 +102,7 @@ def _named(operations: RankOperations, rows: Ints, phase: Ints, side: int) -> In
     It is the last one that was launched before the operation ended on the host (``side`` -1), or
     the first one after it started (1), unless another operation of that key lies between.
     """
-    transfers = np.flatnonzero(np.isin(operations.phase, phase) & (operations.microbatch >= 0))
+    transfers = np.flatnonzero(among(operations.phase, phase) & (operations.microbatch >= 0))
     if len(transfers) == 0:
         return np.full(len(rows), NONE, np.int64)
     both = np.concatenate((transfers, rows))
@@ -110,6 +135,8 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
         ((operations.phase == phase) & (operations.microbatch < 0) & (operations.has_span == 1))
         | ((operations.phase == Phase.SEND_RECV) & (operations.has_span == 1))
     )
+    if len(receives) == 0 or len(waiting) == 0:
+        return np.full(len(waiting), NEVER)
     rank, waiting_rank = operations.rank[receives], operations.rank[waiting]
     ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
     end_ns = operations.end_ns[receives]
@@ -127,11 +154,16 @@ def _latest(operations: RankOperations, waiting: Ints, phase: Phase) -> Ints:
     return np.where(some, latest_ns - packing.shift_ns[waiting_rank], NEVER)
 
 
-def inputs_ready(operations: RankOperations) -> Ints:
+def inputs_ready(operations: RankOperations, inputs: Arrivals) -> Ints:
     """Return when the input of each operation was there at the latest, ``NEVER`` where unknown.
 
     A span that begins after its receive, or on a rank without any, begins when its input is there.
+
+    Args:
+        operations: of all ranks.
+        inputs: when their inputs were there.
     """
-    known = arrivals(operations)
-    ready_ns = np.maximum(operations.start_ns, known.latest_ns)
-    return np.where((known.latest_ns != NEVER) | ~known.receives, ready_ns, NEVER)
+    if (inputs.latest_ns == NEVER).all() and not inputs.receives.any():
+        return operations.start_ns
+    ready_ns = np.maximum(operations.start_ns, inputs.latest_ns)
+    return np.where((inputs.latest_ns != NEVER) | ~inputs.receives, ready_ns, NEVER)

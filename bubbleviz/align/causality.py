@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, arrivals
+from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.interpret.collectives import ReplicaCollectives
@@ -24,6 +24,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.sorting import sorted_rows
 
@@ -34,18 +35,23 @@ _PARTNERS = 16
 
 
 def dependencies(
-    operations: RankOperations, virtual_stage: Ints, pipeline: Ints, clock: Ints
+    operations: RankOperations,
+    inputs: Arrivals,
+    virtual_stage: Ints,
+    pipeline: Ints,
+    clock: Ints,
 ) -> Precedences:
     """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
 
     Args:
         operations: of all ranks, ``iteration`` counted over all of them.
+        inputs: when their inputs were there.
         virtual_stage: of each operation; -1 unknown.
         pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
         clock: of each rank.
     """
     rows = np.flatnonzero(
-        np.isin(operations.phase, PASSED_ON)
+        among(operations.phase, PASSED_ON)
         & (operations.has_span == 1)
         & (operations.occurrence == 0)
         & (operations.iteration >= 0)
@@ -72,7 +78,7 @@ def dependencies(
     before, after = before[apart], after[apart]
     # Among indistinguishable replicas, another one's send may have been received.
     sure = pipeline[operations.rank[after]] >= 0
-    return _precedences(operations, clock, before, after, sure)
+    return _precedences(operations, inputs, clock, (before, after), sure)
 
 
 def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
@@ -89,23 +95,27 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
 
 
 def _precedences(
-    operations: RankOperations, clock: Ints, before: Ints, after: Ints, sure: Bools
+    operations: RankOperations,
+    inputs: Arrivals,
+    clock: Ints,
+    pairs: tuple[Ints, Ints],
+    sure: Bools,
 ) -> Precedences:
     """Return the precedences of pairs of an operation and the one that waits for it.
 
     Args:
         operations: of all ranks.
+        inputs: when their inputs were there.
         clock: of each rank.
-        before: rows of operations.
-        after: rows of those that wait for them.
+        pairs: rows of operations, and of those that wait for them.
         sure: whether these wait for each other, and no replicas of them.
     """
-    known = arrivals(operations)
-    exact_ns, latest_ns = known.exact_ns[after], known.latest_ns[after]
+    before, after = pairs
+    exact_ns, latest_ns = inputs.exact_ns[after], inputs.latest_ns[after]
     # Where other receives were recorded, but not this one, a span shows no arrival.
-    usable = np.flatnonzero((latest_ns != NEVER) | ~known.receives[after])
+    usable = np.flatnonzero((latest_ns != NEVER) | ~inputs.receives[after])
     ready_ns = np.maximum(operations.start_ns[after], latest_ns)
-    send, receive = known.send[before], known.receive[after]
+    send, receive = inputs.send[before], inputs.receive[after]
     both = (send >= 0) & (receive >= 0) & sure
     both &= np.append(operations.has_span, 0)[send] == 1
     both &= np.append(operations.has_span, 0)[receive] == 1

@@ -11,6 +11,7 @@ from bubbleviz.align.bounds.clock_segments import Floats
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -118,7 +119,7 @@ def history_of(
         length_ns = span // count
     rows = np.flatnonzero(
         spanned
-        & np.isin(operations.phase, PASSED_ON)
+        & among(operations.phase, PASSED_ON)
         & (operations.occurrence == 0)
         & (operations.cut == 0)
         & (virtual_stage >= 0)

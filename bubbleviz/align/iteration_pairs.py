@@ -11,13 +11,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.arrivals import inputs_ready
+from bubbleviz.align.arrivals import Arrivals, KnownArrivals, inputs_ready
 from bubbleviz.align.iteration_histories import RankHistory, history_of
 from bubbleviz.align.iteration_shifts import shift, shift_beside
 from bubbleviz.align.machine_links import MachineLink, Neighbours, linked
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, without
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -63,21 +64,26 @@ class Places:
 
 
 def pair_iterations(
-    operations: RankOperations, named: Ints, virtual_stage: Ints, places: Places
+    operations: RankOperations,
+    known: KnownArrivals,
+    named: Ints,
+    virtual_stage: Ints,
+    places: Places,
 ) -> Pairing:
     """Return the iterations over all ranks.
 
     Args:
         operations: of all ranks, on one clock, with each rank's own iteration numbers.
+        known: when inputs of operations were there.
         named: the number that a range gives each operation's iteration; -1 none.
         virtual_stage: virtual stage of each operation; -1 unknown.
         places: where the ranks stand.
     """
-    counted = np.isin(operations.phase, COUNTED)
+    counted = among(operations.phase, COUNTED)
     unnamed = without(operations.rank[counted], operations.rank[counted & (named >= 0)])
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
-    moves = _moves(operations, virtual_stage, places, counted)
+    moves = _moves(operations, known.of(operations), virtual_stage, places, counted)
     iteration = operations.iteration + moves.of_rank[operations.rank]
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
@@ -114,7 +120,11 @@ class _Moves:
 
 
 def _moves(
-    operations: RankOperations, virtual_stage: Ints, places: Places, counted: Bools
+    operations: RankOperations,
+    inputs: Arrivals,
+    virtual_stage: Ints,
+    places: Places,
+    counted: Bools,
 ) -> _Moves:
     """Return each rank's shift of iteration numbers.
 
@@ -126,7 +136,7 @@ def _moves(
     moves = np.zeros(len(places.order), np.int64)
     spanned = counted & (operations.has_span == 1)
     order = places.order[np.isin(places.order, operations.rank[spanned])].tolist()
-    histories = _histories(operations, virtual_stage, places, order)
+    histories = _histories(operations, inputs, virtual_stage, places, order)
     neighbours = []
     for above, rank in pairwise(order):
         first = places.pipeline[above] != places.pipeline[rank]
@@ -151,12 +161,16 @@ def _moves(
 
 
 def _histories(
-    operations: RankOperations, virtual_stage: Ints, places: Places, order: list[int]
+    operations: RankOperations,
+    inputs: Arrivals,
+    virtual_stage: Ints,
+    places: Places,
+    order: list[int],
 ) -> dict[int, RankHistory]:
     """Return the histories of ranks."""
     by_rank = sorted_rows(operations.rank)
     bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
-    ready_ns = inputs_ready(operations)
+    ready_ns = inputs_ready(operations, inputs)
     histories = {}
     for rank in order:
         rows = by_rank[bounds[rank] : bounds[rank + 1]]

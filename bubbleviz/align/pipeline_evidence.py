@@ -8,13 +8,13 @@ every one of several microbatches for as long as the next stage has it.
 
 from __future__ import annotations
 
-import numpy as np
-
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.rank_orders import orders_by_rank
 from bubbleviz.align.replicas import nests
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
 
@@ -26,21 +26,22 @@ def transfers_or_orders_differ(operations: RankOperations) -> bool:
     Args:
         operations: of all ranks, with each rank's own iteration numbers.
     """
-    if (np.isin(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
+    if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
     orders = [set(own) for own in orders_by_rank(operations, training=True).values()]
     return len(orders) > 1 and not set.intersection(*orders)
 
 
-def microbatches_nest(operations: RankOperations, virtual_stage: Ints) -> bool:
+def microbatches_nest(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
     """Return whether each of several microbatches is away for as long as the next stage has it.
 
     Of a single microbatch an iteration that says little: one late replica looks the same.
 
     Args:
         operations: of all ranks, with each rank's own iteration numbers.
+        inputs: when their inputs were there.
         virtual_stage: of each operation; -1 unknown.
     """
-    work = np.isin(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
     several = len(distinct(operations.microbatch[work])) > 1
-    return several and nests(operations, virtual_stage)
+    return several and nests(operations, inputs, virtual_stage)

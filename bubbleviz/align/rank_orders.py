@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 from bubbleviz.model.sorting import sorted_rows
 
@@ -25,7 +26,7 @@ def orders_by_rank(
         operations: of all ranks, with each rank's own iteration numbers.
         training: whether to leave out iterations that do not both go forward and come back.
     """
-    counted = np.isin(operations.phase, COUNTED) & (operations.iteration >= 0)
+    counted = among(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(counted & (operations.occurrence == 0))
     rows = rows[
         sorted_rows(
@@ -38,7 +39,7 @@ def orders_by_rank(
     trains: Bools = np.ones(len(groups), bool)
     if training:
         for phases in (_FORWARD, _BACKWARD):
-            own = np.isin(phase, phases)
+            own = among(phase, phases)
             trains &= np.bincount(groups.of_row[own], minlength=len(groups)) > 0
     orders: dict[int, Counter[bytes]] = {}
     runs = zip(groups.first, np.split(what, groups.first[1:]), trains, strict=True)

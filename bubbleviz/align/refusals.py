@@ -15,6 +15,7 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import pid_of
 
@@ -138,8 +139,8 @@ def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:
     iterations = int(operations.iteration.max(initial=0)) + 1
     cell = operations.rank * iterations + operations.iteration
     cells = int(cell.max(initial=0)) + 1
-    forward = np.flatnonzero(first & np.isin(operations.phase, (Phase.F, Phase.FB)))
-    backward = np.flatnonzero(first & np.isin(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
+    forward = np.flatnonzero(first & among(operations.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(first & among(operations.phase, (Phase.B, Phase.BW, Phase.FB)))
     both = np.concatenate((forward, backward))
     microbatch, chunk = forward_and_backward(operations, forward, backward)
     number = groups_of(cell[both], microbatch, chunk, operations.sequence[both]).of_row

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.align.neighbours import Timetable, follows, only_matching, timetable
@@ -20,6 +21,7 @@ from bubbleviz.align.waits import Waits, following, passages, waits, waits_of_ne
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 
 #: With more replicas than this, the user has to give the sizes of the run.
@@ -29,12 +31,18 @@ GIVE = 0.25
 
 
 def matched(
-    operations: RankOperations, virtual_stage: Ints, stage: Ints, number: Ints, machine: Ints
+    operations: RankOperations,
+    inputs: Arrivals,
+    virtual_stage: Ints,
+    stage: Ints,
+    number: Ints,
+    machine: Ints,
 ) -> Ints:
     """Return the pipeline of each rank, -1 for all where more than one matching is possible.
 
     Args:
         operations: of all ranks, with iterations that are the same on all of them.
+        inputs: when their inputs were there.
         virtual_stage: of each operation; -1 unknown.
         stage: of each rank; -1 for ranks that take no part.
         number: of each rank; pipelines are counted in its order, of their first ranks.
@@ -43,7 +51,7 @@ def matched(
     pipeline = np.full(len(stage), NONE, np.int64)
     positions = [np.flatnonzero(stage == s) for s in distinct(stage[stage >= 0]).tolist()]
     sizes = {len(ranks) for ranks in positions}
-    every = passages(operations)
+    every = passages(operations, inputs)
     every = every.take((every.iteration >= 0) & (every.chunk >= 0))
     if len(sizes) != 1 or sizes.pop() > MOST_REPLICAS or len(every) == 0:
         return pipeline
@@ -63,7 +71,7 @@ def matched(
 def stages_held(operations: RankOperations, virtual_stage: Ints, ranks: int, chunks: Ints) -> Ints:
     """Return the virtual stage of each chunk of each rank, shape (ranks, chunks); -1 none."""
     held = np.full((ranks, len(chunks)), NONE, np.int64)
-    rows = np.flatnonzero(np.isin(operations.phase, COUNTED) & np.isin(operations.chunk, chunks))
+    rows = np.flatnonzero(among(operations.phase, COUNTED) & np.isin(operations.chunk, chunks))
     held[operations.rank[rows], np.searchsorted(chunks, operations.chunk[rows])] = virtual_stage[
         rows
     ]
@@ -92,7 +100,7 @@ def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools
     return fits
 
 
-def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
+def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
     """Return whether each virtual stage of a single pipeline can be the one before the next.
 
     Unequally fast replicas that were taken for stages of one pipeline show here: of
@@ -100,9 +108,10 @@ def nests(operations: RankOperations, virtual_stage: Ints) -> bool:
 
     Args:
         operations: of all ranks, with each rank's own iteration numbers.
+        inputs: when their inputs were there.
         virtual_stage: of each operation; -1 unknown.
     """
-    every = waits(operations.changed(chunk=virtual_stage))
+    every = waits(operations.changed(chunk=virtual_stage), inputs)
     return all(_holds(above, below, give=GIVE) for _, above, below in waits_of_neighbours(every))
 
 

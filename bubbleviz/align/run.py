@@ -40,6 +40,7 @@ from bubbleviz.model.operations import (
     RankIntervals,
     RunningTimes,
 )
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import pid_of
 from bubbleviz.model.sorting import sorted_rows
@@ -268,7 +269,7 @@ def _idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
     Those that computed as long as others are what names were not recorded of, or not known.
     """
     working = np.zeros(len(joined.ranks), bool)
-    working[joined.operations.rank[np.isin(joined.operations.phase, COUNTED)]] = True
+    working[joined.operations.rank[among(joined.operations.phase, COUNTED)]] = True
     loose, active = joined.unattributed, joined.active
     loose_ns = group_sum(loose.rank, len(working), loose.end_ns - loose.start_ns)
     active_ns = group_sum(active.rank, len(working), active.active_ns)

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.neighbours import Timetable, follows, matching, timetable
 from bubbleviz.align.pipeline_evidence import transfers_or_orders_differ
 from bubbleviz.align.rank_orders import orders_by_rank
@@ -27,6 +28,7 @@ from bubbleviz.align.waits import Passages, passages
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -48,24 +50,27 @@ class Split:
     by_number: bool = False
 
 
-def split(operations: RankOperations, number: Ints, machine: Ints) -> Split | None:
+def split(
+    operations: RankOperations, inputs: Arrivals, number: Ints, machine: Ints
+) -> Split | None:
     """Return the only split into stages and replicas that fits.
 
     None where there is no such split, where several fit, and for a single pipeline.
 
     Args:
         operations: of all ranks, with iterations that are the same on all of them.
+        inputs: when their inputs were there.
         number: of each rank in the run.
         machine: a number for the clock of each rank.
     """
-    work = np.isin(operations.phase, COUNTED)
+    work = among(operations.phase, COUNTED)
     several = distinct(operations.microbatch[work & (operations.microbatch >= 0)])
     if len(several) < 2 or not transfers_or_orders_differ(operations):
         return None
     kinds = _kinds(operations, len(machine))
     # Receives that do not name what they receive may leave no passage that is sure.
     for doubtful in (False, True):
-        every = passages(operations, doubtful=doubtful)
+        every = passages(operations, inputs, doubtful=doubtful)
         every = every.take((every.iteration >= 0) & (every.chunk >= 0))
         if _covers(operations, every):
             table = timetable(every, machine, give=GIVE)
@@ -77,7 +82,7 @@ def split(operations: RankOperations, number: Ints, machine: Ints) -> Split | No
 
 def _covers(operations: RankOperations, every: Passages) -> bool:
     """Return whether each (rank, chunk) that works has passages."""
-    work = np.isin(operations.phase, COUNTED)
+    work = among(operations.phase, COUNTED)
     needed = distinct_rows(operations.rank[work], operations.chunk[work])
     held = distinct_rows(every.rank, every.chunk)
     return np.array_equal(needed, held) and needed.shape[1] > 0
@@ -89,7 +94,7 @@ def _kinds(operations: RankOperations, ranks: int) -> Ints:
     Alike are the order of operations, and which transfers they name for which chunks.
     """
     kind = np.full(ranks, NONE, np.int64)
-    rows = np.flatnonzero(np.isin(operations.phase, TRANSFERS))
+    rows = np.flatnonzero(among(operations.phase, TRANSFERS))
     transfers: dict[int, set[tuple[int, int]]] = {}
     columns = distinct_rows(
         *(c[rows] for c in (operations.rank, operations.phase, operations.chunk))

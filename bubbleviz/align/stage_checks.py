@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.waits import following, usual_waits, waits_of_neighbours
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
@@ -12,7 +13,9 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.sorting import sorted_rows
 
 
-def slacks(operations: RankOperations, virtual_stage: Ints) -> list[tuple[int, int, int]]:
+def slacks(
+    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints
+) -> list[tuple[int, int, int]]:
     """Return (virtual stage, distance to the next one in ns, work of one of them in ns).
 
     The distance is the time that a microbatch is away from the one and neither away from nor
@@ -21,9 +24,10 @@ def slacks(operations: RankOperations, virtual_stage: Ints) -> list[tuple[int, i
 
     Args:
         operations: of all ranks.
+        inputs: when their inputs were there.
         virtual_stage: of each operation; -1 unknown.
     """
-    every = usual_waits(operations.changed(chunk=virtual_stage))
+    every = usual_waits(operations.changed(chunk=virtual_stage), inputs)
     neighbours = []
     for upper, above, below in waits_of_neighbours(every):
         i, j = following(above, below)

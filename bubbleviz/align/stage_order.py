@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.rank_orders import orders_by_rank
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Waits, usual_waits
@@ -30,6 +31,7 @@ from bubbleviz.model.grouping import (
     places_in,
 )
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.sorting import sorted_rows
 
@@ -38,18 +40,22 @@ _BACKWARD = (Phase.B, Phase.BW)
 _WHOLE = 4
 
 
-def order_virtual_stages(operations: RankOperations) -> VirtualStages:
+def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> VirtualStages:
     """Return the virtual stage of every (rank, chunk) that ran forward and backward.
 
     Compared are the microbatches that all of them have. The order is unknown where there are
     none, and where some wait about equally long without being as many replicas as all others.
+
+    Args:
+        operations: of all ranks.
+        inputs: when their inputs were there.
     """
-    sure = _order(operations, usual_waits(operations))
+    sure = _order(operations, usual_waits(operations, inputs))
     if (sure.virtual_stage >= 0).all() and len(sure.virtual_stage):
         return sure
     # Receives that do not name what they receive may leave no wait that is sure. The others give
     # an order if it distinguishes all stages.
-    guessed = _order(operations, usual_waits(operations, doubtful=True))
+    guessed = _order(operations, usual_waits(operations, inputs, doubtful=True))
     return guessed if len(distinct(guessed.virtual_stage)) == len(guessed.rank) else sure
 
 
@@ -65,7 +71,7 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
 
 def _working(operations: RankOperations) -> Ints:
     """Return every (rank, chunk) that runs forward or backward, shape (2, pairs)."""
-    work = np.isin(operations.phase, (Phase.F, *_BACKWARD, Phase.FB)) & (operations.has_span == 1)
+    work = among(operations.phase, (Phase.F, *_BACKWARD, Phase.FB)) & (operations.has_span == 1)
     return distinct_rows(operations.rank[work], operations.chunk[work])
 
 
@@ -118,7 +124,9 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
     return len(alike) == len(distinct(stage))
 
 
-def order_by_number(operations: RankOperations, number: Ints, world: int) -> VirtualStages | None:
+def order_by_number(
+    operations: RankOperations, inputs: Arrivals, number: Ints, world: int
+) -> VirtualStages | None:
     """Return the virtual stages by the ranks' numbers; None where they show no pipelines.
 
     With some number of replicas each pipeline (of ranks so far apart) must nest in the order of the
@@ -127,12 +135,13 @@ def order_by_number(operations: RankOperations, number: Ints, world: int) -> Vir
 
     Args:
         operations: of all ranks.
+        inputs: when their inputs were there.
         number: of each rank, in Megatron's order: those of one stage follow each other.
         world: how many ranks the run has, as far as is known.
     """
-    if len(distinct(operations.microbatch[np.isin(operations.phase, COUNTED)])) < 2:
+    if len(distinct(operations.microbatch[among(operations.phase, COUNTED)])) < 2:
         return None  # with one microbatch all ranks run alike
-    evidence = operations, usual_waits(operations), _working(operations)
+    evidence = operations, usual_waits(operations, inputs), _working(operations)
     found = _by_places(*evidence, places_in(np.argsort(number)), len(number))
     if found is None and len(number) < world and number.max() < world:
         found = _by_places(*evidence, number, world)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals, KnownArrivals
 from bubbleviz.align.chunk_pairs import counted_by_order, moved_chunks
 from bubbleviz.align.forward_order import forward_order
 from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
@@ -58,6 +59,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, distinct_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kind import INFERENCE, run_kind
 from bubbleviz.model.sorting import sorted_rows
@@ -70,6 +72,7 @@ class Staging:
 
     Attributes:
         operations: with chunks counted in the model's order.
+        arrivals: when inputs of operations were there.
         virtual_stage: of each operation; -1 unknown.
         stage_of_rank: smallest virtual stage of each rank; -1 unknown.
         pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
@@ -82,6 +85,7 @@ class Staging:
     """
 
     operations: RankOperations
+    arrivals: KnownArrivals
     virtual_stage: Ints
     stage_of_rank: Ints
     pipeline: Ints
@@ -102,6 +106,12 @@ class _Inputs:
     numbers: RankNumbers
     named: VirtualStages | None
     parallel: Parallel | None
+    arrivals: KnownArrivals
+
+    @property
+    def own_arrivals(self) -> Arrivals:
+        """When inputs of the operations were there, with chunks as they are named."""
+        return self.arrivals.of(self.joined.operations)
 
 
 def stage(
@@ -119,11 +129,15 @@ def stage(
     """
     named = named_stages(joined)
     numbers = rank_numbers(joined.ranks)
-    inputs = _Inputs(joined, joined.machine_of_rank, numbers.reordered(order), named, parallel)
+    inputs = _Inputs(
+        joined, joined.machine_of_rank, numbers.reordered(order), named, parallel, KnownArrivals()
+    )
     if parallel is not None:
         refuse_misfit(parallel, inputs.numbers)
     if order or (parallel is not None and named is None):
-        staging = _with(inputs, stages_in_order(joined, *_places_in_pipeline(inputs)))
+        staging = _with(
+            inputs, stages_in_order(joined, inputs.own_arrivals, *_places_in_pipeline(inputs))
+        )
         if _is_contradicted(inputs, staging) or _is_other(inputs, staging):
             return _noted(inputs, staging, (GIVEN_CONTRADICTED,))
     elif named is not None:
@@ -131,7 +145,9 @@ def stage(
         by_name = any(rank.local.told is None for rank in joined.ranks)
         staging = _with(inputs, named, by_name=by_name)
     elif (told := told_stages(joined)) is not None:
-        staging = _with(inputs, stages_in_order(joined, told, int(told.max(initial=0)) + 1))
+        staging = _with(
+            inputs, stages_in_order(joined, inputs.own_arrivals, told, int(told.max(initial=0)) + 1)
+        )
     else:
         return _inferred(inputs)
     gap = named is not None and len(distinct(named.virtual_stage)) <= named.virtual_stage.max()
@@ -171,7 +187,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         known: whether they are known, and nothing contradicts them.
     """
     operations = inputs.joined.operations
-    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)])
+    working = distinct(operations.rank[among(operations.phase, COUNTED)])
     stages = distinct(staging.stage_of_rank[working])
     if len(working) < 2 or (known and len(stages) == 1):
         return True
@@ -183,7 +199,9 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
     if not known or comparable is None:
         return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
-    return microbatches_nest(numbered, staging.virtual_stage)
+    return microbatches_nest(
+        numbered, inputs.arrivals.of(staging.operations), staging.virtual_stage
+    )
 
 
 def _noted(
@@ -213,7 +231,10 @@ def _noted(
         notes = (*notes, REPLICAS)
     numbered = inputs.named is not None or inputs.numbers.named or inputs.parallel is not None
     if not stages_missing and not numbered and not doubtful:
-        notes = (*notes, *stages_far_apart(operations, virtual_stage))
+        notes = (
+            *notes,
+            *stages_far_apart(operations, inputs.arrivals.of(operations), virtual_stage),
+        )
     return replace(
         staging,
         stages_missing=stages_missing or _lacks_given_stages(inputs, staging),
@@ -247,12 +268,15 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := _comparable(inputs)) is not None:
             same = operations.changed(iteration=comparable.iteration)
-            pipeline = matched(same, virtual_stage, first, number, inputs.machine)
+            pipeline = matched(
+                same, inputs.arrivals.of(same), virtual_stage, first, number, inputs.machine
+            )
         together = reducing(first, inputs.machine, inputs.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
     order = sorted_rows(pipeline, known)
     pairing = pair_iterations(
         operations,
+        inputs.arrivals,
         joined.named_iteration,
         virtual_stage,
         Places(
@@ -266,6 +290,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     )
     return Staging(
         operations,
+        inputs.arrivals,
         virtual_stage,
         first,
         pipeline,
@@ -306,19 +331,19 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
             replace(inputs.numbers, named=inputs.numbers.named and not told),
             counted=_counts_chunks(inputs),
         ), False
-    stages = order_virtual_stages(operations)
+    stages = order_virtual_stages(operations, inputs.own_arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     if known and not (single and _does_not_nest(inputs, stages)):
         return stages, False
     comparable = _comparable(inputs)
     if comparable is not None:
-        found = split(comparable, inputs.numbers.number, inputs.machine)
+        found = split(comparable, inputs.own_arrivals, inputs.numbers.number, inputs.machine)
         if found is not None:
             return found.stages, found.by_number and not inputs.numbers.named
     if inputs.numbers.named:
         world = _world(inputs)
-        by_number = order_by_number(operations, inputs.numbers.number, world)
+        by_number = order_by_number(operations, inputs.own_arrivals, inputs.numbers.number, world)
         if by_number is not None:
             return by_number, False
     return stages, False
@@ -330,7 +355,7 @@ def _does_not_nest(inputs: _Inputs, stages: VirtualStages) -> bool:
     if numbered is None:
         return False
     operations, virtual_stage = with_model_chunks(numbered, stages, by_name=False)
-    return not nests(operations, virtual_stage)
+    return not nests(operations, inputs.arrivals.of(operations), virtual_stage)
 
 
 def _world(inputs: _Inputs) -> int:
@@ -346,7 +371,7 @@ def _comparable(inputs: _Inputs) -> RankOperations | None:
     They are if they are named, or if all ranks ran as many.
     """
     operations, named = inputs.joined.operations, inputs.joined.named_iteration
-    work = np.isin(operations.phase, COUNTED)
+    work = among(operations.phase, COUNTED)
     if work.any() and (named[work] >= 0).all():
         return operations.changed(iteration=named)
     pairs = distinct_rows(operations.rank[work], operations.iteration[work])

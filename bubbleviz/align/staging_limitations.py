@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.stage_checks import slacks
@@ -13,6 +14,7 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.texts import listed, some_of
 
@@ -58,7 +60,7 @@ STAGES_MISSING = Limitation(
 
 def stages_unknown(operations: RankOperations, stage_of_rank: Ints) -> tuple[Limitation, ...]:
     """Return a limitation for ranks that work, but on an unknown stage."""
-    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)])
+    working = distinct(operations.rank[among(operations.phase, COUNTED)])
     unknown = int((stage_of_rank[working] < 0).sum())
     note = Limitation(
         "stages of ranks",
@@ -144,7 +146,7 @@ def transfers_to_itself(operations: RankOperations, virtual_stage: Ints) -> bool
 
     A rank needs no transfer to itself, so stages lie between the two.
     """
-    known = np.isin(operations.phase, COUNTED) & (virtual_stage >= 0)
+    known = among(operations.phase, COUNTED) & (virtual_stage >= 0)
     if not known.any():
         return False
     rank, stage = distinct_rows(operations.rank[known], virtual_stage[known])
@@ -153,8 +155,8 @@ def transfers_to_itself(operations: RankOperations, virtual_stage: Ints) -> bool
     holders = np.bincount(stage, minlength=len(only) - 2)
     single = holders[stage] == 1
     only[stage[single] + 1] = rank[single]
-    before = np.isin(operations.phase, (Phase.RECV_F, Phase.SEND_B))
-    after = np.isin(operations.phase, (Phase.RECV_B, Phase.SEND_F))
+    before = among(operations.phase, (Phase.RECV_F, Phase.SEND_B))
+    after = among(operations.phase, (Phase.RECV_B, Phase.SEND_F))
     ran = (operations.has_span == 1) & (operations.microbatch >= 0) & (virtual_stage >= 0)
     rows = np.flatnonzero(ran & (before | after))
     peer = np.where(before[rows], virtual_stage[rows] - 1, virtual_stage[rows] + 1)
@@ -166,19 +168,21 @@ def transfers_alone(operations: RankOperations, stage_of_rank: Ints) -> bool:
 
     One rank may hold several virtual stages, such as the first and the last one of a V.
     """
-    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)])
+    working = distinct(operations.rank[among(operations.phase, COUNTED)])
     stages = distinct(stage_of_rank[working])
     if len(working) != 1 and (len(stages) != 1 or stages[0] < 0):
         return False
     ran = (operations.has_span == 1) & np.isin(operations.rank, working)
-    return bool((ran & np.isin(operations.phase, TRANSFERS)).any())
+    return bool((ran & among(operations.phase, TRANSFERS)).any())
 
 
-def stages_far_apart(operations: RankOperations, virtual_stage: Ints) -> tuple[Limitation, ...]:
+def stages_far_apart(
+    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints
+) -> tuple[Limitation, ...]:
     """Return a limitation where microbatches are away long enough for a stage in between."""
     far = [
         f"{upper} and {upper + 1}"
-        for upper, slack_ns, worked_ns in slacks(operations, virtual_stage)
+        for upper, slack_ns, worked_ns in slacks(operations, inputs, virtual_stage)
         if slack_ns > worked_ns
     ]
     reason = (

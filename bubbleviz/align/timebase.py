@@ -220,6 +220,7 @@ def _causal(joined: JoinedRecordings, staging: Staging) -> Precedences:
         return together()
     return dependencies(
         staging.operations.changed(iteration=staging.pairing.iteration),
+        staging.arrivals.of(staging.operations),
         staging.virtual_stage,
         staging.pipeline,
         joined.machine_of_rank,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.waits import usual_waits
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, looked_up
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -27,7 +29,7 @@ class VirtualStages(Table):
 def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     """Return the virtual stages that names give, if they give them for all work."""
     operations, stage = joined.operations, joined.named_stage
-    work = np.isin(operations.phase, COUNTED)
+    work = among(operations.phase, COUNTED)
     if not work.any() or (stage[work] < 0).any():
         return None
     rows = distinct_rows(operations.rank[work], operations.chunk[work], stage[work])
@@ -41,21 +43,29 @@ def told_stages(joined: JoinedRecordings) -> Ints | None:
     """
     told = [None if rank.local.told is None else rank.local.told.stage for rank in joined.ranks]
     stage = np.array([NONE if place is None else place for place in told], np.int64)
-    working = distinct(joined.operations.rank[np.isin(joined.operations.phase, COUNTED)])
+    working = distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
     if len(working) == 0 or (stage[working] < 0).any():
         return None
     return np.maximum(stage, 0)
 
 
-def stages_in_order(joined: JoinedRecordings, place: Ints, devices: int) -> VirtualStages:
+def stages_in_order(
+    joined: JoinedRecordings, inputs: Arrivals, place: Ints, devices: int
+) -> VirtualStages:
     """Return the virtual stages of ranks whose places in the pipeline are given.
 
     Further chunks run the same way or, in a V, back: there their waiting times shrink the other
     way than the order.
+
+    Args:
+        joined: the recordings.
+        inputs: when the inputs of operations were there.
+        place: of each rank in its pipeline.
+        devices: how many places there are.
     """
-    work = np.isin(joined.operations.phase, COUNTED)
+    work = among(joined.operations.phase, COUNTED)
     pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
-    waits = usual_waits(joined.operations)
+    waits = usual_waits(joined.operations, inputs)
     stages = np.empty(pairs.shape[1], np.int64)
     for index, name in enumerate(distinct(pairs[1]).tolist()):
         rows = pairs[1] == name
@@ -93,6 +103,11 @@ def with_model_chunks(
     counted = np.isin(rank, rank[1:][falling]) | by_name
     renamed = np.where(counted, index, name)
     pairs = rank, name
+    virtual_stage = looked_up(
+        pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)
+    )
+    if np.array_equal(renamed, name):
+        return operations, virtual_stage
     chunk = looked_up(pairs, renamed, (operations.rank, operations.chunk))
     second_chunk = looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
     return (
@@ -100,5 +115,5 @@ def with_model_chunks(
             chunk=np.where(chunk >= 0, chunk, operations.chunk),
             second_chunk=np.where(second_chunk >= 0, second_chunk, operations.second_chunk),
         ),
-        looked_up(pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)),
+        virtual_stage,
     )

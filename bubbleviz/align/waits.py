@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.align.arrivals import arrivals
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -85,9 +86,9 @@ class Passages(Table):
     backward_ns: Ints
 
 
-def waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
+def waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Waits:
     """Return the waits of all first occurrences with a device span; see :func:`passages`."""
-    every = passages(operations, doubtful=doubtful)
+    every = passages(operations, inputs, doubtful=doubtful)
     return Waits(
         rank=every.rank,
         chunk=every.chunk,
@@ -99,41 +100,37 @@ def waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
     )
 
 
-def passages(operations: RankOperations, *, doubtful: bool = False) -> Passages:
+def passages(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Passages:
     """Return the passages of all first occurrences with a device span.
 
     Args:
         operations: of all ranks.
+        inputs: when their inputs were there.
         doubtful: whether to take the start of a span for the arrival of its input where a receive
             that may be its own ends later.
     """
-    # Kernels of a span before its input arrives are neither waiting nor work on it. Where a receive
-    # that may be its own, or another one's, ends after its start, the arrival is unknown.
-    inputs = arrivals(operations)
-    ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
-    busy_ns = np.clip(operations.end_ns - ready_ns, 0, operations.busy_ns)
     usable = (operations.has_span == 1) & (operations.occurrence == 0)
-    usable &= (inputs.latest_ns <= ready_ns) | doubtful
-    # Of an operation that overlaps both, half is one of them.
-    busy_ns //= np.where(operations.phase == Phase.FB, 2, 1)
-    forward = np.flatnonzero(usable & np.isin(operations.phase, (Phase.F, Phase.FB)))
-    backward = np.flatnonzero(usable & np.isin(operations.phase, (*_BACKWARD, Phase.FB)))
+    if not doubtful:
+        # Where a receive that may be its own, or another one's, ends after its start, the arrival
+        # is unknown.
+        usable &= (inputs.latest_ns <= inputs.exact_ns) | (inputs.latest_ns <= operations.start_ns)
+    forward = np.flatnonzero(usable & among(operations.phase, (Phase.F, Phase.FB)))
+    backward = np.flatnonzero(usable & among(operations.phase, (*_BACKWARD, Phase.FB)))
     both = np.concatenate((forward, backward))
     microbatch, chunk = forward_and_backward(operations, forward, backward)
-    key = np.stack(
-        (
-            operations.rank[both],
-            chunk,
-            microbatch,
-            operations.sequence[both],
-            operations.iteration[both],
-        )
+    key = (
+        operations.rank[both],
+        chunk,
+        microbatch,
+        operations.sequence[both],
+        operations.iteration[both],
     )
-    number = groups_of(*key).of_row
-    of_forward, of_backward = number[: len(forward)], number[len(forward) :]
-    _, at_forward, at_backward = np.intersect1d(of_forward, of_backward, return_indices=True)
+    at_forward, at_backward = _first_pairs(groups_of(*key).of_row, len(forward))
     forward, backward = forward[at_forward], backward[at_backward]
-    rank, chunk, microbatch, sequence, iteration = key[:, at_forward]
+    # Kernels of a span before its input arrives are neither waiting nor work on it.
+    forward_ns, _ = _worked(operations, inputs, forward)
+    backward_ns, returned_ns = _worked(operations, inputs, backward)
+    rank, chunk, microbatch, sequence, iteration = (column[at_forward] for column in key)
     return Passages(
         rank=rank,
         chunk=chunk,
@@ -141,15 +138,43 @@ def passages(operations: RankOperations, *, doubtful: bool = False) -> Passages:
         sequence=sequence,
         iteration=iteration,
         left_ns=operations.end_ns[forward],
-        returned_ns=ready_ns[backward],
-        forward_ns=busy_ns[forward],
-        backward_ns=busy_ns[backward],
+        returned_ns=returned_ns,
+        forward_ns=forward_ns,
+        backward_ns=backward_ns,
     )
 
 
-def usual_waits(operations: RankOperations, *, doubtful: bool = False) -> Waits:
+def _worked(operations: RankOperations, inputs: Arrivals, rows: Ints) -> tuple[Ints, Ints]:
+    """Return how long operations keep their rank busy once their input is there, and when it is.
+
+    Of an operation that overlaps a forward and a backward, half is one of them.
+    """
+    ready_ns = np.maximum(operations.start_ns[rows], inputs.exact_ns[rows])
+    busy_ns = np.clip(operations.end_ns[rows] - ready_ns, 0, operations.busy_ns[rows])
+    return busy_ns // np.where(operations.phase[rows] == Phase.FB, 2, 1), ready_ns
+
+
+def _first_pairs(number: Ints, count: int) -> tuple[Ints, Ints]:
+    """Return the first row of each number among the first rows, and among the others.
+
+    Args:
+        number: of each row.
+        count: of the first rows.
+    """
+    numbers = int(number.max(initial=NONE)) + 1
+    firsts = []
+    for rows in (number[:count], number[count:]):
+        first = np.full(numbers, NONE, np.int64)
+        # Of rows with one number the last that is written stays: the first.
+        first[rows[::-1]] = np.arange(len(rows))[::-1]
+        firsts.append(first)
+    common = (firsts[0] >= 0) & (firsts[1] >= 0)
+    return firsts[0][common], firsts[1][common]
+
+
+def usual_waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Waits:
     """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do."""
-    every = waits(operations, doubtful=doubtful)
+    every = waits(operations, inputs, doubtful=doubtful)
     groups = groups_of(every.rank, every.chunk, every.microbatch)
     none = np.full(len(groups), NONE, np.int64)
     return Waits(
@@ -193,5 +218,4 @@ def following(upper: Waits, lower: Waits) -> tuple[Ints, Ints]:
             for name in ("iteration", "microbatch", "sequence")
         ),
     ).of_row
-    _, i, j = np.intersect1d(number[: len(upper)], number[len(upper) :], return_indices=True)
-    return i, j
+    return _first_pairs(number, len(upper))

@@ -46,15 +46,21 @@ def groups_of(*columns: Ints) -> Groups:
     does it; where the digits would not fit, those so far are first numbered themselves.
     With fewer than 2**31 rows both factors then lie below 2**31.
     """
-    code: Ints = np.zeros(len(columns[0]), np.int64)
-    base = 1
-    for column in columns:
+    return _numbered(*_packed(columns))
+
+
+def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
+    """Return a number for each row, in the order of rows, and what all of them lie below."""
+    code, base = _digit(columns[0])
+    for column in columns[1:]:
         digit, size = _digit(column)
+        if size == 1:
+            continue
         if base > _ROOM // size:
             code, base = _digit(_numbered(code, base).of_row)
-        code = code * size + digit
+        code = code * size + digit if base > 1 else digit
         base *= size
-    return _numbered(code, base)
+    return code, base
 
 
 def _numbered(code: Ints, base: int) -> Groups:
@@ -114,8 +120,11 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
         values: of each of these rows.
         wanted: as many columns.
     """
-    number = groups_of(*(np.concatenate(pair) for pair in zip(keys, wanted, strict=True))).of_row
-    table = np.full(int(number.max(initial=-1)) + 1, NONE, np.int64)
+    both = [np.concatenate(pair) for pair in zip(keys, wanted, strict=True)]
+    number, base = _packed(both)
+    if base > _LISTED * len(number) + _FEW:
+        number, base = _digit(_by_sorting(number).of_row)
+    table = np.full(base, NONE, np.int64)
     table[number[: len(values)]] = values
     return table[number[len(values) :]]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, Phase
 
 TRAINING = "training"
@@ -23,5 +22,5 @@ def run_kind(phase: Ints) -> str:
     Args:
         phase: of all its operations.
     """
-    forward, trains = phase == Phase.F, np.isin(phase, _OF_TRAINING)
+    forward, trains = phase == Phase.F, among(phase, _OF_TRAINING)
     return INFERENCE if forward.any() and not trains.any() else TRAINING

@@ -120,7 +120,8 @@ def test_what_runs_before_the_gradient_is_there_is_neither_wait_nor_work(tmp_pat
     job.host += 3
     job.ranges.append(R(first + 1, job.host - 1, "B0.0.0"))
 
-    found = waits(job.recorded(tmp_path).operations)
+    operations = job.recorded(tmp_path).operations
+    found = waits(operations, arrivals(operations))
 
     assert found.waited_ns.tolist() == [300]
     assert found.worked_ns.tolist() == [100 + 100]
