@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import named_by, understand
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
 
@@ -47,9 +48,13 @@ def scores_of(
     scores = []
     for convention in conventions:
         counted = named_by(convention, counts)
+        if not counted:
+            # Mostly it is all but one.
+            scores.append(ConventionScore(convention, 0, 0, 0))
+            continue
         occurrences = np.array([counts[name] for name in counted], np.int64)
         names = understand(counted, convention)
-        work = np.isin(names.phase, COUNTED)
+        work = of_phases(names.phase, COUNTED)
         scores.append(
             ConventionScore(
                 convention,

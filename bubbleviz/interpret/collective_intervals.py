@@ -1,4 +1,4 @@
-"""Collective intervals of a rank: its kernels that communicate among more than two ranks."""
+"""Collective intervals of ranks: their kernels that communicate among more than two ranks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import kind_of_collective
 from bubbleviz.interpret.device_work import RankWork
+from bubbleviz.interpret.linking.links import NEVER
 from bubbleviz.interpret.recorded_collectives import RecordedCollectives
 from bubbleviz.interpret.spans import owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.grouping import distinct, found_in, groups_of
+from bubbleviz.model.grouping import distinct_rows, found_in, groups_of
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.values import frozen
 
 #: A rank reduces in no more buckets than that an iteration.
 _FEW = 64
-#: What stands for the launch of work whose launch is unknown.
-_NEVER = np.iinfo(np.int64).max
 
 
 @frozen
@@ -62,14 +61,14 @@ def collective_intervals(
     kernels: CollectiveNames,
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, Ints]:
-    """Return the collectives of a rank that are kept, in order of time, and their first kernels.
+    """Return the collectives of ranks that are kept, in order of time, and their first kernels.
 
-    These are rows of the rank's work; how late each was launched is not worked out yet.
+    These are rows of the ranks' work; how late each was launched is not worked out yet.
 
     Args:
-        keys: of the rank's operations.
-        ran: all that ran on it.
-        rows: of its work that are communication, and not between two ranks.
+        keys: of the ranks' operations.
+        ran: all that ran on them, side by side.
+        rows: of this work that are communication, and not between two ranks.
         launched_ns: when the host launched these; the end of time where that is unknown.
         exposed: when only they ran.
         kernels: names of kernels.
@@ -79,7 +78,7 @@ def collective_intervals(
         nothing = replace(CollectiveIntervals.none(), kinds=kernels.texts, groups=recorded.groups)
         return nothing, rows
     work = ran.work
-    whole = _whole(ran.rows[rows], recorded)
+    whole = _whole(ran.rows[rows], work.rank[rows], recorded)
     first = whole.first
     start_ns, end_ns = intervals.group_extents(
         whole.of_row, len(whole.first), work.start_ns[rows], work.end_ns[rows]
@@ -89,14 +88,15 @@ def collective_intervals(
     group = np.append(recorded.group, NONE)[at]
     kind = kernels.kind(ran.name_id[rows])
     # A kernel starts after its launch, so that its start stands for it well enough.
-    launched_ns = np.where(launched_ns == _NEVER, start_ns, launched_ns)
-    iteration = _iterations(keys, owner, launched_ns)
+    launched_ns = np.where(launched_ns == NEVER, start_ns, launched_ns)
+    rank = work.rank[rows].astype(np.int64)
+    iteration = _iterations(keys, rank, owner, launched_ns)
     table = CollectiveIntervals(
-        rank=np.full(len(rows), ran.rank, np.int64),
+        rank=rank,
         iteration=iteration,
         kind=kind,
         group=group,
-        order=places_by_launch(launched_ns, start_ns, kind, group, iteration),
+        order=places_by_launch(launched_ns, start_ns, rank, kind, group, iteration),
         sequence=np.append(recorded.sequence, NONE)[at],
         start_ns=start_ns,
         end_ns=end_ns,
@@ -127,16 +127,16 @@ class _Whole:
     first: Ints
 
 
-def _whole(kernels: Codes, recorded: RecordedCollectives) -> _Whole:
+def _whole(kernels: Codes, rank: Codes, recorded: RecordedCollectives) -> _Whole:
     """Return the operations of some kernels: one each where nothing else is recorded."""
     at = found_in(recorded.kernel, kernels)
     operation = np.append(recorded.operation, NONE)[at]
     alone = np.where(operation == NONE, np.arange(len(kernels)), NONE)
-    groups = groups_of(operation, alone)
+    groups = groups_of(rank, operation, alone)
     return _Whole(at, groups.of_row, groups.first)
 
 
-def _iterations(keys: OperationKeys, owner: Ints, launched_ns: Ints) -> Ints:
+def _iterations(keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
     """Return the iteration of collectives: their operation's, or that of the one launched before.
 
     Before the first operation of a capture it is unknown.
@@ -144,7 +144,8 @@ def _iterations(keys: OperationKeys, owner: Ints, launched_ns: Ints) -> Ints:
     rows = np.flatnonzero(keys.iteration >= 0)
     rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
     at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
-    before = np.where(at >= 0, np.append(keys.iteration[rows], NONE)[at], NONE)
+    same = (at >= 0) & (np.append(keys.rank[rows], NONE)[at] == rank)
+    before = np.where(same, np.append(keys.iteration[rows], NONE)[at], NONE)
     owned = np.append(keys.iteration, NONE)[owner]
     return np.where(owned >= 0, owned, before)
 
@@ -162,8 +163,9 @@ def places_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
 def _kept(keys: OperationKeys, table: CollectiveIntervals, exposed: intervals.Intervals) -> Bools:
     """Return which collectives are kept; see :class:`CollectiveIntervals`."""
     owned = owned_by(keys, table.operation, WORK)
-    alike = groups_of(table.kind, table.group).of_row
-    iterations = len(distinct(keys.iteration)) or 1
-    few = np.bincount(alike, minlength=1)[alike] <= _FEW * iterations
+    alike = groups_of(table.rank, table.kind, table.group).of_row
+    iterations = np.bincount(distinct_rows(keys.rank, keys.iteration)[0], minlength=1)
+    of_rank = np.append(iterations, np.zeros(table.rank.max(), np.int64))[table.rank]
+    few = np.bincount(alike, minlength=1)[alike] <= _FEW * np.maximum(of_rank, 1)
     idle = intervals.measure_within(exposed, table.start_ns, table.end_ns) > 0
     return np.asarray(~owned | few | idle, bool)

@@ -19,6 +19,7 @@ from bubbleviz.interpret.spans import owned_by
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.model.values import frozen
 
@@ -49,11 +50,11 @@ class ReplicaCollectives(Table):
 def collectives_of(
     keys: OperationKeys, ran: RankWork, launched: Callable[[Ints], Ints], kind: Codes
 ) -> ReplicaCollectives:
-    """Return the collectives of a rank.
+    """Return the collectives of ranks.
 
     Args:
-        keys: of the operations of the rank.
-        ran: all that ran on it.
+        keys: of the operations of the ranks.
+        ran: all that ran on them.
         launched: gives when the host launched some rows of its work.
         kind: kind of collective of each row of its work; -1 none.
     """
@@ -63,12 +64,13 @@ def collectives_of(
     launched_ns = launched(rows)
     order = np.lexsort((work.start_ns[rows], launched_ns))
     rows = rows[order]
-    iteration = _iterations(keys, launched_ns[order])
+    iteration = _iterations(keys, work.rank[rows], launched_ns[order])
     rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
-    first = groups_of(iteration).first
+    rank = work.rank[rows].astype(np.int64)
+    first = groups_of(rank, iteration).first
     rows = rows[first]
     return ReplicaCollectives(
-        rank=np.full(len(rows), ran.rank, np.int64),
+        rank=rank[first],
         iteration=iteration[first],
         kind=kind[rows].astype(np.int64),
         start_ns=work.start_ns[rows],
@@ -88,17 +90,18 @@ def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
     return number_of
 
 
-def _iterations(keys: OperationKeys, launched_ns: Ints) -> Ints:
-    """Return the iteration whose last backward a rank launched just before each time; -1 none.
+def _iterations(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
+    """Return the iteration whose last backward its rank launched just before each time; -1 none.
 
     That is -1 too where the next iteration has begun, or the backward goes on.
     """
-    rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (keys.iteration >= 0))
+    rows = np.flatnonzero(of_phases(keys.phase, COUNTED) & (keys.iteration >= 0))
     if len(rows) == 0:
         return np.full(len(launched_ns), NONE, np.int64)
     rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
-    iteration = keys.iteration[rows]
+    iteration, owner = keys.iteration[rows], keys.rank[rows]
     at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
-    last = np.append(iteration[1:] != iteration[:-1], True)
-    backward = ~np.isin(keys.phase[rows], (Phase.F, Phase.FB))
-    return np.where((at >= 0) & (last & backward)[at], iteration[at], NONE)
+    last = (iteration[1:] != iteration[:-1]) | (owner[1:] != owner[:-1])
+    last = np.append(last, True)
+    backward = ~of_phases(keys.phase[rows], (Phase.F, Phase.FB))
+    return np.where((at >= 0) & (last & backward)[at] & (owner[at] == rank), iteration[at], NONE)

@@ -10,6 +10,7 @@ import numpy as np
 from bubbleviz.interpret.device_work import RankWork
 from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model.columns import NONE, Bools
+from bubbleviz.model.grouping import rows_by_value
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, UnattributedKernels
 from bubbleviz.model.profile import Profile, Ranges, tid_of
@@ -49,43 +50,49 @@ class UnattributedName:
     longest: int
 
 
-def rank_coverage(ran: RankWork, unattributed: Bools) -> RankCoverage:
-    """Return how long a rank's kernels and copies ran.
+def rank_coverages(ran: RankWork, unattributed: Bools) -> tuple[RankCoverage, ...]:
+    """Return how long the kernels and copies of each rank ran.
 
     Args:
-        ran: all that ran on the rank.
+        ran: all that ran on the ranks.
         unattributed: which are compute kernels outside every compute operation.
     """
     work = ran.work
     duration_ns = work.end_ns - work.start_ns
+    rank = work.rank - ran.ranks.start
     sums = (
-        work.compute,
-        work.compute & ~unattributed,
-        work.communication,
-        work.communication & (work.range != NONE),
-        work.copy,
+        group_sum(rank[which], len(ran.ranks), duration_ns[which]).tolist()
+        for which in (
+            work.compute,
+            work.compute & ~unattributed,
+            work.communication,
+            work.communication & (work.range != NONE),
+            work.copy,
+        )
     )
-    return RankCoverage(ran.rank, *(int(duration_ns[which].sum()) for which in sums))
+    return tuple(RankCoverage(*of_rank) for of_rank in zip(ran.ranks, *sums, strict=True))
 
 
 def unattributed_names(
     ran: RankWork, unattributed: Bools, names: Sequence[str]
 ) -> Iterator[UnattributedName]:
-    """Yield the names of a rank's unattributed kernels, those with the most time first.
+    """Yield the names of each rank's unattributed kernels, those with the most time first.
 
     Args:
-        ran: all that ran on the rank.
+        ran: all that ran on the ranks.
         unattributed: which are compute kernels outside every compute operation.
         names: of kernels.
     """
-    at = np.flatnonzero(unattributed)
-    duration_ns, name = (ran.work.end_ns - ran.work.start_ns)[at], ran.name_id[at]
-    total_ns = group_sum(name, len(names), duration_ns)
-    for i in np.argsort(-total_ns, kind="stable")[:LISTED].tolist():
-        rows = np.flatnonzero(name == i)
-        if len(rows):
-            longest = int(ran.rows[at[rows[np.argmax(duration_ns[rows])]]])
-            yield UnattributedName(ran.rank, names[i], len(rows), int(total_ns[i]), longest)
+    loose = np.flatnonzero(unattributed)
+    for rank, of_rank in rows_by_value(ran.work.rank[loose]):
+        at = loose[of_rank]
+        duration_ns, name = (ran.work.end_ns - ran.work.start_ns)[at], ran.name_id[at]
+        total_ns = group_sum(name, len(names), duration_ns)
+        for i in np.argsort(-total_ns, kind="stable")[:LISTED].tolist():
+            rows = np.flatnonzero(name == i)
+            if len(rows):
+                longest = int(ran.rows[at[rows[np.argmax(duration_ns[rows])]]])
+                yield UnattributedName(rank, names[i], len(rows), int(total_ns[i]), longest)
 
 
 def measure_coverage(

@@ -8,6 +8,7 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.profile import Activities, Ranges
 from bubbleviz.model.values import frozen
@@ -33,19 +34,19 @@ class DeviceWork(Table):
 
 @frozen
 class RankWork:
-    """What ran on one rank, and the operation that owns each kernel and copy.
+    """What ran on a rank, or on several side by side, and the operations that own it.
 
     Attributes:
-        rank: index of the rank in its profile.
-        rows: its activities, ascending, among those of the profile.
+        ranks: indices of the ranks in their profile.
+        rows: their activities among those of the profile, in order of (rank, row).
         work: these activities.
         name_id: kernel name of each; -1 none.
-        owner: operation of the rank that each belongs to; -1 none.
+        owner: operation of its rank that each belongs to; -1 none.
         received: rows of ``work`` that are receives, one for each operation around their launch.
         around: operation that each of ``received`` was launched inside of; -1 none.
     """
 
-    rank: int
+    ranks: range
     rows: Codes
     work: DeviceWork
     name_id: Codes
@@ -70,7 +71,7 @@ def work_of(
     of_range = links.range[rows]
     inside = np.flatnonzero(of_range != NONE)
     name_id = named.name_id[of_range[inside]]
-    communicates = np.isin(names.phase[name_id], COMMUNICATION)
+    communicates = of_phases(names.phase[name_id], COMMUNICATION)
     receives[inside[communicates]] = names.receives[name_id[communicates]]
     receive = np.zeros(len(activities), bool)
     receive[rows] = receives

@@ -33,6 +33,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints, joined
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals, RankOperations
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.values import frozen
@@ -154,7 +155,7 @@ def _recording(
     operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
     late = longest([rank.late for rank in ranks])
     operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
-    coverage = [rank.coverage for rank in ranks]
+    coverage = [of_rank for rank in ranks for of_rank in rank.coverage]
     unattributed = [name for rank in ranks for name in rank.names]
     kernels = slice(0, activities.kernels)
     used = _memory_use(profile, named, operations) if memory else None
@@ -162,7 +163,7 @@ def _recording(
         source=profile.source,
         convention=conventions[0].name,
         conventions=frozenset(
-            conventions[i].name for i in names.convention[np.isin(names.phase, COUNTED)].tolist()
+            conventions[i].name for i in names.convention[of_phases(names.phase, COUNTED)].tolist()
         ),
         ranks=_local_ranks(activities.ranks, profile, names),
         operations=operations,

@@ -14,12 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.interpret.side_by_side import Line
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.model.grouping import distinct, expanded, rows_by_value
+from bubbleviz.model.grouping import distinct, expanded, groups_of, rows_by_value
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
 from bubbleviz.model.values import frozen
@@ -53,7 +55,7 @@ class LateLaunches(Table):
 
 @frozen
 class LateWork:
-    """What the hosts of a rank launched late.
+    """What the hosts of ranks launched late.
 
     Attributes:
         operations: those that were.
@@ -70,21 +72,29 @@ class LateWork:
         operations = replace(self.operations, operation=self.operations.operation + first)
         return replace(self, operations=operations)
 
+    def in_time(self, line: Line) -> LateWork:
+        """Return the same at the times of places on a line."""
+        kinds = (self.operations, self.collectives, self.stalls)
+        return LateWork(*(line.in_time(late, late.rank, "since_ns", "until_ns") for late in kinds))
+
 
 def late_launches(
-    operations: RankOperations, thread: Ints, computed: intervals.Intervals
+    operations: RankOperations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
 ) -> LateLaunches:
-    """Return the operations of a rank that the host launched while it had nothing to run.
+    """Return the operations of ranks that the host launched while these had nothing to run.
 
     Args:
-        operations: of one rank.
+        operations: of ranks, side by side.
         thread: that launched each; -1 unknown.
-        computed: when the rank computed.
+        computed: when the ranks computed.
+        first_ns: before which nothing is of an operation's rank.
     """
-    compute = np.isin(operations.phase, COMPUTE)
+    compute = of_phases(operations.phase, COMPUTE)
     rows = np.flatnonzero(compute & (operations.has_span == 1) & (thread != NONE))
     at = np.searchsorted(computed[0], operations.start_ns[rows]) - 1
-    rows, at = rows[at >= 0], at[at >= 0]
+    ran = at >= 0
+    ran[ran] = computed[0][at[ran]] >= first_ns[rows[ran]]
+    rows, at = rows[ran], at[ran]
     launched_ns, received_ns = operations.launched_ns[rows], operations.received_ns[rows]
     since_ns = computed[1][at]
     waited = (received_ns != NONE) & (received_ns < launched_ns)
@@ -99,21 +109,24 @@ def late_launched(
     launched_ns: Ints,
     thread: Ints,
     running: Sequence[intervals.Intervals],
+    first_ns: Ints,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Return the collectives of a rank with how late they were launched, and those that were.
+    """Return the collectives of ranks with how late they were launched, and those that were.
 
     Args:
-        collectives: of one rank.
+        collectives: of ranks, side by side.
         launched_ns: when the host launched each; -1 unknown.
         thread: that launched each; -1 unknown.
-        running: when the rank computed, and when only collectives ran.
+        running: when the ranks computed, and when only collectives ran.
+        first_ns: before which nothing is of a collective's rank.
     """
     since_ns = np.full(len(collectives), NONE, np.int64)
     dry = launched_ns != NONE
     for start_ns, end_ns in running:
         if len(start_ns):
             at = np.searchsorted(start_ns, launched_ns, side="right") - 1
-            ended_ns = np.where(at >= 0, end_ns[at], NONE)
+            before = (at >= 0) & (start_ns[at] >= first_ns)
+            ended_ns = np.where(before, end_ns[at], NONE)
             dry &= ended_ns <= launched_ns
             since_ns = np.maximum(since_ns, ended_ns)
     until_ns = np.minimum(launched_ns, collectives.start_ns)
@@ -128,18 +141,16 @@ def late_launched(
 
 
 def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
-    """Return the operations of a rank inside which the GPU ran dry for far longer than in others.
+    """Return the operations of ranks inside which the GPU ran dry for far longer than in others.
 
     Args:
-        operations: of one rank.
+        operations: of ranks.
         thread: that launched each; -1 unknown.
     """
-    timed = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
+    timed = of_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
     rows = np.flatnonzero(timed)
     dry_ns = (operations.busy_ns - operations.active_ns)[rows]
-    usual_ns = np.zeros(len(rows), np.int64)
-    for _, at in rows_by_value(operations.phase[rows]):
-        usual_ns[at] = np.sort(dry_ns[at])[len(at) // 2]
+    usual_ns = _medians(dry_ns, groups_of(operations.rank[rows], operations.phase[rows]).of_row)
     stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
     rows = rows[stalled & (dry_ns > _SHORTEST_NS)]
     return LateLaunches(
@@ -149,6 +160,14 @@ def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
         operations.start_ns[rows],
         operations.end_ns[rows],
     )
+
+
+def _medians(values: Ints, group: Ints) -> Ints:
+    """Return for each value the (upper) median of its group."""
+    order = np.lexsort((values, group))
+    count = np.bincount(group)
+    middle = np.cumsum(count) - count + count // 2
+    return np.asarray(values[order[middle]][group], np.int64)
 
 
 def longest(late: Sequence[LateWork]) -> LateLaunches:

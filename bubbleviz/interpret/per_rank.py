@@ -1,6 +1,7 @@
-"""What one rank did: its operations' spans, what they leave unexplained, its collectives.
+"""What ranks did: their operations' spans, what they leave unexplained, their collectives.
 
-Ranks are worked out one after another, so that memory is that of one rank's kernels.
+Ranks are worked out one after another, so that memory is that of one rank's kernels; a few that
+ran little, side by side.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ import numpy as np
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.interpret.collective_intervals import CollectiveNames, collective_intervals
 from bubbleviz.interpret.collectives import ReplicaCollectives, collectives_of, kinds_of
-from bubbleviz.interpret.coverage import UnattributedName, rank_coverage, unattributed_names
+from bubbleviz.interpret.coverage import UnattributedName, rank_coverages, unattributed_names
 from bubbleviz.interpret.device_work import DeviceWork, RankWork
 from bubbleviz.interpret.late_launches import LateWork, late_launched, late_launches, stalls
 from bubbleviz.interpret.launches import FirstWork, last_received, launched_by, launches_of
-from bubbleviz.interpret.linking.links import Links
+from bubbleviz.interpret.linking.links import NEVER, Links
 from bubbleviz.interpret.linking.open_ranges import EnclosingRanges
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
 from bubbleviz.interpret.recorded_collectives import RecordedCollectives
+from bubbleviz.interpret.side_by_side import Line, together
 from bubbleviz.interpret.spans import ActiveTime, active_time, busy_times, owned_by, spans_of
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -36,6 +38,9 @@ from bubbleviz.model.operations import (
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 from bubbleviz.model.profile import Activities, CallLog
 from bubbleviz.model.values import frozen
+
+#: Columns of times.
+_TIMES, _HOST_TIMES = ("start_ns", "end_ns"), ("host_start_ns", "host_end_ns")
 
 
 @frozen
@@ -65,10 +70,10 @@ class ProfileWork:
 
 @frozen
 class RankRecording:
-    """What one rank did; tables count the operations of the whole profile.
+    """What a rank did, or several; tables count the operations of the whole profile.
 
     Attributes:
-        operations: the rank's operations.
+        operations: the ranks' operations.
         busy: when each kept the GPU busy.
         active: how long kernels ran in each iteration.
         running: how long kernels and copies ran in and between iterations.
@@ -77,8 +82,8 @@ class RankRecording:
         late: what was launched while the GPU had run dry.
         replica_collectives: the first of each iteration after its last backward.
         collectives: all that are kept.
-        coverage: how much of the GPU time operations explain.
-        names: the unattributed kernels with the most time, by name.
+        coverage: how much of the GPU time of each rank operations explain.
+        names: the unattributed kernels of each with the most time, by name.
     """
 
     operations: RankOperations
@@ -90,7 +95,7 @@ class RankRecording:
     late: LateWork
     replica_collectives: ReplicaCollectives
     collectives: CollectiveIntervals
-    coverage: RankCoverage
+    coverage: tuple[RankCoverage, ...]
     names: tuple[UnattributedName, ...]
 
 
@@ -121,7 +126,7 @@ class _KernelKinds:
 def record_ranks(
     profile: ProfileWork, keys: OperationKeys, kinds: Kinds
 ) -> Iterator[RankRecording]:
-    """Yield what each rank did.
+    """Yield what ranks did, in their order; each recording is of one or several of them.
 
     Args:
         profile: all that ran.
@@ -132,12 +137,13 @@ def record_ranks(
     count = len(profile.activities.ranks)
     rank_of_receive = profile.work.rank[profile.receives.activity]
     bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
-    for rank in range(count):
-        first, end = bounds[rank], bounds[rank + 1]
-        receives = profile.receives.take(rank_of_receive == rank)
-        # No variable keeps a rank's work while that of the next is taken.
-        recording = _record_rank(
-            _rank_work(rank, profile, receives, first),
+    ran = np.bincount(profile.activities.rank, minlength=count)
+    for ranks in together(ran, profile.ranges):
+        first, end = bounds[ranks.start], bounds[ranks.stop]
+        receives = profile.receives.take(_among(rank_of_receive, ranks))
+        # No variable keeps the work of ranks while that of the next ones is taken.
+        recording = _record_ranks(
+            _work_of(ranks, profile, receives, first),
             profile,
             keys.take(slice(first, end)),
             kernels,
@@ -150,28 +156,47 @@ def record_ranks(
         )
 
 
-def _rank_work(rank: int, profile: ProfileWork, receives: EnclosingRanges, first: int) -> RankWork:
-    """Return the work of a rank, whose operations are numbered from ``first`` in the profile."""
-    rows = np.flatnonzero(profile.activities.rank == rank).astype(np.int32)
+def _among(rank: Codes, ranks: range) -> Bools:
+    """Tell which of some numbers are those of ranks."""
+    if len(ranks) == 1:
+        return np.asarray(rank == ranks.start)
+    return np.asarray((rank >= ranks.start) & (rank < ranks.stop))
+
+
+def _work_of(ranks: range, profile: ProfileWork, receives: EnclosingRanges, first: int) -> RankWork:
+    """Return the work of ranks, whose operations are numbered from ``first`` in the profile."""
+    rows = np.flatnonzero(_among(profile.activities.rank, ranks)).astype(np.int32)
+    order = None
+    if len(ranks) > 1:
+        rows = rows[np.argsort(profile.activities.rank[rows], kind="stable")]
+        order = np.argsort(rows)
     work = profile.work.take(rows)
-    operation_of = operations_of_ranges(profile.placed, rank, profile.ranges)
+    operation_of = operations_of_ranges(profile.placed, ranks, profile.ranges)
     operation_of[operation_of != NONE] -= first
+    received = np.searchsorted(rows, receives.activity, sorter=order)
+    received = received if order is None else order[received]
+    # Of a single rank the first row of the table is all of it.
+    of_rank = work.rank - ranks.start if len(ranks) > 1 else np.zeros(1, np.int32)
+    around = of_rank[received] if len(ranks) > 1 else of_rank
     return RankWork(
-        rank=rank,
+        ranks=ranks,
         rows=rows,
         work=work,
         name_id=profile.activities.name_id[rows],
-        owner=operation_of[work.range],
-        received=np.searchsorted(rows, receives.activity),
-        around=operation_of[receives.range],
+        owner=operation_of[of_rank, work.range],
+        received=received,
+        around=operation_of[around, receives.range],
     )
 
 
-def _record_rank(
+def _record_ranks(
     ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
 ) -> RankRecording:
-    """Return the recording of one rank; tables count its own operations."""
-    work = ran.work
+    """Return the recording of ranks; tables count their own operations."""
+    links, time_ns = profile.links, ran.work.start_ns
+    line = _line_of(ran, links, keys)
+    ran = replace(ran, work=line.placed(ran.work, ran.work.rank, *_TIMES))
+    work, placed = ran.work, line.placed(keys, keys.rank, *_HOST_TIMES)
     spans, busy, begin = spans_of(keys, ran)
     loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
     unattributed = intervals.union(work.start_ns, work.end_ns, loose)
@@ -182,18 +207,23 @@ def _record_rank(
     )
     collectives = _collectives(ran, keys, kernels.point_to_point)
     receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)
-    first = FirstWork(ran.rows, begin, receive)
-    launches, thread = launches_of(first, work.start_ns, profile.links)
-    operations = RankOperations.of(keys, spans, launches)
+    launches, thread = launches_of(FirstWork(ran.rows, begin, receive), time_ns, links)
+    operations = RankOperations.of(
+        placed, spans, line.placed(launches, keys.rank, *launches.column_names())
+    )
 
     active, running = active_time(operations, ran, busy, operating, collectives)
     exposed = _exposed(ran, collectives, computed)
 
     def launched_ns(rows: Ints) -> Ints:
-        return profile.links.launch_times_ns(ran.rows[rows])
+        return line.place(work.rank[rows], links.launch_times_ns(ran.rows[rows]), NEVER)
+
+    def launched_on_line(rows: Ints) -> Ints:
+        launch = launched_ns(rows)
+        return np.where(launch == NEVER, line.ends(work.rank[rows]), launch)
 
     kept, first_kernel = collective_intervals(
-        keys,
+        placed,
         ran,
         collectives,
         launched_ns(collectives),
@@ -201,30 +231,50 @@ def _record_rank(
         kernels.collectives,
         profile.collectives,
     )
-    launched = launched_by(ran.rows[first_kernel], profile.links)
-    kept, late_collectives = late_launched(kept, *launched, (computed, exposed))
+    launched, by_thread = launched_by(ran.rows[first_kernel], links)
+    launched = line.place(kept.rank, launched, NONE)
+    kept, late_collectives = late_launched(
+        kept, launched, by_thread, (computed, exposed), line.begins(kept.rank)
+    )
     late = LateWork(
-        operations=late_launches(operations, thread, computed),
+        operations=late_launches(operations, thread, computed, line.begins(keys.rank)),
         collectives=late_collectives,
         stalls=stalls(operations, thread),
     )
+    kind = kernels.collective[ran.name_id]
+    replicas = collectives_of(placed, ran, launched_on_line, kind)
+    running = replace(running, rank=line.owners(running.start_ns))
+    spans = line.in_time(spans, keys.rank, *_TIMES, "received_ns")
     return RankRecording(
-        operations=operations,
-        busy=busy,
+        operations=RankOperations.of(keys, spans, launches),
+        busy=line.in_time(busy, keys.rank[busy.operation], *_TIMES),
         active=active,
-        running=running,
-        unattributed=_of_rank(ran.rank, unattributed),
-        exposed=_of_rank(ran.rank, exposed),
-        late=late,
-        replica_collectives=collectives_of(keys, ran, launched_ns, kernels.collective[ran.name_id]),
-        collectives=kept,
-        coverage=rank_coverage(ran, loose),
+        running=line.in_time(running, running.rank, *_TIMES),
+        unattributed=line.of_ranks(unattributed),
+        exposed=line.of_ranks(exposed),
+        late=late.in_time(line),
+        replica_collectives=line.in_time(replicas, replicas.rank, *_TIMES),
+        collectives=line.in_time(kept, kept.rank, *_TIMES),
+        coverage=rank_coverages(ran, loose),
         names=tuple(unattributed_names(ran, loose, profile.activities.names)),
     )
 
 
+def _line_of(ran: RankWork, links: Links, keys: OperationKeys) -> Line:
+    """Return the line of ranks, with room for all that they and their hosts did."""
+    work = ran.work
+    launched = np.flatnonzero(links.call[ran.rows] != NONE)
+    launched_ns = links.launched_ns[ran.rows[launched]]
+    return Line.of(
+        ran.ranks,
+        (work.rank, work.start_ns, work.end_ns),
+        (work.rank[launched], launched_ns, launched_ns),
+        (keys.rank, keys.host_start_ns, keys.host_end_ns),
+    )
+
+
 def _collectives(ran: RankWork, keys: OperationKeys, point_to_point: Bools) -> Ints:
-    """Return the rows of a rank's work that are communication, and not between two ranks."""
+    """Return the rows of ranks' work that are communication, and not between two ranks."""
     rows = np.flatnonzero(ran.work.communication)
     transfer = point_to_point[ran.name_id[rows]] | owned_by(keys, ran.owner[rows], TRANSFERS)
     return rows[~transfer]
@@ -236,8 +286,3 @@ def _exposed(
     """Return when only communication ran that is not between two ranks."""
     times = ran.work.start_ns[collectives], ran.work.end_ns[collectives]
     return intervals.difference(intervals.union(*times), computed)
-
-
-def _of_rank(rank: int, times: intervals.Intervals) -> RankIntervals:
-    """Return a set of times as intervals of a rank."""
-    return RankIntervals(np.full(len(times[0]), rank), *times)

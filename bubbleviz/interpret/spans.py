@@ -1,6 +1,7 @@
 """Spans: when operations kept their device busy, by the kernels and copies they own.
 
-All is worked out rank by rank: what a rank ran stays in the cache, and little memory is used.
+All is worked out rank by rank, or for a few side by side: what they ran stays in the cache, and
+little memory is used.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.native.library import library
@@ -49,7 +51,7 @@ class ActiveTime(Table):
 def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
     """Tell for each activity whether an operation of one of these phases owns it."""
     # The last place is that of no operation (-1).
-    of_phase: Bools = np.append(np.isin(operations.phase, phases), False)
+    of_phase: Bools = np.append(of_phases(operations.phase, phases), False)
     return of_phase[owner]
 
 
@@ -60,8 +62,8 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[OperationSpans, BusyIn
     where there are none, copies do. An operation without GPU work has no span.
 
     Args:
-        keys: of the operations of a rank.
-        ran: all that ran on it.
+        keys: of the operations of ranks.
+        ran: all that ran on them.
     """
     count, work = len(keys), ran.work
     start_ns, end_ns, kernels, first = extents_of(keys.phase, ran)
@@ -91,7 +93,7 @@ def extents_of(phase: Codes, ran: RankWork) -> tuple[Ints, Ints, Ints, Codes]:
         communication operation   communication, compute, copies
         others                    compute, copies
     """
-    work, communicates = ran.work, np.isin(phase, COMMUNICATION)
+    work, communicates = ran.work, of_phases(phase, COMMUNICATION)
     if native := library():
         kinds, times = (work.compute, work.communication), (work.start_ns, work.end_ns)
         owner = ran.owner.astype(np.int32, copy=False)
@@ -163,7 +165,7 @@ def busy_times(
     operations: OperationKeys, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
     """Return when operations of these phases kept the GPU busy."""
-    rows = np.isin(operations.phase, phases)[busy.operation]
+    rows = of_phases(operations.phase, phases)[busy.operation]
     return intervals.union(busy.start_ns, busy.end_ns, rows)
 
 
@@ -176,15 +178,17 @@ def active_time(
 ) -> tuple[ActiveTime, RunningTimes]:
     """Return how long kernels ran in each iteration of a rank, and in and between all of them.
 
+    What ran in and between iterations is all of the first rank; of others the times tell.
+
     Args:
-        operations: of the rank.
-        ran: all that ran on it.
+        operations: of ranks.
+        ran: all that ran on them.
         busy: when each operation kept the GPU busy.
         operating: when any compute operation did, those beyond an iteration's work too.
         collectives: rows of its work that are communication, and not between two ranks.
     """
     work, owner = ran.work, ran.owner
-    of = np.flatnonzero(np.isin(operations.phase, WORK) & (operations.kernels > 0))
+    of = np.flatnonzero(of_phases(operations.phase, WORK) & (operations.kernels > 0))
     groups = groups_of(operations.rank[of], operations.iteration[of])
     # The last place is that of no operation (-1).
     group = np.full(len(operations) + 1, NONE, np.int32)
@@ -212,7 +216,7 @@ def active_time(
         collective_gap_ns=intervals.measure_within(in_gaps, low_ns, high_ns),
     )
     times = running, communicating, alone
-    return active, _running_times(ran.rank, times, (low_ns, high_ns))
+    return active, _running_times(ran.ranks.start, times, (low_ns, high_ns))
 
 
 def _uncomputed(work: DeviceWork, *sets: intervals.Intervals) -> tuple[intervals.Intervals, ...]:

@@ -30,7 +30,7 @@ COMPUTED: Intervals = ints(0, 100), ints(50, 200)
 
 
 def test_no_collectives() -> None:
-    table, late = late_launched(collectives(), ints(), ints(), (COMPUTED, empty()))
+    table, late = late_launched(collectives(), ints(), ints(), (COMPUTED, empty()), ints())
 
     assert (len(table), len(late)) == (0, 0)
 
@@ -47,7 +47,7 @@ def test_no_collectives() -> None:
 )
 def test_how_late_a_collective_was_launched(launched_ns: int, start_ns: int, late_ns: int) -> None:
     table, late = late_launched(
-        collectives(start_ns), ints(launched_ns), ints(7), (COMPUTED, empty())
+        collectives(start_ns), ints(launched_ns), ints(7), (COMPUTED, empty()), ints(0)
     )
 
     assert table.late_ns.tolist() == [late_ns]
@@ -56,16 +56,22 @@ def test_how_late_a_collective_was_launched(launched_ns: int, start_ns: int, lat
 
 
 def test_nothing_ran_before_the_first_of_a_capture() -> None:
-    table, _ = late_launched(collectives(90), ints(80), ints(7), (empty(), empty()))
+    table, _ = late_launched(collectives(90), ints(80), ints(7), (empty(), empty()), ints(0))
 
     assert table.late_ns.tolist() == [0]
 
 
 def test_what_another_collective_holds_up_is_not_late() -> None:
     held: Intervals = ints(60), ints(95)
-    table, _ = late_launched(collectives(100), ints(80), ints(7), (COMPUTED, held))
+    table, _ = late_launched(collectives(100), ints(80), ints(7), (COMPUTED, held), ints(0))
 
     assert table.late_ns.tolist() == [0]
+
+
+def test_what_another_rank_ran_before_is_not_what_this_one_ran() -> None:
+    table, late = late_launched(collectives(90), ints(80), ints(7), (COMPUTED, empty()), ints(60))
+
+    assert (table.late_ns.tolist(), len(late)) == ([0], 0)
 
 
 def test_only_what_is_far_drier_than_its_like_stalls() -> None:

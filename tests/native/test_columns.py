@@ -239,7 +239,7 @@ def extents(rows: list[tuple[int, int, int, int]]) -> list[list[int]]:
         receive=np.zeros(count, bool),
     )
     none = np.empty(0, np.int64)
-    ran = RankWork(0, np.arange(count), work, none, owner.astype(np.int32), none, none)
+    ran = RankWork(range(1), np.arange(count), work, none, owner.astype(np.int32), none, none)
     return lists(extents_of(np.array([Phase.F, Phase.SEND_F, Phase.B, Phase.RECV_B]), ran))
 
 

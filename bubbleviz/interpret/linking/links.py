@@ -19,6 +19,9 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, CallLog, Calls, Source, impossible_times
 from bubbleviz.model.values import frozen
 
+#: What stands for the launch of work whose launch is unknown: the end of time.
+NEVER = int(np.iinfo(np.int64).max)
+
 
 class LinkRule(IntEnum):
     """The rule by which an activity got its operation."""
@@ -63,7 +66,7 @@ class Links(Table):
     def launch_times_ns(self, rows: Codes) -> Ints:
         """Return when the host launched some activities; the end of time where that is unknown."""
         known = self.call[rows] != NONE
-        return np.where(known, self.launched_ns[rows], np.iinfo(np.int64).max)
+        return np.where(known, self.launched_ns[rows], NEVER)
 
 
 @frozen

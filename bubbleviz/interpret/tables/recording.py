@@ -24,6 +24,7 @@ from bubbleviz.model.operations import (
     RankCoverage,
     RankOperations,
 )
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.sources.tables.keys import number_of_iteration
 
@@ -34,7 +35,7 @@ def recording_of(table: OperationTable) -> Recording:
     Raises:
         NothingToAnalyseError: it holds no forward or backward.
     """
-    if not np.isin(table.operations.phase, COUNTED).any():
+    if not of_phases(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyseError(
             f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "

@@ -18,6 +18,7 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
+from bubbleviz.model.phase_columns import of_phases
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import frozen
 
@@ -173,7 +174,7 @@ def _work(
     owner = np.full(len(start_ns), NONE, np.int64)
     owner[: len(busy)] = busy.operation
     communication = np.zeros(len(start_ns), bool)
-    communicates = np.isin(operations.phase, COMMUNICATION)
+    communicates = of_phases(operations.phase, COMMUNICATION)
     communication[: len(busy)] = communicates[busy.operation]
     first = len(busy) + len(loose[0])
     communication[first:] = True
@@ -184,7 +185,7 @@ def _work(
     none = np.empty(0, np.int64)
     rows = np.arange(len(start_ns))
     return RankWork(
-        0, rows, work, np.full(len(rows), NONE, np.int64), owner, none, none
+        range(1), rows, work, np.full(len(rows), NONE, np.int64), owner, none, none
     ), collective
 
 

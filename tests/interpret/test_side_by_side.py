@@ -1,0 +1,84 @@
+"""Ranks side by side: what they did is the same as if each were worked out alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bubbleviz.interpret import side_by_side
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.side_by_side import Line, together
+from bubbleviz.model.columns import Ints, Table
+from tests.planting import Planting, plant
+
+EVERYTHING = {
+    "dry": Planting(
+        replicas=2, autograd="named", stray="busy", drop_calls_every=5, overhead=True, copies=True
+    ),
+    "receives": Planting(
+        replicas=2, nested_receive_ns=20_000, transfer_ns=20_000, barrier=True, stray="idle"
+    ),
+    "collectives": Planting(
+        replicas=2, reduce_ns=50_000, reduce_pieces=3, late_reducer=3, late_reduce_ns=100_000
+    ),
+    "late": Planting(replicas=2, late_stage=2, late_ns=300_000, pause_device=1, pause_dry=True),
+    "cut": Planting(replicas=2, cut_ns=9_000_000, correlation="disjoint", devices="zero"),
+}
+
+
+def ints(*values: int) -> Ints:
+    """Return a column."""
+    return np.array(values, np.int64)
+
+
+def columns(value: object) -> object:
+    """Return what a value holds, tables as lists."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Table):
+        return {name: columns(part) for name, part in vars(value).items()}
+    return value
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_ranks_are_recorded_as_if_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    plant(EVERYTHING[name], tmp_path)
+    path = str(tmp_path / "node0.sqlite")
+    beside = record(path, ReadOptions()).recording
+    monkeypatch.setattr(side_by_side, "_TOGETHER", 1)
+    alone = record(path, ReadOptions()).recording
+
+    assert len(beside.ranks) == 8
+    for part, value in vars(alone).items():
+        assert columns(getattr(beside, part)) == columns(value), part
+
+
+@pytest.mark.parametrize(
+    ("kernels", "ranges", "expected"),
+    [
+        ([], 0, []),
+        ([0, 0], 0, [range(2)]),
+        ([1 << 20, 3, 4], 10, [range(1), range(1, 3)]),
+        ([5, 5, 5], 1 << 30, [range(1), range(1, 2), range(2, 3)]),
+    ],
+)
+def test_ranks_with_little_work_are_taken_together(
+    kernels: list[int], ranges: int, expected: list[range]
+) -> None:
+    assert list(together(ints(*kernels), ranges)) == expected
+
+
+def test_places_are_those_of_one_rank_each() -> None:
+    rank, start_ns, end_ns = ints(4, 5, 4), ints(-10, 7, 20), ints(0, 9, 30)
+    line = Line.of(range(4, 7), (rank, start_ns, end_ns))
+    place = line.place(rank, start_ns)
+
+    assert line.owners(place).tolist() == rank.tolist()
+    assert line.time(rank, place).tolist() == start_ns.tolist()
+    assert (line.begins(rank) <= place).all()
+    assert (line.place(rank, end_ns) < line.ends(rank)).all()
+    assert line.place(rank, ints(-1, 7, -1), -1).tolist()[::2] == [-1, -1]
