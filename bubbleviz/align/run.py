@@ -18,6 +18,7 @@ from bubbleviz.align.bounds.clocks import (
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.meetings import met
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join
+from bubbleviz.align.moved_times import on_clocks
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.refusals import refuse_other_runs
 from bubbleviz.align.staging import Staging, stage
@@ -152,7 +153,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
     if time.clocks != sessions:
-        joined = as_stream(join(recordings, time.clocks, machines))
+        joined = on_clocks(joined, sessions, time.clocks)
     ranks = _ranks(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
     operations, busy, hosts, row = _sorted(

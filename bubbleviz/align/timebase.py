@@ -136,12 +136,11 @@ def _by_session(
     reference = np.arange(count) == 0
     if method == "none":
         # Each machine stays on the clock of its first profile.
-        machines = joined.machine_of_profile
+        pairs = list(zip(joined.machine_of_profile, clocks, strict=True))
+        first = dict(reversed(pairs))
         clocks = [
-            ProfileClock(
-                clock.offset_ns - clocks[machines.index(machine)].offset_ns, clock.uncertainty_ns
-            )
-            for clock, machine in zip(clocks, machines, strict=True)
+            ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
+            for machine, clock in pairs
         ]
     notes = {
         "utc": f"the offsets of {count} hosts are by their own UTC clocks, whose error (NTP) is "

@@ -136,8 +136,9 @@ def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[
         machines: the machine of each.
     """
     clocks: list[ProfileClock] = []
-    for index, source in enumerate(sources):
-        anchor = machines.index(machines[index])
+    anchors: dict[str, int] = {}
+    for index, (source, machine) in enumerate(zip(sources, machines, strict=True)):
+        anchor = anchors.setdefault(machine, index)
         clock = _against(source, sources[anchor], clocks[anchor] if anchor < index else None)
         if clock is None:
             clock = _by_utc(source, sources[0]) if index else ProfileClock(0, 0)
