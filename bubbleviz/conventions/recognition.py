@@ -9,7 +9,7 @@ import numpy as np
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import named_by, understand
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.values import frozen
 
@@ -54,7 +54,7 @@ def scores_of(
             continue
         occurrences = np.array([counts[name] for name in counted], np.int64)
         names = understand(counted, convention)
-        work = of_phases(names.phase, COUNTED)
+        work = among(names.phase, COUNTED)
         scores.append(
             ConventionScore(
                 convention,

@@ -19,7 +19,7 @@ from bubbleviz.interpret.spans import owned_by
 from bubbleviz.model.columns import NONE, Codes, Ints, Table
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import OperationKeys
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.model.values import frozen
 
@@ -95,7 +95,7 @@ def _iterations(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
 
     That is -1 too where the next iteration has begun, or the backward goes on.
     """
-    rows = np.flatnonzero(of_phases(keys.phase, COUNTED) & (keys.iteration >= 0))
+    rows = np.flatnonzero(among(keys.phase, COUNTED) & (keys.iteration >= 0))
     if len(rows) == 0:
         return np.full(len(launched_ns), NONE, np.int64)
     rows = rows[np.argsort(keys.host_start_ns[rows], kind="stable")]
@@ -103,5 +103,5 @@ def _iterations(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
     at = np.searchsorted(keys.host_start_ns[rows], launched_ns, side="right") - 1
     last = (iteration[1:] != iteration[:-1]) | (owner[1:] != owner[:-1])
     last = np.append(last, True)
-    backward = ~of_phases(keys.phase[rows], (Phase.F, Phase.FB))
+    backward = ~among(keys.phase[rows], (Phase.F, Phase.FB))
     return np.where((at >= 0) & (last & backward)[at] & (owner[at] == rank), iteration[at], NONE)

@@ -8,7 +8,7 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.model.profile import Activities, Ranges
 from bubbleviz.model.values import frozen
@@ -71,7 +71,7 @@ def work_of(
     of_range = links.range[rows]
     inside = np.flatnonzero(of_range != NONE)
     name_id = named.name_id[of_range[inside]]
-    communicates = of_phases(names.phase[name_id], COMMUNICATION)
+    communicates = among(names.phase[name_id], COMMUNICATION)
     receives[inside[communicates]] = names.receives[name_id[communicates]]
     receive = np.zeros(len(activities), bool)
     receive[rows] = receives

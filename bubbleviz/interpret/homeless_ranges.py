@@ -16,7 +16,7 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.texts import listed
@@ -51,7 +51,7 @@ def _stages(process: Ints, phase: Codes) -> Ints:
         process: of each range.
         phase: of each range.
     """
-    counted = of_phases(phase, COUNTED)
+    counted = among(phase, COUNTED)
     numbers, of_row = np.unique(process[counted], return_inverse=True)
     # A forward counts once, and two are enough; a backward is alone.
     passes = np.where(phase[counted] == Phase.F, 1, 2)

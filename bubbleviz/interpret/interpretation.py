@@ -33,7 +33,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints, joined
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals, RankOperations
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
 from bubbleviz.model.values import frozen
@@ -163,7 +163,7 @@ def _recording(
         source=profile.source,
         convention=conventions[0].name,
         conventions=frozenset(
-            conventions[i].name for i in names.convention[of_phases(names.phase, COUNTED)].tolist()
+            conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
         ),
         ranks=_local_ranks(activities.ranks, profile, names),
         operations=operations,

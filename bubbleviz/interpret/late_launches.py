@@ -21,7 +21,7 @@ from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import distinct, expanded, groups_of, rows_by_value
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import HostActivities, RankOperations
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog, Calls, Profile, Ranges
 from bubbleviz.model.values import frozen
@@ -89,7 +89,7 @@ def late_launches(
         computed: when the ranks computed.
         first_ns: before which nothing is of an operation's rank.
     """
-    compute = of_phases(operations.phase, COMPUTE)
+    compute = among(operations.phase, COMPUTE)
     rows = np.flatnonzero(compute & (operations.has_span == 1) & (thread != NONE))
     at = np.searchsorted(computed[0], operations.start_ns[rows]) - 1
     ran = at >= 0
@@ -147,7 +147,7 @@ def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
         operations: of ranks.
         thread: that launched each; -1 unknown.
     """
-    timed = of_phases(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
+    timed = among(operations.phase, COMPUTE) & (operations.has_span == 1) & (thread != NONE)
     rows = np.flatnonzero(timed)
     dry_ns = (operations.busy_ns - operations.active_ns)[rows]
     usual_ns = _medians(dry_ns, groups_of(operations.rank[rows], operations.phase[rows]).of_row)

@@ -23,7 +23,7 @@ from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.operations import OperationKeys
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Ranges
 from bubbleviz.model.values import frozen
@@ -134,7 +134,7 @@ def _in_operations(
     wanted = work.range[rows].astype(np.int64) * ranks + work.rank[rows]
     at = np.minimum(np.searchsorted(place[order], wanted), len(order) - 1)
     operation = placed.operation[order][at]
-    kept = (place[order][at] == wanted) & of_phases(keys.phase[operation], WORK)
+    kept = (place[order][at] == wanted) & among(keys.phase[operation], WORK)
     return rows[kept], operation[kept]
 
 

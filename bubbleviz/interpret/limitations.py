@@ -13,7 +13,7 @@ from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.grouping import groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
 
@@ -75,7 +75,7 @@ def _works_elsewhere(operations: RankOperations) -> Bools:
 
 def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards, and nothing that shows where an iteration ends."""
-    forward = of_phases(operations.phase, (Phase.F, Phase.FB))
+    forward = among(operations.phase, (Phase.F, Phase.FB))
     unnumbered = np.zeros(len(operations), bool)
     unnumbered[ranges.operation[ranges.unnumbered]] = True
     rank, forwards = np.unique(operations.rank[forward & unnumbered], return_counts=True)
@@ -113,8 +113,8 @@ def _of_operations(operations: RankOperations, *, inferred: bool) -> Iterator[_C
         operations: of one profile.
         inferred: whether names give no microbatches.
     """
-    compute = of_phases(operations.phase, COMPUTE)
-    counted = of_phases(operations.phase, COUNTED)
+    compute = among(operations.phase, COMPUTE)
+    counted = among(operations.phase, COUNTED)
     workless = compute & (operations.has_span == 0) & (operations.cut == 0)
     of_pass = workless & counted & _works_elsewhere(operations)
     many = of_pass.sum() >= _NOTICEABLE * max(counted.sum(), 1)

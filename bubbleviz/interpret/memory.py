@@ -29,7 +29,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.operations import OperationKeys
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.profile import process_of
 from bubbleviz.model.values import frozen
@@ -165,7 +165,7 @@ def _of_rank(
     if len(events) == 0:
         return None
     # Operations of a rank follow each other on the host.
-    work = np.flatnonzero((keys.rank == rank) & of_phases(keys.phase, COMPUTE))
+    work = np.flatnonzero((keys.rank == rank) & among(keys.phase, COMPUTE))
     own = keys.take(work[np.argsort(keys.host_start_ns[work], kind="stable")])
     running = events.change.cumsum()
     # Where more is freed than was allocated since the capture began, so much was there before.
@@ -238,7 +238,7 @@ def followers(own: OperationKeys) -> tuple[Ints, Ints]:
     order = np.lexsort((place, own.sequence, own.microbatch, own.chunk))
     same = groups_of(own.chunk, own.microbatch, own.sequence).of_row[order]
     phase = own.phase[order]
-    backward = _next(of_phases(phase, (Phase.B, Phase.BW)), same)
+    backward = _next(among(phase, (Phase.B, Phase.BW)), same)
     weight = _next(phase == Phase.W, same)
     # The W of a forward comes before the next forward of its kind.
     again = _next(phase == Phase.F, same)

@@ -11,7 +11,7 @@ from bubbleviz.interpret.iterations import HostOrder, constant_names, number_ite
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.values import frozen
@@ -63,8 +63,8 @@ def operation_ranges_of(
     constant = constant_names(timing)
     iteration = number_iterations(timing, constant)
     # A W without a microbatch settles what is owed; of others the number is their order.
-    counted = of_phases(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
-    unnumbered = (constant & of_phases(name.phase, WORK)) | (counted & (name.microbatch < 0))
+    counted = among(name.phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    unnumbered = (constant & among(name.phase, WORK)) | (counted & (name.microbatch < 0))
     operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
     placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
     return placed_ranges, limitations_of_homeless(profile, named, names, idle[home < 0])
@@ -94,7 +94,7 @@ def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, r
     ranges; the number in an operation's name takes precedence over a range around it.
     """
     name_id = named.name_id[of_range]
-    forward = of_phases(names.phase[name_id], (Phase.F, Phase.FB))
+    forward = among(names.phase[name_id], (Phase.F, Phase.FB))
     result = names.iteration[name_id].copy()
     number = np.where(names.phase < 0, names.iteration, NONE)[ranges.name_id]
     ordered = names.by_order[ranges.name_id]
@@ -138,8 +138,8 @@ def _by_order(marks: Ranges, inside: Ranges, phase: Ints) -> Ints:
     at = np.searchsorted(marks.start_ns, inside.start_ns, side="right") - 1
     within = (at >= 0) & (inside.start_ns <= marks.end_ns[at])
     forward, backward = np.zeros(len(marks), bool), np.zeros(len(marks), bool)
-    forward[at[within & of_phases(phase, (Phase.F, Phase.FB))]] = True
-    backward[at[within & of_phases(phase, (*BACKWARD, Phase.FB))]] = True
+    forward[at[within & among(phase, (Phase.F, Phase.FB))]] = True
+    backward[at[within & among(phase, (*BACKWARD, Phase.FB))]] = True
     both = forward & backward
     return np.where(both, np.cumsum(both) - 1, NONE)
 
@@ -172,9 +172,9 @@ def host_order(rank: Ints, names: NameMeanings, mark: Ints) -> HostOrder:
         key=key,
         whole_key=whole,
         mark=mark.copy(),
-        forward=of_phases(names.phase, (Phase.F, Phase.FB)),
-        counted=of_phases(names.phase, COUNTED),
-        transfer=of_phases(names.phase, TRANSFERS),
+        forward=among(names.phase, (Phase.F, Phase.FB)),
+        counted=among(names.phase, COUNTED),
+        transfer=among(names.phase, TRANSFERS),
         optimizer=(names.phase == Phase.OPTIMIZER) & ~names.post_validation,
         post_validation=names.post_validation.copy(),
     )

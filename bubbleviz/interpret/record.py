@@ -17,7 +17,7 @@ from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.kept_files import opened_file
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen
@@ -179,7 +179,7 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
         with step("understand names") as rows:
             names = understand(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
-        if of_phases(names.phase[profile.ranges.name_id], COUNTED).any():
+        if among(names.phase[profile.ranges.name_id], COUNTED).any():
             kinds = extended_kinds(options.conventions)
             linked = linked_profile(profile, last, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.

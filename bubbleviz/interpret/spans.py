@@ -19,7 +19,7 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.native.library import library
@@ -51,7 +51,7 @@ class ActiveTime(Table):
 def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
     """Tell for each activity whether an operation of one of these phases owns it."""
     # The last place is that of no operation (-1).
-    of_phase: Bools = np.append(of_phases(operations.phase, phases), False)
+    of_phase: Bools = np.append(among(operations.phase, phases), False)
     return of_phase[owner]
 
 
@@ -93,7 +93,7 @@ def extents_of(phase: Codes, ran: RankWork) -> tuple[Ints, Ints, Ints, Codes]:
         communication operation   communication, compute, copies
         others                    compute, copies
     """
-    work, communicates = ran.work, of_phases(phase, COMMUNICATION)
+    work, communicates = ran.work, among(phase, COMMUNICATION)
     if native := library():
         kinds, times = (work.compute, work.communication), (work.start_ns, work.end_ns)
         owner = ran.owner.astype(np.int32, copy=False)
@@ -165,7 +165,7 @@ def busy_times(
     operations: OperationKeys, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
     """Return when operations of these phases kept the GPU busy."""
-    rows = of_phases(operations.phase, phases)[busy.operation]
+    rows = among(operations.phase, phases)[busy.operation]
     return intervals.union(busy.start_ns, busy.end_ns, rows)
 
 
@@ -188,7 +188,7 @@ def active_time(
         collectives: rows of its work that are communication, and not between two ranks.
     """
     work, owner = ran.work, ran.owner
-    of = np.flatnonzero(of_phases(operations.phase, WORK) & (operations.kernels > 0))
+    of = np.flatnonzero(among(operations.phase, WORK) & (operations.kernels > 0))
     groups = groups_of(operations.rank[of], operations.iteration[of])
     # The last place is that of no operation (-1).
     group = np.full(len(operations) + 1, NONE, np.int32)

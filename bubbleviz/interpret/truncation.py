@@ -16,7 +16,7 @@ from bubbleviz.interpret.linking.links import WorklessCalls
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 
 #: Codes of ``OperationKeys.cut``: a range was still open, or launched work is not in the capture.
@@ -38,7 +38,7 @@ def mark_unrecorded(
         workless: calls without work in the profile.
         process: of each rank.
     """
-    compute = np.flatnonzero(of_phases(operations.phase, COMPUTE))
+    compute = np.flatnonzero(among(operations.phase, COMPUTE))
     rank, spanned = operations.rank[compute], operations.has_span[compute] == 1
     last = np.full(len(process), NONE, np.int64)
     np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))

@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.interpret.linking.open_ranges import OpenRanges
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import rows_by_value
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD
 from bubbleviz.model.profile import Ranges, Thread, is_main, process_of
 
@@ -25,7 +25,7 @@ class OpenBackwards:
     """The backward ranges that each thread opens."""
 
     def __init__(self, ranges: Ranges, phase: Ints) -> None:
-        backward = np.flatnonzero(of_phases(phase, BACKWARD))
+        backward = np.flatnonzero(among(phase, BACKWARD))
         none = np.empty(0, np.int64)
         self._open = {
             thread: OpenRanges(ranges, backward[at], none)

@@ -26,7 +26,7 @@ from bubbleviz.interpret.linking.time_check import TimeCheck, check_times
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, widened
 from bubbleviz.model.grouping import distinct, found_in, rows_by_value
 from bubbleviz.model.numbering import BlockNumbering
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import (
     Activities,
@@ -74,7 +74,7 @@ class _Linker:
         self._thread_ranges = ThreadRanges(ranges, np.arange(len(ranges)))
         self._backward = OpenBackwards(ranges, phase) if cross_thread else None
         # Threads that open these themselves launch no backward of another thread.
-        forward = of_phases(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
+        forward = among(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
         self._forward_threads = distinct(ranges.thread[forward])
         self._helpers = helpers
         self._threads = BlockNumbering()

@@ -10,7 +10,7 @@ from bubbleviz.interpret.linking.links import LinkRule, Links
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.containment import Innermost
 from bubbleviz.model.grouping import rows_by_value
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.profile import CallLog, Calls, Ranges, process_of
 from bubbleviz.model.values import frozen
@@ -115,7 +115,7 @@ def enclosing_ranges(
     launches = links.calls_of(rows, calls)
     crossed = np.flatnonzero(links.rule[rows] == LinkRule.CROSS_THREAD)
     pairs = [(rows[crossed], links.range[rows[crossed]].astype(np.int64))]
-    compute = ThreadRanges(ranges, np.flatnonzero(of_phases(phase, COMPUTE)))
+    compute = ThreadRanges(ranges, np.flatnonzero(among(phase, COMPUTE)))
     for thread, at in rows_by_value(launches.thread):
         around = compute.of(thread).all_around(launches.start_ns[at], launches.end_ns[at])
         pairs.extend((rows[at[query]], of_range) for query, of_range in around)

@@ -15,7 +15,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, WORK, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -64,10 +64,10 @@ def keyed(table: OperationTable, order: Ints, numbers: Ints) -> KeyedRows:
     iteration = (
         _numbered(rank, operations.iteration) if told else number_iterations(timing, constant)
     )
-    counted = of_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    counted = among(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
     unnumbered = counted & (operations.microbatch < 0)
     if not told:
-        unnumbered |= constant & of_phases(phase, WORK)
+        unnumbered |= constant & among(phase, WORK)
     by_order = occurrences((rank, iteration, phase, chunk, operations.sequence))
     microbatch = np.where(unnumbered, by_order, operations.microbatch)
     key = rank, iteration, phase, chunk, operations.sequence, microbatch
@@ -112,9 +112,9 @@ def _host_order(operations: RankOperations) -> HostOrder:
         key=key,
         whole_key=groups_of(key, phase, *second).of_row,
         mark=np.full(len(operations), NONE, np.int64),
-        forward=of_phases(phase, (Phase.F, Phase.FB)),
-        counted=of_phases(phase, COUNTED),
-        transfer=of_phases(phase, TRANSFERS),
+        forward=among(phase, (Phase.F, Phase.FB)),
+        counted=among(phase, COUNTED),
+        transfer=among(phase, TRANSFERS),
         optimizer=phase == Phase.OPTIMIZER,
         post_validation=np.zeros(len(operations), bool),
     )

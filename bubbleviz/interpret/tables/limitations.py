@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bubbleviz.interpret.tables.keys import KeyedRows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operation_table import OperationTable
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED
 
 #: What no table tells, and what one without launches does not tell either.
@@ -44,8 +44,8 @@ def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, 
 
 def _candidates(rows: KeyedRows) -> Iterator[tuple[str, str, int, LimitationKind]]:
     operations, other = rows.operations, LimitationKind.OTHER
-    compute = of_phases(operations.phase, COMPUTE)
-    counted = of_phases(operations.phase, COUNTED)
+    compute = among(operations.phase, COMPUTE)
+    counted = among(operations.phase, COUNTED)
     yield (
         "operations without any GPU work",
         "their rows have no start and no end, so they have no device time",

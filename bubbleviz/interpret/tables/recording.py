@@ -24,7 +24,7 @@ from bubbleviz.model.operations import (
     RankCoverage,
     RankOperations,
 )
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.sources.tables.keys import number_of_iteration
 
@@ -35,7 +35,7 @@ def recording_of(table: OperationTable) -> Recording:
     Raises:
         NothingToAnalyseError: it holds no forward or backward.
     """
-    if not of_phases(table.operations.phase, COUNTED).any():
+    if not among(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
         raise NothingToAnalyseError(
             f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "

@@ -18,7 +18,7 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import frozen
 
@@ -174,7 +174,7 @@ def _work(
     owner = np.full(len(start_ns), NONE, np.int64)
     owner[: len(busy)] = busy.operation
     communication = np.zeros(len(start_ns), bool)
-    communicates = of_phases(operations.phase, COMMUNICATION)
+    communicates = among(operations.phase, COMMUNICATION)
     communication[: len(busy)] = communicates[busy.operation]
     first = len(busy) + len(loose[0])
     communication[first:] = True

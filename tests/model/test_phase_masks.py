@@ -1,11 +1,11 @@
-"""Columns of phases: rows of some phases, as numpy's general search finds them."""
+"""Phase masks: rows of some phases, as numpy's general search finds them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from bubbleviz.model.phase_columns import of_phases
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, TRANSFERS, WORK, Phase
 
 
@@ -13,5 +13,5 @@ from bubbleviz.model.phases import COMPUTE, TRANSFERS, WORK, Phase
 @pytest.mark.parametrize("kind", [np.int8, np.int64])
 def test_rows_of_phases(phases: tuple[Phase, ...], kind: type[np.signedinteger]) -> None:
     column = np.array([-1, *Phase, -1], kind)
-    assert of_phases(column, phases).tolist() == np.isin(column, phases).tolist()
-    assert of_phases(column[:0], phases).tolist() == []
+    assert among(column, phases).tolist() == np.isin(column, phases).tolist()
+    assert among(column[:0], phases).tolist() == []
