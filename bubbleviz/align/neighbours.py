@@ -26,6 +26,8 @@ from bubbleviz.model.values import frozen
 
 #: Less than any time, and as far below what a sum of two of them can hold.
 _LONG_AGO = -(1 << 61)
+#: So many microbatches are looked at first, and so many pairs of ranks at once.
+_LOOKS, _PAIRS = 16, 4096
 
 
 @frozen
@@ -107,26 +109,57 @@ def follows(
         lower: ranks, their columns.
         chunks: places of the chunks that they hold of neighbouring virtual stages.
     """
-    can = np.zeros((len(upper), len(lower)), bool)
-    cannot = can.copy()
-    above, below = chunks
-    entered = table.entered_ns[lower, below] + table.give_ns[lower, below]
-    done = table.done_ns[lower, below] - table.give_ns[lower, below]
-    for row, rank in enumerate(upper.tolist()):
-        both = table.held[lower, below] & table.held[rank, above]
-        least = np.where(both, table.left_ns[rank, above] - entered, _LONG_AGO)
-        most = np.where(both, table.returned_ns[rank, above] - done, -_LONG_AGO)
-        grain = GRAIN_NS + DRIFT * np.where(both, table.waited_ns[rank, above], 0)
-        grain = np.maximum.reduceat(grain, table.first, axis=1)
-        least = np.maximum.reduceat(least, table.first, axis=1)
-        most = np.minimum.reduceat(most, table.first, axis=1)
-        fits = least - most <= grain
-        one_clock = (table.machine[lower] == table.machine[rank])[:, None]
-        fits &= ~one_clock | ((least <= grain) & (most >= -grain))
-        common = both.any(axis=1)
-        can[row] = fits.all(axis=1) & common
-        cannot[row] = ~fits.all(axis=1) & common
+    can = _may_fit(table, upper, lower, chunks)
+    # What shows that the others do not fit is a microbatch that they have in common.
+    cannot = ~can
+    rows, columns = np.nonzero(can)
+    for block in range(0, len(rows), _PAIRS):
+        row, column = rows[block : block + _PAIRS], columns[block : block + _PAIRS]
+        fits, common = _fits(table, upper[row], lower[column], chunks)
+        can[row, column] = fits & common
+        cannot[row, column] = ~fits & common
     return can, cannot
+
+
+def _may_fit(table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]) -> Bools:
+    """Return the pairs of ranks that some microbatches leave, which are few of those that differ.
+
+    No offset suits a pair of which the lower rank takes longer from its F to the end of its B than
+    the upper one waits, for any microbatch.
+    """
+    above, below = chunks
+    fits = np.ones((len(upper), len(lower)), bool)
+    give_ns = table.give_ns[lower, below]
+    took_ns = table.done_ns[lower, below] - table.entered_ns[lower, below] - 2 * give_ns
+    held = table.held[upper, above]
+    waited_ns = np.where(held, table.waited_ns[upper, above], 0)
+    # At least what counts as grain of any iteration.
+    most_ns = waited_ns + (GRAIN_NS + DRIFT * waited_ns.max(axis=1, initial=0))[:, None]
+    for key in np.unique(np.linspace(0, held.shape[1] - 1, _LOOKS).astype(np.int64)).tolist():
+        both = held[:, key, None] & table.held[lower, below, key]
+        fits &= ~both | (took_ns[:, key] <= most_ns[:, key, None])
+    return fits
+
+
+def _fits(
+    table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
+) -> tuple[Bools, Bools]:
+    """Return which pairs of ranks an offset suits, and which have a microbatch in common."""
+    above, below = chunks
+    give_ns = table.give_ns[lower, below]
+    both = table.held[lower, below] & table.held[upper, above]
+    entered_ns = table.entered_ns[lower, below] + give_ns
+    done_ns = table.done_ns[lower, below] - give_ns
+    least = np.where(both, table.left_ns[upper, above] - entered_ns, _LONG_AGO)
+    most = np.where(both, table.returned_ns[upper, above] - done_ns, -_LONG_AGO)
+    grain = GRAIN_NS + DRIFT * np.where(both, table.waited_ns[upper, above], 0)
+    grain = np.maximum.reduceat(grain, table.first, axis=1)
+    least = np.maximum.reduceat(least, table.first, axis=1)
+    most = np.minimum.reduceat(most, table.first, axis=1)
+    fits = least - most <= grain
+    one_clock = (table.machine[lower] == table.machine[upper])[:, None]
+    fits &= ~one_clock | ((least <= grain) & (most >= -grain))
+    return np.asarray(fits.all(axis=1), bool), np.asarray(both.any(axis=1), bool)
 
 
 def matching(fits: Bools) -> Ints | None:
@@ -178,19 +211,21 @@ def only_matching(fits: Bools) -> Ints | None:
     """
     fits = fits.copy()
     partner = np.full(len(fits), NONE, np.int64)
+    in_row, in_column = fits.sum(axis=1), fits.sum(axis=0)
     for _ in range(len(fits)):
-        rows, columns = fits.sum(axis=1), fits.sum(axis=0)
-        open_rows = np.flatnonzero(partner < 0)
-        single = open_rows[rows[open_rows] == 1]
+        single = np.flatnonzero(in_row == 1)
         if len(single):
             row = int(single[0])
             column = int(fits[row].argmax())
         else:
-            lone = np.flatnonzero(columns == 1)
+            lone = np.flatnonzero(in_column == 1)
             if len(lone) == 0:
                 return None
             column = int(lone[0])
             row = int(fits[:, column].argmax())
         partner[row] = column
+        in_row -= fits[:, column]
+        in_column -= fits[row]
         fits[row], fits[:, column] = False, False
+        in_row[row] = in_column[column] = 0
     return partner

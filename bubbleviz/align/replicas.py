@@ -24,8 +24,9 @@ from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 
-#: With more replicas than this, the user has to give the sizes of the run.
-MOST_REPLICAS = 64
+#: With more replicas than this, the user has to give the sizes of the run: each is compared with
+#: each.
+MOST_REPLICAS = 4096
 #: A span may end a little after what the next stage waits for was sent: so much of it.
 GIVE = 0.25
 

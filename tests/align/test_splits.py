@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 import bubbleviz
 from bubbleviz.align.neighbours import follows, matching, only_matching, timetable
@@ -99,6 +103,16 @@ def test_forwards_before_backwards_on_all_ranks_without_transfers_give_no_split(
     assert {rank.stage for rank in report.ranks} == {None}
 
 
+def test_many_replicas_are_distinguished(tmp_path: Path) -> None:
+    many = replace(PIPELINES, stages=2, replicas=70, iterations=2, servers=10)
+    truth = plant(many, tmp_path)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    assert _is_right(report, truth)
+    assert len({rank.pipeline for rank in report.ranks}) == 70
+
+
 # --- neighbours
 
 
@@ -147,6 +161,65 @@ def test_nothing_in_common_tells_nothing() -> None:
 
     assert not can.any()
     assert not cannot.any()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 60), st.integers(-10, 120)),
+        min_size=1,
+        max_size=200,
+        unique_by=lambda row: row[:2],
+    ),
+    st.lists(st.integers(0, 1), min_size=6, max_size=6),
+)
+def test_few_microbatches_first_change_nothing(
+    rows: list[tuple[int, int, int, int]], machines: list[int]
+) -> None:
+    table = timetable(_passages(*rows), np.array(machines, np.int64))
+    ranks = np.arange(6)
+
+    can, cannot = follows(table, ranks, ranks, (0, 0))
+
+    for upper in range(6):
+        for lower in range(6):
+            expected = _fits_by_rows(
+                rows, upper, lower, one_clock=machines[upper] == machines[lower]
+            )
+            assert (bool(can[upper, lower]), bool(cannot[upper, lower])) == expected
+
+
+def _fits_by_rows(
+    rows: list[tuple[int, int, int, int]], upper: int, lower: int, *, one_clock: bool
+) -> tuple[bool, bool]:
+    """Return whether an offset suits two ranks, and whether none does, in units of 1 ms."""
+    passed = {row[:2]: row[2:] for row in rows}
+    least, most = [], []
+    for (rank, microbatch), (left, returned) in passed.items():
+        if rank == upper and (lower, microbatch) in passed:
+            entered = passed[lower, microbatch][0] - 10
+            done = passed[lower, microbatch][1] + 10
+            least.append(left - entered)
+            most.append(returned - done)
+    if not least:
+        return False, False
+    fits = max(least) <= min(most) and not (one_clock and (max(least) > 0 or min(most) < 0))
+    return fits, not fits
+
+
+@given(st.integers(0, 5).flatmap(lambda n: arrays(bool, (n, n))))
+def test_the_only_matching_is_the_one_of_all_orders(fits: Bools) -> None:
+    size = len(fits)
+    orders = [
+        order
+        for order in permutations(range(size))
+        if all(fits[row, column] for row, column in enumerate(order))
+    ]
+
+    found = only_matching(fits)
+
+    assert (None if found is None else tuple(found.tolist())) == (
+        orders[0] if len(orders) == 1 else None
+    )
 
 
 def _bools(*rows: str) -> Bools:
