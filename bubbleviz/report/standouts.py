@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.report.rank_means import RankMeans, median_of_stage, to_median_of_stage
+from bubbleviz.report.rank_means import RankMeans, as_multiples, median_of_stage
 from bubbleviz.report.report import Report
 
 #: A rank stands out whose ratio is so far from the median of all, or a phase of which takes so
@@ -65,10 +65,9 @@ def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
     ratios = means.bubble_ratio
     known = ratios[~np.isnan(ratios)]
     above = ratios - (float(np.median(known)) if len(known) else 0.0)
-    times = {phase: to_median_of_stage(report, own) for phase, own in means.busy_ns.items()}
-    lost_ns = {
-        phase: np.abs(own - median_of_stage(report, own)) for phase, own in means.busy_ns.items()
-    }
+    middle = {phase: median_of_stage(report, own) for phase, own in means.busy_ns.items()}
+    times = {phase: as_multiples(own, middle[phase]) for phase, own in means.busy_ns.items()}
+    lost_ns = {phase: np.abs(own - middle[phase]) for phase, own in means.busy_ns.items()}
     away = {phase: np.nan_to_num(np.abs(own - 1)) for phase, own in times.items()}
     out = np.abs(np.nan_to_num(above)) >= _POINTS
     for own in away.values():

@@ -70,6 +70,14 @@ def test_large_pipelines_and_unknown_ones_are_cut() -> None:
     assert rank_groups([None] * 100, 16, 512, 64) == [(0, 64), (64, 100)]
 
 
+def test_pipelines_of_unknown_ratios_stay_in_order() -> None:
+    groups, unknown = [(n, n + 1) for n in range(4)], np.nan
+    assert shards._most_different_first(groups, np.full(4, unknown)) == [0, 1, 2, 3]
+    some = np.array([unknown, 0.2, 0.25, 0.5])
+    assert shards._most_different_first(groups, some) == [3, 1, 0, 2]
+    assert shards._most_different_first([], np.empty(0)) == []
+
+
 def title_of(opened: Opened) -> Locator:
     return opened.page.locator("#timeline-title")
 

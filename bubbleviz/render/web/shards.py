@@ -127,7 +127,9 @@ def sharded(
 
 def _most_different_first(groups: Sequence[tuple[int, int]], ratios: Floats) -> list[int]:
     means = np.array([np.mean(ratios[first:last]) for first, last in groups])
-    distance = np.nan_to_num(np.abs(means - np.nanmedian(means)) if len(means) else means)
+    known = means[~np.isnan(means)]
+    usual = np.median(known) if len(known) else 0.0
+    distance = np.nan_to_num(np.abs(means - usual))
     order: list[int] = np.argsort(-distance, kind="stable").tolist()
     return order
 
