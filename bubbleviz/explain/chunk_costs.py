@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from bubbleviz.model.columns import Bools, Floats, Ints
+from bubbleviz.model.columns import Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
@@ -63,16 +63,47 @@ class ChunkCost:
         return np.asarray(line + (self.token_squared_ns or 0.0) * tokens**2)
 
 
-def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tuple[ChunkCost, ...]:
-    """Return what chunks cost by virtual stage; none where no name tells their tokens.
+@frozen
+class ChunkTimes(Table):
+    """Forwards whose tokens are known, in order of their rank and start.
+
+    Attributes:
+        virtual_stage: of each; -1 unknown.
+        stage: of its rank; -1 unknown.
+        tokens: that it takes.
+        time_ns: how long it took.
+    """
+
+    virtual_stage: Ints
+    stage: Ints
+    tokens: Ints
+    time_ns: Ints
+
+
+def chunk_times_of(operations: Operations, stage: Ints, averaged: Bools) -> ChunkTimes:
+    """Return the forwards whose tokens are known.
 
     Args:
-        operations: of all ranks.
+        operations: of some ranks.
         stage: of each rank; -1 unknown.
         averaged: of each iteration, whether it is averaged.
     """
     rows = costed(operations, averaged)
-    return tuple(_costs(operations, stage, rows))
+    return ChunkTimes(
+        operations.virtual_stage[rows],
+        stage[operations.rank[rows]],
+        operations.tokens[rows],
+        operations.busy_ns[rows],
+    )
+
+
+def chunk_costs_of(chunks: ChunkTimes) -> tuple[ChunkCost, ...]:
+    """Return what chunks cost by virtual stage; none where no name tells their tokens.
+
+    Args:
+        chunks: of all ranks.
+    """
+    return tuple(_costs(chunks))
 
 
 def costed(operations: Operations, averaged: Bools) -> Ints:
@@ -87,19 +118,18 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
     return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
 
 
-def _costs(operations: Operations, stage: Ints, rows: Ints) -> Iterator[ChunkCost]:
-    of_rank = stage[operations.rank[rows]]
-    groups = groups_of(operations.virtual_stage[rows], of_rank)
+def _costs(chunks: ChunkTimes) -> Iterator[ChunkCost]:
+    groups = groups_of(chunks.virtual_stage, chunks.stage)
     for number, first in enumerate(groups.first.tolist()):
-        own = rows[groups.of_row == number]
-        tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
+        own = chunks.take(groups.of_row == number)
+        tokens, time_ns = own.tokens, own.time_ns.astype(np.float64)
         factors, left_ns = _fit(tokens, time_ns)
         spread = float(((time_ns - time_ns.mean()) ** 2).sum())
         free = len(own) - len(factors)
         lengths = len(factors) > 1
         yield ChunkCost(
-            stage=int(of_rank[first]),
-            virtual_stage=int(operations.virtual_stage[rows[first]]),
+            stage=int(chunks.stage[first]),
+            virtual_stage=int(chunks.virtual_stage[first]),
             n=len(own),
             least_tokens=int(tokens.min()),
             most_tokens=int(tokens.max()),

@@ -14,9 +14,10 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of, looked_up
+from bubbleviz.model.grouping import groups_of, looked_up
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -101,7 +102,7 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
 def _halves(operations: Operations) -> _Halves:
     """Return forwards and backwards: an ``FB`` as both, a fused backward as a backward."""
     phase = operations.phase
-    single = np.flatnonzero(np.isin(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
+    single = np.flatnonzero(among(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
     both = np.flatnonzero(phase == Phase.FB)
     placed = operations.virtual_stage >= 0
     behind = looked_up(
@@ -224,7 +225,11 @@ def _in_order(operations: Operations, row: Ints, taken: Ints) -> Dependencies:
 
 
 def inputs_of(
-    operations: Operations, dependencies: Dependencies, *, stages_known: bool = True
+    operations: Operations,
+    dependencies: Dependencies,
+    *,
+    stages_known: bool = True,
+    passing: bool = True,
 ) -> Inputs:
     """Return when the inputs that operations take from other ranks were ready.
 
@@ -232,6 +237,7 @@ def inputs_of(
         operations: of all ranks.
         dependencies: between these.
         stages_known: whether the virtual stages that operations have are those that they ran.
+        passing: whether several ranks of the run have operations that take from other ranks.
     """
     remote = dependencies.take(dependencies.remote)
     count = len(operations)
@@ -242,7 +248,6 @@ def inputs_of(
     producer = np.full(count, NONE, np.int64)
     last = np.flatnonzero(end_ns == ready_ns[remote.after])[::-1]
     producer[remote.after[last]] = remote.before[last]
-    taking = np.isin(operations.phase, (*PASSED_ON, Phase.FB))
-    unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True)
-    unknown &= len(distinct(operations.rank[taking])) > 1
+    taking = among(operations.phase, (*PASSED_ON, Phase.FB))
+    unknown: Bools = taking & (operations.virtual_stage < 0 if stages_known else True) & passing
     return Inputs(np.where(waits, ready_ns, NEVER), producer, unknown)

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.align.arrivals import arrivals
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.count.rank_iterations import indices_of
-from bubbleviz.count.running_time import time_within
-from bubbleviz.explain.causes.bubbles import Bubbles, with_host_activity
-from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import CauseTimes, causes_of
-from bubbleviz.explain.causes.collective_waits import collective_times, collective_waits
+from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.chunk_costs import ChunkCost, chunk_costs_of
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
-from bubbleviz.explain.dependencies import Dependencies, dependencies_of, inputs_of
+from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand, ready
 from bubbleviz.explain.graph import graph_of
 from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
-from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
+from bubbleviz.explain.receives import CommunicationTimes, Receives
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, replayed_ranks
 from bubbleviz.explain.slowdown_source import SlowdownSource
-from bubbleviz.explain.transfers import gaps_of, transfers_of
+from bubbleviz.explain.stretch import stages_contradicted, stretches_of
+from bubbleviz.explain.stretch_explanation import (
+    StretchExplanation,
+    causes_of_run,
+    communication_of_run,
+    explain_stretch,
+    rows_of_run,
+)
 from bubbleviz.explain.what_if import WhatIf, what_if
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.columns import Bools, Ints, joined
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
@@ -49,9 +54,10 @@ class Explanation:
 
     Attributes:
         causes: idle time by cause.
-        bubbles: the idle intervals in the headline's windows.
-        receives: how long receives waited, and how long their transfers took.
-        communication: the same by iteration and rank.
+        explained: the tables that have rows for single operations.
+        listed_ratio: name of the ratio in whose windows bubbles are.
+        received: of each iteration, how many receives it has whose input is known.
+        communication: how long receives waited, and how long their transfers took.
         phase_times: how long operations take.
         path: critical path of the typical iteration; None where it is unknown.
         what_if: the typical iteration under some changes; empty where they are unknown.
@@ -66,8 +72,9 @@ class Explanation:
     """
 
     causes: CauseTimes
-    bubbles: Bubbles
-    receives: Receives
+    explained: RowsOnDemand
+    listed_ratio: str
+    received: Ints
     communication: CommunicationTimes
     phase_times: PhaseTimes
     path: CriticalPath | None
@@ -77,6 +84,19 @@ class Explanation:
     chunk_costs: tuple[ChunkCost, ...] = ()
     replayed_ranks: ReplayedRanks | None = None
     replayed_source: SlowdownSource | None = None
+
+    @property
+    def bubbles(self) -> Bubbles:
+        """The idle intervals in the headline's windows.
+
+        Of a run of many ranks they are worked out when they are first asked for, as receives are.
+        """
+        return self.explained.rows.bubbles
+
+    @property
+    def receives(self) -> Receives:
+        """How long single receives waited, and how long their transfers took."""
+        return self.explained.rows.receives
 
     @property
     def slowdowns(self) -> Slowdowns | None:
@@ -103,94 +123,75 @@ def explain(run: Run, counts: Counts) -> Explanation:
         run: the merged profiles.
         counts: its ratios.
     """
-    operations = run.operations
-    dependencies = dependencies_of(operations, run.ranks)
-    stages_known = not _stages_contradicted(run)
-    if not stages_known:
-        dependencies = dependencies.take(np.zeros(len(dependencies), bool))
-    inputs = inputs_of(operations, dependencies, stages_known=stages_known)
-    collectives = collective_waits(run.collectives, operations)
-    known = arrivals(operations)
-    causes, bubbles, idle, tokens = causes_of(run, counts, inputs, known, collectives)
-    bubbles = with_host_activity(bubbles, run.hosts)
-    receives = receives_of(operations, inputs, known, idle)
-    transfers = transfers_of(operations, inputs, known, receives)
-    bounds = _communication_bounds(run, counts, bubbles.ratio, receives)
-    averaged = np.array([i.averaged for i in counts.iterations], bool)
-    stage = np.array([NONE if r.stage is None else r.stage for r in run.ranks], np.int64)
-    shown = typical(counts.iterations, counts.headline)
+    part = replayed_part(run, counts)
+    stretches = stretches_of(run, counts, None if part is None else part.chosen)
+    return explained(run, counts, [explain_stretch(stretch) for stretch in stretches])
+
+
+def replayed_part(run: Run, counts: Counts) -> ReplayedRanks | None:
+    """Return which ranks of a run are replayed; None for all."""
+    return replayed_ranks(run.operations, run.ranks, _averaged(counts))
+
+
+def explained(run: Run, counts: Counts, parts: Sequence[StretchExplanation]) -> Explanation:
+    """Return the explanation of a run whose stretches are explained.
+
+    Args:
+        run: the merged profiles.
+        counts: its ratios.
+        parts: of :func:`~bubbleviz.explain.stretch.stretches_of`, in their order; the ranks of
+            :func:`replayed_part` are kept.
+    """
+    operations, averaged = run.operations, _averaged(counts)
+    part, shown = replayed_part(run, counts), typical(counts.iterations, counts.headline)
+    kept = rows_of_run(parts, operations)
+    crossing = np.logical_or.reduce([own.crossing for own in parts])
+    whole = part is None or len(parts) == 1
+    rows = ready(kept) if whole else RowsOnDemand(partial(_all_rows, run, counts))
     source = SlowdownSource(
         operations,
         run.ranks,
-        dependencies,
-        receives,
+        rows,
         run.collectives,
         averaged,
-        bubbles,
-        idle,
         run.hosts,
         np.arange(len(averaged)),
-        _no_replay_reason(run, dependencies, shown),
-        tokens,
+        _no_replay_reason(run, crossing, shown),
     )
-    part = replayed_ranks(operations, run.ranks, averaged)
-    replayed = source if part is None else source.of_ranks(part.chosen)
+    replayed = source
+    if part is not None:
+        replayed = replace(source, explained=ready(kept)).of_ranks(part.chosen)
     reason = "" if shown is None else _no_path_reason(run, replayed, shown)
     path, changes = (None, ()) if reason else _path(replayed, shown, part)
     if path is not None and part is not None:
         path = path.of_whole(np.flatnonzero(part.chosen[operations.rank]), len(operations))
     return Explanation(
-        causes,
-        bubbles,
-        receives,
-        communication_of(
-            operations,
-            receives,
-            collective_times(
-                collectives,
-                bounds,
-                causes.idle_ns[bubbles.ratio][:, :, Cause.COLLECTIVE] + run.collective_gap_ns,
-            ),
-            *(
-                time_within(run.running, column, *bounds)
-                for column in (run.running.communication_ns, run.running.overlapped_ns)
-            ),
+        causes=causes_of_run(parts),
+        explained=rows,
+        listed_ratio=kept.bubbles.ratio,
+        received=np.sum([own.received for own in parts], axis=0),
+        communication=communication_of_run(parts),
+        phase_times=phase_times_of(
+            [own.samples for own in parts], [own.first_row for own in parts]
         ),
-        phase_times_of(
-            operations, stage, averaged, transfers, gaps_of(operations, inputs, transfers)
-        ),
-        path,
-        changes,
-        reason,
-        source,
-        chunk_costs_of(operations, stage, averaged),
-        part,
-        None if part is None else replayed,
+        path=path,
+        what_if=changes,
+        no_path_reason=reason,
+        slowdown_source=source,
+        chunk_costs=chunk_costs_of(joined([own.chunks for own in parts])),
+        replayed_ranks=part,
+        replayed_source=None if part is None else replayed,
     )
 
 
-def _communication_bounds(
-    run: Run, counts: Counts, ratio: str, receives: Receives
-) -> tuple[Ints, Ints]:
-    """Return since and until when the communication of iterations counts on ranks.
-
-    That is a rank's window of a ratio, and from the start of the iteration's first receive on
-    where that comes before. Where an iteration has no such window, its last work ends it.
-    """
-    window, extents = counts.windows[ratio], counts.extents
-    known = window.known[:, None] & extents.present
-    low_ns = np.where(known, window.start_ns, extents.first_ns)
-    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
-    iteration = run.operations.iteration[receives.operation]
-    some = np.flatnonzero(iteration >= 0)
-    rank = run.operations.rank[receives.operation[some]]
-    np.minimum.at(low_ns, (iteration[some], rank), receives.start_ns[some])
-    return low_ns, high_ns
+def _all_rows(run: Run, counts: Counts) -> ExplainedRows:
+    """Return the rows of all ranks of a run, whose stretches were explained without most."""
+    return rows_of_run(list(map(explain_stretch, stretches_of(run, counts))), run.operations)
 
 
-def _stages_contradicted(run: Run) -> bool:
-    """Return whether the given order of stages contradicts what follows from it."""
-    return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
+def _averaged(counts: Counts) -> Bools:
+    """Return of each iteration whether it is averaged."""
+    return np.array([i.averaged for i in counts.iterations], bool)
 
 
 def _no_path_reason(run: Run, replayed: SlowdownSource, shown: Iteration) -> str:
@@ -200,32 +201,37 @@ def _no_path_reason(run: Run, replayed: SlowdownSource, shown: Iteration) -> str
     """
     operations = replayed.operations
     of_iteration = operations.iteration == shown.index
-    count = int((of_iteration & np.isin(operations.phase, WORK)).sum())
+    count = int((of_iteration & among(operations.phase, WORK)).sum())
     if count > MOST_OPERATIONS:
         return (
             f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
             f"{MOST_OPERATIONS:,} are replayed"
         )
-    return _unordered_reason(run, operations, replayed.dependencies, shown)
+    dependencies = replayed.dependencies
+    crossing = (dependencies.remote & of_iteration[dependencies.after]).any()
+    return _unordered_reason(run, shown, crossing=bool(crossing))
 
 
-def _unordered_reason(
-    run: Run, operations: Operations, dependencies: Dependencies, shown: Iteration
-) -> str:
-    """Return why it is unknown what operations of an iteration wait for; empty where it is not."""
-    of_iteration = operations.iteration == shown.index
-    if _stages_contradicted(run):
+def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
+    """Return why it is unknown what operations of an iteration wait for; empty where it is not.
+
+    Args:
+        run: the merged profiles.
+        shown: the iteration.
+        crossing: whether any operation of it is known to take from another rank.
+    """
+    if stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank].stage for rank in indices_of(shown.ranks)}
     if len(shown.ranks) == 1 or stages == {0}:
         return ""
-    if None in stages or not (dependencies.remote & of_iteration[dependencies.after]).any():
+    if None in stages or not crossing:
         unknown = "stages" if None in stages else "microbatches"
         return f"dependencies between ranks are unknown, since {unknown} are unknown"
     return ""
 
 
-def _no_replay_reason(run: Run, dependencies: Dependencies, shown: Iteration | None) -> str:
+def _no_replay_reason(run: Run, crossing: Bools, shown: Iteration | None) -> str:
     """Return why iterations cannot be replayed over all ranks; empty where they can."""
     if shown is None or not shown.averaged:
         return "no complete training iteration was recorded"
@@ -238,7 +244,7 @@ def _no_replay_reason(run: Run, dependencies: Dependencies, shown: Iteration | N
             f"the run holds {counted(len(run.operations), 'operation')}; at most "
             f"{MOST_REPLAYED:,} are replayed"
         )
-    return _unordered_reason(run, run.operations, dependencies, shown)
+    return _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
 
 
 def _path(

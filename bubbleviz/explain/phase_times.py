@@ -6,14 +6,22 @@ until it was there (:mod:`bubbleviz.explain.transfers`). It stands under the pha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.explain.transfers import Gaps, Transfers
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.explain.phase_samples import (
+    Kind,
+    KindSamples,
+    PhaseSamples,
+    Samples,
+    counted_operations,
+    kinds_of,
+)
+from bubbleviz.explain.transfers import edges_of, sent_at_once
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.grouping import looked_up
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.sorting import sorted_rows
@@ -79,98 +87,156 @@ class PhaseTimes:
         imbalance: by phase, how much longer the slowest stage takes than the mean of all, as a
             share of that; medians of stages' chunks summed. Keys are printed phase names.
         stragglers: the worst, worst first.
-        times_median: of every operation, how many times the median of its kind it took; 0 where
-            that is not known. Shape (operations,).
     """
 
     kinds: tuple[PhaseTime, ...]
     transfer_ns: float | None
     imbalance: tuple[tuple[str, float], ...]
     stragglers: tuple[Straggler, ...]
-    times_median: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
-def phase_times_of(
-    operations: Operations, stage: Ints, averaged: Bools, transfers: Transfers, gaps: Gaps
-) -> PhaseTimes:
+def phase_times_of(parts: Sequence[PhaseSamples], first_rows: Sequence[int]) -> PhaseTimes:
     """Return how long operations take.
 
     Args:
-        operations: of all ranks.
-        stage: of each rank; -1 unknown.
-        averaged: of each iteration, whether it is averaged.
-        transfers: of inputs of these operations.
-        gaps: before these operations.
+        parts: samples of each stretch, at least one.
+        first_rows: of the operations of each stretch in the run.
     """
-    counted = np.isin(operations.phase, WORK) & (operations.has_span == 1)
-    counted &= (operations.iteration >= 0) & (operations.cut == 0)
-    # An operation that stands for several (a W of all remaining microbatches) has no kind.
-    counted &= operations.microbatch >= 0
-    counted &= np.append(averaged, False)[operations.iteration]
-    rows = np.flatnonzero(counted)
-    timed = _OperationTimes(rows, operations.phase[rows], operations.busy_ns[rows])
-    times = np.zeros(len(operations), np.float64)
-    gap_ns = np.full(len(operations), NONE, np.int64)
-    gap_ns[gaps.operation] = gaps.gap_ns
-    kinds = []
-    for kind, places in _kinds(operations, stage, timed):
-        of_kind = gap_ns[rows[places]]
-        shown = of_kind[of_kind != NONE]
-        kinds.append(replace(kind, gap_ns=float(np.median(shown))) if len(shown) else kind)
-        if kind.median_ns > 0:
-            times[rows[places]] = timed.time_ns[places] / kind.median_ns
-    waited = transfers.take(counted[transfers.operation])
-    forward = np.isin(operations.phase[waited.operation], (Phase.F, Phase.FB))
-    phase = np.where(forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-    inputs = _OperationTimes(waited.operation, phase, waited.transfer_ns)
-    kinds += [kind for kind, _ in _kinds(operations, stage, inputs)]
-    median_ns = float(np.median(waited.transfer_ns)) if len(waited) else None
-    return PhaseTimes(tuple(kinds), median_ns, _imbalance(kinds), _stragglers(times), times)
+    parts, longest_ns = _sent(parts)
+    kinds, slow = [], [(np.empty(0, np.int64), np.empty(0))]
+    gaps = _gaps(parts, longest_ns)
+    for kind in kinds_of([part.operations.kinds for part in parts]):
+        samples = _samples([part.operations for part in parts], kind, first_rows)
+        time = _phase_time(kind, samples)
+        key = kind.virtual_stage, kind.stage, kind.chunk, kind.phase
+        gap_ns = gaps.get(key, np.empty(0))
+        kinds.append(replace(time, gap_ns=float(np.median(gap_ns))) if len(gap_ns) else time)
+        if time.median_ns > 0:
+            times = samples.time_ns / time.median_ns
+            worst = times > STRAGGLES
+            slow.append((samples.row[worst], times[worst]))
+    transfers = [
+        *(part.waited for part in parts),
+        *(part.started for part in parts),
+    ]
+    kinds += [
+        _phase_time(kind, _samples(transfers, kind, (*first_rows, *first_rows)))
+        for kind in kinds_of([part.kinds for part in transfers])
+    ]
+    waited_ns = np.concatenate([part.samples.time_ns for part in transfers])
+    return PhaseTimes(
+        tuple(kinds),
+        float(np.median(waited_ns)) if len(waited_ns) else None,
+        _imbalance(kinds),
+        _stragglers(*(np.concatenate(columns) for columns in zip(*slow, strict=True))),
+    )
 
 
-@frozen
-class _OperationTimes(Table):
-    """Times of operations: their rows, the phases they stand under, and nanoseconds."""
+def _sent(parts: Sequence[PhaseSamples]) -> tuple[list[PhaseSamples], Ints]:
+    """Return samples without inputs that were sent late, and the longest transfer by edge."""
+    edges = max(len(part.least_ns) for part in parts)
+    least_ns = np.full(edges, np.iinfo(np.int64).max)
+    longest_ns = np.full(edges, NONE, np.int64)
+    for part in parts:
+        own = slice(len(part.least_ns))
+        least_ns[own] = np.minimum(least_ns[own], part.least_ns)
+        longest_ns[own] = np.maximum(longest_ns[own], part.longest_ns)
+    sent = []
+    for part in parts:
+        kinds, samples = part.started.kinds, part.started.samples
+        phase = np.where(kinds.phase == Phase.RECV_F, Phase.F, Phase.B)
+        edge = np.repeat(edges_of(kinds.virtual_stage, phase), kinds.count)
+        shown = sent_at_once(edge, samples.time_ns.astype(np.int64), least_ns)
+        np.maximum.at(longest_ns, edge[shown], samples.time_ns[shown])
+        of_others = sent_at_once(*part.uncounted, least_ns)
+        np.maximum.at(longest_ns, *(column[of_others] for column in part.uncounted))
+        if not shown.all():
+            of_kind = np.repeat(np.arange(len(kinds)), kinds.count)[shown]
+            kinds = replace(kinds, count=np.bincount(of_kind, minlength=len(kinds)))
+            some = np.flatnonzero(kinds.count)
+            started = KindSamples(kinds.take(some), samples.take(shown))
+            sent.append(replace(part, started=started))
+        else:
+            sent.append(part)
+    return sent, longest_ns
 
-    row: Ints
-    phase: Ints
-    time_ns: Ints
+
+def _gaps(parts: Sequence[PhaseSamples], longest_ns: Ints) -> dict[tuple[int, int, int, int], Ints]:
+    """Return the gaps before operations whose inputs were there, by kind.
+
+    An input was there if it had been ready for the longest transfer of its edge; where none shows,
+    only operations that take nothing from other ranks show gaps.
+    """
+    found = {}
+    for kind in kinds_of([part.gap_kinds for part in parts]):
+        gap_ns, room_ns = (
+            np.concatenate([getattr(parts[at], column)[own] for at, own in kind.places])
+            for column in ("gap_ns", "room_ns")
+        )
+        edge = edges_of(np.array([kind.virtual_stage]), np.array([kind.phase]))
+        longest = int(longest_ns[edge[0]])
+        shown = room_ns == NONE
+        if longest != NONE:
+            shown |= room_ns >= longest
+        found[kind.virtual_stage, kind.stage, kind.chunk, kind.phase] = gap_ns[shown]
+    return found
 
 
-def _kinds(
-    operations: Operations, stage: Ints, timed: _OperationTimes
-) -> Iterator[tuple[PhaseTime, Ints]]:
-    """Yield the kinds of operations, in the model's order, with the places of their times."""
-    row = timed.row
-    where = stage[operations.rank[row]]
-    groups = groups_of(operations.virtual_stage[row], where, operations.chunk[row], timed.phase)
-    order = sorted_rows(groups.of_row)
-    ends = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
-    for places, first in zip(np.split(order, ends[:-1]), groups.first.tolist(), strict=False):
-        yield _kind(operations, timed.take(places), int(where[first])), places
+def _samples(parts: Sequence[KindSamples], kind: Kind, first_rows: Sequence[int]) -> Samples:
+    """Return the samples of one kind, with the rows of the run."""
+    own = [(parts[at].samples.take(rows), first_rows[at]) for at, rows in kind.places]
+    return Samples(
+        np.concatenate([part.row.astype(np.int64) + first for part, first in own]),
+        np.concatenate([part.microbatch for part, _ in own]),
+        np.concatenate([part.time_ns for part, _ in own]).astype(np.int64),
+    )
 
 
-def _kind(operations: Operations, timed: _OperationTimes, stage: int) -> PhaseTime:
-    time_ns, microbatch = timed.time_ns, operations.microbatch[timed.row]
-    first = int(timed.row[0])
+def _phase_time(kind: Kind, samples: Samples) -> PhaseTime:
+    time_ns, microbatch = samples.time_ns, samples.microbatch
 
-    def of(number: int) -> float | None:
-        return float(np.median(time_ns[microbatch == number])) if number >= 0 else None
+    def of(number: int) -> float:
+        return float(np.median(time_ns[microbatch == number]))
 
     return PhaseTime(
-        stage=stage,
-        chunk=int(operations.chunk[first]),
-        virtual_stage=int(operations.virtual_stage[first]),
-        phase=Phase(int(timed.phase[0])),
-        n=len(timed),
+        stage=kind.stage,
+        chunk=kind.chunk,
+        virtual_stage=kind.virtual_stage,
+        phase=Phase(kind.phase),
+        n=len(samples),
         median_ns=float(np.median(time_ns)),
         mean_ns=float(time_ns.mean()),
-        std_ns=float(time_ns.std(ddof=1)) if len(timed) > 1 else None,
+        std_ns=float(time_ns.std(ddof=1)) if len(samples) > 1 else None,
         min_ns=int(time_ns.min()),
         max_ns=int(time_ns.max()),
         first_ns=of(int(microbatch.min())),
         last_ns=of(int(microbatch.max())),
     )
+
+
+def times_median_of(
+    operations: Operations, stage: Ints, averaged: Bools, kinds: Sequence[PhaseTime]
+) -> Floats:
+    """Return how many times the median of its kind every operation took; 0 where it has none.
+
+    Args:
+        operations: of all ranks.
+        stage: of each rank; -1 unknown.
+        averaged: of each iteration, whether it is averaged.
+        kinds: the phase times of the run.
+    """
+    times = np.zeros(len(operations), np.float64)
+    rows = np.flatnonzero(counted_operations(operations, averaged))
+    table = np.array(
+        [(k.virtual_stage, k.stage, k.chunk, k.phase) for k in kinds], np.int64
+    ).reshape(-1, 4)
+    own = (operations.virtual_stage, None, operations.chunk, operations.phase)
+    wanted = [stage[operations.rank[rows]] if key is None else key[rows] for key in own]
+    at = looked_up(tuple(table.T), np.arange(len(kinds)), wanted)
+    median_ns = np.array([*(kind.median_ns for kind in kinds), 0.0])[at]
+    some = median_ns > 0
+    times[rows[some]] = operations.busy_ns[rows[some]] / median_ns[some]
+    return times
 
 
 def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
@@ -187,8 +253,12 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
     return tuple(imbalance)
 
 
-def _stragglers(times: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Straggler, ...]:
-    """Return the operations that took longest against their kind's median."""
-    slow = np.flatnonzero(times > STRAGGLES)
-    worst = slow[sorted_rows(-times[slow])][:_LISTED]
-    return tuple(Straggler(int(row), float(times[row])) for row in worst)
+def _stragglers(row: Ints, times: Floats) -> tuple[Straggler, ...]:
+    """Return the operations that took longest against their kind's median.
+
+    Args:
+        row: of those that took long.
+        times: how many times the median of its kind each took.
+    """
+    worst = sorted_rows(-times, row)[:_LISTED]
+    return tuple(Straggler(int(row[at]), float(times[at])) for at in worst.tolist())

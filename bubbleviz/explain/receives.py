@@ -14,8 +14,8 @@ import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.collective_waits import CollectiveTimes
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.collective_waits import CollectiveTimes
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table

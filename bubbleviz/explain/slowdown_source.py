@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.explained_rows import RowsOnDemand, ready
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -40,30 +41,47 @@ class SlowdownSource:
     Attributes:
         operations: of all ranks.
         ranks: by number.
-        dependencies: between operations.
-        receives: of these.
+        explained: the tables that have rows for these.
         collectives: of all ranks.
         averaged: of each iteration, whether it is replayed.
-        bubbles: idle intervals with their causes: how late hosts launched.
-        idle: the same up to the last optimizers, which the bubbles' windows may end before.
         hosts: what launching threads did before late launches.
         numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
         reason: why nothing is; empty where it is.
-        tokens: which operations waited for the token of which.
     """
 
     operations: Operations
     ranks: tuple[Rank, ...]
-    dependencies: Dependencies
-    receives: Receives
+    explained: RowsOnDemand
     collectives: CollectiveIntervals
     averaged: Bools
-    bubbles: Bubbles
-    idle: IdleIntervals
     hosts: HostActivities
     numbers: Ints
     reason: str = ""
-    tokens: TokenWaits = field(default_factory=TokenWaits.none)
+
+    @property
+    def dependencies(self) -> Dependencies:
+        """Dependencies between operations."""
+        return self.explained.rows.dependencies
+
+    @property
+    def receives(self) -> Receives:
+        """Receives of operations."""
+        return self.explained.rows.receives
+
+    @property
+    def bubbles(self) -> Bubbles:
+        """Idle intervals with their causes: how late hosts launched."""
+        return self.explained.rows.bubbles
+
+    @property
+    def idle(self) -> IdleIntervals:
+        """The same up to the last optimizers, which the bubbles' windows may end before."""
+        return self.explained.rows.idle
+
+    @property
+    def tokens(self) -> TokenWaits:
+        """Which operations waited for the token of which."""
+        return self.explained.rows.tokens
 
     def of_ranks(self, chosen: Bools) -> SlowdownSource:
         """Return the same of some ranks, none of which takes anything from any other.
@@ -76,36 +94,15 @@ class SlowdownSource:
         kept = chosen[self.operations.rank]
         row = np.append(np.where(kept, np.cumsum(kept) - 1, NONE), NONE)
         operations = self.operations.take(kept)
-        dependencies = self.dependencies.take(kept[self.dependencies.after])
-        receives = self.receives.take(kept[self.receives.operation])
+        rows = self.explained.rows.of_ranks(chosen, self.operations.rank)
         collectives = self.collectives.take(chosen[self.collectives.rank])
-        bubbles = self.bubbles.take(chosen[self.bubbles.rank])
-        idle = self.idle.take(chosen[self.idle.rank])
         hosts = self.hosts.take(chosen[self.hosts.rank])
-        tokens = self.tokens.take(kept[self.tokens.after])
         return replace(
             self,
             operations=operations,
-            dependencies=replace(
-                dependencies, after=row[dependencies.after], before=row[dependencies.before]
-            ),
-            receives=replace(receives, operation=row[receives.operation]),
+            explained=ready(rows.placed(lambda own: row[own], operations)),
             collectives=collectives.changed(operation=row[collectives.operation]),
-            bubbles=replace(
-                bubbles,
-                operations=operations,
-                before=row[bubbles.before],
-                after=row[bubbles.after],
-                peer_operation=row[bubbles.peer_operation],
-            ),
-            idle=replace(
-                idle,
-                before=row[idle.before],
-                after=row[idle.after],
-                peer_operation=row[idle.peer_operation],
-            ),
             hosts=replace(hosts, operation=row[hosts.operation]),
-            tokens=replace(tokens, after=row[tokens.after], before=row[tokens.before]),
         )
 
     @cached_property

@@ -19,8 +19,8 @@ from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.preceding import last_before
 from bubbleviz.model.sorting import sorted_rows
@@ -43,25 +43,64 @@ class Transfers(Table):
     transfer_ns: Ints
 
 
-def transfers_of(
-    operations: Operations, inputs: Inputs, known: Arrivals, receives: Receives
-) -> Transfers:
-    """Return the transfers that show.
+def waited(receives: Receives) -> Transfers:
+    """Return the transfers that receives show which waited."""
+    own = receives.take(receives.wait_ns > 0)
+    return Transfers(own.operation, own.transfer_ns)
+
+
+def after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> Transfers:
+    """Return the inputs of operations that began once these were there, as far as times show it.
+
+    Their rank ran nothing when the input was ready, and no end of their receive is recorded. Those
+    that :func:`sent_at_once` are transfers.
 
     Args:
         operations: of all ranks.
         inputs: that they took from other ranks.
         known: when receives show that these were there.
-        receives: of these operations.
     """
-    waited = receives.take(receives.wait_ns > 0)
-    started = _after_idling(operations, inputs, known)
-    return Transfers(
-        np.concatenate((waited.operation, started)),
-        np.concatenate(
-            (waited.transfer_ns, operations.start_ns[started] - inputs.ready_ns[started])
-        ),
-    )
+    shown: Bools = (known.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
+    shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
+    # Where the host itself computes, it launches once the input is there.
+    itself = operations.host_start_ns >= operations.start_ns
+    shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
+    rows = np.flatnonzero(shown)
+    if len(rows):
+        work = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
+        last = last_before(
+            operations.rank[work],
+            operations.end_ns[work],
+            operations.rank[rows],
+            operations.start_ns[rows],
+            or_at=True,
+        )
+        free_ns = np.where(last == NONE, NEVER, operations.end_ns[work][last])
+        rows = rows[free_ns <= inputs.ready_ns[rows]]
+    return Transfers(rows, operations.start_ns[rows] - inputs.ready_ns[rows])
+
+
+def sent_at_once(edge: Ints, took_ns: Ints, least_ns: Ints) -> Bools:
+    """Return which inputs took little longer than the fastest of their edge and direction.
+
+    Others were sent late: a forward that runs beside a backward is sent after both.
+
+    Args:
+        edge: of each input.
+        took_ns: from when it was ready until its operation began.
+        least_ns: by edge, the least of all that may be transfers.
+    """
+    return np.asarray(took_ns - _LATE_NS <= 2 * least_ns[edge], bool)
+
+
+def edges_of(virtual_stage: Ints, phase: Ints) -> Ints:
+    """Return a number of the virtual stage and the direction in which inputs come.
+
+    Args:
+        virtual_stage: of operations that take them; -1 unknown.
+        phase: of these.
+    """
+    return 2 * (virtual_stage + 1) + among(phase, (Phase.F, Phase.FB))
 
 
 @frozen
@@ -71,79 +110,34 @@ class Gaps(Table):
     Attributes:
         operation: row of the operation.
         gap_ns: from that end to its start.
+        room_ns: how long before that end its input was ready; it was there if that is as long as
+            any transfer of its edge. -1 where it takes nothing from another rank.
     """
 
     operation: Ints
     gap_ns: Ints
+    room_ns: Ints
 
 
-def gaps_of(operations: Operations, inputs: Inputs, transfers: Transfers) -> Gaps:
-    """Return the gaps before operations of one iteration that waited for nothing.
+def gaps_of(operations: Operations, inputs: Inputs) -> Gaps:
+    """Return the gaps before operations of one iteration whose inputs were ready.
 
     Args:
         operations: of all ranks.
         inputs: that they took from other ranks.
-        transfers: of these. An input is there once it was ready for the longest transfer of its
-            virtual stage and direction; where none shows,
-            only operations that take nothing from other ranks show gaps.
     """
-    computes = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1)
+    computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
     rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
-    rows = rows[sorted_rows(operations.rank[rows], operations.start_ns[rows])]
+    rank, start_ns = operations.rank[rows], operations.start_ns[rows]
+    if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
+        rows = rows[sorted_rows(rank, start_ns)]
     before, row = rows[:-1], rows[1:]
-    same = operations.rank[before] == operations.rank[row]
-    same &= operations.iteration[before] == operations.iteration[row]
     gap_ns = operations.start_ns[row] - operations.end_ns[before]
-    edge = _edges(operations)
-    longest_ns = np.full(int(edge.max(initial=-1)) + 1, NONE, np.int64)
-    np.maximum.at(longest_ns, edge[transfers.operation], transfers.transfer_ns)
-    moved_ns = longest_ns[edge[row]]
-    local = inputs.ready_ns[row] == NEVER
-    there = (moved_ns != NONE) & (
-        np.where(local, 0, inputs.ready_ns[row]) + moved_ns <= operations.end_ns[before]
-    )
-    shown = same & (gap_ns >= 0) & (local | there)
-    return Gaps(row[shown], gap_ns[shown])
-
-
-def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> Ints:
-    """Return the operations that began once their input was there, with nothing else to wait for.
-
-    Their rank ran nothing when the input was ready, and no end of their receive is recorded.
-    """
-    shown: Bools = (known.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
-    shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
-    # Where the host itself computes, it launches once the input is there.
-    itself = operations.host_start_ns >= operations.start_ns
-    shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
-    rows = np.flatnonzero(shown)
-    if not len(rows):
-        return rows
-    work = np.flatnonzero(np.isin(operations.phase, COMPUTE) & (operations.has_span == 1))
-    last = last_before(
-        operations.rank[work],
-        operations.end_ns[work],
-        operations.rank[rows],
-        operations.start_ns[rows],
-        or_at=True,
-    )
-    free_ns = np.where(last == NONE, NEVER, operations.end_ns[work][last])
-    return _sent_at_once(operations, inputs, rows[free_ns <= inputs.ready_ns[rows]])
-
-
-def _sent_at_once(operations: Operations, inputs: Inputs, rows: Ints) -> Ints:
-    """Return those whose input took little longer than the fastest of its edge and direction.
-
-    Others were sent late: a forward that runs beside a backward is sent after both.
-    """
-    edge = _edges(operations)[rows]
-    took_ns = operations.start_ns[rows] - inputs.ready_ns[rows]
-    least_ns = np.full(int(edge.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(least_ns, edge, took_ns)
-    return rows[took_ns <= 2 * least_ns[edge] + _LATE_NS]
-
-
-def _edges(operations: Operations) -> Ints:
-    """Return a number of the virtual stage and the direction in which inputs come."""
-    forward = np.isin(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
-    return groups_of(operations.virtual_stage, forward).of_row
+    shown = (operations.rank[before] == operations.rank[row]) & (gap_ns >= 0)
+    shown &= operations.iteration[before] == operations.iteration[row]
+    before, row, gap_ns = before[shown], row[shown], gap_ns[shown]
+    ready_ns = inputs.ready_ns[row]
+    local = ready_ns == NEVER
+    room_ns = operations.end_ns[before] - np.where(local, 0, ready_ns)
+    there = local | (room_ns >= 0)
+    return Gaps(row[there], gap_ns[there], np.where(local, NONE, room_ns)[there])

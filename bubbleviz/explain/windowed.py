@@ -7,6 +7,7 @@ last period ends) come from the whole capture. Only the contents of the report a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -173,14 +175,13 @@ def _explanation(
     times, path = explanation.phase_times, explanation.path
     communication = explanation.communication
     source, replayed = explanation.slowdown_source, explanation.replayed_source
-    receives = explanation.receives.take(selection.new_rows(explanation.receives.operation) >= 0)
     return replace(
         explanation,
         causes=CauseTimes(
             {n: idle[selection.iterations] for n, idle in explanation.causes.idle_ns.items()}
         ),
-        bubbles=_bubbles(explanation.bubbles, selection, operations),
-        receives=replace(receives, operation=selection.new_rows(receives.operation)),
+        explained=RowsOnDemand(partial(_rows, explanation.explained, selection, operations)),
+        received=explanation.received[selection.iterations],
         communication=replace(
             communication,
             **{name: column[selection.iterations] for name, column in vars(communication).items()},
@@ -191,7 +192,6 @@ def _explanation(
                 replace(s, operation=int(selection.operation[s.operation]))
                 for s in times.stragglers
             ),
-            times_median=times.times_median[selection.operations],
         ),
         path=path
         and replace(
@@ -202,6 +202,17 @@ def _explanation(
         ),
         slowdown_source=source and replace(source, numbers=selection.iteration),
         replayed_source=replayed and replace(replayed, numbers=selection.iteration),
+    )
+
+
+def _rows(explained: RowsOnDemand, selection: _Selection, operations: Operations) -> ExplainedRows:
+    """Return the bubbles and receives of the window; what is replayed has its own rows."""
+    rows = explained.rows
+    receives = rows.receives.take(selection.new_rows(rows.receives.operation) >= 0)
+    return replace(
+        rows,
+        bubbles=_bubbles(rows.bubbles, selection, operations),
+        receives=replace(receives, operation=selection.new_rows(receives.operation)),
     )
 
 

@@ -231,11 +231,11 @@ def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 def _of_explanation(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations of the causes of idle time, and of the critical path."""
-    bubbles = explanation.bubbles
-    if bubbles.ratio != counts.headline and len(bubbles):
+    ratio = explanation.listed_ratio
+    if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():
         yield Limitation(
             "idle intervals and their causes",
-            f"no rank has a window of {counts.headline}, so they are those of {bubbles.ratio}",
+            f"no rank has a window of {counts.headline}, so they are those of {ratio}",
         )
     if explanation.no_path_reason:
         yield Limitation("critical path, slack and what-if", explanation.no_path_reason)

@@ -43,14 +43,14 @@ class BubblePart:
 def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble, the largest first; none without an averaged iteration.
 
-    Their shares add up to the mean of the ratio ``report.bubbles.ratio``.
+    Their shares add up to the mean of the ratio ``report.explanation.listed_ratio``.
     """
     return parts_of(report, [iteration for iteration in report.iterations if iteration.averaged])
 
 
 def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble of some iterations, as of :func:`bubble_parts`."""
-    name = report.bubbles.ratio
+    name = report.explanation.listed_ratio
     known = [
         (iteration, window_ns)
         for iteration in iterations

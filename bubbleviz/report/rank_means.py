@@ -87,7 +87,7 @@ def rank_means(report: Report) -> RankMeans:
     mean = _Mean(len(report.ranks), ranks)
     at = np.array([i.index for i in shown], np.int64)
     causes, times = report.explanation.causes.idle_ns, report.explanation.communication
-    idle_ns = causes.get(name, causes[report.bubbles.ratio])
+    idle_ns = causes.get(name, causes[report.explanation.listed_ratio])
     busy_ns = {
         phase.label: mean.of([phase_columns(own)[:, place] for own in ranks])
         for place, phase in enumerate(COMPUTE)

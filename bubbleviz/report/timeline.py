@@ -14,7 +14,8 @@ from bubbleviz.count.rank_iterations import account_column, accounted, indices_o
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.explain.phase_times import times_median_of
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.sorting import sorted_rows
@@ -139,9 +140,7 @@ def _tables(report: Report, base_ns: int, names: _UsedNames) -> Mapping[str, Map
     name, call, around = names.numbered(
         operations.name_id, bubbles.host_call_id, bubbles.host_range_id
     )
-    times = np.minimum(
-        np.round(1000 * report.explanation.phase_times.times_median), _MOST_THOUSANDTHS
-    ).astype(np.int64)
+    times = np.minimum(np.round(1000 * _times_median(report)), _MOST_THOUSANDTHS).astype(np.int64)
     spans = operations.has_span == 1
     return {
         "operations": {
@@ -181,6 +180,16 @@ def _tables(report: Report, base_ns: int, names: _UsedNames) -> Mapping[str, Map
         "windows": _windows(report, base_ns),
         "critical": {"operation": _critical(report)},
     }
+
+
+def _times_median(report: Report) -> Floats:
+    """Return how many times the median of its kind every operation took."""
+    return times_median_of(
+        report.operations,
+        np.array([NONE if rank.stage is None else rank.stage for rank in report.ranks], np.int64),
+        np.array([iteration.averaged for iteration in report.iterations], bool),
+        report.explanation.phase_times.kinds,
+    )
 
 
 def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[str, Ints]:

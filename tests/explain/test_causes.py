@@ -24,6 +24,7 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.phase_samples import phase_samples_of
 from bubbleviz.explain.phase_times import phase_times_of
 from bubbleviz.explain.transfers import Gaps, Transfers
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -873,9 +874,16 @@ def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     kernels.append(K(at + 100, at + 200, 99))
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
     none = np.empty(0, np.int64)
-    times = phase_times_of(
-        report.operations, np.array([0]), np.array([True]), Transfers(none, none), Gaps(none, none)
+    nothing = Transfers(none, none)
+    samples = phase_samples_of(
+        report.operations,
+        np.array([0]),
+        np.array([True]),
+        nothing,
+        nothing,
+        Gaps(none, none, none),
     )
+    times = phase_times_of([samples], [0])
     kind = next(kind for kind in times.kinds if kind.phase is Phase.F)
 
     assert (kind.n, kind.median_ns, kind.min_ns, kind.max_ns) == (5, 100 * US, 90 * US, 300 * US)

@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.explain.transfers import Transfers, gaps_of
+from bubbleviz.explain.transfers import gaps_of
 from bubbleviz.model.phases import Phase
 
 MS = 1_000_000
@@ -83,7 +83,7 @@ def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
 def test_without_operations_there_are_no_gaps(tmp_path: Path) -> None:
     operations = analysed(TWO_STAGES, tmp_path).operations.take(slice(0, 0))
     none = np.empty(0, np.int64)
-    gaps = gaps_of(operations, Inputs(none, none, none == 0), Transfers(none, none))
+    gaps = gaps_of(operations, Inputs(none, none, none == 0))
 
     assert len(gaps) == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,14 @@ from bubbleviz.count.summary import Spread, Summary
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.causes.forward_waits import TokenWaits
+from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.explained_rows import ExplainedRows, ready
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.receives import CommunicationTimes, Receives
+from bubbleviz.model.columns import Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -104,6 +110,9 @@ def transposed(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
     return [[row[n] for row in rows] for n in range(columns)]
 
 
+TableT = TypeVar("TableT", bound=Table)
+
+
 def report_of(
     ops: Sequence[Op],
     *,
@@ -151,13 +160,27 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
-        bubbles=Bubbles.none("schedule", operations),
-        receives=Receives(*(np.empty(0, np.int64) for _ in Receives.column_names())),
+        explained=ready(
+            ExplainedRows(
+                empty(Dependencies),
+                empty(Receives),
+                IdleIntervals.none(),
+                Bubbles.none("schedule", operations),
+                TokenWaits.none(),
+            )
+        ),
+        listed_ratio="schedule",
+        received=np.zeros(iterations, np.int64),
         communication=CommunicationTimes(zero, zero, zero, zero, zero),
-        phase_times=PhaseTimes((), None, (), (), np.zeros(len(operations))),
+        phase_times=PhaseTimes((), None, (), ()),
         path=None,
         what_if=(),
     )
+
+
+def empty(table: type[TableT]) -> TableT:
+    """Return a table without rows."""
+    return table(*(np.empty(0, np.int64) for _ in table.column_names()))
 
 
 def rank_of(

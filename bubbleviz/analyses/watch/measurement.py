@@ -179,7 +179,7 @@ def _watched(
     ratios = {name: ratio.value for name, ratio in iteration.ratios.items()}
     if _PERIOD in ratios:
         ratios[_PERIOD] = None if before is None else before.ratios[_PERIOD].value
-    shown = before if report.bubbles.ratio == _PERIOD else iteration
+    shown = before if report.explanation.listed_ratio == _PERIOD else iteration
     return WatchedIteration(
         number=number,
         utc_ns=max(written),

@@ -1,6 +1,5 @@
 """Causes: why ranks were idle.
 
 A cause is a line in ``cause.py`` and a rule in ``idle.py``, which cuts idle intervals by cause;
-``collective_waits.py`` divides collectives into waiting and moving. ``cause_times.py`` adds up
-causes in each window, and ``bubbles.py`` lists them.
+``cause_times.py`` adds up causes in each window, and ``bubbles.py`` lists them.
 """

@@ -15,22 +15,18 @@ from math import prod
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, Arrivals
-from bubbleviz.align.run import Run
-from bubbleviz.count.count import Counts
-from bubbleviz.count.rank_iterations import has_account
+from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause, Region
-from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.explain.causes.forward_waits import TokenWaits, forward_waits
 from bubbleviz.explain.causes.idle import idle_of
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table, constant
 from bubbleviz.model.grouping import expanded
-from bubbleviz.model.run_kind import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
 
 _LABELS = tuple(cause.label for cause in Cause)
@@ -122,31 +118,27 @@ class _Pieces(Table):
 
 
 def causes_of(
-    run: Run, counts: Counts, inputs: Inputs, known: Arrivals, collectives: CollectiveWaits
+    stretch: Stretch, inputs: Inputs, known: Arrivals
 ) -> tuple[CauseTimes, Bubbles, IdleIntervals, TokenWaits]:
-    """Return idle times by cause, the bubbles of one ratio, and the idle intervals of all ranks.
+    """Return idle times by cause, the bubbles of one ratio, and the idle intervals of the ranks.
 
     The last is which steps waited for the token of another one, in runs that only go forward.
 
     Args:
-        run: the merged profiles.
-        counts: windows of the ratios.
-        inputs: what operations waited for.
+        stretch: of a run.
+        inputs: what its operations waited for.
         known: when receives show that it was there.
-        collectives: of all ranks, split into waiting and moving.
     """
-    shape = (len(run.iteration_names), len(run.ranks), len(Cause))
-    listed = _listed_ratio(counts)
-    bubbles = Bubbles.none(listed, run.operations, collectives.kinds)
-    idle = idle_of(run, counts, inputs, known, collectives)
-    tokens, forward = TokenWaits.none(), run_kind(run.operations.phase) == INFERENCE
-    if forward:
-        idle, tokens = forward_waits(run.operations, run.ranks, inputs, idle)
-    between = _ends_and_starts(counts)
-    idle_ns = {name: np.zeros(shape, np.int64) for name in counts.windows}
+    shape = (*stretch.extents.present.shape, len(Cause))
+    listed = stretch.shared.listed
+    bubbles = Bubbles.none(listed, stretch.operations, stretch.collectives.kinds)
+    idle, tokens = idle_of(stretch, inputs, known), TokenWaits.none()
+    if stretch.shared.forward:
+        idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
+    idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
     for ratio in ratio_definitions():
-        if ratio.name in counts.windows:
-            pieces = _pieces(idle, _regions(counts, ratio, between, forward))
+        if ratio.name in stretch.windows:
+            pieces = _pieces(idle, _regions(stretch, ratio))
             cell = (pieces.iteration * shape[1] + pieces.rank) * shape[2] + pieces.cause
             length_ns = pieces.end_ns - pieces.start_ns
             idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
@@ -155,25 +147,9 @@ def causes_of(
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
-def _listed_ratio(counts: Counts) -> str:
-    """Return the ratio whose bubbles are listed: the headline, or another one that ranks have."""
-    names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
-    counted = (n for n in names if any(has_account(i.ranks, n) for i in counts.iterations))
-    return next(counted, counts.headline)
-
-
-def _regions(
-    counts: Counts, ratio: RatioDefinition, between: tuple[Ints, Ints], forward: bool
-) -> _Regions:
-    """Return where the windows of a ratio are cut; empty ones where there is none.
-
-    Args:
-        counts: windows of the ratios.
-        ratio: one of them.
-        between: when each iteration ended on all ranks, and when the next one began on any.
-        forward: whether the run only goes forward: between its iterations it does not drain.
-    """
-    window, extents = counts.windows[ratio.name], counts.extents
+def _regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
+    """Return where the windows of a ratio are cut; empty ones where there is none."""
+    window, extents = stretch.windows[ratio.name], stretch.extents
     known = (window.known[:, None] & extents.present).T
     low = np.where(known, window.start_ns.T, 0)
     high = np.maximum(np.where(known, window.end_ns.T, 0), low)
@@ -182,26 +158,13 @@ def _regions(
     last_ns = np.clip(last.T, first_ns, high)
     if ratio.work is not CountedWork.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
-    if forward:
+    shared = stretch.shared
+    if shared.forward:
+        # Between its iterations it does not drain.
         return _Regions(low, first_ns, last_ns, last_ns, high, high)
-    ended, begun = between
-    drained = np.clip(ended, last_ns, high)
-    return _Regions(low, first_ns, last_ns, drained, np.clip(begun, drained, high), high)
-
-
-def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return when each iteration ended on all ranks, and when the next one began on any.
-
-    Where clocks cannot be compared, it is unknown: the earliest and the latest possible time.
-    """
-    extents, never, always = counts.extents, NEVER, np.iinfo(np.int64).max
-    if not extents.present.size:
-        return np.zeros(len(extents.first_ns), np.int64), np.zeros(len(extents.first_ns), np.int64)
-    ended = np.where(extents.present, extents.step_last_ns, never).max(axis=1)
-    begun = np.where(extents.present, extents.first_ns, always).min(axis=1)
-    ended = np.where(counts.one_clock, ended, never)
-    begun = np.where(counts.one_clock, begun, always)
-    return ended, np.append(begun[1:], always)
+    drained = np.clip(shared.ended_ns, last_ns, high)
+    filling = np.clip(shared.begun_ns, drained, high)
+    return _Regions(low, first_ns, last_ns, drained, filling, high)
 
 
 def _pieces(idle: IdleIntervals, regions: _Regions) -> _Pieces:

@@ -68,14 +68,14 @@ def forward_waits(
 
     Args:
         operations: of all ranks, of a run that only goes forward.
-        ranks: by number.
+        ranks: in the order of their numbers.
         inputs: what operations took from other ranks.
         idle: idle intervals of all ranks, with the causes of any run.
     """
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
     tokens = []
-    stages = [(NONE if rank.stage is None else rank.stage, rank.index) for rank in ranks]
+    stages = [(NONE if rank.stage is None else rank.stage, n) for n, rank in enumerate(ranks)]
     for stage, rank in sorted(stages):
         own = of_rank[rank]
         if stage == 0:
@@ -105,7 +105,7 @@ class _Passes:
 def _passes_of(operations: Operations, ranks: Sequence[Rank], rank: int) -> _Passes:
     """Return the chunks of the pipeline of a rank."""
     pipeline = ranks[rank].pipeline
-    own = [r.index for r in ranks if pipeline is None or r.pipeline == pipeline]
+    own = [n for n, r in enumerate(ranks) if pipeline is None or r.pipeline == pipeline]
     rows = np.flatnonzero(
         (operations.phase == Phase.F)
         & (operations.has_span == 1)

@@ -21,16 +21,15 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.arrivals import NEVER, Arrivals
-from bubbleviz.align.run import Run
-from bubbleviz.count.count import Counts
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.collective_waits import CollectiveWaits
 from bubbleviz.explain.causes.idle_intervals import IdleIntervals, in_collectives, overlaid
 from bubbleviz.explain.causes.rank_line import RankLine, line_of
 from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
@@ -38,32 +37,29 @@ from bubbleviz.model.values import frozen
 _ON_A_LINE = 1 << 19
 
 
-def idle_of(
-    run: Run, counts: Counts, inputs: Inputs, known: Arrivals, collectives: CollectiveWaits
-) -> IdleIntervals:
+def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     """Return the idle intervals of each rank between its earliest and its latest window."""
-    operations, ranks = run.operations, len(run.ranks)
+    operations, ranks = stretch.operations, len(stretch.ranks)
     waits = _waits(operations, inputs, known)
-    windows = _outermost(counts)
-    computing = run.busy.take(np.isin(operations.phase, COMPUTE)[run.busy.operation])
+    windows = _outermost(stretch)
+    computing = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
     bounds = np.searchsorted(operations.rank[computing.operation], np.arange(ranks + 1))
     idle = [
         _idle_on_line(
             line_of(
-                run,
+                stretch,
                 computing.take(slice(*bounds[[first, end]].tolist())),
                 windows,
-                collectives,
                 (first, end),
             ),
             waits,
         )
-        for first, end in _stretches(bounds)
+        for first, end in _on_a_line(bounds)
     ]
     return joined(idle or [IdleIntervals.none()]).compacted()
 
 
-def _stretches(bounds: Ints) -> Iterator[tuple[int, int]]:
+def _on_a_line(bounds: Ints) -> Iterator[tuple[int, int]]:
     """Yield the ranks (first, end) that are worked out together, by where their rows begin."""
     first, ranks = 0, len(bounds) - 1
     while first < ranks:
@@ -73,16 +69,16 @@ def _stretches(bounds: Ints) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _outermost(counts: Counts) -> tuple[Ints, Ints]:
+def _outermost(stretch: Stretch) -> tuple[Ints, Ints]:
     """Return the earliest start and the latest end of each rank's windows.
 
     Where it has none, its start is after its end.
     """
-    present = counts.extents.present
+    present = stretch.extents.present
     latest, earliest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     low_ns = np.full(present.shape[1], latest)
     high_ns = np.full(present.shape[1], earliest)
-    for window in counts.windows.values():
+    for window in stretch.windows.values():
         known = window.known[:, None] & present
         starts_ns = np.where(known, window.start_ns, latest)
         ends_ns = np.where(known, window.end_ns, earliest)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.collective_waits import CollectiveWaits
+from bubbleviz.explain.collective_waits import CollectiveWaits
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import distinct

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.run import Run
-from bubbleviz.explain.causes.collective_waits import CollectiveWaits
+from bubbleviz.explain.collective_waits import CollectiveWaits
+from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import BusyIntervals, RankIntervals
@@ -83,32 +83,30 @@ class RankLine:
 
 
 def line_of(
-    run: Run,
+    stretch: Stretch,
     computing: BusyIntervals,
     windows: tuple[Ints, Ints],
-    collectives: CollectiveWaits,
     ranks: tuple[int, int],
 ) -> RankLine:
     """Return some ranks on one line.
 
     Args:
-        run: the merged profiles.
+        stretch: of a run.
         computing: when operations that compute keep them busy, in order of rank.
         windows: earliest start and latest end of each rank's windows; without any, the start is
             after the end.
-        collectives: of all ranks.
         ranks: first and end of the ranks on the line.
     """
     first, end = ranks
-    unattributed = _of_ranks(run.unattributed, ranks)
-    exposed = _of_ranks(run.exposed, ranks)
-    overheads = _of_ranks(run.overheads, ranks)
-    is_exposed = np.zeros(len(run.ranks) + 1, bool)
+    unattributed = _of_ranks(stretch.unattributed, ranks)
+    exposed = _of_ranks(stretch.exposed, ranks)
+    overheads = _of_ranks(stretch.overheads, ranks)
+    is_exposed = np.zeros(len(stretch.ranks) + 1, bool)
     is_exposed[exposed.rank] = True
-    low, high = np.searchsorted(collectives.rank, ranks).tolist()
-    collectives = collectives.take(slice(low, high))
+    low, high = np.searchsorted(stretch.collectives.rank, ranks).tolist()
+    collectives = stretch.collectives.take(slice(low, high))
     collectives = collectives.take(is_exposed[collectives.rank])
-    rank = run.operations.rank[computing.operation] - first
+    rank = stretch.operations.rank[computing.operation] - first
     known = np.flatnonzero(windows[0][first:end] <= windows[1][first:end])
     seen = windows[0][first:end][known], windows[1][first:end][known]
     held = collectives.rank - first

@@ -46,7 +46,7 @@ def causes_title(report: Report) -> str:
     """Return the title of the table of causes."""
     from bubbleviz.report.measure import idle_of
 
-    what = f"What the {idle_of(report)} is made of ({report.bubbles.ratio} window)"
+    what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
     return f"{what}, mean of ranks and averaged iterations"
 
 
@@ -108,7 +108,7 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Render
     from bubbleviz.explain.causes.cause import Cause
     from bubbleviz.render.text.many_ranks import listed_ranks
 
-    name = report.bubbles.ratio
+    name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
     at_work = indices_of(iteration.ranks)
     columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
@@ -139,7 +139,7 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
     columns = ("wait", "transfer", "exposed", "kernels", "overlap %")
     # Without a receive whose input is known, or a collective whose members are, no time is known to
     # be waiting or transfer.
-    known = len(report.explanation.receives) > 0 or bool(times.wait_ns.any())
+    known = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     table = Table("#", "stage", *columns)
     listed = listed_ranks(report, view, iteration)
     for row in listed.rows:

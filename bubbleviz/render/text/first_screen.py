@@ -135,7 +135,7 @@ def _bubble(report: Report, display: Display) -> list[Line]:
     if not parts:
         return []
     total = sum(part.share for part in parts)
-    window = report.bubbles.ratio
+    window = report.explanation.listed_ratio
     of = "window" if window == report.headline else f"{window} window"
     title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * total:.2f}"
     shown = rounded_shares([part.share for part in parts])

@@ -41,7 +41,7 @@ def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tu
         iteration: looked at where none is averaged.
         above: by how much, as a fraction of 1.
     """
-    name = report.bubbles.ratio
+    name = report.explanation.listed_ratio
     iterations = [i for i in report.iterations if i.averaged] or [i for i in (iteration,) if i]
     values: dict[int, list[float]] = {}
     for shown in iterations:
@@ -69,7 +69,7 @@ def _sentence(report: Report, rank: int, ratio: float, iterations: Sequence[Iter
 
 def _causes(report: Report, rank: int, iterations: Sequence[Iteration]) -> str:
     """Return what most of the idle time of a rank is, in % of its window."""
-    name = report.bubbles.ratio
+    name = report.explanation.listed_ratio
     index = np.array([i.index for i in iterations], np.int64)
     idle_ns = report.explanation.causes.idle_ns[name][index, rank].sum(axis=0)
     own = (with_index(i.ranks, rank) for i in iterations)

@@ -257,7 +257,7 @@ class Trace:
 
 def trace_of(report: Report) -> Trace:
     """Return a report as a trace."""
-    ratio = report.bubbles.ratio
+    ratio = report.explanation.listed_ratio
     first_ns, last_ns = _extent(report, ratio)
     base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
     before, after = _flows_of(report)

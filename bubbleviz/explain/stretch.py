@@ -1,0 +1,269 @@
+"""Stretches: whole pipelines of a run, as many as fit the caches of a core, explained on their own.
+
+Ranks stand in the order of their pipelines, and operations in that of their ranks, so that a
+stretch is a slice of every table. What it takes from others is small, and given to it::
+
+    operations   ├─ pipelines 0 to 3 ─┼─ pipelines 4 to 7 ─┼─ pipelines 8 to 11 ─┤
+                       stretch 0            stretch 1             stretch 2
+    given        windows, when iterations end and begin, how collectives split
+
+Where the pipeline of some rank is unknown, the whole run is one stretch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.run import Run
+from bubbleviz.count.count import Counts
+from bubbleviz.count.rank_iterations import has_account
+from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
+from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.limitations import LimitationKind
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    HostActivities,
+    Operations,
+    Rank,
+    RankIntervals,
+    RunningTimes,
+)
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import PASSED_ON, Phase
+from bubbleviz.model.run_kind import INFERENCE, run_kind
+from bubbleviz.model.values import frozen
+
+#: About so many operations are explained at a time.
+MOST = 200_000
+
+RankTable = TypeVar("RankTable", RankIntervals, RunningTimes, CollectiveWaits)
+
+
+@frozen(eq=False, shown=False)
+class Shared:
+    """What all stretches of a run are explained with.
+
+    Attributes:
+        averaged: of each iteration, whether it is averaged.
+        ended_ns: when each iteration ended on all ranks; the earliest time where that is unknown.
+        begun_ns: when the next one began on any; the latest time where that is unknown.
+        listed: name of the ratio whose bubbles are listed.
+        forward: whether the run only goes forward.
+        stages_known: whether the virtual stages of operations are those that they ran.
+        passing: whether several ranks run what takes from other ranks.
+    """
+
+    averaged: Bools
+    ended_ns: Ints
+    begun_ns: Ints
+    listed: str
+    forward: bool
+    stages_known: bool
+    passing: bool
+
+
+@frozen(eq=False, shown=False)
+class Stretch:
+    """Some whole pipelines of a run; ranks and rows of operations count from its own first ones.
+
+    Attributes:
+        first_rank: its first rank in the run.
+        first_row: its first operation in the run.
+        ranks: with the numbers of the run.
+        operations: of the ranks.
+        busy: when these keep the ranks busy.
+        running: how long kernels and copies ran.
+        unattributed: compute outside every operation.
+        exposed: when collectives ran and no operation.
+        overheads: when the profiler held a rank up.
+        hosts: what launching threads did, in order of the operation that was launched late.
+        collectives: split into waiting and moving; an operation from ``len(operations)`` on is in
+            ``elsewhere``.
+        elsewhere: rows of the run, of operations on other stretches that collectives waited for.
+        collective_gap_ns: as of :class:`~bubbleviz.align.run.Run`, shape (iterations, ranks).
+        extents: first starts and last ends.
+        windows: of each ratio, by name.
+        kept: of each rank, whether the tables of its operations are handed on.
+        shared: what all stretches are explained with.
+    """
+
+    first_rank: int
+    first_row: int
+    ranks: tuple[Rank, ...]
+    operations: Operations
+    busy: BusyIntervals
+    running: RunningTimes
+    unattributed: RankIntervals
+    exposed: RankIntervals
+    overheads: RankIntervals
+    hosts: HostActivities
+    collectives: CollectiveWaits
+    elsewhere: Ints
+    collective_gap_ns: Ints
+    extents: Extents
+    windows: Mapping[str, Windows]
+    kept: Bools
+    shared: Shared
+
+
+def stretches_of(
+    run: Run, counts: Counts, kept: Bools | None = None, *, most: int | None = None
+) -> Iterator[Stretch]:
+    """Yield the stretches of a run, in the order of their ranks.
+
+    Args:
+        run: the merged profiles.
+        counts: its ratios.
+        kept: of each rank, whether the tables of its operations are handed on; None for all. Of a
+            run that is one stretch all are.
+        most: about so many operations a stretch; None for ``MOST``.
+    """
+    shared = shared_of(run, counts)
+    collectives = collective_waits(run.collectives, run.operations)
+    bounds = _bounds(run, MOST if most is None else most)
+    if kept is None or len(bounds) <= 2:
+        kept = np.ones(len(run.ranks), bool)
+    for ranks in pairwise(bounds):
+        yield _stretch(run, counts, collectives, shared, kept, ranks)
+
+
+def shared_of(run: Run, counts: Counts) -> Shared:
+    """Return what all stretches of a run are explained with."""
+    phase = run.operations.phase
+    ended_ns, begun_ns = _ends_and_starts(counts)
+    taking = np.flatnonzero(among(phase, (*PASSED_ON, Phase.FB)))
+    several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
+    return Shared(
+        averaged=np.array([i.averaged for i in counts.iterations], bool),
+        ended_ns=ended_ns,
+        begun_ns=begun_ns,
+        listed=_listed_ratio(counts),
+        forward=run_kind(phase) == INFERENCE,
+        stages_known=not stages_contradicted(run),
+        passing=bool(several.any()),
+    )
+
+
+def stages_contradicted(run: Run) -> bool:
+    """Return whether the given order of stages contradicts what follows from it."""
+    return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
+
+
+def _bounds(run: Run, most: int) -> list[int]:
+    """Return the first rank of each stretch, and the end of the last one."""
+    ranks = len(run.ranks)
+    pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in run.ranks]
+    of_rank = np.array(pipeline, np.int64)
+    number = -(-len(run.operations) // most)
+    if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
+        return [0, ranks]
+    begins = np.append(np.flatnonzero(np.append(True, of_rank[1:] != of_rank[:-1])), ranks)
+    row = np.searchsorted(run.operations.rank, begins)
+    wanted = np.arange(1, number) * len(run.operations) // number
+    cuts = begins[np.searchsorted(row, wanted)].tolist()
+    return sorted({0, *cuts, ranks})
+
+
+def _stretch(
+    run: Run,
+    counts: Counts,
+    collectives: CollectiveWaits,
+    shared: Shared,
+    kept: Bools,
+    ranks: tuple[int, int],
+) -> Stretch:
+    """Return the stretch of some ranks (first, end)."""
+    first, end = ranks
+    rows = np.searchsorted(run.operations.rank, ranks)
+    row = int(rows[0])
+    operations = run.operations.take(slice(*rows.tolist()))
+    busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, rows).tolist()))
+    hosts = run.hosts.take(slice(*np.searchsorted(run.hosts.operation, rows).tolist()))
+    if row or first:
+        operations = replace(
+            operations, rank=operations.rank - first, stages=operations.stages[first:end]
+        )
+        busy = replace(busy, operation=busy.operation - row)
+        hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
+    waits = _of_ranks(collectives, ranks)
+    last_operation, elsewhere = _placed(waits.last_operation, row, len(operations))
+    columns, extents = slice(first, end), counts.extents
+    return Stretch(
+        first_rank=first,
+        first_row=row,
+        ranks=run.ranks[columns],
+        operations=operations,
+        busy=busy,
+        running=_of_ranks(run.running, ranks),
+        unattributed=_of_ranks(run.unattributed, ranks),
+        exposed=_of_ranks(run.exposed, ranks),
+        overheads=_of_ranks(run.overheads, ranks),
+        hosts=hosts,
+        collectives=replace(waits, last_operation=last_operation),
+        elsewhere=elsewhere,
+        collective_gap_ns=run.collective_gap_ns[:, columns],
+        extents=Extents(
+            extents.first_ns[:, columns],
+            extents.last_ns[:, columns],
+            extents.step_last_ns[:, columns],
+            extents.present[:, columns],
+            extents.paused,
+        ),
+        windows={
+            name: Windows(window.start_ns[:, columns], window.end_ns[:, columns], window.known)
+            for name, window in counts.windows.items()
+        },
+        kept=kept[columns],
+        shared=shared,
+    )
+
+
+def _of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
+    """Return the rows of some ranks (first, end), which are counted from the first."""
+    part = table.take(slice(*np.searchsorted(table.rank, ranks).tolist()))
+    return replace(part, rank=part.rank - ranks[0]) if ranks[0] else part
+
+
+def _placed(row: Ints, first: int, count: int) -> tuple[Ints, Ints]:
+    """Return rows of a run as those of a stretch, and the rows of others that these are behind it.
+
+    Args:
+        row: of the run; -1 none.
+        first: first row of the stretch.
+        count: how many it has.
+    """
+    outside = (row != NONE) & ((row < first) | (row >= first + count))
+    own = np.where(row == NONE, NONE, row - first)
+    elsewhere = distinct(row[outside])
+    own[outside] = count + np.searchsorted(elsewhere, row[outside])
+    return own, elsewhere
+
+
+def _listed_ratio(counts: Counts) -> str:
+    """Return the ratio whose bubbles are listed: the headline, or another one that ranks have."""
+    names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
+    counted = (n for n in names if any(has_account(i.ranks, n) for i in counts.iterations))
+    return next(counted, counts.headline)
+
+
+def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
+    """Return when each iteration ended on all ranks, and when the next one began on any.
+
+    Where clocks cannot be compared, it is unknown: the earliest and the latest possible time.
+    """
+    extents, never, always = counts.extents, NEVER, np.iinfo(np.int64).max
+    if not extents.present.size:
+        return np.zeros(len(extents.first_ns), np.int64), np.zeros(len(extents.first_ns), np.int64)
+    ended = np.where(extents.present, extents.step_last_ns, never).max(axis=1)
+    begun = np.where(extents.present, extents.first_ns, always).min(axis=1)
+    ended = np.where(counts.one_clock, ended, never)
+    begun = np.where(counts.one_clock, begun, always)
+    return ended, np.append(begun[1:], always)

@@ -1,0 +1,179 @@
+"""Stretches: a run is explained the same however many pipelines are explained at a time."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bubbleviz
+from bubbleviz.explain import explanation, replayed_ranks, stretch
+from bubbleviz.explain.explained_rows import moved_rows
+from bubbleviz.explain.phase_times import times_median_of
+from bubbleviz.explain.stretch_explanation import explain_stretch
+from bubbleviz.model.columns import NONE
+from bubbleviz.render.formats import bubbles as bubbles_csv
+from bubbleviz.render.formats import json
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
+from tests.support.operation_tables import csv_of
+
+US = 1_000
+#: Twelve ranks, as four pipelines of three stages.
+REPLICAS = Planting(stages=3, replicas=4, microbatches=4, iterations=3, kernels=1, jitter=0.2)
+RUNS = {
+    "replicas": REPLICAS,
+    "transfers": replace(REPLICAS, transfer_ns=80 * US, communication=True),
+    "receives inside operations": replace(
+        REPLICAS, transfer_ns=80 * US, nested_receive_ns=20 * US, kernels=3
+    ),
+    "collectives": replace(
+        REPLICAS,
+        reduce_ns=300 * US,
+        reduce_pieces=3,
+        late_reducer=2,
+        late_reduce_ns=400 * US,
+        barrier=True,
+        norm_ns=50 * US,
+        optimizer_ns=500 * US,
+        overhead=True,
+        stray="busy",
+        late_stage=1,
+        late_ns=90 * US,
+        servers=2,
+    ),
+    "evaluation": replace(REPLICAS, evaluation_at=1),
+    "forward only": replace(REPLICAS, inference=True),
+    "missing ranks": replace(REPLICAS, absent=(4,), transfer_ns=50 * US),
+    "chunks": replace(REPLICAS, schedule="zb-v", transfer_ns=50 * US),
+}
+
+
+def shown(report: Report) -> tuple[str, str]:
+    """Return what a report shows that explaining it found."""
+    return json.render(report, View()), bubbles_csv.render(report, View())
+
+
+def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Report:
+    """Return the report on a run, about so many operations of which are explained at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretch, "MOST", most)
+        if replayed is not None:
+            patch.setattr(replayed_ranks, "MOST", replayed)
+            patch.setattr(replayed_ranks, "_LEAST", 1)
+        report = bubbleviz.analyze(path)
+        shown(report)
+    return report
+
+
+@pytest.mark.parametrize("replayed", [None, 1])
+@pytest.mark.parametrize("name", RUNS)
+def test_one_pipeline_at_a_time_is_all_at_once(
+    name: str, replayed: int | None, tmp_path: Path
+) -> None:
+    plant(RUNS[name], tmp_path)
+    whole = in_stretches(tmp_path, 1 << 40, replayed=replayed)
+    alone = in_stretches(tmp_path, 1, replayed=replayed)
+
+    assert shown(alone) == shown(whole)
+    assert alone.explanation.receives.operation.tolist() == (
+        whole.explanation.receives.operation.tolist()
+    )
+
+
+def test_pipelines_are_stretches_of_their_own(tmp_path: Path) -> None:
+    plant(REPLICAS, tmp_path)
+    report = in_stretches(tmp_path, 1)
+    assert [rank.pipeline for rank in report.ranks] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert stretch._bounds(_Merged(report), 1) == [0, 3, 6, 9, 12]  # type: ignore[arg-type]
+    assert stretch._bounds(_Merged(report), 1 << 40) == [0, 12]  # type: ignore[arg-type]
+
+
+class _Merged:
+    """A run with the ranks and operations of a report."""
+
+    def __init__(self, report: Report) -> None:
+        self.ranks, self.operations = report.ranks, report.operations
+
+
+def test_a_run_of_unknown_pipelines_is_one_stretch(tmp_path: Path) -> None:
+    plant(REPLICAS, tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+    ranks = (*report.ranks[:-1], replace(report.ranks[-1], pipeline=None))
+    unknown = _Merged(replace(report, ranks=ranks))
+    assert stretch._bounds(unknown, 1) == [0, 12]  # type: ignore[arg-type]
+
+
+def test_stretches_and_their_explanations_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(RUNS["collectives"], tmp_path)
+    whole = shown(bubbleviz.analyze(tmp_path))
+
+    def elsewhere(part: stretch.Stretch) -> object:
+        return pickle.loads(pickle.dumps(explain_stretch(pickle.loads(pickle.dumps(part)))))
+
+    monkeypatch.setattr(stretch, "MOST", 1)
+    monkeypatch.setattr(explanation, "explain_stretch", elsewhere)
+    assert shown(bubbleviz.analyze(tmp_path)) == whole
+
+
+def test_rows_of_other_stretches_keep_their_numbers() -> None:
+    row = np.array([NONE, 0, 4, 5, 6])
+    moved = moved_rows(10, 5, np.array([3, 99]))
+    assert moved(row).tolist() == [NONE, 10, 14, 3, 99]
+
+
+def test_times_are_those_of_the_median_of_a_kind(tmp_path: Path) -> None:
+    plant(replace(REPLICAS, slow_microbatch=2, slow_microbatch_factor=2.0), tmp_path)
+    report = bubbleviz.analyze(tmp_path)
+    stage = np.array([rank.stage for rank in report.ranks], np.int64)
+    averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
+    times = times_median_of(
+        report.operations, stage, averaged, report.explanation.phase_times.kinds
+    )
+    worst = report.explanation.phase_times.stragglers
+    assert [times[own.operation] for own in worst] == [own.times for own in worst]
+    assert times.max() == worst[0].times
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> dict[str, list[object]]:
+    """Return tables of pipelines, some of whose operations are missing, late or equal."""
+    pipelines, stages = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    iterations, microbatches = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    backward = draw(st.sampled_from([(), ("BW",), ("B", "W")]))
+    names = ("rank", "stage", "pipeline", "iteration", "microbatch", "phase", "start_us", "end_us")
+    rows: list[tuple[object, ...]] = []
+    for pipeline in range(pipelines):
+        at = [0] * stages
+        for iteration in range(iterations):
+            for microbatch in range(microbatches):
+                down = [(stage, "F") for stage in range(stages)]
+                up = [(stage, phase) for stage in reversed(range(stages)) for phase in backward]
+                ready = at[0]
+                for stage, phase in (*down, *up):
+                    start = max(at[stage], ready) + draw(st.sampled_from([0, 0, 1, 700]))
+                    at[stage] = ready = start + draw(st.sampled_from([10, 10, 20, 35]))
+                    key = pipeline * stages + stage, stage, pipeline, iteration, microbatch, phase
+                    if len(rows) < 2 or draw(st.integers(0, 30)):
+                        rows.append((*key, start, ready))
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(table=tables(), most=st.integers(1, 40), replayed=st.sampled_from([None, 1]))
+def test_any_number_of_pipelines_at_a_time_is_all_at_once(
+    table: dict[str, list[object]], most: int, replayed: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = csv_of(Path(folder) / "run.csv", table)
+        whole = shown(in_stretches(path, 1 << 40, replayed=replayed))
+        assert shown(in_stretches(path, most, replayed=replayed)) == whole
