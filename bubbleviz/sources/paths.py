@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from bubbleviz.sources.nsys.columnar.directory import (
 )
 from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
+_NUMBER = re.compile(r"[0-9]+")
 #: So many names of a directory are looked at for one like a name that is missing.
 _MOST_BESIDE = 1000
 
@@ -190,6 +192,9 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
 def _tables_among(files: Sequence[str]) -> list[str]:
     """Return the files with the endings of tables of operations that are such by their beginning.
 
+    Those that are named like one of them, but for numbers, are meant to be tables, too: whoever
+    reads them says that they are damaged.
+
     Args:
         files: of one directory.
     """
@@ -197,16 +202,23 @@ def _tables_among(files: Sequence[str]) -> list[str]:
     from bubbleviz.sources.readers import readers
 
     tabular = [reader for reader in readers() if reader.table_suffixes]
-    tables = []
-    for file in files:
-        if file.lower().endswith(_table_suffixes()):
-            try:
-                head = head_of(file)
-            except ProfileError:
-                continue
-            if any(reader.recognises(head) for reader in tabular):
-                tables.append(file)
-    return tables
+
+    def is_table(file: str) -> bool:
+        try:
+            head = head_of(file)
+        except ProfileError:
+            return False
+        return any(reader.recognises(head) for reader in tabular)
+
+    candidates = [file for file in files if file.lower().endswith(_table_suffixes())]
+    tables = {file for file in candidates if is_table(file)}
+    named = {_NUMBER.sub("#", Path(file).name) for file in tables}
+    numbered = {name for name in named if "#" in name}
+    return [
+        file
+        for file in candidates
+        if file in tables or _NUMBER.sub("#", Path(file).name) in numbered
+    ]
 
 
 def _is_own_trace(file: str) -> bool:

@@ -317,6 +317,24 @@ def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:
     assert [p.format for p in bubbleviz.analyze(tmp_path).profiles] == ["nsys"]
 
 
+@pytest.mark.parametrize("content", [b"", b"garbage" * 99], ids=["empty", "garbage"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_damaged_table_of_a_run_is_named(kind: str, content: bytes, tmp_path: Path) -> None:
+    whole = {"rank": [0, 0], "phase": ["F", "B"], "start_ns": [0, 9], "end_ns": [5, 20]}
+    for rank in range(3):
+        files = written(tmp_path, {**whole, "rank": [rank, rank]}, f"node-{rank}")
+        for other in files.keys() - {kind}:
+            files[other].unlink()
+    (tmp_path / f"node-1.{kind}").write_bytes(content)
+    (tmp_path / f"notes.{kind}").write_bytes(content)
+    report = bubbleviz.analyze(tmp_path)
+
+    assert len(report.ranks) == 2
+    reasons = " ".join(note.reason for note in report.limitations)
+    assert f"node-1.{kind}" in reasons
+    assert "notes" not in reasons
+
+
 def test_a_rank_in_two_files_is_refused(tmp_path: Path) -> None:
     first = csv_of(tmp_path / "a.csv", ONE)
     second = csv_of(tmp_path / "b.csv", ONE | {"name": ["x"] * 8})
