@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.align.run import RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.errors import UsageError
@@ -103,11 +103,12 @@ def analyze(
             memory=memory,
         )
         with step("profiles"):
-            recordings, unreadable = record_all(fleet, files, options, watched)
+            read, unreadable = record_all(fleet, files, options, watched)
     with step("merge ranks"):
-        run = merge_recordings(recordings, RunHints(order, parallel, same_clock, align))
-        # What they hold of operations would otherwise be held twice.
-        recordings = [recording.without_rows() for recording in recordings]
+        run = merge(read, RunHints(order, parallel, same_clock, align))
+        recordings = read.recordings
+        # What it holds of operations would otherwise be held twice.
+        del read
     with step("count"):
         counts = count(run, skip=skip, window=part)
     with step("explain"):

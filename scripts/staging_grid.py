@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.align.run import Run, RunHints, merge_recordings
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.fleet.fleet import Local
 from bubbleviz.interpret.fleet.run_recordings import record_all
+from bubbleviz.interpret.gathered import GatheredRecordings
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import Recording
 from bubbleviz.progress import Unwatched
 from tests.planting import Planting, Truth, plant, read_truth
 
@@ -89,13 +89,13 @@ def drawn(number: int) -> tuple[Planting, bool]:
     return planting, planting.servers > 1 and bool(one(0, 0, 0, 1))
 
 
-def recorded(planting: Planting, folder: Path) -> tuple[list[Recording], Truth]:
+def recorded(planting: Planting, folder: Path) -> tuple[GatheredRecordings, Truth]:
     """Return what is read of a planted run, and its truth."""
     plant(planting, folder)
     fleet = Local(1)
     options = ReadOptions(find_conventions(()), cross_thread=True, keep_export=False)
-    recordings, _ = record_all(fleet, fleet.find([str(folder)]), options, Unwatched())
-    return list(recordings), read_truth(folder / "truth.json")
+    read, _ = record_all(fleet, fleet.find([str(folder)]), options, Unwatched())
+    return read, read_truth(folder / "truth.json")
 
 
 def verdict(run: Run, truth: Truth) -> str:
@@ -123,15 +123,19 @@ def verdict(run: Run, truth: Truth) -> str:
     return "right" if run.paired else "right, iterations not paired"
 
 
-def shuffled(recordings: list[Recording], truth: Truth, number: int) -> list[Recording]:
+def shuffled(read: GatheredRecordings, truth: Truth, number: int) -> GatheredRecordings:
     """Give hosts each other's names, in the truth as well."""
-    hosts = sorted({recording.source.host for recording in recordings})
+    hosts = sorted({recording.source.host for recording in read.recordings})
     others = dict(zip(hosts, np.random.default_rng(number).permutation(hosts), strict=True))
     for rank in truth.ranks:
         object.__setattr__(rank, "host", str(others[rank.host]))
-    return [
-        replace(r, source=replace(r.source, host=str(others[r.source.host]))) for r in recordings
-    ]
+    return replace(
+        read,
+        recordings=tuple(
+            replace(r, source=replace(r.source, host=str(others[r.source.host])))
+            for r in read.recordings
+        ),
+    )
 
 
 def outcome(number: int, kept: Path) -> str:
@@ -139,15 +143,15 @@ def outcome(number: int, kept: Path) -> str:
     planting, hidden = drawn(number)
     path = kept / f"{number}.pickle"
     if path.exists():
-        recordings, truth = pickle.loads(path.read_bytes())
+        read, truth = pickle.loads(path.read_bytes())
     else:
         with tempfile.TemporaryDirectory() as folder:
-            recordings, truth = recorded(planting, Path(folder))
-        path.write_bytes(pickle.dumps((recordings, truth)))
+            read, truth = recorded(planting, Path(folder))
+        path.write_bytes(pickle.dumps((read, truth)))
     if hidden:
-        recordings = shuffled(recordings, truth, number)
+        read = shuffled(read, truth, number)
     try:
-        return verdict(merge_recordings(recordings, RunHints()), truth)
+        return verdict(merge(read, RunHints()), truth)
     except BubblevizError as error:
         return f"refused: {type(error).__name__}"
 

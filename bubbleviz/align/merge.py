@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.interpret.collectives import ReplicaCollectives
+from bubbleviz.interpret.gathered import GatheredRecordings
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, concatenated, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, constant
 from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -25,16 +24,12 @@ from bubbleviz.model.operations import (
     RunningTimes,
 )
 from bubbleviz.model.part_names import whole_of
-from bubbleviz.model.process_groups import Group
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import frozen
 
 #: The columns of operations that depend on the clock.
 _LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
 TIMES = ("start_ns", "end_ns", "host_start_ns", "host_end_ns", *_LAUNCHES)
-
-
-IntervalsT = TypeVar("IntervalsT", RankIntervals, RunningTimes, ReplicaCollectives, HostActivities)
 
 
 @frozen
@@ -108,11 +103,12 @@ class JoinedRecordings:
 
 
 def join(
-    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], machines: Sequence[str]
+    gathered: GatheredRecordings, clocks: Sequence[ProfileClock], machines: Sequence[str]
 ) -> JoinedRecordings:
-    """Return the recordings as one, times moved by their clocks."""
-    parts = _Parts(recordings, clocks)
+    """Return recordings as one, times moved by their clocks."""
+    parts = _Parts(gathered, clocks)
     operations = _operations(parts)
+    recordings = gathered.recordings
     return JoinedRecordings(
         ranks=tuple(
             JoinedRank(i, _host(recording, rank), machine, rank)
@@ -126,17 +122,17 @@ def join(
         recorded_end_ns=_by_rank(recordings, clocks, [r.end_ns for r in recordings]),
         operations=operations,
         busy=_busy(parts, operations),
-        unattributed=parts.intervals([r.unattributed for r in recordings]),
-        exposed=parts.intervals([r.exposed for r in recordings]),
-        overheads=parts.intervals([r.overheads for r in recordings]),
-        pauses=parts.intervals([r.pauses for r in recordings]),
+        unattributed=parts.intervals("unattributed"),
+        exposed=parts.intervals("exposed"),
+        overheads=parts.intervals("overheads"),
+        pauses=parts.intervals("pauses"),
         hosts=_hosts(parts),
         active=_active(parts),
-        running=parts.intervals([r.running for r in recordings]),
-        replica_collectives=parts.intervals([r.replica_collectives for r in recordings]),
+        running=parts.intervals("running"),
+        replica_collectives=parts.intervals("replica_collectives"),
         collectives=_collectives(parts),
-        named_stage=concatenated([r.hints.stage for r in recordings]),
-        named_iteration=concatenated([r.hints.iteration for r in recordings]),
+        named_stage=gathered.hints.stage,
+        named_iteration=gathered.hints.iteration,
         inferred=any(
             note.kind is LimitationKind.MICROBATCHES_INFERRED
             for r in recordings
@@ -149,19 +145,19 @@ class _Parts:
     """The recordings, and by what the rows of their tables are moved in joined ones.
 
     Args:
-        recordings: one a profile.
+        gathered: the recordings.
         clocks: of the profiles.
     """
 
-    def __init__(self, recordings: Sequence[Recording], clocks: Sequence[ProfileClock]) -> None:
-        self.recordings, self.clocks = recordings, clocks
-        self.base_rank = _bases([len(r.ranks) for r in recordings])
-        self.base_row = _bases([len(r.operations) for r in recordings])
-        self.base_name = _bases([len(r.operations.names) for r in recordings])
+    def __init__(self, gathered: GatheredRecordings, clocks: Sequence[ProfileClock]) -> None:
+        self.gathered, self.clocks = gathered, clocks
+        self.base_rank = _bases([len(r.ranks) for r in gathered.recordings])
+        self.base_row = _bases(gathered.lengths("operations"))
+        self.base_name = _bases(gathered.names)
         self._offset_ns = np.array([clock.offset_ns for clock in clocks], np.int64)
         self._drifts = any(clock.drift_ppm != 0.0 for clock in clocks)
 
-    def numbered(self, number: Ints, base: Ints, lengths: Sequence[int]) -> Ints:
+    def numbered(self, number: Ints, base: Ints, lengths: Ints) -> Ints:
         """Return numbers of each part's own as numbers of all; none stays none.
 
         Args:
@@ -173,7 +169,7 @@ class _Parts:
             return number + np.repeat(base, lengths)
         return np.where(number == NONE, NONE, number + np.repeat(base, lengths))
 
-    def moved(self, times_ns: Ints, lengths: Sequence[int]) -> Ints:
+    def moved(self, times_ns: Ints, lengths: Ints) -> Ints:
         """Return times of all parts, one after the other, on the report's clock."""
         if self._drifts:
             pieces = np.split(times_ns, np.cumsum(lengths)[:-1])
@@ -183,16 +179,16 @@ class _Parts:
             return times_ns
         return times_ns + np.repeat(self._offset_ns, lengths)
 
-    def known(self, times_ns: Ints, known: Bools, lengths: Sequence[int]) -> Ints:
+    def known(self, times_ns: Ints, known: Bools, lengths: Ints) -> Ints:
         """Return times on the report's clock where they are known, and else none."""
         if not known.any():
             return constant(NONE, len(times_ns))
         moved = self.moved(times_ns, lengths)
         return moved if known.all() else np.where(known, moved, NONE)
 
-    def intervals(self, tables: Sequence[IntervalsT]) -> IntervalsT:
-        """Return the intervals of ranks of all parts."""
-        table, lengths = joined(tables), [len(each) for each in tables]
+    def intervals(self, name: str) -> Any:
+        """Return the intervals of ranks of all parts, a table of some name."""
+        table, lengths = getattr(self.gathered, name), self.gathered.lengths(name)
         return replace(
             table,
             rank=self.numbered(table.rank, self.base_rank, lengths),
@@ -201,7 +197,7 @@ class _Parts:
         )
 
 
-def _bases(lengths: Sequence[int]) -> Ints:
+def _bases(lengths: Ints | Sequence[int]) -> Ints:
     """Return how many rows lie before each part."""
     return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
@@ -222,12 +218,10 @@ def _by_rank(
 
 
 def _busy(parts: _Parts, operations: RankOperations) -> BusyIntervals:
-    tables = [r.busy for r in parts.recordings]
-    lengths = [len(each) for each in tables]
-    if all(_are_throughout(recording) for recording in parts.recordings):
+    if parts.gathered.busy_throughout:
         every = np.arange(len(operations))
         return BusyIntervals(every, operations.start_ns, operations.end_ns)
-    table = joined(tables)
+    table, lengths = parts.gathered.busy, parts.gathered.lengths("busy")
     return BusyIntervals(
         operation=parts.numbered(table.operation, parts.base_row, lengths),
         start_ns=parts.moved(table.start_ns, lengths),
@@ -235,15 +229,9 @@ def _busy(parts: _Parts, operations: RankOperations) -> BusyIntervals:
     )
 
 
-def _are_throughout(recording: Recording) -> bool:
-    """Return whether every operation keeps its GPU busy from its start to its end."""
-    busy, spans = recording.busy, recording.operations
-    return busy.start_ns is spans.start_ns and busy.end_ns is spans.end_ns
-
-
 def _hosts(parts: _Parts) -> HostActivities:
-    tables = [r.hosts for r in parts.recordings]
-    table, lengths = parts.intervals(tables), [len(each) for each in tables]
+    table: HostActivities = parts.intervals("hosts")
+    lengths = parts.gathered.lengths("hosts")
     return replace(
         table,
         operation=parts.numbered(table.operation, parts.base_row, lengths),
@@ -252,41 +240,39 @@ def _hosts(parts: _Parts) -> HostActivities:
 
 
 def _active(parts: _Parts) -> ActiveTime:
-    tables = [r.active for r in parts.recordings]
-    table, lengths = joined(tables), [len(each) for each in tables]
+    table, lengths = parts.gathered.active, parts.gathered.lengths("active")
     return replace(table, rank=parts.numbered(table.rank, parts.base_rank, lengths))
 
 
 def _collectives(parts: _Parts) -> CollectiveIntervals:
-    kinds: Numbering[str] = Numbering()
-    groups: Numbering[Group] = Numbering()
-    tables = [CollectiveIntervals.none()]
-    meetings: dict[str, int] = {}
+    table: CollectiveIntervals = parts.intervals("collectives")
+    if len(table) == 0:
+        return table
+    lengths = parts.gathered.lengths("collectives")
+    return table.changed(
+        operation=parts.numbered(table.operation, parts.base_row, lengths),
+        meeting=parts.numbered(table.meeting, _first_meetings(parts, table.meeting), lengths),
+    )
+
+
+def _first_meetings(parts: _Parts, meeting: Ints) -> Ints:
+    """Return what the first meeting of each recording becomes.
+
+    Parts of one table number their meetings together.
+    """
+    pieces = np.split(meeting, np.cumsum(parts.gathered.lengths("collectives"))[:-1])
+    base: dict[str, int] = {}
     count = 0
-    bases = zip(parts.base_rank.tolist(), parts.base_row.tolist(), strict=True)
-    for recording, clock, (rank, row) in zip(parts.recordings, parts.clocks, bases, strict=True):
-        table = recording.collectives
-        # Parts of one table number their meetings together.
-        first = meetings.setdefault(whole_of(recording.source.path), count)
-        kind, group = kinds.numbers(table.kinds), groups.numbers(table.groups)
-        if len(table) == 0:
-            continue
-        count = max(count, first + int(table.meeting.max()) + 1)
-        tables.append(
-            table.moved(rank=rank, operation=row).changed(
-                kind=np.append(kind, NONE)[table.kind],
-                group=np.append(group, NONE)[table.group],
-                start_ns=clock.of(table.start_ns),
-                end_ns=clock.of(table.end_ns),
-                meeting=np.where(table.meeting == NONE, NONE, table.meeting + first),
-            )
-        )
-    return replace(joined(tables), kinds=kinds.values, groups=groups.values)
+    first = []
+    for recording, piece in zip(parts.gathered.recordings, pieces, strict=True):
+        first.append(base.setdefault(whole_of(recording.source.path), count))
+        if len(piece):
+            count = max(count, first[-1] + int(piece.max()) + 1)
+    return np.array(first, np.int64)
 
 
 def _operations(parts: _Parts) -> RankOperations:
-    tables = [r.operations for r in parts.recordings]
-    table, lengths = joined(tables), [len(each) for each in tables]
+    table, lengths = parts.gathered.operations, parts.gathered.lengths("operations")
     spanned = table.has_span == 1
     moved: dict[int, Ints] = {}
 
@@ -300,8 +286,7 @@ def _operations(parts: _Parts) -> RankOperations:
         return on_clock(column) if every else parts.known(column, spanned, lengths)
 
     every = bool(spanned.all())
-    return replace(
-        table,
+    return table.changed(
         rank=parts.numbered(table.rank, parts.base_rank, lengths),
         start_ns=span(table.start_ns),
         end_ns=span(table.end_ns),
@@ -312,5 +297,4 @@ def _operations(parts: _Parts) -> RankOperations:
             name: parts.known(getattr(table, name), getattr(table, name) != NONE, lengths)
             for name in _LAUNCHES
         },
-        names=tuple(chain.from_iterable(each.names for each in tables)),
     )

@@ -26,6 +26,7 @@ from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.align.unknown_members import without_members
 from bubbleviz.errors import UsageError
+from bubbleviz.interpret.gathered import GatheredRecordings, gathered
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints
@@ -130,16 +131,22 @@ class RunHints:
 
 
 def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
-    """Return the recordings as one run.
+    """Return the recordings, one a profile, in the order given, as one run; see :func:`merge`."""
+    return merge(gathered(recordings), hints)
+
+
+def merge(parts: GatheredRecordings, hints: RunHints) -> Run:
+    """Return recordings as one run.
 
     Args:
-        recordings: one a profile, in the order given.
+        parts: one a clock of a profile.
         hints: what the user states about the run.
 
     Raises:
         MismatchError: the profiles are of no single run.
         UsageError: ``hints.order`` does not name every rank once.
     """
+    recordings = parts.recordings
     sources = [recording.source for recording in recordings]
     machines = machines_of(sources, hints.same_clock)
     sessions = session_clocks(sources, machines)
@@ -147,7 +154,7 @@ def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
     wrong: tuple[Limitation, ...] = ()
     if hints.method != "causal":
         wrong = refuse_unrelated(sources, captures, sessions, numbered=_numbered(recordings))
-    joined = join(recordings, sessions, machines)
+    joined = join(parts, sessions, machines)
     refuse_other_runs(recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)

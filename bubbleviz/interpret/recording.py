@@ -6,8 +6,7 @@ compute that no operation explains, and counts.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
-from typing import Any
+from dataclasses import field
 
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.coverage import Coverage
@@ -16,7 +15,6 @@ from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.memory import MemoryUse
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import ToldPlace
 from bubbleviz.model.operations import (
@@ -107,9 +105,3 @@ class Recording:
     pauses: RankIntervals = field(default_factory=RankIntervals.none)
     layers: LayerTimes | None = None
     memory: MemoryUse | None = None
-
-    def without_rows(self) -> Recording:
-        """Return what remains to be said of a profile once its tables are merged with others."""
-        tables = {name: value for name, value in vars(self).items() if isinstance(value, Table)}
-        emptied: dict[str, Any] = {name: table.emptied() for name, table in tables.items()}
-        return replace(self, **emptied)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.run import Run, RunHints, merge_recordings
+from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_layer_memory
 from bubbleviz.analyses.layout.layer_table import read_layers
 from bubbleviz.analyses.layout.measured_layers import divided_layers
@@ -159,8 +159,8 @@ def of_profiles(
     files = fleet.find(list(paths))
     watched.files(refuse_same_content(fleet, [file.path for file in files]))
     options = ReadOptions(find_conventions(conventions), layers=not layers_per_stage, memory=True)
-    recordings, _ = record_all(fleet, files, options, watched)
-    run = merge_recordings(recordings, RunHints())
+    read, _ = record_all(fleet, files, options, watched)
+    recordings, run = read.recordings, merge(read, RunHints())
     counts = count(run, skip=skip)
     times = explain(run, counts).phase_times
     shown = typical(counts.iterations, counts.headline)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,8 @@ from bubbleviz.interpret.fleet.dask_versions import (
     with_same_version,
 )
 from bubbleviz.interpret.fleet.glances import Glance, digest, glance
-from bubbleviz.interpret.fleet.outcome import Outcome, outcome_of
+from bubbleviz.interpret.fleet.outcome import FilesRead, Outcome, files_read, outcome_of
+from bubbleviz.interpret.gathered import gathered
 from bubbleviz.interpret.record import ReadOptions, renamed
 from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.values import frozen
@@ -87,6 +89,13 @@ def _outcome(path: str, shown: str, options: ReadOptions) -> Outcome:
     if isinstance(outcome, ProfileError):
         return type(outcome)(str(outcome).replace(path, shown))
     return replace(outcome, recording=renamed(outcome.recording, path, shown))
+
+
+def _files_read(given: Sequence[tuple[str, str, ReadOptions]]) -> FilesRead:
+    """Return what reading some files gave, their recordings gathered."""
+    outcomes = [_outcome(*arguments) for arguments in given]
+    read = files_read(range(len(given)), outcomes)
+    return replace(read, recordings=(gathered(read.recordings),) if read.recordings else ())
 
 
 def _of_each(work: Callable[..., T], given: Sequence[tuple[object, ...]]) -> list[T | ProfileError]:
@@ -188,27 +197,34 @@ class DaskFleet:
         self, work: Callable[[str], T], paths: Sequence[str], most: int
     ) -> list[T | ProfileError]:
         given = [(_absolute(path),) for path in paths]
-        results: dict[int, T | ProfileError] = dict(self._over(paths, work, given, most))
+        results: dict[int, T | ProfileError] = {}
+        for batch, found in self._over(paths, partial(_of_each, work), given, most):
+            each = [found] if isinstance(found, ProfileError) else found
+            results.update(zip(batch, each, strict=True))
         return [results[number] for number in range(len(paths))]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (number of the path, outcome), in the order in which they are done."""
+    ) -> Iterator[FilesRead]:
+        """Yield what was read, some files or one, in the order in which that is done."""
         each = replace(options, jobs=1)
         given = [(_absolute(path), path, each) for path in paths]
-        for number, outcome in self._over(paths, _outcome, given, _MOST_FILES):
-            progress.read(paths[number], 1.0)
-            yield number, outcome
+        for batch, read in self._over(paths, _files_read, given, _MOST_FILES):
+            for number in batch:
+                progress.read(paths[number], 1.0)
+            if isinstance(read, ProfileError):
+                yield FilesRead(tuple(batch), (read,), ())
+            else:
+                yield replace(read, numbers=tuple(batch))
 
     def _over(
         self,
         paths: Sequence[str],
-        work: Callable[..., T],
+        work: Callable[[Any], T],
         given: Sequence[tuple[object, ...]],
         most: int,
-    ) -> Iterator[tuple[int, T | ProfileError]]:
-        """Yield (number, result or error) of some work on each file, as they are done.
+    ) -> Iterator[tuple[Sequence[int], T | ProfileError]]:
+        """Yield (numbers, result) of some work on files together, or (number, error) of one.
 
         Small files are one task; where one of these takes its worker with it, each is its own.
         """
@@ -218,12 +234,10 @@ class DaskFleet:
             tasks = [self._task(paths, batch, work, given) for batch in batches]
             for number, result in self._done(tasks):
                 batch = batches[number]
-                if not isinstance(result, ProfileError):
-                    yield from zip(batch, result, strict=True)
-                elif len(batch) == 1:
-                    yield batch[0], result
-                else:
+                if isinstance(result, ProfileError) and len(batch) > 1:
                     again.extend([file] for file in batch)
+                else:
+                    yield batch, result
             batches = again
 
     def _batches(self, paths: Sequence[str], most: int) -> list[list[int]]:
@@ -245,13 +259,12 @@ class DaskFleet:
         self,
         paths: Sequence[str],
         batch: Sequence[int],
-        work: Callable[..., Any],
+        work: Callable[[Any], Any],
         given: Sequence[tuple[object, ...]],
     ) -> _Task:
         """Return the task of some work on files, where these are seen."""
         first = paths[batch[0]]
-        arguments = work, [given[number] for number in batch]
-        return _Task(first, _of_each, arguments, self._seen_on(first))
+        return _Task(first, work, ([given[n] for n in batch],), self._seen_on(first))
 
     def _seen_on(self, path: str) -> frozenset[str] | None:
         """Return the hosts that see a file; None for all."""

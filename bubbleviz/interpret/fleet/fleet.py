@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.fleet.glances import Glance, digest, glance, size_of
-from bubbleviz.interpret.fleet.outcome import Outcome, outcome_of
+from bubbleviz.interpret.fleet.outcome import FilesRead, files_read, outcome_of
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress
@@ -47,8 +47,8 @@ class Fleet(Protocol):
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (number of the path, outcome), in the order in which they are done."""
+    ) -> Iterator[FilesRead]:
+        """Yield what was read, some files or one, in the order in which that is done."""
 
 
 @frozen
@@ -76,8 +76,8 @@ class Local:
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
-    ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (number of the path, outcome); the largest files are begun first.
+    ) -> Iterator[FilesRead]:
+        """Yield what was read of each file; the largest files are begun first.
 
         One file is read by threads, several by a process each.
         """
@@ -85,7 +85,7 @@ class Local:
             for number, path in enumerate(paths):
                 watch = partial(progress.read, path)
                 each = replace(options, jobs=self.jobs)
-                yield number, outcome_of(path, each, watch)
+                yield files_read([number], [outcome_of(path, each, watch)])
                 watch(1.0)
             return
         # Processes take a hundredth of a second to import.
@@ -95,7 +95,9 @@ class Local:
         large = [-size if isinstance(size, int) else 0 for size in sizes]
         order = sorted(range(len(paths)), key=lambda number: (large[number], number))
         each = replace(options, jobs=max(1, self.jobs // len(paths)))
-        yield from ParallelRun(paths, each, progress).outcomes(order, min(self.jobs, len(paths)))
+        run = ParallelRun(paths, each, progress)
+        for number, outcome in run.outcomes(order, min(self.jobs, len(paths))):
+            yield files_read([number], [outcome])
 
 
 def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:

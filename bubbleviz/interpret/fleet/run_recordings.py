@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from bubbleviz.errors import MismatchError, ProfileError
 from bubbleviz.interpret.fleet.fleet import Fleet
 from bubbleviz.interpret.fleet.glances import Glance
+from bubbleviz.interpret.gathered import GatheredRecordings, Part, gathered
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.interpret.tables.clocks import by_clock
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.progress import Progress
@@ -43,7 +43,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
 
 def record_all(
     fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
-) -> tuple[list[Recording], tuple[Limitation, ...]]:
+) -> tuple[GatheredRecordings, tuple[Limitation, ...]]:
     """Return the recordings, one a clock, and limitations for files that cannot be read.
 
     Args:
@@ -56,29 +56,35 @@ def record_all(
         ProfileError: a file that was named cannot be read, or none of the others can; of several
             such files it is the first.
     """
-    outcomes: dict[int, Recording | ProfileError] = {}
-    bad: dict[int, ProfileError] = {}
-    for number, outcome in fleet.record([file.path for file in files], options, progress):
-        if isinstance(outcome, ProfileError):
-            outcomes[number] = outcome
-            if files[number].named and fleet.strict:
-                bad[number] = outcome
-        else:
-            add(outcome.steps)
-            note_paths([outcome.recording.source.path])
-            for host in _hosts(outcome.recording):
-                note_host(host)
-            outcomes[number] = outcome.recording
-        first = min(bad, default=len(files))
-        if bad and all(before in outcomes for before in range(first)):
-            raise bad[first]
-    ordered = [outcomes[number] for number in range(len(files))]
-    recordings = [outcome for outcome in ordered if isinstance(outcome, Recording)]
-    errors = [outcome for outcome in ordered if isinstance(outcome, ProfileError)]
-    if not recordings:
+    done: set[int] = set()
+    errors: dict[int, ProfileError] = {}
+    parts: dict[int, tuple[Part, ...]] = {}
+    for read in fleet.record([file.path for file in files], options, progress):
+        for number, outcome in zip(read.numbers, read.outcomes, strict=True):
+            if isinstance(outcome, ProfileError):
+                errors[number] = outcome
+            else:
+                add(outcome)
+        for part in read.recordings:
+            _note_names(part)
+        parts[read.numbers[0]] = read.recordings
+        done.update(read.numbers)
+        bad = [number for number in errors if files[number].named and fleet.strict]
+        if bad and all(before in done for before in range(min(bad))):
+            raise errors[min(bad)]
+    ordered = [part for number in sorted(parts) for part in parts[number]]
+    if not ordered:
         raise errors[0]
-    recordings = [part for recording in recordings for part in by_clock(recording)]
-    return recordings, tuple(unreadable_profile(str(error)) for error in errors)
+    limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
+    return gathered(ordered), tuple(limitations)
+
+
+def _note_names(part: Part) -> None:
+    """Note the names of files and hosts in recordings."""
+    for recording in part.recordings if isinstance(part, GatheredRecordings) else (part,):
+        note_paths([recording.source.path])
+        for host in _hosts(recording):
+            note_host(host)
 
 
 def _hosts(recording: Recording) -> Iterator[str]:

@@ -1,0 +1,59 @@
+"""Gathered recordings: the same in whatever steps they are gathered, here or as they travel."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from bubbleviz.interpret.fleet.fleet import Local
+from bubbleviz.interpret.gathered import TABLES, GatheredRecordings, gathered
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.recording import Recording
+from tests.planting import plant
+from tests.planting.options import Planting
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Recording]:
+    folder = tmp_path_factory.mktemp("gathered")
+    plant(Planting(stages=4, servers=4, replicas=2, iterations=2, microbatches=4), folder)
+    files = Local(1).find([str(folder)])
+    return [record(file.path, ReadOptions()).recording for file in files]
+
+
+def _same(one: GatheredRecordings, other: GatheredRecordings) -> None:
+    sources = [[r.source for r in each.recordings] for each in (one, other)]
+    assert sources[0] == sources[1]
+    assert one.busy_throughout == other.busy_throughout
+    np.testing.assert_array_equal(one.rows, other.rows)
+    np.testing.assert_array_equal(one.names, other.names)
+    for name in TABLES:
+        table, same = getattr(one, name), getattr(other, name)
+        for column in table.column_names():
+            np.testing.assert_array_equal(getattr(table, column), getattr(same, column))
+        for shared in vars(table).keys() - set(table.column_names()):
+            assert getattr(table, shared) == getattr(same, shared)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (2,), (1, 2, 3), (0, 1)])
+def test_recordings_are_gathered_in_any_steps(
+    cuts: tuple[int, ...], recordings: list[Recording]
+) -> None:
+    whole = gathered(recordings)
+    bounds = [*cuts, len(recordings)]
+    parts = [recordings[: bounds[0]]]
+    parts += [recordings[low:high] for low, high in pairwise(bounds)]
+    steps = [gathered(part) for part in parts if part]
+    travelled = pickle.loads(pickle.dumps(steps, 5))
+    _same(gathered(travelled), whole)
+    _same(gathered([*recordings[: bounds[0]], gathered(recordings[bounds[0] :])]), whole)
+
+
+def test_one_recording_is_gathered_as_it_is(recordings: list[Recording]) -> None:
+    only = gathered(recordings[:1])
+    assert only.rows.tolist() == [[len(getattr(recordings[0], name)) for name in TABLES]]
+    assert gathered([only]) is only
+    assert all(len(getattr(only.recordings[0], name)) == 0 for name in TABLES)
