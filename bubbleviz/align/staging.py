@@ -42,6 +42,7 @@ from bubbleviz.align.staging_limitations import (
     ranks_missing,
     reaches_beyond,
     stages_far_apart,
+    stages_lacking,
     stages_unknown,
     transfers_alone,
     transfers_to_itself,
@@ -226,6 +227,7 @@ def _noted(
     if stages_missing:
         notes = (*notes, STAGES_MISSING)
     absent = ranks_missing(inputs.numbers, inputs.parallel, world_size(inputs.joined.ranks))
+    absent = absent or stages_lacking(staging.pipeline, staging.stage_of_rank)
     notes = (*notes, *absent)
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
         notes = (*notes, REPLICAS)

@@ -16,7 +16,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
-from bubbleviz.model.texts import listed, some_of
+from bubbleviz.model.texts import counted, listed, some_of
 
 #: Ranks that a limitation lists.
 _LISTED = 8
@@ -93,6 +93,31 @@ def ranks_missing(
         return ()
     ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
     reason = f"no profile holds ranks {ranks}; ratios are incomplete"
+    return (Limitation("ranks without a profile", reason, len(absent)),)
+
+
+def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
+    """Return a limitation for pipelines without a rank of a stage that most others have.
+
+    Args:
+        pipeline: of each rank; -1 unknown.
+        stage: likewise.
+    """
+    known = (pipeline >= 0) & (stage >= 0)
+    of_pipeline, of_stage = distinct_rows(pipeline[known], stage[known])
+    number, pipelines = np.unique(of_pipeline, return_inverse=True)
+    numbers, stages = np.unique(of_stage, return_inverse=True)
+    held = np.zeros((len(number), len(numbers)), bool)
+    held[pipelines.reshape(-1), stages.reshape(-1)] = True
+    lacking = ~held.all(axis=1)
+    if not lacking.any() or 2 * lacking.sum() >= len(number):
+        return ()
+    absent = np.argwhere(~held)
+    places = some_of([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
+    reason = (
+        f"{counted(int(lacking.sum()), 'pipeline')} of {len(number):,} lack ranks of stages that "
+        f"the others have (stage {places}); ratios are incomplete"
+    )
     return (Limitation("ranks without a profile", reason, len(absent)),)
 
 

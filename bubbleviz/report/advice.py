@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.texts import percent
+from bubbleviz.model.texts import counted, percent
 from bubbleviz.report.advice_list import BOUND, advice_of
 from bubbleviz.report.fault_sentences import FASTER_TRANSFERS, RECORD_LESS
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
+from bubbleviz.report.lacking_pipelines import few_lacking
 from bubbleviz.report.late_hosts import latest_host
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import (
@@ -56,6 +57,8 @@ _INCOMPLETE = (
     "Ranks of the run are missing, so its bubble is not known: analyze the profiles of all ranks "
     "together"
 )
+#: What to do where few pipelines lack one.
+_LACKING = "Ranks of {} of {} are missing: analyze the profiles of all ranks together"
 #: What to do where one may be: its work would look like transfers between the others.
 _MAYBE_INCOMPLETE = (
     "Make sure that no profile is missing: between some stages every microbatch is away long "
@@ -100,8 +103,8 @@ def first_thing(report: Report) -> str | None:
 
     GPU work of stages, kernels and launches that were not recorded come first, and alone: what
     operations and bubbles are rests on them. Ranks that are missing come next, then what outweighs
-    the bubble: no change of the pipeline removes that. Where no iteration is averaged, nothing is
-    advised.
+    the bubble: no change of the pipeline removes that. Where few pipelines lack ranks, advice on
+    the others stands. Where no iteration is averaged, nothing is advised.
     """
     if report.summary.iterations == 0:
         return None
@@ -111,15 +114,18 @@ def first_thing(report: Report) -> str | None:
     if alone is not None:
         return alone
     heavier, replays = _heavier_than_bubble(report), _replays(report)
-    missing = _missing_ranks(report)
-    if missing is not None:
+    missing, lacking = _missing_ranks(report), few_lacking(report)
+    if missing is not None and lacking is None:
         return f"{missing}. {heavier}" if heavier else missing
     change = None if replays is None else _first_advice(report, replays)
     if heavier is not None:
-        return f"{heavier}. {change}" if change else heavier
-    if replays is None:
-        return _unknown(report)
-    return change or _schedule_bound(report, replays)
+        other: str | None = f"{heavier}. {change}" if change else heavier
+    else:
+        other = _unknown(report) if replays is None else change or _schedule_bound(report, replays)
+    if missing is None or lacking is None:
+        return other
+    missing = _LACKING.format(lacking.lacking, counted(lacking.pipelines, "pipeline"))
+    return f"{missing}. {other}" if other else missing
 
 
 def _unknown(report: Report) -> str | None:
@@ -240,7 +246,7 @@ def _worth(report: Report, measured: WhatIf) -> float:
 
 def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
-    incomplete = RANKS_MISSING in report.restrictions
+    incomplete = RANKS_MISSING in report.restrictions and few_lacking(report) is None
     measured, no_delay = replays["measured"], replays["no-delay"]
     least = _worth(report, measured)
     if report.explanation.diagnosis is not None:

@@ -52,6 +52,31 @@ def test_a_whole_run_lacks_nothing(tmp_path: Path) -> None:
         assert report.summary.bubble_ratio[name].mean == pytest.approx(ratio, abs=1e-12)
 
 
+@pytest.mark.parametrize("server", [0, 7])
+def test_pipelines_that_lack_a_stage_of_others_are_counted(tmp_path: Path, server: int) -> None:
+    files = write_tables(
+        plant(Recipe(128, microbatches=6, stages=2, iterations=2)),
+        tmp_path,
+        told=True,
+        transfers=False,
+        collectives=False,
+        clock_errors_ns=None,
+    )
+    files[8 * (server // 7) + server].unlink()
+    report = bubbleviz.analyze(tmp_path)
+
+    stage, first = (0, 0) if server == 0 else (1, 56)
+    places = ", ".join(f"{stage} of pipeline {first + n}" for n in range(8))
+    assert reasons(report, "ranks without a profile") == [
+        (
+            8,
+            f"8 pipelines of 64 lack ranks of stages that the others have (stage {places}); "
+            "ratios are incomplete",
+        )
+    ]
+    assert [restriction.code for restriction in report.restrictions] == ["ranks-missing"]
+
+
 def test_stages_are_found_though_a_file_is_missing(tmp_path: Path) -> None:
     files = tables_of(tmp_path)
     files[3].unlink()
