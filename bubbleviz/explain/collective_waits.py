@@ -19,8 +19,9 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import first_of_each, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.preceding import last_before
 from bubbleviz.model.values import frozen
 
 #: Ranks that enter within so long of each other enter together, and no move is so short.
@@ -147,16 +148,8 @@ def collective_times(
 
 def _running(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
     """Return the compute operation that each rank had begun last before a time; -1 none."""
-    rows = np.flatnonzero((operations.has_span == 1) & np.isin(operations.phase, COMPUTE))
-    both_rank = np.concatenate((operations.rank[rows], rank))
-    asked = np.arange(len(both_rank)) >= len(rows)
-    begun = np.concatenate((operations.start_ns[rows], time_ns))
-    # Of what begins at that very time, nothing had begun before it.
-    order = sorted_rows(both_rank, begun, ~asked)
-    latest = np.where(asked[order], NONE, np.arange(len(order)))
-    latest = np.maximum.accumulate(latest) if len(order) else latest
-    found = np.full(len(both_rank), NONE, np.int64)
-    found[order] = np.where(latest == NONE, NONE, order[latest])
-    found = found[len(rows) :]
-    same = (found != NONE) & (both_rank[found] == rank)
-    return np.where(same, np.append(rows, NONE)[np.where(same, found, NONE)], NONE)
+    if not len(rank):
+        return rank
+    rows = np.flatnonzero((operations.has_span == 1) & among(operations.phase, COMPUTE))
+    last = last_before(operations.rank[rows], operations.start_ns[rows], rank, time_ns)
+    return np.append(rows, NONE)[last]

@@ -125,7 +125,7 @@ def explain(run: Run, counts: Counts) -> Explanation:
     """
     part = replayed_part(run, counts)
     stretches = stretches_of(run, counts, None if part is None else part.chosen)
-    return explained(run, counts, [explain_stretch(stretch) for stretch in stretches])
+    return explained(run, counts, [explain_stretch(stretch) for stretch in stretches], part)
 
 
 def replayed_part(run: Run, counts: Counts) -> ReplayedRanks | None:
@@ -133,17 +133,19 @@ def replayed_part(run: Run, counts: Counts) -> ReplayedRanks | None:
     return replayed_ranks(run.operations, run.ranks, _averaged(counts))
 
 
-def explained(run: Run, counts: Counts, parts: Sequence[StretchExplanation]) -> Explanation:
+def explained(
+    run: Run, counts: Counts, parts: Sequence[StretchExplanation], part: ReplayedRanks | None
+) -> Explanation:
     """Return the explanation of a run whose stretches are explained.
 
     Args:
         run: the merged profiles.
         counts: its ratios.
-        parts: of :func:`~bubbleviz.explain.stretch.stretches_of`, in their order; the ranks of
-            :func:`replayed_part` are kept.
+        parts: of :func:`~bubbleviz.explain.stretch.stretches_of`, in their order.
+        part: the ranks that are kept in these: of :func:`replayed_part`.
     """
     operations, averaged = run.operations, _averaged(counts)
-    part, shown = replayed_part(run, counts), typical(counts.iterations, counts.headline)
+    shown = typical(counts.iterations, counts.headline)
     kept = rows_of_run(parts, operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     whole = part is None or len(parts) == 1

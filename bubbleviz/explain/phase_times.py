@@ -147,17 +147,18 @@ def _sent(parts: Sequence[PhaseSamples]) -> tuple[list[PhaseSamples], Ints]:
         phase = np.where(kinds.phase == Phase.RECV_F, Phase.F, Phase.B)
         edge = np.repeat(edges_of(kinds.virtual_stage, phase), kinds.count)
         shown = sent_at_once(edge, samples.time_ns.astype(np.int64), least_ns)
-        np.maximum.at(longest_ns, edge[shown], samples.time_ns[shown])
         of_others = sent_at_once(*part.uncounted, least_ns)
         np.maximum.at(longest_ns, *(column[of_others] for column in part.uncounted))
         if not shown.all():
             of_kind = np.repeat(np.arange(len(kinds)), kinds.count)[shown]
             kinds = replace(kinds, count=np.bincount(of_kind, minlength=len(kinds)))
             some = np.flatnonzero(kinds.count)
-            started = KindSamples(kinds.take(some), samples.take(shown))
-            sent.append(replace(part, started=started))
-        else:
-            sent.append(part)
+            kinds, samples = kinds.take(some), samples.take(shown)
+        if len(kinds):
+            own_ns = np.maximum.reduceat(samples.time_ns, np.cumsum(kinds.count) - kinds.count)
+            phase = np.where(kinds.phase == Phase.RECV_F, Phase.F, Phase.B)
+            np.maximum.at(longest_ns, edges_of(kinds.virtual_stage, phase), own_ns)
+        sent.append(replace(part, started=KindSamples(kinds, samples)))
     return sent, longest_ns
 
 

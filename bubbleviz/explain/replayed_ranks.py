@@ -17,6 +17,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import places_in
 from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -56,15 +57,18 @@ def replayed_ranks(
         return None
     pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
     rows = np.flatnonzero(
-        np.append(included, False)[operations.iteration] & np.isin(operations.phase, WORK)
+        np.append(included, False)[operations.iteration] & among(operations.phase, WORK)
     )
     count = int(pipeline.max(initial=NONE)) + 1
     wanted = max(_LEAST, MOST * count // max(len(rows), 1))
     if wanted >= count or len(rows) <= MOST:
         return None
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
-    at = pipeline[operations.rank[rows]], operations.iteration[rows]
-    np.maximum.at(end_ns, at, operations.end_ns[rows])
+    # Operations of a rank and an iteration mostly follow each other.
+    cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
+    first = np.append(0, np.flatnonzero(cell[1:] != cell[:-1]) + 1)
+    latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)
+    np.maximum.at(end_ns.reshape(-1), cell[first], latest_ns)
     order = _slowest_first(end_ns[:, included])
     slowest, others = order[: wanted // 2], order[wanted // 2 :]
     spread = others[np.arange(wanted - len(slowest)) * len(others) // (wanted - len(slowest))]

@@ -193,8 +193,13 @@ def group_extents(group: Codes, groups: int, low_ns: Ints, high_ns: Ints) -> Int
     if len(group):
         # Rows of a group mostly follow each other: first each such run, then the few runs.
         run = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
-        np.minimum.at(low, group[run], np.minimum.reduceat(low_ns, run))
-        np.maximum.at(high, group[run], np.maximum.reduceat(high_ns, run))
+        of_run = group[run]
+        if (of_run[1:] > of_run[:-1]).all():
+            low[of_run] = np.minimum.reduceat(low_ns, run)
+            high[of_run] = np.maximum.reduceat(high_ns, run)
+        else:
+            np.minimum.at(low, of_run, np.minimum.reduceat(low_ns, run))
+            np.maximum.at(high, of_run, np.maximum.reduceat(high_ns, run))
     none = low > high
     low[none], high[none] = 0, -1
     return low, high

@@ -156,8 +156,11 @@ def _packing(ranks: int, *times: tuple[Ints, Ints, Ints]) -> intervals.Packing:
     """Return a packing with room for some (rank, start, end)."""
     low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
     for rank, start_ns, end_ns in times:
-        np.minimum.at(low_ns, rank, start_ns)
-        np.maximum.at(high_ns, rank, end_ns)
+        low, high = intervals.group_extents(rank, ranks, start_ns, end_ns)
+        some = np.zeros(ranks, bool)
+        some[rank] = True
+        low_ns[some] = np.minimum(low_ns[some], low[some])
+        high_ns[some] = np.maximum(high_ns[some], high[some])
     none = low_ns > high_ns
     low_ns[none], high_ns[none] = 0, 0
     return intervals.Packing.of(low_ns, high_ns)
