@@ -57,3 +57,11 @@ def test_a_stage_that_every_pipeline_lacks_is_none_of_few(folder: Path) -> None:
 
 def test_a_whole_run_lacks_nothing(folder: Path) -> None:
     assert few_lacking(lacking(folder)) is None
+
+
+@pytest.mark.parametrize("server", [0, 9, 31])
+def test_pipelines_that_lack_a_stage_keep_their_schedule(folder: Path, server: int) -> None:
+    schedule = lacking(folder, server).schedule
+
+    assert schedule is not None
+    assert (schedule.name, schedule.exact) == ("1f1b", True)

@@ -109,12 +109,18 @@ def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, l
 def _devices(
     pipeline_of: Sequence[int], stage_of: Sequence[int], ranks: Sequence[int]
 ) -> dict[int, int]:
-    """Return the number of devices of each pipeline."""
+    """Return the number of devices of each pipeline.
+
+    One whose last stages are in no profile has as many as most others.
+    """
     stages: dict[int, list[int]] = {}
     for rank in ranks:
         stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
+    placed = {p: max(known) + 1 for p, known in stages.items() if min(known) >= 0}
+    counts = Counter(placed.values())
+    usual = max(counts, key=lambda devices: (counts[devices], devices), default=0)
     return {
-        pipeline: max(known) + 1 if min(known) >= 0 else len(known)
+        pipeline: max(placed[pipeline], usual) if pipeline in placed else len(known)
         for pipeline, known in stages.items()
     }
 
