@@ -15,11 +15,13 @@ Only lengths of time are compared, each taken on one clock.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.align.bounds.clock_segments import DRIFT, Floats
+from bubbleviz.align.iteration_histories import Overlaps
+from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.values import frozen
 
 #: Differences below this are the grain of timestamps, and tell nothing.
@@ -39,7 +41,7 @@ class Steps:
     """Times from each iteration to the next one, by event, less what is usual.
 
     Attributes:
-        step_ns: shape (iterations - 1, events); 0 where unknown.
+        step_ns: shape (pairs of ranks, iterations - 1, events); 0 where unknown.
         known: 1.0 where both iterations hold the event, else 0.0; the same shape.
     """
 
@@ -47,51 +49,117 @@ class Steps:
     known: Floats
 
 
-def steps_of(times_ns: Floats, usual_ns: float) -> Steps:
+def steps_of(times_ns: Floats, usual_ns: Floats) -> Steps:
     """Return the steps of events; NaN stands for events that are missing.
 
     Args:
-        times_ns: shape (iterations, events).
-        usual_ns: what is taken off all steps, so that little is lost to rounding.
+        times_ns: shape (pairs, iterations, events).
+        usual_ns: what is taken off all steps of a pair, so that little is lost to rounding.
     """
-    step = np.diff(times_ns, axis=0) - usual_ns
+    step = np.diff(times_ns, axis=1) - usual_ns[:, None, None]
     known = ~np.isnan(step)
     return Steps(np.where(known, step, 0.0), known.astype(np.float64))
 
 
 @frozen
-class Fits:
-    """How far apart steps of two ranks are: each of one with each of the other.
+class Samples:
+    """Some of many values, along the last axis.
 
     Attributes:
-        level_ns: mean difference over the events, shape (steps of one, steps of the other).
+        values: all of them.
+        chosen: which of them there are; the same shape.
+    """
+
+    values: Floats
+    chosen: Bools
+
+    @property
+    def count(self) -> Ints:
+        """How many there are."""
+        return np.asarray(np.count_nonzero(self.chosen, axis=-1), np.int64)
+
+    def squares(self) -> Samples:
+        """Return the square of each."""
+        return Samples(self.values**2, self.chosen)
+
+    def median(self) -> Floats:
+        """Return the median; anything where there are none."""
+        if self.values.shape[-1] == 0:
+            return np.zeros(self.values.shape[:-1])
+        ordered = np.sort(np.where(self.chosen, self.values, np.inf), axis=-1)
+        count = self.count
+        ends = np.stack(((count - 1) // 2, count // 2), axis=-1)
+        middle = np.take_along_axis(ordered, np.maximum(ends, 0), axis=-1)
+        return np.asarray(middle.sum(axis=-1) / 2, np.float64)
+
+    def means(self) -> tuple[Means, Means]:
+        """Return the mean of all, and that without the largest, two of many.
+
+        A clock may have been set once.
+        """
+        count = self.count
+        kept = count - np.where(count < _FEW, 0, np.where(count < _MANY, 1, 2))
+        total = np.where(self.chosen, self.values, 0.0).sum(axis=-1)
+        ordered = np.sort(np.where(self.chosen, self.values, np.inf), axis=-1)
+        least = np.where(np.arange(ordered.shape[-1]) < kept[..., None], ordered, 0.0).sum(axis=-1)
+        return (
+            Means(total / np.maximum(count, 1), count),
+            Means(least / np.maximum(kept, 1), np.where(kept < count, kept, 0)),
+        )
+
+    def kept_mean(self) -> Floats:
+        """Return the mean without the largest, of many enough, else of all."""
+        every, most = self.means()
+        return np.where(most.count > 0, most.mean, every.mean)
+
+
+@frozen
+class Means:
+    """Means of values, and of how many each; 0 where there is no such mean."""
+
+    mean: Floats
+    count: Ints
+
+
+@frozen
+class Fits:
+    """How far apart steps of two ranks are: each of one with each of the other, by pair of ranks.
+
+    Attributes:
+        level_ns: mean difference over the events, shape (pairs, steps of one, steps of the other).
         within: mean square of what the events differ beyond that; the same shape.
         valid: whether they have enough events in common.
     """
 
     level_ns: Floats
     within: Floats
-    valid: npt.NDArray[np.bool_]
+    valid: Bools
 
-    def rows(self, shift: int) -> tuple[Floats, Floats]:
-        """Return levels and mean squares of the pairs that a shift makes."""
-        valid = self.valid.diagonal(-shift)
-        return self.level_ns.diagonal(-shift)[valid], self.within.diagonal(-shift)[valid]
+    def rows(self, overlaps: Overlaps) -> tuple[Samples, Samples]:
+        """Return levels and mean squares of the steps that are one, shape (pairs, moves, steps)."""
+        at = slice(None), overlaps.first, overlaps.second
+        chosen = self.valid[at] & overlaps.held
+        return Samples(self.level_ns[at], chosen), Samples(self.within[at], chosen)
 
-    def lags(self) -> tuple[Floats, Floats]:
-        """Return the same of all pairs of different steps, where a rank is fitted to itself."""
-        chosen = self.valid & np.triu(np.ones(self.valid.shape, bool), 1)
-        return self.level_ns[chosen], self.within[chosen]
+    def lags(self) -> tuple[Samples, Samples]:
+        """Return those of all pairs of different steps, where a rank is fitted to itself."""
+        chosen = self.valid & np.triu(np.ones(self.valid.shape[1:], bool), 1)
+        flat = len(chosen), -1
+        chosen = chosen.reshape(flat)
+        return Samples(self.level_ns.reshape(flat), chosen), Samples(
+            self.within.reshape(flat), chosen
+        )
 
 
 def fits_of(a: Steps, b: Steps) -> Fits:
     """Return how far the steps of a and of b are apart."""
-    count = a.known @ b.known.T
-    total = a.step_ns @ b.known.T - a.known @ b.step_ns.T
-    squares = (a.step_ns**2) @ b.known.T + a.known @ (b.step_ns**2).T - 2 * a.step_ns @ b.step_ns.T
+    other, other_known = b.step_ns.swapaxes(1, 2), b.known.swapaxes(1, 2)
+    count = a.known @ other_known
+    total = a.step_ns @ other_known - a.known @ other
+    squares = (a.step_ns**2) @ other_known + a.known @ (other**2) - 2 * a.step_ns @ other
     level = total / np.maximum(count, 1.0)
     within = np.maximum(squares / np.maximum(count, 1.0) - level**2, 0.0)
-    return Fits(level, within, count >= max(1.0, a.known.shape[1] / 4))
+    return Fits(level, within, count >= max(1.0, a.known.shape[2] / 4))
 
 
 @frozen
@@ -99,27 +167,46 @@ class Fit:
     """How well pairs of steps agree.
 
     Attributes:
-        levels: mean squares of what whole steps differ, and of how many each: with and without
-            the worst, and with and without drift.
+        levels: mean squares of what whole steps differ: with and without the worst, and with and
+            without drift; the shape of each is that of what was compared.
         within: the same of what events differ beyond that; empty where they are not compared.
     """
 
-    levels: tuple[tuple[float, int], ...]
-    within: tuple[tuple[float, int], ...]
+    levels: tuple[Means, ...]
+    within: tuple[Means, ...]
+
+    def of(self, moves: Ints) -> Fit:
+        """Return the fit of one move of each pair, shape (pairs, 1)."""
+        return Fit(*(tuple(_of(one, moves) for one in part) for part in (self.levels, self.within)))
+
+
+def _of(means: Means, moves: Ints) -> Means:
+    at = moves[:, None]
+    return Means(
+        np.take_along_axis(means.mean, at, axis=1), np.take_along_axis(means.count, at, axis=1)
+    )
 
 
 @frozen
 class Chance:
     """Mean squares by which steps differ where they are not the same, and of how many rows."""
 
-    level: float
-    within: float
-    rows: int
+    level: Floats
+    within: Floats
+    rows: Ints
+
+    def at(self, lags: Ints) -> Chance:
+        """Return those of some lags of each pair, shape (pairs, lags)."""
+        return Chance(
+            np.take_along_axis(self.level, lags, axis=1),
+            np.take_along_axis(self.within, lags, axis=1),
+            np.take_along_axis(self.rows, lags, axis=1),
+        )
 
 
 @frozen
 class Variation:
-    """How much the steps of two ranks vary, each by itself.
+    """How much the steps of two ranks vary, each by itself, by pair of ranks.
 
     Attributes:
         own: fits of each rank's steps against its own.
@@ -129,112 +216,133 @@ class Variation:
 
     own: tuple[Fits, Fits]
     freedom: int
-    usual_ns: float
+    usual_ns: Floats
 
-    def fit(self, level: Floats, within: Floats) -> Fit:
+    def fit(self, level: Samples, within: Samples | None) -> Fit:
         """Return how well pairs agree.
 
         Clocks that drift make all iterations of one rank longer: either the drift is taken off, or
         as much as there may be counts as noise.
 
         Args:
-            level: by how much the steps of each pair differ, in ns.
-            within: mean squares of what their events differ beyond that; empty where not compared.
+            level: by how much the steps of each pair differ, in ns, shape (pairs, moves, steps).
+            within: mean squares of what their events differ beyond that; None where not compared.
         """
-        if len(level) == 0:
-            return Fit((), ())
-        most_ns = DRIFT * self.usual_ns
-        levels = [(mean + most_ns**2, count) for mean, count in _means(level**2)]
-        if len(level) >= _FEW:
-            drift = float(np.clip(np.median(level), -most_ns, most_ns))
-            levels += [(mean, count - 1) for mean, count in _means((level - drift) ** 2)]
-        return Fit(tuple(levels), tuple(_means(within)) if len(within) else ())
+        most_ns = (DRIFT * self.usual_ns)[:, None]
+        levels = [Means(own.mean + most_ns**2, own.count) for own in level.squares().means()]
+        drift = np.clip(np.where(level.count > 0, level.median(), 0.0), -most_ns, most_ns)
+        steady = Samples(level.values - drift[..., None], level.chosen)
+        enough = level.count >= _FEW
+        levels += [
+            Means(own.mean, np.where(enough & (own.count > 0), own.count - 1, 0))
+            for own in steady.squares().means()
+        ]
+        return Fit(tuple(levels), () if within is None else within.means())
 
-    def chance(self, lag: int | None) -> Chance:
-        """Return how steps of one rank differ that are so far apart; None for any.
+    def any_chance(self) -> Chance:
+        """Return how steps of one rank differ from each other, shape (pairs, 1)."""
+        levels, withins, counts = [], [], []
+        for own in self.own:
+            level, within = own.lags()
+            none = level.count == 0
+            counts.append(level.count)
+            levels.append(np.where(none, np.inf, level.squares().kept_mean()))
+            withins.append(np.where(none, np.inf, within.kept_mean()))
+        return self._chance(levels, withins, counts)
+
+    def chances(self, lags: int) -> Chance:
+        """Return how steps differ that are so far apart, from 0 on, shape (pairs, lags).
 
         Where a pattern repeats itself they hardly do. Few such pairs tell no pattern.
         """
-        per_rank = [own.rows(lag) for own in self.own] if lag is not None else []
-        if min((len(level) for level, _ in per_rank), default=0) < _FEW:
-            per_rank = [own.lags() for own in self.own]
-        per_rank = [part for part in per_rank if len(part[0])]
-        if not per_rank:
-            return Chance(0.0, 0.0, 0)
-        # Ranks that wait for each other vary alike, so they count as one, the one that varies less.
+        levels, withins, counts = [], [], []
+        for own in self.own:
+            steps = own.valid.shape[1]
+            level, within = own.rows(Overlaps.of(np.arange(lags), steps, steps))
+            counts.append(level.count)
+            levels.append(level.squares().kept_mean())
+            withins.append(within.kept_mean())
+        few = np.minimum(*counts) < _FEW
+        told, other = self._chance(levels, withins, counts), self.any_chance()
         return Chance(
-            min(_means(level**2)[-1][0] for level, _ in per_rank),
-            min(_means(within)[-1][0] for _, within in per_rank),
-            min(max(len(level) for level, _ in per_rank), len(self.own[0].level_ns)),
+            np.where(few, other.level, told.level),
+            np.where(few, other.within, told.within),
+            np.where(few, other.rows, told.rows),
         )
 
-    def evidence(self, fit: Fit, chance: Chance) -> float:
+    def _chance(self, levels: list[Floats], withins: list[Floats], counts: list[Ints]) -> Chance:
+        # Ranks that wait for each other vary alike, so they count as one, the one that varies less.
+        rows = np.minimum(np.maximum(*counts), self.own[0].valid.shape[1])
+        rows = rows if rows.ndim > 1 else rows[:, None]
+        return Chance(
+            np.minimum(*levels).reshape(rows.shape), np.minimum(*withins).reshape(rows.shape), rows
+        )
+
+    def evidence(self, fit: Fit, chance: Chance) -> Floats:
         """Return how unlikely it is, in nats, that pairs fit so well if they are the wrong ones.
 
         Wrong pairs are different iterations, and differ as those of one rank do. Where few
         iterations say how much their lengths vary, what events vary within them says it, too: what
         is early or late there adds up to them.
         """
-        if not chance.rows or not fit.levels:
-            return 0.0
         chances = [(chance.level, chance.rows)]
-        if self.freedom:
-            chances.append((min(chance.level, chance.within), self.freedom * chance.rows))
-        parts = [
-            max(
-                _unlikely(square, by_chance, freedom, of_chance)
-                for square, freedom in fit.levels
-                for by_chance, of_chance in chances
+        freedom = self.freedom
+        if freedom:
+            chances.append((np.minimum(chance.level, chance.within), freedom * chance.rows))
+        total = _most(
+            _unlikely(own.mean, by_chance, own.count, of_chance)
+            for own in fit.levels
+            for by_chance, of_chance in chances
+        )
+        if freedom and fit.within:
+            more = _most(
+                _unlikely(own.mean, chance.within, freedom * own.count, freedom * chance.rows)
+                for own in fit.within
             )
-        ]
-        if self.freedom and fit.within:
-            of_chance = self.freedom * chance.rows
-            parts.append(
-                max(
-                    _unlikely(square, chance.within, self.freedom * rows, of_chance)
-                    for square, rows in fit.within
-                )
-            )
-        parts = [max(part - _LOOKS, 0.0) for part in parts]
-        total = sum(parts)
-        # That both are by chance is likelier than the product of the two.
-        return min(total - math.log1p(total) if len(parts) > 1 else total, _MOST)
+            total = total + more
+            # That both are by chance is likelier than the product of the two.
+            total = total - np.log1p(total)
+        known = (chance.rows > 0) & (fit.levels[0].count > 0)
+        return np.where(known, np.minimum(total, _MOST), 0.0)
 
 
-def usual_step(*times_ns: Floats) -> float:
-    """Return the median of all steps of events from iteration to iteration; 0 for none."""
-    every = np.concatenate([np.diff(times, axis=0).reshape(-1) for times in times_ns])
-    every = every[~np.isnan(every)]
-    return float(np.median(every)) if len(every) else 0.0
+def _most(parts: Iterable[Floats]) -> Floats:
+    """Return the most of some evidence, less what the choice takes off."""
+    return np.asarray(np.maximum(np.maximum.reduce(list(parts)) - _LOOKS, 0.0), np.float64)
 
 
-def variation_of(a: Steps, b: Steps, usual_ns: float) -> Variation:
+def usual_steps(*times_ns: Floats) -> Floats:
+    """Return the median of all steps of events from iteration to iteration, by pair; 0 for none.
+
+    Args:
+        times_ns: of each side, shape (pairs, iterations, events).
+    """
+    steps = [np.diff(times, axis=1).reshape(len(times), -1) for times in times_ns]
+    every = np.concatenate(steps, axis=1)
+    known = Samples(every, ~np.isnan(every))
+    return (
+        np.where(known.count > 0, known.median(), 0.0) if every.shape[1] else np.zeros(len(every))
+    )
+
+
+def variation_of(a: Steps, b: Steps, usual_ns: Floats) -> Variation:
     """Return how much the steps of two ranks vary."""
-    freedom = min(max(a.known.shape[1] - 1, 0), _WITHIN)
+    freedom = min(max(a.known.shape[2] - 1, 0), _WITHIN)
     return Variation((fits_of(a, a), fits_of(b, b)), freedom, usual_ns)
 
 
-def _means(squares: Floats) -> list[tuple[float, int]]:
-    """Return the mean of all, and that without the largest, two of many; and of how many each.
-
-    A clock may have been set once.
-    """
-    count = len(squares)
-    kept = count - (0 if count < _FEW else 1 if count < _MANY else 2)
-    means = [(float(squares.sum()) / count, count)]
-    if kept < count:
-        means.append((float(np.sort(squares)[:kept].sum()) / kept, kept))
-    return means
-
-
-def _unlikely(square: float, chance: float, freedom: int, of_chance: int) -> float:
+def _unlikely(square: Floats, chance: Floats, freedom: Ints, of_chance: Ints) -> Floats:
     """Return how unlikely so small a mean square is, in nats, where chance makes the other one.
 
-    That is Fisher's F distribution.
+    That is Fisher's F distribution; of no numbers there is no evidence.
     """
     from scipy.special import betainc
 
     grain = _GRAIN_NS**2
-    ratio = freedom * (square + grain) / (of_chance * (chance + grain))
-    likelihood = float(betainc(freedom / 2, of_chance / 2, ratio / (1 + ratio)))
-    return min(-math.log(max(likelihood, 1e-300)), _MOST)
+    known = (freedom > 0) & (of_chance > 0)
+    freedom, of_chance = np.where(known, freedom, 1), np.where(known, of_chance, 1)
+    ratio = freedom * (np.where(known, square, 0.0) + grain)
+    ratio = ratio / (of_chance * (np.where(known, chance, 0.0) + grain))
+    likelihood = betainc(freedom / 2, of_chance / 2, ratio / (1 + ratio))
+    unlikely = np.minimum(-np.log(np.maximum(likelihood, 1e-300)), _MOST)
+    return np.where(known, unlikely, -np.inf)

@@ -1,4 +1,4 @@
-"""Histories: one rank through its iterations, and the events that two ranks have in common."""
+"""Histories: ranks through their iterations, as far as it shows which of these are the same."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.bounds.clock_segments import Floats
 from bubbleviz.model.columns import Bools, Ints, Table
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import distinct, expanded
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
-#: So many events of an iteration are compared, spread evenly over all.
-_EVENTS = 64
+_NONE_YET = np.iinfo(np.int64).max
 
 
 @frozen
 class OperationEnds(Table):
-    """F and B of one rank with spans: which, when their input was there, and when they ended."""
+    """F and B with spans: which, when their input was there, and when they ended."""
 
+    rank: Ints
     iteration: Ints
     microbatch: Ints
     virtual_stage: Ints
@@ -38,93 +38,90 @@ class OperationEnds(Table):
 
 
 @frozen
-class RankHistory:
-    """One rank through its iterations.
+class Histories:
+    """Ranks through their iterations, those of one rank after those of another.
 
     Attributes:
-        ends: of its F and B.
-        start_ns: when each of its iterations starts.
-        length_ns: of a typical iteration.
+        ends: of their F and B, in order of ranks.
+        first_end: where in ``ends`` each rank begins, and their number.
+        first: where in ``start_ns`` each rank begins, and their number.
+        start_ns: when iterations start.
         optimizer_ns: when the Optimizer of each starts; NaN where it is not seen.
-        recorded_ns: when its profile's first and last kernel or call were.
+        length_ns: of a typical iteration of each rank.
+        recorded_ns: when the first and last kernel or call of each rank's profile were.
     """
 
     ends: OperationEnds
+    first_end: Ints
+    first: Ints
     start_ns: Ints
-    length_ns: int
     optimizer_ns: Floats
-    recorded_ns: tuple[int, int]
+    length_ns: Ints
+    recorded_ns: tuple[Ints, Ints]
 
     @property
-    def shapes(self) -> Ints:
-        """A number for how many F and B each iteration has."""
-        count = len(self.start_ns)
-        forward = np.bincount(self.ends.iteration[self.ends.is_backward == 0], minlength=count)
-        backward = np.bincount(self.ends.iteration[self.ends.is_backward == 1], minlength=count)
-        return (forward << 20 | backward).astype(np.int64)
+    def counts(self) -> Ints:
+        """How many iterations each rank has."""
+        return np.diff(self.first)
 
-    @property
-    def inner_shapes(self) -> Ints:
-        """The same; -1 where a capture may have cut the iteration."""
-        shapes = self.shapes
-        shapes[:1] = shapes[-1:] = -1
-        return shapes
+    def rows_of(self, ranks: Ints) -> tuple[Ints, Ints]:
+        """Return for each of the ends of some ranks the place among these, and the row."""
+        return expanded(self.first_end[ranks], self.first_end[ranks + 1])
 
-    @property
-    def whole_start_ns(self) -> Floats:
-        """When iterations start; NaN for a first one that is not like the second."""
-        starts = self.start_ns.astype(np.float64)
-        if len(starts) > 1 and self.shapes[0] != self.shapes[1]:
-            starts[0] = np.nan
-        return starts
+    def starts(self, ranks: Ints) -> Ints:
+        """Return when iterations of ranks start that have as many, shape (ranks, iterations)."""
+        return self.start_ns[self._iterations(ranks)]
 
-    def moved(self, by_ns: int) -> RankHistory:
-        """Return the history on a clock that shows so much more."""
-        return RankHistory(
-            replace(
-                self.ends,
-                ready_ns=np.where(self.ends.ready_ns == NEVER, NEVER, self.ends.ready_ns + by_ns),
-                end_ns=self.ends.end_ns + by_ns,
-            ),
-            self.start_ns + by_ns,
-            self.length_ns,
-            self.optimizer_ns + by_ns,
-            (self.recorded_ns[0] + by_ns, self.recorded_ns[1] + by_ns),
-        )
+    def optimizers(self, ranks: Ints) -> Floats:
+        """Return when Optimizers of ranks start that have as many, shape (ranks, iterations)."""
+        return self.optimizer_ns[self._iterations(ranks)]
+
+    def shapes(self, ranks: Ints) -> Ints:
+        """Return a number for how many F and B each iteration has, of ranks that have as many.
+
+        The shape is (ranks, iterations).
+        """
+        count = int(self.counts[ranks[0]])
+        place, row = self.rows_of(ranks)
+        at = place * count + self.ends.iteration[row]
+        backward = self.ends.is_backward[row] == 1
+        size = len(ranks) * count
+        numbers = [np.bincount(at[own], minlength=size) for own in (~backward, backward)]
+        return (numbers[0] << 20 | numbers[1]).astype(np.int64).reshape(len(ranks), count)
+
+    def _iterations(self, ranks: Ints) -> Ints:
+        """Return the iterations of ranks that have as many, at least one rank."""
+        return self.first[ranks][:, None] + np.arange(self.counts[ranks[0]])
 
 
-def history_of(
+def histories_of(
     operations: RankOperations,
     virtual_stage: Ints,
     ready_ns: Ints,
-    recorded_ns: tuple[int, int],
-) -> RankHistory:
-    """Return the history of the one rank whose operations these are.
+    recorded_ns: tuple[Ints, Ints],
+) -> Histories:
+    """Return the histories of ranks.
 
     Args:
-        operations: of the rank.
-        virtual_stage: of each; -1 unknown.
+        operations: of all of them.
+        virtual_stage: of each operation; -1 unknown.
         ready_ns: when the input of each was there; the smallest number where that is not known.
-        recorded_ns: when its profile's first and last kernel or call were.
+        recorded_ns: when the first and last kernel or call of each rank's profile were.
     """
-    spanned = (operations.has_span == 1) & (operations.iteration >= 0)
-    count = int(operations.iteration.max(initial=-1)) + 1
-    starts: Ints = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(starts, operations.iteration[spanned], operations.start_ns[spanned])
-    # An iteration without any span starts with the next one that has.
-    starts = np.minimum.accumulate(starts[::-1])[::-1]
-    length_ns = 0
-    if spanned.any():
-        span = int(operations.end_ns[spanned].max()) - int(operations.start_ns[spanned].min())
-        length_ns = span // count
-    rows = np.flatnonzero(
-        spanned
-        & among(operations.phase, PASSED_ON)
-        & (operations.occurrence == 0)
-        & (operations.cut == 0)
-        & (virtual_stage >= 0)
-    )
+    ranks = len(recorded_ns[0])
+    last = group_extents(operations.rank, ranks, operations.iteration, operations.iteration)[1]
+    counts = np.maximum(last + 1, 0)
+    first = np.concatenate(([0], np.cumsum(counts)))
+    spanned = np.flatnonzero((operations.has_span == 1) & (operations.iteration >= 0))
+    rank, start_ns = operations.rank[spanned], operations.start_ns[spanned]
+    low, high = group_extents(rank, ranks, start_ns, operations.end_ns[spanned])
+    phase = operations.phase[spanned]
+    steps = spanned[phase == Phase.OPTIMIZER]
+    kept = among(phase, PASSED_ON) & (operations.occurrence[spanned] == 0)
+    rows = spanned[kept & (operations.cut[spanned] == 0) & (virtual_stage[spanned] >= 0)]
+    rows = rows[sorted_rows(operations.rank[rows])]
     ends = OperationEnds(
+        rank=operations.rank[rows],
         iteration=operations.iteration[rows],
         microbatch=operations.microbatch[rows],
         virtual_stage=virtual_stage[rows],
@@ -132,105 +129,67 @@ def history_of(
         ready_ns=ready_ns[rows],
         end_ns=operations.end_ns[rows],
     )
-    optimizer_ns = np.full(count, np.nan)
-    rows = np.flatnonzero(spanned & (operations.phase == Phase.OPTIMIZER))
-    rows = rows[sorted_rows(-operations.start_ns[rows])]
-    optimizer_ns[operations.iteration[rows]] = operations.start_ns[rows]
-    return RankHistory(ends, starts, length_ns, optimizer_ns, recorded_ns)
-
-
-@frozen
-class CommonEvents:
-    """Events of two ranks of which one waits for the other, shape (iterations, events).
-
-    Attributes:
-        a_ns: times on the first rank's clock; NaN unknown.
-        b_ns: times on the second's.
-        a_end_ns: ends of the same operations.
-        b_end_ns: likewise.
-        a_leads: by event, whether the second rank waits for the first.
-    """
-
-    a_ns: Floats
-    b_ns: Floats
-    a_end_ns: Floats
-    b_end_ns: Floats
-    a_leads: Bools
-
-    def bounds(self, move: int) -> tuple[Floats, Floats]:
-        """Return for each pair of iterations the least and the most to add to b's clock.
-
-        Infinite where nothing bounds it.
-        """
-        return self._extremes(self.a_ns, self.b_ns, move)
-
-    def loose_bounds(self, move: int) -> tuple[float, float]:
-        """Return the same over all pairs, by ends alone.
-
-        A span may begin with kernels that need no input.
-        """
-        least, most = self._extremes(self.a_end_ns, self.b_end_ns, move)
-        return float(least.max(initial=-np.inf)), float(most.min(initial=np.inf))
-
-    def _extremes(self, a_ns: Floats, b_ns: Floats, move: int) -> tuple[Floats, Floats]:
-        low, high = max(0, move), min(len(a_ns), len(b_ns) + move)
-        apart = a_ns[low:high] - b_ns[low - move : high - move]
-        seen = ~np.isnan(apart)
-        least = np.where(seen, apart, -np.inf)[:, self.a_leads].max(axis=1, initial=-np.inf)
-        most = np.where(seen, apart, np.inf)[:, ~self.a_leads].min(axis=1, initial=np.inf)
-        return least, most
-
-
-def common_events(a: RankHistory, b: RankHistory) -> CommonEvents:
-    """Return the F and B of two ranks of one pipeline, those of virtual stages next to each other.
-
-    Every F on the upstream one ends before the other rank's input is there, and every B likewise
-    the other way.
-    """
-    stages_b = distinct(b.ends.virtual_stage)
-    own, other, leads = [], [], []
-    for stage in distinct(a.ends.virtual_stage).tolist() if len(stages_b) else ():
-        nearest = int(stages_b[np.argmin(np.abs(stages_b - stage))])
-        ours = a.ends.take(a.ends.virtual_stage == stage)
-        theirs = b.ends.take(b.ends.virtual_stage == nearest)
-        once = distinct(ours.events), distinct(theirs.events)
-        # Without assume_unique NumPy loads its masked arrays.
-        shared = np.intersect1d(*once, assume_unique=True)
-        own.append(_table(ours, shared, len(a.start_ns)))
-        other.append(_table(theirs, shared, len(b.start_ns)))
-        leads.append((shared & 1 == 0) == (stage < nearest))
-    if not own:
-        none = np.full((0, 0), np.nan)
-        return CommonEvents(none, none, none, none, np.zeros(0, bool))
-    a_leads = np.concatenate(leads)
-    count = len(a_leads)
-    chosen = np.arange(min(count, _EVENTS)) * max(count, 1) // min(max(count, 1), _EVENTS)
-    a_ready, a_end = np.concatenate(own, axis=2)[:, :, chosen]
-    b_ready, b_end = np.concatenate(other, axis=2)[:, :, chosen]
-    a_leads = a_leads[chosen]
-    return CommonEvents(
-        _inner(np.where(a_leads, a_end, a_ready)),
-        _inner(np.where(a_leads, b_ready, b_end)),
-        a_end,
-        b_end,
-        a_leads,
+    begun_ns = _earliest(operations, spanned, first)
+    optimizer_ns = _earliest(operations, steps, first)
+    return Histories(
+        ends,
+        np.searchsorted(ends.rank, np.arange(ranks + 1)),
+        first,
+        _at_the_latest_with_next(begun_ns, counts, first),
+        np.where(optimizer_ns == _NONE_YET, np.nan, optimizer_ns),
+        np.where(high >= low, (high - low) // np.maximum(counts, 1), 0),
+        recorded_ns,
     )
 
 
-def _table(ends: OperationEnds, shared: Ints, iterations: int) -> Floats:
-    """Return when inputs were there, and ends, shape (2, iterations, events); NaN unknown."""
-    table = np.full((2, iterations, len(shared)), np.nan)
-    kept = np.isin(ends.events, shared)
-    at = ends.iteration[kept], np.searchsorted(shared, ends.events[kept])
-    ready_ns = ends.ready_ns[kept]
-    table[0][at] = np.where(ready_ns == NEVER, np.nan, ready_ns)
-    table[1][at] = ends.end_ns[kept]
-    return table
+def _earliest(operations: RankOperations, rows: Ints, first: Ints) -> Ints:
+    """Return the earliest start of some operations in each iteration of each rank."""
+    at = first[operations.rank[rows]] + operations.iteration[rows]
+    start_ns = operations.start_ns[rows]
+    low, high = group_extents(at, int(first[-1]), start_ns, start_ns)
+    return np.where(high >= low, low, _NONE_YET)
 
 
-def _inner(times_ns: Floats) -> Floats:
-    """Return the times without the first and the last: a capture may have cut those operations."""
-    if np.isnan(times_ns).all():
-        return times_ns
-    edge = (times_ns == np.nanmin(times_ns)) | (times_ns == np.nanmax(times_ns))
-    return np.where(edge, np.nan, times_ns)
+def _at_the_latest_with_next(start_ns: Ints, counts: Ints, first: Ints) -> Ints:
+    """Return starts; an iteration without any span starts with the next one that has."""
+    result = start_ns.copy()
+    for count in distinct(counts[counts > 1]).tolist():
+        at = first[:-1][counts == count][:, None] + np.arange(count)
+        result[at] = np.minimum.accumulate(start_ns[at][:, ::-1], axis=1)[:, ::-1]
+    return result
+
+
+@frozen
+class Overlaps:
+    """Which iterations of two ranks are one if those of the second are moved; columns by move.
+
+    Attributes:
+        move: the number of an iteration of the first rank less that of the second.
+        first: iterations of the first rank, shape (moves, iterations).
+        second: those of the second, likewise.
+        held: whether both have it; else it is filled up.
+    """
+
+    move: Ints
+    first: Ints
+    second: Ints
+    held: Bools
+
+    @staticmethod
+    def of(move: Ints, count_a: int, count_b: int) -> Overlaps:
+        """Return those of some moves of ranks that have so many iterations."""
+        low, high = np.maximum(move, 0), np.minimum(count_a, count_b + move)
+        first = low[:, None] + np.arange(max(int((high - low).max(initial=0)), 0))
+        held = first < high[:, None]
+        second = np.where(held, first - move[:, None], 0)
+        return Overlaps(move, np.where(held, first, 0), second, held)
+
+    def take(self, moves: slice) -> Overlaps:
+        """Return those of some of the moves."""
+        return replace(
+            self,
+            move=self.move[moves],
+            first=self.first[moves],
+            second=self.second[moves],
+            held=self.held[moves],
+        )

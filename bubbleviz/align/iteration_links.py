@@ -14,79 +14,41 @@ their iterations is weighed against every other one, in nats (a factor of e in l
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from collections.abc import Iterable
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import DRIFT, Floats
-from bubbleviz.align.bounds.offsets import GRAIN_NS
+from bubbleviz.align.bounds.clock_segments import Floats
+from bubbleviz.align.common_events import common_events
 from bubbleviz.align.iteration_fits import (
     Chance,
     Fit,
-    Fits,
+    Samples,
     Variation,
     fits_of,
     steps_of,
-    usual_step,
+    usual_steps,
     variation_of,
 )
-from bubbleviz.align.iteration_histories import CommonEvents, RankHistory, common_events
-from bubbleviz.model.columns import Ints
+from bubbleviz.align.iteration_histories import Histories, Overlaps
+from bubbleviz.align.possible_shifts import (
+    RankPairs,
+    Shift,
+    possible_moves,
+    possible_shifts,
+)
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.values import frozen
 
 #: A shift is used if it is that much likelier than every other one.
 DECIDED = 7.0
-#: UTC clocks are seldom off by more, and may be off by seconds: so much speaks against that.
-_UTC_NS, _UTC = 1e8, 4.0
-#: What speaks for captures that hold as many iterations being of the same ones, and what more
-#: does where no other shift brings their clocks closer together.
-EQUAL, _EQUAL_IN_TIME = 3.0, 4.5
-#: What speaks against a clock that was set once, and any number of times.
-_SET, _SET_OFTEN = 6.0, 10.0
-_SETTINGS = 2
-#: What speaks against an iteration that a running capture does not hold.
-_UNRECORDED = 15.0
-#: What speaks against a pair of iterations of other operations, and against several.
-_OTHER_SHAPE, _OTHER_SHAPES = 5.0, 15.0
 #: What speaks against captures that have no iteration in common.
 _ELSEWHERE = 5.0
-#: So many shifts are weighed against the best one, and captures are moved by so many iterations.
-_WEIGHED, _REACH = 64, 256
-
-
-@frozen
-class Shift:
-    """One way to pair the iterations of two ranks, and what speaks against it but fits.
-
-    Attributes:
-        move: the number of an iteration of the first rank less that of the second.
-        offset_ns: what it adds to the second one's clock.
-        utc: what UTC speaks against it.
-        equal: what equal counts speak for it.
-        settings: how often a clock would have been set during the capture, as no offset satisfies
-            the data dependencies; counted up to ``_SETTINGS``.
-        unrecorded: iterations that captures lack though they ran on.
-        shapes: pairs of iterations of other operations.
-    """
-
-    move: int
-    offset_ns: float
-    utc: float
-    equal: float
-    settings: int
-    unrecorded: int
-    shapes: int
-
-    @property
-    def prior(self) -> float:
-        """What speaks for it, in nats."""
-        return (
-            self.equal
-            - self.utc
-            - min(_SET * self.settings, _SET_OFTEN)
-            - _UNRECORDED * self.unrecorded
-            - min(_OTHER_SHAPE * self.shapes, _OTHER_SHAPES)
-        )
+#: So many shifts are weighed against the best one.
+_WEIGHED = 64
+#: Numbers that are worked on at once, of pairs of replicas.
+_AT_ONCE = 1 << 19
 
 
 @frozen
@@ -111,181 +73,162 @@ class Link:
         return self.best is not None and self.margin >= DECIDED
 
 
-def link(a: RankHistory, b: RankHistory, *, beside: bool, timed: bool) -> Link:
-    """Return the shift between the iterations of two ranks of two machines.
+def links(
+    histories: Histories, first: Ints, second: Ints, *, beside: Bools, timed: Bools
+) -> list[Link]:
+    """Return the shifts between the iterations of pairs of ranks, each of two machines.
 
     Args:
-        a: a rank.
-        b: one that passes microbatches to it or gets them from it, or a replica of it.
+        histories: of all ranks.
+        first: a rank of each pair.
+        second: one that passes microbatches to it or gets them from it, or a replica of it.
         beside: whether it is a replica, which steps together with it but waits for no microbatch.
         timed: whether the UTC of both is known.
     """
-    events = None if beside else common_events(a, b)
-    looks = _looks(a, b, events)
-    shifts = _shifts(a, b, events, timed=timed)
-    if not shifts:
-        return Link(None, None, 0.0, 0.0)
-
-    def fit(shift: Shift, against: Shift | None) -> float:
-        lag = None if against is None else abs(shift.move - against.move)
-        found = [look.evidence(shift.move, lag) for look in looks]
-        # The best of several looks is a little likelier by chance.
-        return max(max(found, default=0.0) - float(np.log(max(len(found), 1))), 0.0)
-
-    alone = {shift.move: fit(shift, None) for shift in shifts}
-    best = max(shifts, key=lambda shift: (alone[shift.move] + shift.prior, -abs(shift.move)))
-    elsewhere = max(-shift.utc for shift in shifts) - _ELSEWHERE
-    margin, rival, by_fit = alone[best.move] + best.prior - elsewhere, None, alone[best.move]
-    for shift in _likeliest(shifts, alone):
-        if shift is not best:
-            fits = fit(best, shift) - fit(shift, best)
-            if fits + best.prior - shift.prior < margin:
-                margin, rival, by_fit = fits + best.prior - shift.prior, shift, fits
-    return Link(best, rival, margin, by_fit)
+    found: dict[int, Link] = {}
+    pairs = np.flatnonzero(~beside)
+    for own, events in common_events(
+        histories, first[pairs], second[pairs], np.zeros(len(pairs), np.int64)
+    ):
+        at = pairs[own]
+        table = RankPairs(histories, first[at], second[at], timed[at], events)
+        found.update(zip(at.tolist(), _links(table), strict=True))
+    pairs = np.flatnonzero(beside)
+    counts = histories.counts
+    for _, own in rows_by_value(groups_of(counts[first[pairs]], counts[second[pairs]]).of_row):
+        each = int(counts[first[pairs[own[0]]]] + counts[second[pairs[own[0]]]]) ** 2
+        size = max(1, _AT_ONCE // max(each, 1))
+        for low in range(0, len(own), size):
+            at = pairs[own[low : low + size]]
+            table = RankPairs(histories, first[at], second[at], timed[at], None)
+            found.update(zip(at.tolist(), _links(table), strict=True))
+    return [found[pair] for pair in range(len(first))]
 
 
-def _likeliest(shifts: list[Shift], alone: dict[int, float]) -> list[Shift]:
-    """Return those shifts that are worth weighing."""
-    return sorted(shifts, key=lambda shift: -alone[shift.move] - shift.prior)[:_WEIGHED]
+def _links(pairs: RankPairs) -> list[Link]:
+    """Return the link of each pair."""
+    moves = possible_moves(*pairs.counts)
+    count = len(pairs.timed)
+    if len(moves) == 0:
+        return [Link(None, None, 0.0, 0.0)] * count
+    shifts = possible_shifts(pairs, moves)
+    prior = np.where(shifts.possible, shifts.prior, -np.inf)
+    looks = _looks(pairs, moves)
+    alone = _fit(look.alone() for look in looks)
+    likely = alone + prior
+    most = likely.max(axis=1)
+    best = np.where(likely == most[:, None], np.abs(moves), np.iinfo(np.int64).max).argmin(axis=1)
+    rows = np.arange(count)
+    lags = np.abs(moves - moves[best][:, None])
+    fits = _fit(look.best(best, lags) for look in looks) - _fit(look.others(lags) for look in looks)
+    # Those that are worth weighing, the likeliest first.
+    order = np.argsort(-likely, axis=1, kind="stable")[:, :_WEIGHED]
+    weighed = np.take_along_axis(shifts.possible, order, axis=1) & (order != best[:, None])
+    margins = fits + prior[rows, best][:, None] - np.where(shifts.possible, prior, 0.0)
+    margins = np.where(weighed, np.take_along_axis(margins, order, axis=1), np.inf)
+    rival = order[rows, margins.argmin(axis=1)]
+    margin = margins.min(axis=1)
+    any_shift = np.asarray(shifts.possible.any(axis=1), bool)
+    nearest = np.where(shifts.possible, -shifts.utc, -np.inf).max(axis=1)
+    elsewhere = np.where(any_shift, nearest, 0.0) - _ELSEWHERE
+    alone_margin = most - elsewhere
+    found = []
+    for row in rows.tolist():
+        if not any_shift[row]:
+            found.append(Link(None, None, 0.0, 0.0))
+            continue
+        own, other = int(best[row]), int(rival[row])
+        by_rival = margin[row] < alone_margin[row]
+        found.append(
+            Link(
+                shifts.of(row, own),
+                shifts.of(row, other) if by_rival else None,
+                float(margin[row] if by_rival else alone_margin[row]),
+                float(fits[row, other] if by_rival else alone[row, own]),
+            )
+        )
+    return found
+
+
+def _fit(found: Iterable[Floats]) -> Floats:
+    """Return the evidence of fits by the best look at them."""
+    looks = list(found)
+    # The best of several looks is a little likelier by chance.
+    best = np.maximum.reduce(looks) - float(np.log(len(looks)))
+    return np.asarray(np.maximum(best, 0.0), np.float64)
 
 
 @frozen
 class _Look:
-    """One way to compare the lengths of two ranks' iterations.
+    """One way to compare the lengths of iterations of two ranks, of all pairs and moves.
 
     Attributes:
         variation: how much these vary on each.
-        across: steps of one against steps of the other; None where ``events`` are compared.
-        events: gives how far apart the clocks seem to be in each pair of iterations.
-        fits: of shifts that were looked at.
-        chances: of lags.
+        fit: how well they agree, shape (pairs, moves).
+        chances: by how far apart steps are.
     """
 
     variation: Variation
-    across: Fits | None
-    events: CommonEvents | None
-    fits: dict[int, Fit] = field(default_factory=dict)
-    chances: dict[int | None, Chance] = field(default_factory=dict)
+    fit: Fit
+    chances: Chance
 
-    def evidence(self, move: int, lag: int | None) -> float:
-        """Return the evidence for a shift if the right one is so far away."""
-        if move not in self.fits:
-            self.fits[move] = self.variation.fit(*self._pairs(move))
-        if lag not in self.chances:
-            self.chances[lag] = self.variation.chance(lag)
-        return self.variation.evidence(self.fits[move], self.chances[lag])
+    def alone(self) -> Floats:
+        """Return the evidence for each move, whatever the right one is."""
+        return self.variation.evidence(self.fit, self.variation.any_chance())
 
-    def _pairs(self, move: int) -> tuple[Floats, Floats]:
-        """Return by how much steps differ, and their events beyond that."""
-        if self.across is not None:
-            return self.across.rows(move)
-        level = np.diff(middles(*self.events.bounds(move))) if self.events else np.empty(0)
-        return level[~np.isnan(level)], np.empty(0)
+    def best(self, best: Ints, lags: Ints) -> Floats:
+        """Return the evidence for the best move if the right one is so far away."""
+        return self.variation.evidence(self.fit.of(best), self.chances.at(lags))
+
+    def others(self, lags: Ints) -> Floats:
+        """Return the evidence for each move if the right one is so far away."""
+        return self.variation.evidence(self.fit, self.chances.at(lags))
 
 
-def _looks(a: RankHistory, b: RankHistory, events: CommonEvents | None) -> list[_Look]:
-    """Return the ways to compare the lengths of two ranks' iterations.
+def _looks(pairs: RankPairs, moves: Ints) -> list[_Look]:
+    """Return the ways to compare the lengths of iterations.
 
     Ranks that wait for each other agree event by event, and best in those that waited least for
     anything else. Ranks that step together leave the collective before the Optimizer together, and
     replicas start the next iteration soon after.
     """
-    pairs = [(a.optimizer_ns[:, None], b.optimizer_ns[:, None])]
+    events = pairs.events
+    sides = [(pairs.optimizers[0][:, :, None], pairs.optimizers[1][:, :, None])]
     if events is None:
-        pairs.append((a.whole_start_ns[:, None], b.whole_start_ns[:, None]))
-    elif len(events.a_leads):
-        pairs.append((events.a_ns, events.b_ns))
+        sides.append((_whole(pairs, 0)[:, :, None], _whole(pairs, 1)[:, :, None]))
+    elif events.known:
+        sides.append((events.a_ns, events.b_ns))
+    lags = int(np.ptp(moves)) + 1
+    steps = Overlaps.of(moves, *(max(count - 1, 0) for count in pairs.counts))
     looks = []
-    for times in pairs:
-        usual_ns = usual_step(*times)
+    for times in sides:
+        usual_ns = usual_steps(*times)
         one, other = (steps_of(side, usual_ns) for side in times)
         variation = variation_of(one, other, usual_ns)
-        looks.append(_Look(variation, fits_of(one, other), None))
-    if events is not None and len(events.a_leads):
-        looks.append(_Look(looks[-1].variation, None, events))
+        fit = variation.fit(*fits_of(one, other).rows(steps))
+        looks.append(_Look(variation, fit, variation.chances(lags)))
+    if events is not None and events.known:
+        middle = middles(*events.bounds(Overlaps.of(moves, *pairs.counts)))
+        variation, chances = looks[-1].variation, looks[-1].chances
+        looks.append(_Look(variation, variation.fit(_differences(middle), None), chances))
     return looks
+
+
+def _differences(values: Floats) -> Samples:
+    """Return how much values differ from those before, along the last axis; NaN are left out."""
+    steps = np.diff(values, axis=-1)
+    return Samples(steps, ~np.isnan(steps))
+
+
+def _whole(pairs: RankPairs, side: int) -> Floats:
+    """Return when iterations start; NaN for a first one that is not like the second."""
+    starts, shapes = pairs.starts[side].astype(np.float64), pairs.shapes[side]
+    if starts.shape[1] > 1:
+        starts[shapes[:, 0] != shapes[:, 1], 0] = np.nan
+    return starts
 
 
 def middles(least: Floats, most: Floats) -> Floats:
     """Return the middles of bounds; NaN where they are infinite."""
     known = np.isfinite(least) & np.isfinite(most)
     return (np.where(known, least, np.nan) + np.where(known, most, np.nan)) / 2
-
-
-def _shifts(
-    a: RankHistory, b: RankHistory, events: CommonEvents | None, *, timed: bool
-) -> list[Shift]:
-    """Return all shifts that leave an iteration in common."""
-    count_a, count_b = len(a.start_ns), len(b.start_ns)
-    shapes_a, shapes_b = a.inner_shapes, b.inner_shapes
-    found = []
-    for move in _moves(count_a, count_b):
-        low, high = max(0, move), min(count_a, count_b + move)
-        starts = a.start_ns[low:high], b.start_ns[low - move : high - move]
-        settings = 0
-        if events is None:
-            offset_ns = float(np.median(starts[0] - starts[1]))
-        else:
-            sides = [side for side in events.loose_bounds(move) if np.isfinite(side)]
-            if not sides:
-                continue
-            offset_ns = sum(sides) / len(sides)
-            settings = _settings(starts[0], *events.bounds(move))
-        one, other = shapes_a[low:high], shapes_b[low - move : high - move]
-        found.append(
-            Shift(
-                move=move,
-                offset_ns=offset_ns,
-                utc=min(float(np.log1p((offset_ns / _UTC_NS) ** 2)), _UTC) if timed else 0.0,
-                equal=EQUAL if count_a == count_b and move == 0 else 0.0,
-                settings=settings,
-                unrecorded=_unrecorded(a, b, move) + _unrecorded(b, a, -move),
-                shapes=int(((one != other) & (one >= 0) & (other >= 0)).sum()),
-            )
-        )
-    nearest = min((abs(shift.offset_ns) for shift in found), default=0.0)
-    return [
-        replace(shift, equal=shift.equal + _EQUAL_IN_TIME)
-        if timed and shift.equal and abs(shift.offset_ns) == nearest
-        else shift
-        for shift in found
-    ]
-
-
-def _moves(count_a: int, count_b: int) -> range:
-    """Return the shifts that leave an iteration in common; of very many those nearest to 0."""
-    if min(count_a, count_b) == 0:
-        return range(0)
-    return range(max(1 - count_b, -_REACH), min(count_a, _REACH + 1))
-
-
-def _settings(start_ns: Ints, least: Floats, most: Floats) -> int:
-    """Return how often a clock would have been set, so that each iteration keeps to its bounds.
-
-    Clocks may drift in between.
-    """
-    times = 0
-    low, high, before = -np.inf, np.inf, 0
-    for now, under, over in zip(start_ns.tolist(), least.tolist(), most.tolist(), strict=True):
-        drift_ns = DRIFT * (now - before)
-        low, high, before = max(low - drift_ns, under), min(high + drift_ns, over), now
-        if low > high + GRAIN_NS:
-            times += 1
-            low, high = (under, over) if under <= over else (-np.inf, np.inf)
-        if times >= _SETTINGS:
-            break
-    return times
-
-
-def _unrecorded(a: RankHistory, b: RankHistory, move: int) -> int:
-    """Return how many sides of b's capture lack an iteration of a that it would have recorded."""
-    margin_ns = a.length_ns // 2
-    lacking = 0
-    if move > 0:
-        begins_ns = b.start_ns[0] - (a.start_ns[move] - a.start_ns[move - 1])
-        lacking += int(b.recorded_ns[0] < begins_ns - margin_ns)
-    last = len(b.start_ns) - 1 + move
-    if last + 1 < len(a.start_ns):
-        begins_ns = b.start_ns[-1] + (a.start_ns[last + 1] - a.start_ns[last])
-        lacking += int(b.recorded_ns[1] > begins_ns + margin_ns)
-    return lacking

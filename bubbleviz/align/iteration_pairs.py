@@ -7,21 +7,23 @@ they do not, the pairing is unknown.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals, KnownArrivals, inputs_ready
-from bubbleviz.align.iteration_histories import RankHistory, history_of
-from bubbleviz.align.iteration_shifts import shift, shift_beside
+from bubbleviz.align.iteration_histories import histories_of
+from bubbleviz.align.iteration_links import Link, links
+from bubbleviz.align.iteration_shifts import shifts, shifts_beside
 from bubbleviz.align.machine_links import MachineLink, Neighbours, linked
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, looked_up, without
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
+
+_ENDS = ("first", "second")
 
 
 @frozen
@@ -134,51 +136,51 @@ def _moves(
     without GPU work has no times to compare and takes part in no ratio, so it is left where it is.
     """
     moves = np.zeros(len(places.order), np.int64)
-    spanned = counted & (operations.has_span == 1)
-    order = places.order[np.isin(places.order, operations.rank[spanned])].tolist()
-    histories = _histories(operations, inputs, virtual_stage, places, order)
-    neighbours = []
-    for above, rank in pairwise(order):
-        first = places.pipeline[above] != places.pipeline[rank]
-        before = order[0] if first else above
-        beside = bool(first or places.stage[before] == places.stage[rank] >= 0)
-        neighbours.append(Neighbours(before, rank, beside))
-    machine = places.machine.tolist()
-    joined = linked(
-        histories, neighbours, machine, lambda a, b: bool(places.timed[a] and places.timed[b])
+    working = np.zeros(len(places.order), bool)
+    working[operations.rank[counted & (operations.has_span == 1)]] = True
+    order = places.order[working[places.order]]
+    first, second, beside = _neighbours(order, places)
+    histories = histories_of(
+        operations, virtual_stage, inputs_ready(operations, inputs), places.recorded_ns
     )
-    known = True
-    for pair in neighbours:
-        move = None
-        ends = machine[pair.first], machine[pair.second]
-        if ends[0] == ends[1] or all(end in joined.offset_ns for end in ends):
-            by_ns = joined.offset_ns.get(ends[1], 0) - joined.offset_ns.get(ends[0], 0)
-            on_one_clock = shift_beside if pair.beside else shift
-            move = on_one_clock(histories[pair.first], histories[pair.second].moved(by_ns))
-        known = known and move is not None
-        moves[pair.second] = moves[pair.first] + (move or 0)
-    return _Moves(moves, known, joined.links)
 
-
-def _histories(
-    operations: RankOperations,
-    inputs: Arrivals,
-    virtual_stage: Ints,
-    places: Places,
-    order: list[int],
-) -> dict[int, RankHistory]:
-    """Return the histories of ranks."""
-    by_rank = sorted_rows(operations.rank)
-    bounds = np.searchsorted(operations.rank[by_rank], np.arange(len(places.order) + 1))
-    ready_ns = inputs_ready(operations, inputs)
-    histories = {}
-    for rank in order:
-        rows = by_rank[bounds[rank] : bounds[rank + 1]]
-        recorded = int(places.recorded_ns[0][rank]), int(places.recorded_ns[1][rank])
-        histories[rank] = history_of(
-            operations.take(rows), virtual_stage[rows], ready_ns[rows], recorded
+    def find(pairs: Sequence[Neighbours]) -> Sequence[Link]:
+        ends = [np.array([getattr(p, end) for p in pairs], np.int64) for end in _ENDS]
+        timed = places.timed[ends[0]] & places.timed[ends[1]]
+        return links(
+            histories, *ends, beside=np.array([p.beside for p in pairs], bool), timed=timed
         )
-    return histories
+
+    columns = zip(first.tolist(), second.tolist(), beside.tolist(), strict=True)
+    joined = linked(find, [Neighbours(*pair) for pair in columns], places.machine.tolist())
+    offset_ns = np.zeros(int(places.machine.max(initial=0)) + 1, np.int64)
+    offset_ns[list(joined.offset_ns)] = list(joined.offset_ns.values())
+    linked_ones = np.zeros(len(offset_ns), bool)
+    linked_ones[list(joined.offset_ns)] = True
+    ends = places.machine[first], places.machine[second]
+    comparable = (ends[0] == ends[1]) | (linked_ones[ends[0]] & linked_ones[ends[1]])
+    by_ns = offset_ns[ends[1]] - offset_ns[ends[0]]
+    found: list[int | None] = [None] * len(first)
+    for own, on_one_clock in ((comparable & ~beside, shifts), (comparable & beside, shifts_beside)):
+        rows = np.flatnonzero(own)
+        moved = on_one_clock(histories, first[rows], second[rows], by_ns[rows])
+        for row, move in zip(rows.tolist(), moved, strict=True):
+            found[row] = move
+    for one, other, move in zip(first.tolist(), second.tolist(), found, strict=True):
+        moves[other] = moves[one] + (move or 0)
+    return _Moves(moves, None not in found, joined.links)
+
+
+def _neighbours(order: Ints, places: Places) -> tuple[Ints, Ints, Bools]:
+    """Return the ranks that are put beside each other: each, and the one before it in an order.
+
+    Of the first rank of a pipeline that is the first of all. Whether they are replicas comes third.
+    """
+    above, rank = order[:-1], order[1:]
+    first = places.pipeline[above] != places.pipeline[rank]
+    before = np.where(first, order[:1], above)
+    alike = (places.stage[before] == places.stage[rank]) & (places.stage[rank] >= 0)
+    return before, rank, first | alike
 
 
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:

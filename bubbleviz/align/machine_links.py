@@ -6,11 +6,10 @@ iterations pair with those of a machine that is already joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from bubbleviz.align.iteration_histories import RankHistory
-from bubbleviz.align.iteration_links import Link, link
+from bubbleviz.align.iteration_links import Link
 from bubbleviz.model.values import frozen
 
 #: With so many pairs of ranks a machine is tried.
@@ -49,25 +48,24 @@ class LinkedMachines:
 
 
 def linked(
-    histories: Mapping[int, RankHistory],
+    find: Callable[[Sequence[Neighbours]], Sequence[Link]],
     neighbours: Sequence[Neighbours],
     machine: Sequence[int],
-    timed: Callable[[int, int], bool],
 ) -> LinkedMachines:
     """Return the machines that are linked to that of the first rank.
 
     Args:
-        histories: of the ranks.
-        neighbours: pairs of them, those of the first rank first.
+        find: returns the links of some pairs of ranks.
+        neighbours: pairs of ranks, those of the first rank first.
         machine: number of each rank's machine.
-        timed: whether the UTC of two ranks is known.
     """
-    joining = _Joining(histories, machine, timed)
+    joining = _Joining(find, machine)
     edges = [pair for pair in neighbours if machine[pair.first] != machine[pair.second]]
     if not neighbours:
         return LinkedMachines({}, ())
     joining.offset_ns[machine[neighbours[0].first]] = 0
-    while joining.join_any(edges) or joining.join_any(_farther(joining, neighbours)):
+    farther = list(_farther(joining, neighbours))
+    while joining.join_any(edges) or joining.join_any(farther):
         pass
     return LinkedMachines(joining.offset_ns, tuple(joining.links.values()))
 
@@ -86,45 +84,60 @@ class _Joining:
 
     def __init__(
         self,
-        histories: Mapping[int, RankHistory],
+        find: Callable[[Sequence[Neighbours]], Sequence[Link]],
         machine: Sequence[int],
-        timed: Callable[[int, int], bool],
     ) -> None:
-        self.histories = histories
+        self.find = find
         self.machine = machine
-        self.timed = timed
         self.offset_ns: dict[int, int] = {}
         self.links: dict[int, MachineLink] = {}
+        self.found: dict[tuple[int, int], Link] = {}
         self.tried: set[tuple[int, int]] = set()
         self.tries: dict[int, int] = {}
 
-    def join_any(self, pairs: Iterable[Neighbours]) -> bool:
+    def join_any(self, pairs: Sequence[Neighbours]) -> bool:
         """Join what these pairs join, and return whether that is anything."""
-        return sum(self.join(pair) for pair in pairs) > 0
+        before = len(self.offset_ns)
+        for place, pair in enumerate(pairs):
+            sides = self.machine[pair.first], self.machine[pair.second]
+            joined = sides[0] in self.offset_ns, sides[1] in self.offset_ns
+            if joined[0] == joined[1] or (pair.first, pair.second) in self.tried:
+                continue
+            if self._may_try(pair, sides[joined[0]]):
+                if (pair.first, pair.second) not in self.found:
+                    self._find(pairs[place:])
+                self._join(pair, sides, new=sides[joined[0]])
+        return len(self.offset_ns) > before
 
-    def join(self, pair: Neighbours) -> bool:
-        """Join the machine of one of two ranks to that of the other, and return whether it was."""
-        sides = self.machine[pair.first], self.machine[pair.second]
-        joined = [side in self.offset_ns for side in sides]
-        ends = pair.first, pair.second
-        if joined[0] == joined[1] or ends in self.tried:
-            return False
-        new = sides[joined[0]]
+    def _may_try(self, pair: Neighbours, new: int) -> bool:
+        """Note that a machine is tried with a pair, and return whether it may be."""
         self.tries[new] = self.tries.get(new, 0) + 1
-        self.tried.add(ends)
-        if self.tries[new] > _TRIES:
-            return False
-        found = link(
-            self.histories[pair.first],
-            self.histories[pair.second],
-            beside=pair.beside,
-            timed=self.timed(*ends),
-        )
+        self.tried.add((pair.first, pair.second))
+        return self.tries[new] <= _TRIES
+
+    def _find(self, pairs: Sequence[Neighbours]) -> None:
+        """Find the links of the first pair, and of those that are tried if each one is decided."""
+        joined = set(self.offset_ns)
+        wanted = []
+        for pair in pairs:
+            sides = self.machine[pair.first], self.machine[pair.second]
+            if (sides[0] in joined) != (sides[1] in joined):
+                joined.update(sides)
+                if (pair.first, pair.second) not in self.found:
+                    wanted.append(pair)
+        for pair, link in zip(wanted, self.find(wanted), strict=True):
+            self.found[pair.first, pair.second] = link
+
+    def _join(self, pair: Neighbours, sides: tuple[int, int], new: int) -> None:
+        """Join a new machine by the link of two ranks, if that is decided."""
+        ends = pair.first, pair.second
+        found = self.found[ends]
         if new not in self.links or found.margin > self.links[new].link.margin:
             self.links[new] = MachineLink(*ends, found)
         if found.best is None or not found.decided:
-            return False
+            return
         moved = round(found.best.offset_ns)
-        other = self.offset_ns[sides[not joined[0]]]
-        self.offset_ns[new] = other + (moved if joined[0] else -moved)
-        return True
+        if new == sides[1]:
+            self.offset_ns[new] = self.offset_ns[sides[0]] + moved
+        else:
+            self.offset_ns[new] = self.offset_ns[sides[1]] - moved

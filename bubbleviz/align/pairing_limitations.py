@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.align.iteration_links import EQUAL, Link, Shift
+from bubbleviz.align.iteration_links import Link
 from bubbleviz.align.iteration_pairs import Pairing
 from bubbleviz.align.machine_links import MachineLink
 from bubbleviz.align.merge import JoinedRank
+from bubbleviz.align.possible_shifts import EQUAL, Shift
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import counted
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.align.iteration_histories import OperationEnds, RankHistory
-from bubbleviz.align.iteration_links import Link, link
-from bubbleviz.align.iteration_shifts import shift, shift_beside
-from bubbleviz.model.columns import Ints
+from bubbleviz.align.iteration_histories import Histories, OperationEnds
+from bubbleviz.align.iteration_links import Link, links
+from bubbleviz.align.iteration_shifts import shifts, shifts_beside
+from bubbleviz.model.columns import Ints, joined
 
 MS = 1_000_000
+#: The first and the second of two ranks.
+PAIR = np.array([0]), np.array([1])
 #: An iteration: F down, F up, B up, B down, 10 ms each.
 PERIOD = 40 * MS
 
@@ -30,7 +33,7 @@ def track(
     off_ns: int = 0,
     starts: Ints | None = None,
     recorded_ns: tuple[int, int] | None = None,
-) -> RankHistory:
+) -> Histories:
     """Return a rank of a pipeline of two that captured these of the run's iterations.
 
     Its clock is off by ``off_ns``; iterations start every ``PERIOD``, or at ``starts``.
@@ -39,6 +42,7 @@ def track(
     begin = column(k * PERIOD for k in range(64)) if starts is None else starts
     ready, ends = (((0, 30), (10, 40)), ((10, 20), (20, 30)))[stage]
     events = OperationEnds(
+        rank=column(0 for _ in range(2 * len(held))),
         iteration=column(n for n in range(len(held)) for _ in range(2)),
         microbatch=column(0 for _ in range(2 * len(held))),
         virtual_stage=column(stage for _ in range(2 * len(held))),
@@ -48,7 +52,46 @@ def track(
     )
     start_ns = column(int(begin[k]) + ready[0] * MS + off_ns for k in held)
     seen = recorded_ns or (int(events.ready_ns.min(initial=0)), int(events.end_ns.max(initial=0)))
-    return RankHistory(events, start_ns, PERIOD, np.full(len(held), np.nan), seen)
+    return Histories(
+        events,
+        column((0, len(events))),
+        column((0, len(held))),
+        start_ns,
+        np.full(len(held), np.nan),
+        column((PERIOD,)),
+        (column(seen[:1]), column(seen[1:])),
+    )
+
+
+def together(*ranks: Histories) -> Histories:
+    """Return histories of one rank each as those of ranks."""
+    ends = [rank.ends.take(slice(None)) for rank in ranks]
+    recorded = [np.concatenate([rank.recorded_ns[end] for rank in ranks]) for end in (0, 1)]
+    return Histories(
+        joined([replace(own, rank=own.rank + n) for n, own in enumerate(ends)]),
+        np.cumsum([0, *map(len, ends)]),
+        np.cumsum([0, *(len(rank.start_ns) for rank in ranks)]),
+        np.concatenate([rank.start_ns for rank in ranks]),
+        np.concatenate([rank.optimizer_ns for rank in ranks]),
+        np.concatenate([rank.length_ns for rank in ranks]),
+        (recorded[0], recorded[1]),
+    )
+
+
+def shift(a: Histories, b: Histories) -> int | None:
+    """Return the shift of two ranks on one clock."""
+    return shifts(together(a, b), *PAIR, column((0,)))[0]
+
+
+def shift_beside(a: Histories, b: Histories) -> int | None:
+    """Return the shift of two replicas on one clock."""
+    return shifts_beside(together(a, b), *PAIR, column((0,)))[0]
+
+
+def link(a: Histories, b: Histories, *, beside: bool, timed: bool) -> Link:
+    """Return the link of two ranks."""
+    told = {"beside": np.array([beside]), "timed": np.array([timed])}
+    return links(together(a, b), *PAIR, **told)[0]
 
 
 def irregular(seed: int, spread_ns: float = 2 * MS) -> Ints:
@@ -57,7 +100,7 @@ def irregular(seed: int, spread_ns: float = 2 * MS) -> Ints:
     return np.cumsum(PERIOD + 8 * MS + lengths.astype(np.int64))
 
 
-def beside(a: RankHistory, b: RankHistory, *, timed: bool = True) -> Link:
+def beside(a: Histories, b: Histories, *, timed: bool = True) -> Link:
     """Return the link of two ranks of a pipeline."""
     return link(a, b, beside=False, timed=timed)
 
@@ -198,10 +241,41 @@ def test_iterations_of_other_operations_are_not_the_same() -> None:
     for stage, first in ((0, 0), (1, 1)):
         whole = track(range(first, 9), stage)
         evaluation = (whole.ends.iteration == 3 - first) & (whole.ends.is_backward == 1)
-        histories.append(replace(whole, ends=whole.ends.take(~evaluation)))
+        ends = whole.ends.take(~evaluation)
+        histories.append(replace(whole, ends=ends, first_end=column((0, len(ends)))))
 
     found = beside(*histories)
 
     assert found.best is not None
     assert found.best.move == 1
     assert found.rival is None or found.rival.shapes > 0 or found.margin < 7
+
+
+@given(
+    seed=st.integers(0, 1000),
+    firsts=st.lists(st.integers(0, 6), min_size=2, max_size=6),
+    replicas=st.lists(st.booleans(), min_size=6, max_size=6),
+)
+def test_many_pairs_at_once_are_linked_as_each_by_itself(
+    seed: int, firsts: list[int], replicas: list[bool]
+) -> None:
+    starts = irregular(seed, 1 * MS)
+    ranks = [
+        track(range(first, 7 + place % 2), place % 2, place * PERIOD // 3, starts)
+        for place, first in enumerate(firsts)
+    ]
+    first, second = (column(ends) for ends in zip(*pairwise(range(len(ranks))), strict=True))
+    told = np.array(replicas[: len(first)]), np.arange(len(first)) % 2 == 0
+
+    found = links(together(*ranks), first, second, beside=told[0], timed=told[1])
+    moved = shifts(together(*ranks), first, second, column(range(len(first))))
+
+    alone = [
+        link(a, b, beside=bool(told[0][place]), timed=bool(told[1][place]))
+        for place, (a, b) in enumerate(pairwise(ranks))
+    ]
+    assert found == alone
+    assert moved == [
+        shifts(together(a, b), *PAIR, column((place,)))[0]
+        for place, (a, b) in enumerate(pairwise(ranks))
+    ]
