@@ -89,11 +89,13 @@ class Replay:
         Returns:
             In the order of levels, shape (rows, scenarios); two more rows are meaningless.
         """
+        return self._ends_ns(own_ns[self.rows], None if delay_ns is None else delay_ns[self.rows])
+
+    def _ends_ns(self, own: Ints, delay: Ints | None) -> Ints:
+        """Return the same of times in the order of levels."""
         count = len(self.rows)
-        ends = np.empty((count + 2, own_ns.shape[1]), np.int64)
+        ends = np.empty((count + 2, own.shape[1]), np.int64)
         ends[count], ends[count + 1] = 0, NEVER
-        own = own_ns[self.rows]
-        delay = None if delay_ns is None else delay_ns[self.rows]
         if delay is not None and delay.ndim == 1:
             delay = delay[:, None]
         for level in self.levels:
@@ -118,10 +120,42 @@ class Replay:
             own_ns: as for ``ends_ns``.
             delay_ns: likewise.
         """
+        own_ns, delay_ns = own_ns[self.rows], None if delay_ns is None else delay_ns[self.rows]
+        return self.placed_lengths_ns(own_ns, delay_ns)
+
+    def placed_lengths_ns(self, own_ns: Ints, delay_ns: Ints | None = None) -> Ints:
+        """Return the same of times in the order of levels, that of :attr:`rows`.
+
+        Args:
+            own_ns: as for ``ends_ns``.
+            delay_ns: likewise.
+        """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
-        ends = self.ends_ns(own_ns, delay_ns)[self.closing]
+        ends = self._ends_ns(own_ns, delay_ns)[self.closing]
         return np.asarray(np.maximum.reduceat(ends, self.first_closing, axis=0), np.int64)
+
+    def mixed(self, group: Ints) -> Bools:
+        """Return which rows of the work follow work of several groups, or meet such work.
+
+        Args:
+            group: of each row.
+        """
+        count, own = len(self.rows), group[self.rows]
+        # The smallest and, negative, the largest group that each row follows.
+        groups = np.empty((count + 2, 2), np.int64)
+        groups[count:] = np.iinfo(np.int64).max
+        groups[:count, 0], groups[:count, 1] = own, -own
+        for level in self.levels:
+            here = groups[level.start : level.stop]
+            for before in level.before:
+                np.minimum(here, groups[before], out=here)
+            if len(level.met):
+                least = np.minimum.reduceat(groups[level.met], level.first, axis=0)
+                groups[level.met] = np.repeat(least, level.sizes, axis=0)
+        mixed = np.zeros(len(group), bool)
+        mixed[self.rows] = groups[:count, 0] != -groups[:count, 1]
+        return mixed
 
 
 def scenarios_at_once(rows: int) -> int:

@@ -19,6 +19,7 @@ from itertools import islice
 
 import numpy as np
 
+from bubbleviz.explain.slowdown.apart import Times, lengths_apart
 from bubbleviz.explain.slowdown.replay import Order, Replay, replay_of, scenarios_at_once
 from bubbleviz.explain.slowdown.work import Work
 from bubbleviz.model.columns import Bools, Floats, Ints
@@ -33,12 +34,14 @@ class Scenarios:
 
     Attributes:
         work: of the iterations that are replayed.
+        order: what each of its rows follows.
         replay: of it.
         early_ns: how much each starts before all that it follows has ended, as a negative number:
             operations can begin with work that needs no input.
     """
 
     work: Work
+    order: Order
     replay: Replay
     early_ns: Ints
 
@@ -78,13 +81,33 @@ class Scenarios:
         """Mean length of ideal iterations, in ns."""
         return float(self.ideal_lengths_ns.mean())
 
-    def put_back(self, sets: Iterable[Bools]) -> Floats:
-        """Return the mean length of ideal iterations with the own times of each set, in ns.
+    def put_back(self, label: Ints, values: Ints) -> Floats:
+        """Return the mean length of ideal iterations with the own times of each group, in ns.
 
         Args:
-            sets: the rows of each, as masks.
+            label: group of each row.
+            values: of the groups.
         """
-        return self._means(sets, self.own_ns, self.ideal_ns)
+        replay, step = self.replay, scenarios_at_once(len(self.work))
+        label, own_ns, ideal_ns, early_ns = (
+            column[replay.rows] for column in (label, self.own_ns, self.ideal_ns, self.early_ns)
+        )
+        means = [np.zeros(0)]
+        for first in range(0, len(values), step):
+            own = label[:, None] == values[first : first + step]
+            times_ns = np.where(own, own_ns[:, None], ideal_ns[:, None])
+            means.append(replay.placed_lengths_ns(times_ns, early_ns).mean(axis=0))
+        return np.concatenate(means)
+
+    def put_back_apart(self, label: Ints, values: Ints) -> Floats:
+        """Return the same for groups whose work mostly follows none of any other, at less cost.
+
+        Args:
+            label: group of each row; -1 none.
+            values: of the groups, ascending.
+        """
+        times = Times(self.work, self.order, self.replay, self.early_ns, self.own_ns, self.ideal_ns)
+        return np.asarray(lengths_apart(times, label, values).mean(axis=0))
 
     def without(self, sets: Iterable[Bools]) -> Floats:
         """Return the mean length of the iterations with ideal times for each set, in ns.
@@ -132,7 +155,7 @@ def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scen
     if not len(replay.iterations):
         return None
     early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
-    return Scenarios(work, replay, early_ns)
+    return Scenarios(work, order, replay, early_ns)
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:

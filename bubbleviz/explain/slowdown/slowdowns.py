@@ -23,6 +23,8 @@ from bubbleviz.model.values import frozen
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3
+#: There are as many of these as ranks and stages allow, and they meet in collectives alone.
+_APART = "replica"
 
 
 @frozen
@@ -128,15 +130,15 @@ def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
 
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
     """Return S of each group by its label; -1 is in none."""
-    groups = [
-        (name, value)
-        for name, label in labels.items()
-        for value in distinct(label[label != NONE]).tolist()
-    ]
-    means = scenarios.put_back(labels[name] == value for name, value in groups)
-    by: dict[str, dict[int, float]] = {name: {} for name in labels}
-    for (name, value), mean in zip(groups, means.tolist(), strict=True):
-        by[name][value] = mean / scenarios.ideal
+    by = {}
+    for name, label in labels.items():
+        values = distinct(label[label != NONE])
+        put_back = scenarios.put_back_apart if name == _APART else scenarios.put_back
+        means = put_back(label, values).tolist()
+        by[name] = {
+            value: mean / scenarios.ideal
+            for value, mean in zip(values.tolist(), means, strict=True)
+        }
     return by
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bubbleviz.explain.slowdown.scenarios import ideal_times, scenarios_of
+from bubbleviz.model.grouping import distinct
 from tests.support.recorded_slowdowns import recorded, recorded_slowdowns
 from tests.support.recorded_tables import Row, table
 
@@ -96,3 +102,45 @@ def test_a_step_that_a_rank_lacks() -> None:
     assert measured is not None
     assert measured.by_iteration == {0: 1, 1: 1}
     assert measured.replay_error.maximum_with_delays == 0
+
+
+@st.composite
+def replicated(draw: st.DrawFn) -> list[Row]:
+    """Return rows of replicas whose forwards, messages and collectives take any time."""
+    rows: list[Row] = []
+    took = st.integers(0, 9)
+    meets = draw(st.sampled_from([(), ("grads-reduce-scatter",), ("params-all-gather",)]))
+    for iteration in range(draw(st.integers(1, 2))):
+        for replica in range(draw(st.integers(1, 3))):
+            at = [0, 0]
+            for microbatch in range(draw(st.integers(1, 2))):
+                for stage in range(2):
+                    for phase in ("forward", "backward"):
+                        end = at[stage] + draw(took)
+                        key = stage, replica, iteration
+                        rows.append((*key, f"{phase}-compute", microbatch, at[stage], end))
+                        at[stage] = end + draw(took)
+                    if stage == 0:
+                        rows.append((*key, "forward-send", microbatch, at[0], at[0] + 2))
+                        rows.append((1, *key[1:], "forward-recv", microbatch, at[1], at[0] + 2))
+                        at[1] = max(at[1], at[0] + 2)
+            for stage in range(2):
+                for kind in (*meets, *draw(st.sampled_from([(), ("optimizer",)]))):
+                    end = at[stage] + draw(took)
+                    rows.append((stage, replica, iteration, kind, -1, at[stage], end))
+                    at[stage] = end
+    return rows
+
+
+@given(replicated(), st.randoms(use_true_random=False))
+def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(
+    rows: list[Row], random: Random
+) -> None:
+    work, order = recorded(table(*rows))
+    scenarios = scenarios_of(work, order)
+    if scenarios is None:
+        return
+    for label in (work.replica, np.array([random.randint(-1, 2) for _ in range(len(work))])):
+        values = distinct(label[label >= 0])
+        expected = scenarios.put_back(label, values)
+        assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
