@@ -104,19 +104,19 @@ def analyze(
         )
         with step("profiles"):
             read, unreadable = record_all(fleet, files, options, watched)
-    with step("merge ranks"):
-        run = merge(read, RunHints(order, parallel, same_clock, align))
-        recordings = read.recordings
-        # What it holds of operations would otherwise be held twice.
-        del read
-    with step("count"):
-        counts = count(run, skip=skip, window=part)
-    with step("explain"):
-        explanation = explain(run, counts)
-        run, counts, explanation = windowed(part, run, counts, explanation)
-        schedule = schedule_ran(recordings, run, counts)
-        shown = run.ranks, run.operations, counts.iterations
-        comparison = None if planned is None else compared(*shown, planned)
+        with step("merge ranks"):
+            run = merge(read, RunHints(order, parallel, same_clock, align))
+            recordings = read.recordings
+            # What it holds of operations would otherwise be held twice.
+            del read
+        with step("count"):
+            counts = count(run, skip=skip, window=part)
+        with step("explain"):
+            explanation = explain(run, counts, fleet.each)
+            run, counts, explanation = windowed(part, run, counts, explanation)
+            schedule = schedule_ran(recordings, run, counts)
+            shown = run.ranks, run.operations, counts.iterations
+            comparison = None if planned is None else compared(*shown, planned)
     report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
     report = with_schedule(report, schedule, comparison)
     if memory:

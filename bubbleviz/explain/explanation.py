@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from bubbleviz.explain.phase_times import PhaseTimes, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, replayed_ranks
 from bubbleviz.explain.slowdown_source import SlowdownSource
-from bubbleviz.explain.stretch import stages_contradicted, stretches_of
+from bubbleviz.explain.stretch import Stretch, stages_contradicted, stretches_of
 from bubbleviz.explain.stretch_explanation import (
     StretchExplanation,
     causes_of_run,
@@ -46,6 +46,11 @@ if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
 MOST_OPERATIONS = 500_000
 #: Of more operations over all iterations a replay takes half a minute and several gigabytes.
 MOST_REPLAYED = 5_000_000
+
+#: Calls a function with each of some stretches, in their order; ``map``, or what is like it.
+Each: TypeAlias = Callable[
+    [Callable[[Stretch], StretchExplanation], Iterable[Stretch]], Iterable[StretchExplanation]
+]
 
 
 @frozen
@@ -116,16 +121,17 @@ class Explanation:
         return None if source is None else source.diagnosis
 
 
-def explain(run: Run, counts: Counts) -> Explanation:
+def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     """Return why a run has bubbles, and what bounds its typical iteration.
 
     Args:
         run: the merged profiles.
         counts: its ratios.
+        each: explains stretches, here or on other machines.
     """
     part = replayed_part(run, counts)
     stretches = stretches_of(run, counts, None if part is None else part.chosen)
-    return explained(run, counts, [explain_stretch(stretch) for stretch in stretches], part)
+    return explained(run, counts, list(each(explain_stretch, stretches)), part)
 
 
 def replayed_part(run: Run, counts: Counts) -> ReplayedRanks | None:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
+from bubbleviz.explain import stretch
 from bubbleviz.interpret.fleet import (
     dask_connection,
     dask_fleet,
@@ -595,6 +597,79 @@ def test_of_files_read_together_only_what_kills_workers_is_lost(
     assert len(report.profiles) == 12 - len(lost)
 
 
+def _doubled(number: int) -> int:
+    return 2 * number
+
+
+def _deadly(number: int) -> int:
+    """Return the double, in a process that is not a worker; a worker dies of 3."""
+    if number == 3 and "distributed.worker" in sys.modules and os.environ.get("MORTAL"):
+        os._exit(1)
+    return 2 * number
+
+
+def test_parts_of_a_run_come_in_order(cluster: Path) -> None:
+    with dask_fleet.dask_fleet(str(cluster)) as fleet:
+        for count in (0, 1, 2, 9):
+            assert fleet.each(_doubled, range(count)) == [2 * n for n in range(count)]
+
+
+def test_parts_that_workers_die_of_are_done_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "scheduler.json"
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    options = ("--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard")
+    with ExitStack() as stack:
+        stack.enter_context(running_scheduler(file))
+        first = "import os; os.environ['MORTAL'] = '1'"
+        for _ in range(2):
+            stack.enter_context(dask("worker", *options, first=first))
+        with _client(file) as client:
+            client.wait_for_workers(2, timeout=300)
+        fleet = stack.enter_context(dask_fleet.dask_fleet(str(file)))
+        assert fleet.each(_deadly, range(6)) == [0, 2, 4, 6, 8, 10]
+
+
+def _acting(act: Callable[[], object]) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return what hands on arguments, and acts before the third."""
+
+    def handed(given: Iterable[Any]) -> Iterator[Any]:
+        for number, argument in enumerate(given):
+            if number == 2:
+                act()
+            yield argument
+
+    return handed
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_worker_lost_while_it_explains_costs_nothing(
+    how: str, scheduler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "frozen" and not hasattr(signal, "SIGSTOP"):
+        pytest.skip("processes cannot be frozen here")
+    replicas = Planting(stages=3, replicas=4, microbatches=4, iterations=3, kernels=1, jitter=0.2)
+    plant(replicas, tmp_path)
+    monkeypatch.setattr(stretch, "MOST", 40)
+    whole = written(bubbleviz.analyze(tmp_path))
+    with workers(scheduler, 3) as running:
+        act = running[0].kill if how == "killed" else partial(_stop, running[0])
+        acting = _acting(act)
+        each = dask_fleet.DaskFleet.each
+        counted = []
+
+        def tripped(fleet: Any, work: Callable[[Any], Any], given: Iterable[Any]) -> list[Any]:
+            results = each(fleet, work, acting(given))
+            counted.append(len(results))
+            return results
+
+        monkeypatch.setattr(dask_fleet.DaskFleet, "each", tripped)
+        report = bubbleviz.analyze(tmp_path, dask=str(scheduler))
+    assert counted == [4]
+    assert written(report) == whole
+
+
 def test_a_scheduler_that_goes_away_is_an_error(many: Path, tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     with ExitStack() as stack:
@@ -972,20 +1047,21 @@ def test_a_scheduler_that_freezes_while_it_loads_is_noticed(many: Path, tmp_path
             bubbleviz.analyze(many, dask=str(file))
 
 
-@pytest.mark.parametrize("moment", ["_task", "_result"])
+@pytest.mark.parametrize("moment", ["fleet.DaskFleet._task", "tasks.DaskTasks._result"])
 def test_a_scheduler_that_dies_prints_one_sentence(moment: str, many: Path, tmp_path: Path) -> None:
     """In a process of its own, as what Dask logs may come as late as at its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
     with running_scheduler(file) as process, dask_worker(file):
         program = (
             "import os, sys\n"
-            "from bubbleviz.interpret.fleet import dask_fleet\n"
-            f"name = {moment!r}\n"
-            "before = getattr(dask_fleet.DaskFleet, name)\n"
+            "from pkgutil import resolve_name\n"
+            f"place, name = {moment!r}.rsplit('.', 1)\n"
+            "place = resolve_name('bubbleviz.interpret.fleet.dask_' + place)\n"
+            "before = getattr(place, name)\n"
             "def kill(*given):\n"
             f"    os.system('kill -9 {process.pid} 2>/dev/null')\n"
             "    return before(*given)\n"
-            "setattr(dask_fleet.DaskFleet, name, kill)\n"
+            "setattr(place, name, kill)\n"
             "from bubbleviz.cli.app import main\n"
             "sys.exit(main(sys.argv[1:]))\n"
         )

@@ -45,7 +45,7 @@ def connected(address: str) -> Iterator[Cluster]:
         ) from error
     place = _address_in(address) if address.endswith(".json") else address
     _check_address(address, place)
-    with _quiet_loggers(), _loop() as loop:
+    with _quiet_loggers(), _large_arguments(), _loop() as loop:
         try:
             connection = asyncio.run_coroutine_threadsafe(_client_of(place), loop)
             client = connection.result()
@@ -148,6 +148,15 @@ def _quiet_loggers() -> Iterator[None]:
         for name, level in before.items():
             if not name.startswith("distributed"):
                 logging.getLogger(name).setLevel(level)
+
+
+@contextmanager
+def _large_arguments() -> Iterator[None]:
+    """Have Dask take arguments of megabytes without a warning; few are on their way at a time."""
+    import dask
+
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):
+        yield
 
 
 @contextmanager

@@ -7,25 +7,22 @@ another one that sees the files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.interpret.fleet.dask_cluster import LOOK_S, Attempt, Cluster
+from bubbleviz.interpret.fleet.dask_cluster import Cluster
 from bubbleviz.interpret.fleet.dask_connection import connected
-from bubbleviz.interpret.fleet.dask_pulses import Pulses, host_of
+from bubbleviz.interpret.fleet.dask_pulses import Pulses
+from bubbleviz.interpret.fleet.dask_tasks import DaskTasks, Task
 from bubbleviz.interpret.fleet.dask_versions import (
-    NEWCOMER,
     answering_workers,
-    check_version,
-    lacks_bubbleviz,
-    with_same_version,
 )
 from bubbleviz.interpret.fleet.glances import Glance, digest, glance
 from bubbleviz.interpret.fleet.outcome import FilesRead, Outcome, files_read, outcome_of
@@ -37,12 +34,13 @@ from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
+R = TypeVar("R")
 
-#: How often a task is submitted again because the workers that had it are silent or left.
-_ATTEMPTS = 5
 #: Small files are one task: so many files and bytes at most, and so many tasks a worker at least.
 _MOST_FILES, _MOST_BYTES, _TASKS = 32, 32 << 20, 4
-#: So many are looked at together, which takes a moment each.
+#: So many parts of a run are with workers at once, for each of them.
+_AT_ONCE = 2
+#: So many files are looked at together, which takes a moment each.
 _MOST_GLANCES = 1024
 
 
@@ -110,33 +108,16 @@ def _or_error(work: Callable[..., T], arguments: tuple[object, ...]) -> T | Prof
         return error
 
 
-@frozen
-class _Task:
-    """What a worker is to do.
-
-    Attributes:
-        place: what it is about, for messages.
-        work: what to do.
-        arguments: of the work.
-        hosts: where it can be done; None for anywhere.
-        attempts: its submissions that are under way; the first result counts.
-    """
-
-    place: str
-    work: Callable[..., Any]
-    arguments: tuple[object, ...]
-    hosts: frozenset[str] | None
-    attempts: list[Attempt] = field(default_factory=list)
-
-
 class DaskFleet:
     """The workers of a cluster; each file is read on a host that sees it."""
 
     strict = False
+    #: Who loads this can do all that workers are asked for.
+    version = __version__
 
     def __init__(self, cluster: Cluster, answering: set[str]) -> None:
-        self._cluster = cluster
         self._pulses = Pulses(cluster, answering)
+        self._tasks = DaskTasks(cluster, self._pulses)
         self._hosts: dict[str, set[str]] = {}
         self._bytes: dict[str, int] = {}
 
@@ -150,8 +131,8 @@ class DaskFleet:
         hosts = sorted(self._pulses.hosts())
         # Workers run in directories of their own.
         there = [_absolute(path) for path in paths]
-        tasks = [_Task(host, _sightings, (there,), frozenset([host])) for host in hosts]
-        answers = dict(self._done(tasks))
+        tasks = [Task(host, _sightings, (there,), frozenset([host])) for host in hosts]
+        answers = dict(self._tasks.done(tasks))
         files: list[InputFile] = []
         for number, path in enumerate(paths):
             seen: dict[str, _Sighting] = {}
@@ -217,6 +198,29 @@ class DaskFleet:
             else:
                 yield replace(read, numbers=tuple(batch))
 
+    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
+        """Return what some work returns of each of some arguments, in their order.
+
+        What no worker returns, since they die of it or leave, is done here, and so is one alone.
+        """
+        given = iter(given)
+        first = list(islice(given, 2))
+        if len(first) < 2:
+            return list(map(work, first))
+        arguments: dict[int, T] = {}
+
+        def tasks() -> Iterator[Task]:
+            for number, argument in enumerate(chain(first, given)):
+                arguments[number] = argument
+                yield Task("a part of the run", work, (argument,), None)
+
+        at_once = _AT_ONCE * max(len(self._pulses.living()), 1)
+        results: dict[int, R] = {}
+        for number, result in self._tasks.done(tasks(), at_once):
+            argument = arguments.pop(number)
+            results[number] = work(argument) if isinstance(result, ProfileError) else result
+        return [results[number] for number in range(len(results))]
+
     def _over(
         self,
         paths: Sequence[str],
@@ -232,7 +236,7 @@ class DaskFleet:
         while batches:
             again: list[list[int]] = []
             tasks = [self._task(paths, batch, work, given) for batch in batches]
-            for number, result in self._done(tasks):
+            for number, result in self._tasks.done(tasks):
                 batch = batches[number]
                 if isinstance(result, ProfileError) and len(batch) > 1:
                     again.extend([file] for file in batch)
@@ -261,90 +265,15 @@ class DaskFleet:
         batch: Sequence[int],
         work: Callable[[Any], Any],
         given: Sequence[tuple[object, ...]],
-    ) -> _Task:
+    ) -> Task:
         """Return the task of some work on files, where these are seen."""
         first = paths[batch[0]]
-        return _Task(first, work, ([given[n] for n in batch],), self._seen_on(first))
+        return Task(first, work, ([given[n] for n in batch],), self._seen_on(first))
 
     def _seen_on(self, path: str) -> frozenset[str] | None:
         """Return the hosts that see a file; None for all."""
         seen = self._hosts.get(_absolute(path))
         return None if seen is None or seen >= self._pulses.hosts() else frozenset(seen)
-
-    def _done(self, tasks: Sequence[_Task]) -> Iterator[tuple[int, Any]]:
-        """Yield (number, result or ProfileError) of each task, in the order that they are done."""
-        left = dict(enumerate(tasks))
-        for number, task in left.items():
-            self._submit(number, task, task.hosts)
-        while left:
-            numbers = {attempt: n for n, task in left.items() for attempt in task.attempts}
-            done = self._cluster.finished(list(numbers), LOOK_S) if numbers else []
-            for attempt in sorted(done, key=lambda a: numbers[a]):
-                number = numbers[attempt]
-                if number not in left:
-                    continue
-                task = left[number]
-                if attempt.error is not None and len(task.attempts) > 1:
-                    task.attempts.remove(attempt)
-                    continue
-                result = self._result(attempt, task.place)
-                self._cluster.forget(task.attempts)
-                del left[number]
-                yield number, result
-            if left and self._pulses.look():
-                yield from self._resubmit_stuck(left)
-
-    def _submit(self, number: int, task: _Task, where: Collection[str] | None) -> None:
-        arguments = (__version__, task.work, *task.arguments)
-        task.attempts.append(
-            self._cluster.submit(with_same_version, arguments, where, priority=-number)
-        )
-
-    def _resubmit_stuck(self, left: dict[int, _Task]) -> Iterator[tuple[int, ProfileError]]:
-        """Have done elsewhere what a silent worker has, and give up what nobody is left for."""
-        living, silent, hosts = self._pulses.living(), self._pulses.silent(), self._pulses.hosts()
-        stuck = self._cluster.keys_on(silent) if silent else set()
-        for number, task in list(left.items()):
-            able = {w for w in living if task.hosts is None or host_of(w) in task.hosts}
-            lost = all(
-                attempt.key in stuck or self._pulses.have_left(attempt.where)
-                for attempt in task.attempts
-            )
-            recent = hosts if task.hosts is None else hosts & task.hosts
-            if lost and able and len(task.attempts) < _ATTEMPTS:
-                self._submit(number, task, able)
-            elif (lost and able) or not recent:
-                self._cluster.forget(task.attempts)
-                del left[number]
-                yield (
-                    number,
-                    ProfileError(
-                        f"{task.place}: no worker that sees it is left, or answers; restart it and "
-                        "run again"
-                    ),
-                )
-
-    def _result(self, attempt: Attempt, place: str) -> Any:
-        """Return the result of an attempt; the death of workers as an error of the file."""
-        error = attempt.error
-        if error is None:
-            return attempt.result
-        if isinstance(error, ProfileError):
-            return error
-        if isinstance(error, BubblevizError):
-            raise error
-        if isinstance(error, CancelledError) or not self._cluster.connected:
-            raise self._cluster.gone(error) from error
-        if lacks_bubbleviz(error):
-            check_version(f"--dask: {NEWCOMER}", error)
-        if type(error).__name__ == "KilledWorker":
-            return ProfileError(
-                f"{place}: every worker that read it died; if there was too little memory, start "
-                "workers with more"
-            )
-        # Whatever else a worker raises must not lose the other files.
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return ProfileError(f"{place}: no worker could read it ({what})")
 
 
 def _absolute(path: str) -> str:

@@ -21,7 +21,11 @@ _ANSWER_S = 5.0
 #: How long a worker with a heartbeat may take to load bubbleviz, seconds.
 _LOADING_S = 120.0
 #: The question for the version; a thread loads bubbleviz, so that the heartbeat goes on.
-_VERSION = (asyncio.to_thread, resolve_name, "bubbleviz.interpret.fleet.dask_fleet:__version__")
+_VERSION = (
+    asyncio.to_thread,
+    resolve_name,
+    "bubbleviz.interpret.fleet.dask_fleet:DaskFleet.version",
+)
 NEWCOMER = "a worker that joined during the run"
 
 

@@ -6,7 +6,7 @@ Only a profile's recording, its operations and small statistics, travels and is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -20,6 +20,7 @@ from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def cores() -> int:
@@ -49,6 +50,9 @@ class Fleet(Protocol):
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[FilesRead]:
         """Yield what was read, some files or one, in the order in which that is done."""
+
+    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
+        """Return what some work, a function of a module, returns of each of some arguments."""
 
 
 @frozen
@@ -98,6 +102,10 @@ class Local:
         run = ParallelRun(paths, each, progress)
         for number, outcome in run.outcomes(order, min(self.jobs, len(paths))):
             yield files_read([number], [outcome])
+
+    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
+        """Return what some work returns of each of some arguments, in their order."""
+        return list(map(work, given))
 
 
 def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
