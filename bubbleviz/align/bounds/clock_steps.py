@@ -17,6 +17,8 @@ after.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,8 +32,8 @@ from bubbleviz.align.bounds.difference_constraints import (
 )
 from bubbleviz.align.bounds.offsets import GRAIN_NS, Correction
 from bubbleviz.align.bounds.precedences import Precedences
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -45,6 +47,8 @@ _LOOSE = 1.5
 _JUMP, _JUMP_IN_DOUBT, _FEW, _SMALL = 7.0, 14.0, 6, 0.3
 #: So many parts are looked at, at least and at most (evenly spread), and so many drifts.
 _LEAST, _MOST, _SLOPES = 3, 256, 21
+#: Numbers that are worked on at once.
+_AT_ONCE = 1 << 20
 
 
 @frozen
@@ -68,21 +72,39 @@ class ClockStep:
 
 @frozen
 class _Cells:
-    """Bounds of the difference of two clocks by stretch of time, in order.
+    """Bounds of the differences of pairs of clocks by stretch of time, in order.
 
     Attributes:
+        pair: of clocks.
         at_ns: about when, on the first clock.
         low_ns: the least to add to the second clock.
         high_ns: the most.
         iteration: of each.
-        length_ns: of the longest stretch, or from one to the next.
+        length_ns: by pair, of the longest stretch, or from one to the next.
     """
 
+    pair: Ints
     at_ns: Floats
     low_ns: Floats
     high_ns: Floats
     iteration: Ints
-    length_ns: float
+    length_ns: Floats
+
+    @property
+    def width_ns(self) -> Floats:
+        """What is left open in each."""
+        return self.high_ns - self.low_ns
+
+    def take(self, rows: Ints | Bools) -> _Cells:
+        """Return some of the stretches."""
+        return _Cells(
+            self.pair[rows],
+            self.at_ns[rows],
+            self.low_ns[rows],
+            self.high_ns[rows],
+            self.iteration[rows],
+            self.length_ns,
+        )
 
 
 def clock_steps(precedences: Precedences, clocks: int) -> tuple[tuple[ClockStep, ...], Floats]:
@@ -99,43 +121,37 @@ def clock_steps(precedences: Precedences, clocks: int) -> tuple[tuple[ClockStep,
     low = np.minimum(precedences.before, precedences.after)
     high = np.maximum(precedences.before, precedences.after)
     pairs = groups_of(low, high)
-    order = sorted_rows(pairs.of_row)
-    bounds = np.searchsorted(pairs.of_row[order], np.arange(len(pairs) + 1))
-    steps, hulls = [], []
-    for number, row in enumerate(pairs.first.tolist()):
-        first, second = int(low[row]), int(high[row])
-        own = precedences.take(order[bounds[number] : bounds[number + 1]])
-        # Collectives leave now more open, now less: they show no jump.
-        own = own.take(own.after_row >= 0)
-        levels = [cells for parts in _PARTS if (cells := _cells(own, first, parts)) is not None]
-        step = _first_step(levels, first, second)
-        if step is not None:
-            steps.append(step)
-        hulls.append((first, second, levels))
+    ends = low[pairs.first], high[pairs.first]
+    levels = _levels(precedences, pairs.of_row, ends[0])
+    steps = _first_steps(levels, *ends)
     if steps:
-        _widen(limit, precedences, hulls, sum(abs(step.by_ns) for step in steps))
-    return tuple(steps), limit
+        _widen(limit, precedences, ends, levels, sum(abs(step.by_ns) for step in steps))
+    return steps, limit
 
 
 def _widen(
     limit: Floats,
     precedences: Precedences,
-    hulls: list[tuple[int, int, list[_Cells]]],
+    ends: tuple[Ints, Ints],
+    levels: Sequence[_Cells],
     steps_ns: int,
 ) -> None:
     """Make limits hold at every instant, though a clock was set, and clocks drift.
 
     What is bounded from one side alone gives by all there may be.
     """
-    drift_ns = DRIFT * float(np.ptp(precedences.after_ns))
-    for first, second, levels in hulls:
-        if levels:
-            gap_ns = DRIFT * max(cells.length_ns for cells in levels)
-            limit[first, second] = max(float(c.high_ns.max()) for c in levels) + gap_ns
-            limit[second, first] = gap_ns - min(float(c.low_ns.min()) for c in levels)
-        else:
-            limit[first, second] += drift_ns + steps_ns
-            limit[second, first] += drift_ns + steps_ns
+    first, second = ends
+    length_ns = np.zeros(len(first))
+    low_ns, high_ns = np.full(len(first), np.inf), np.full(len(first), -np.inf)
+    for cells in levels:
+        length_ns[cells.pair] = np.maximum(length_ns, cells.length_ns)[cells.pair]
+        np.minimum.at(low_ns, cells.pair, cells.low_ns)
+        np.maximum.at(high_ns, cells.pair, cells.high_ns)
+    known = np.isfinite(high_ns)
+    all_ns = DRIFT * float(np.ptp(precedences.after_ns)) + steps_ns
+    gap_ns = DRIFT * length_ns
+    limit[first, second] = np.where(known, high_ns + gap_ns, limit[first, second] + all_ns)
+    limit[second, first] = np.where(known, gap_ns - low_ns, limit[second, first] + all_ns)
 
 
 def corrections_within(
@@ -177,108 +193,159 @@ def _beyond(precedences: Precedences, extents: tuple[Ints, Ints]) -> Floats:
     return np.asarray(2 * DRIFT * away, np.float64)
 
 
-def _cells(own: Precedences, first: int, parts: int) -> _Cells | None:
-    """Return the bounds of one pair of clocks by part of each iteration; None without any."""
-    if len(own) == 0:
-        return None
-    upper = own.after == first
-    at_ns = np.where(upper, own.after_ns, own.before_ns)
-    iterations = groups_of(own.iteration)
+def _levels(precedences: Precedences, pair: Ints, first: Ints) -> list[_Cells]:
+    """Return the bounds of pairs of clocks by iteration, and by parts of them, ever finer.
+
+    Args:
+        precedences: what was not later than what.
+        pair: of clocks, of each.
+        first: the first clock of each pair.
+    """
+    # Collectives leave now more open, now less: they show no jump.
+    rows = np.flatnonzero(precedences.after_row >= 0)
+    pair = pair[rows]
+    upper = precedences.after[rows] == first[pair]
+    before_ns, after_ns = precedences.before_ns[rows], precedences.after_ns[rows]
+    at_ns = np.where(upper, after_ns, before_ns)
+    iterations = groups_of(pair, precedences.iteration[rows])
     begin, end = group_extents(iterations.of_row, len(iterations), at_ns, at_ns)
-    begin, length = begin[iterations.of_row], (end - begin)[iterations.of_row] + 1
-    part = (at_ns - begin) * parts // length
-    cells = groups_of(own.iteration, part)
-    slack = (own.after_ns - own.before_ns).astype(np.float64)
+    owner = iterations.of_row
+    part = (at_ns - begin[owner]) * _PARTS[-1] // (end - begin + 1)[owner]
+    cells = groups_of(owner, part)
+    slack = (after_ns - before_ns).astype(np.float64)
     highs, lows = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
     np.minimum.at(highs, cells.of_row[upper], slack[upper])
     np.maximum.at(lows, cells.of_row[~upper], -slack[~upper])
     begins, ends = group_extents(cells.of_row, len(cells), at_ns, at_ns)
-    kept = np.flatnonzero(np.isfinite(highs) & np.isfinite(lows))
-    kept = kept[sorted_rows(begins[kept])]
-    if len(kept) == 0:
-        return None
-    return _Cells(
-        ((begins + ends) / 2)[kept],
-        lows[kept],
-        highs[kept],
-        own.iteration[cells.first][kept],
-        float(max((ends - begins).max(), np.diff(np.sort(begins[kept])).max(initial=0))),
-    )
+    owner, part = owner[cells.first], part[cells.first]
+    of_iteration = pair[iterations.first], precedences.iteration[rows][iterations.first]
+    levels = []
+    for parts in _PARTS:
+        # Parts of parts are parts of the whole.
+        larger = groups_of(owner, part * parts // _PARTS[-1])
+        at = np.searchsorted(larger.of_row, np.arange(len(larger)))
+        whole = owner[larger.first]
+        levels.append(
+            _kept(
+                _Cells(
+                    of_iteration[0][whole],
+                    np.empty(0),
+                    np.maximum.reduceat(lows, at) if len(at) else lows,
+                    np.minimum.reduceat(highs, at) if len(at) else highs,
+                    of_iteration[1][whole],
+                    np.zeros(len(first)),
+                ),
+                np.minimum.reduceat(begins, at) if len(at) else begins,
+                np.maximum.reduceat(ends, at) if len(at) else ends,
+            )
+        )
+    return levels
 
 
-def _first_step(levels: list[_Cells], first: int, second: int) -> ClockStep | None:
-    """Return the clearest step, of whole iterations or of their parts; None for none.
+def _kept(cells: _Cells, begins: Ints, ends: Ints) -> _Cells:
+    """Return those stretches that are bounded from both sides, in order of pairs and time."""
+    kept = np.flatnonzero(np.isfinite(cells.high_ns) & np.isfinite(cells.low_ns))
+    kept = kept[sorted_rows(cells.pair[kept], begins[kept])]
+    length_ns = cells.length_ns.copy()
+    np.maximum.at(length_ns, cells.pair, ends - begins)
+    follows = cells.pair[kept][1:] == cells.pair[kept][:-1]
+    np.maximum.at(length_ns, cells.pair[kept][1:][follows], np.diff(begins[kept])[follows])
+    return replace(cells, at_ns=(begins + ends) / 2, length_ns=length_ns).take(kept)
+
+
+def _first_steps(levels: list[_Cells], first: Ints, second: Ints) -> tuple[ClockStep, ...]:
+    """Return the clearest step of each pair that has one, of whole iterations or of their parts.
 
     ``levels`` loses the parts that leave too much open to tell.
     """
-    if not levels:
-        return None
-    usual_ns = float(np.median(levels[0].high_ns - levels[0].low_ns))
+    usual_ns = _medians(levels[0].pair, levels[0].width_ns, len(first))
+    clearest: dict[int, tuple[float, float, int, int]] = {}
     for number, cells in enumerate(levels):
-        tight = cells.high_ns - cells.low_ns <= max(_LOOSE * usual_ns, GRAIN_NS)
-        kept = np.flatnonzero(tight | (number == 0))
-        levels[number] = _Cells(
-            cells.at_ns[kept],
-            cells.low_ns[kept],
-            cells.high_ns[kept],
-            cells.iteration[kept],
-            cells.length_ns,
-        )
-    levels[:] = [cells for cells in levels if len(cells.at_ns)]
-    found = [jump for cells in levels if (jump := _jump(cells)) is not None]
-    if not found:
-        return None
-    _, by_ns, before, behind = max(found)
-    return ClockStep(first, second, round(by_ns), before, behind)
+        tight = cells.width_ns <= np.maximum(_LOOSE * usual_ns, GRAIN_NS)[cells.pair]
+        levels[number] = cells.take(tight | (number == 0))
+        for pair, jump in _jumps(levels[number]):
+            clearest[pair] = max(jump, clearest.get(pair, jump))
+    return tuple(
+        ClockStep(int(first[pair]), int(second[pair]), round(by_ns), before, behind)
+        for pair, (_, by_ns, before, behind) in sorted(clearest.items())
+    )
 
 
-def _jump(cells: _Cells) -> tuple[float, float, int, int] | None:
-    """Return how surely the middle of bounds jumps, by how much, and between which iterations.
+def _medians(pair: Ints, values: Floats, pairs: int) -> Floats:
+    """Return the median of the values of each pair; 0 where there are none."""
+    medians = np.zeros(pairs)
+    ordered = values[sorted_rows(pair, values)]
+    count = np.bincount(pair, minlength=pairs)
+    begin = np.cumsum(count) - count
+    some = np.flatnonzero(count)
+    low, high = (begin[some] + middle[some] for middle in ((count - 1) // 2, count // 2))
+    medians[some] = (ordered[low] + ordered[high]) / 2
+    return medians
 
-    None if it does not.
+
+def _jumps(cells: _Cells) -> Iterator[tuple[int, tuple[float, float, int, int]]]:
+    """Yield pairs of clocks whose bounds' middle jumps, and the jump as of :func:`_jumps_of`."""
+    # In one that contradicts itself the clock was set: it shows neither side.
+    cells = cells.take(cells.width_ns >= -GRAIN_NS)
+    count = np.bincount(cells.pair, minlength=1)
+    begin = np.cumsum(count) - count
+    chosen = np.where(count >= _LEAST, np.minimum(count, _MOST), 0)
+    for size in distinct(chosen[chosen > 0]).tolist():
+        pairs = np.flatnonzero(chosen == size)
+        at_once = max(1, _AT_ONCE // (size * _SLOPES))
+        for low in range(0, len(pairs), at_once):
+            some = pairs[low : low + at_once]
+            rows = begin[some][:, None] + np.arange(size) * count[some][:, None] // size
+            yield from _jumps_of(cells, some, rows)
+
+
+def _jumps_of(
+    cells: _Cells, pairs: Ints, rows: Ints
+) -> Iterator[tuple[int, tuple[float, float, int, int]]]:
+    """Yield how surely middles of bounds jump, by how much, and between which iterations.
 
     The middles are fitted by a line, as clocks drift, and by a line with a jump at each place.
+
+    Args:
+        cells: of pairs of clocks.
+        pairs: some of these.
+        rows: of the cells of each, as many of one as of another.
     """
-    # In one that contradicts itself the clock was set: it shows neither side.
-    kept = np.flatnonzero(cells.high_ns - cells.low_ns >= -GRAIN_NS)
-    count = len(kept)
-    if count < _LEAST:
-        return None
-    chosen = kept[np.arange(min(count, _MOST)) * count // min(count, _MOST)]
-    low, high, at = cells.low_ns[chosen], cells.high_ns[chosen], cells.at_ns[chosen]
+    low, high, at = cells.low_ns[rows], cells.high_ns[rows], cells.at_ns[rows]
     middle, width = (low + high) / 2, high - low
     # A width that shrinks once may hold the jump; one that varies is noise.
-    noise = max(
-        float(np.std(np.sort(width)[1:])) / 2,
-        _spread(np.diff(middle, 2)) / np.sqrt(6),
-        GRAIN_NS / 20,
+    noise = np.maximum(
+        np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2,
+        np.maximum(_spread(np.diff(middle, 2, axis=1)) / np.sqrt(6), GRAIN_NS / 20),
     )
-    jumps = np.tril(np.ones((len(at), len(at))), -1)[:, :-1]
+    count = rows.shape[1]
+    jumps = np.tril(np.ones((count, count)), -1)[:, :-1]
     shapes = jumps - jumps.mean(axis=0)
     squares = (shapes**2).sum(axis=0)
     slopes = np.linspace(-DRIFT, DRIFT, _SLOPES)
-    rest = middle[:, None] - np.outer(at - at[0], slopes)
-    rest = rest - rest.mean(axis=0)
+    rest = middle[:, :, None] - (at - at[:, :1])[:, :, None] * slopes
+    rest = rest - rest.mean(axis=1)[:, None]
     by = shapes.T @ rest / squares[:, None]
-    without = (rest**2).sum(axis=0)
-    left = without - by**2 * squares[:, None]
-    best, slope = np.unravel_index(int(left.argmin()), left.shape)
-    sure = np.sqrt(max(float(without.min() - left.min()), 0.0)) / noise
-    jump = float(by[best, slope])
-    small, few = abs(jump) < _SMALL * float(np.median(width)), len(at) < _FEW
-    if sure < (_JUMP_IN_DOUBT if small or few else _JUMP):
-        return None
-    if abs(jump) <= GRAIN_NS * (4 if small else 1) or (small and few):
-        return None
-    # What messages leave open moves one bound alone, a clock both.
-    drifted = slopes[slope] * (at - at[0])
-    sides = [shapes[:, best] @ (side - drifted) / squares[best] for side in (low, high)]
-    if min(side / jump for side in sides) < 0.5:
-        return None
-    before, behind = cells.iteration[chosen[best : best + 2]].tolist()
-    return float(sure), jump, before, behind
+    without = (rest**2).sum(axis=1)
+    left = (without[:, None] - by**2 * squares[:, None]).reshape(len(pairs), -1)
+    best, slope = np.divmod(left.argmin(axis=1), _SLOPES)
+    sure = np.sqrt(np.maximum(without.min(axis=1) - left.min(axis=1), 0.0)) / noise
+    jump = by[np.arange(len(pairs)), best, slope]
+    small, few = np.abs(jump) < _SMALL * np.median(width, axis=1), count < _FEW
+    found = sure >= np.where(small | few, _JUMP_IN_DOUBT, _JUMP)
+    found &= (np.abs(jump) > GRAIN_NS * np.where(small, 4, 1)) & ~(small & few)
+    for row in np.flatnonzero(found).tolist():
+        # What messages leave open moves one bound alone, a clock both.
+        drifted = slopes[slope[row]] * (at[row] - at[row, 0])
+        of_jump = shapes[:, best[row]]
+        sides = [of_jump @ (side[row] - drifted) / squares[best[row]] for side in (low, high)]
+        if min(side / jump[row] for side in sides) < 0.5:
+            continue
+        before, behind = cells.iteration[rows[row, best[row] : best[row] + 2]].tolist()
+        yield int(pairs[row]), (float(sure[row]), float(jump[row]), before, behind)
 
 
-def _spread(values: Floats) -> float:
-    """Return the standard deviation of most values, of a normal distribution."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
+def _spread(values: Floats) -> Floats:
+    """Return the standard deviations of most values of rows, of a normal distribution."""
+    away = np.abs(values - np.median(values, axis=1)[:, None])
+    return np.asarray(1.4826 * np.median(away, axis=1), np.float64)
