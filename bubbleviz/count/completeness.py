@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 
-from bubbleviz.align.run import Run
+from bubbleviz.count.rank_slices import joined_ranks
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct_rows, groups_of
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
 from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING, run_kind
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 _FORWARD = (Phase.F, Phase.FB)
+#: Of :class:`Evidence`, what has no number for each rank.
+_OF_ITERATIONS = ("alike", "forwards")
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
 #: What a rank may lack to have a ratio, by its code; 0 lacks nothing.
 LACKS = (None, "no F with GPU work", "no B or BW with GPU work")
@@ -44,13 +51,14 @@ class IterationStatus:
 
 
 @frozen
-class _Evidence:
+class Evidence:
     """What ranks ran in iterations; shape (iterations, ranks), nothing where not ``present``.
 
     Attributes:
         present: whether the rank takes part in the iteration.
         microbatches: how many it ran forward; -1 where names do not give all of them.
         alike: whether the ranks of an iteration ran the same ones, shape (iterations,).
+        forwards: of each iteration, those that its first rank ran.
         begins: whether its first operation is the smallest microbatch's F.
         settled: whether every F has its B, and every B its W where it owes one.
         cut: whether the end of the capture cut an F, B, W or BW.
@@ -63,6 +71,7 @@ class _Evidence:
     present: Bools
     microbatches: Ints
     alike: Bools
+    forwards: tuple[Ints, ...]
     begins: Bools
     settled: Bools
     cut: Bools
@@ -92,15 +101,15 @@ class _OperationKeys(Table):
     cut: Ints
 
 
-def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
+def iteration_statuses(ran: Evidence, phase: Ints) -> tuple[IterationStatus, ...]:
     """Return the kind and completeness of each iteration.
 
     Args:
-        run: the merged profiles.
-        present: which ranks take part, shape (iterations, ranks).
+        ran: what ranks ran.
+        phase: of all operations.
     """
-    ran = _evidence(run.operations, present)
-    if run_kind(run.operations.phase) == INFERENCE:
+    present = ran.present
+    if run_kind(phase) == INFERENCE:
         return _of_inference(ran)
     trains = np.asarray(ran.backward.any(axis=1))
     some = bool(trains.any())
@@ -131,7 +140,7 @@ def iteration_statuses(run: Run, present: Bools) -> tuple[IterationStatus, ...]:
     return tuple(statuses)
 
 
-def _of_inference(ran: _Evidence) -> tuple[IterationStatus, ...]:
+def _of_inference(ran: Evidence) -> tuple[IterationStatus, ...]:
     """Return the status of iterations of a run that never goes back.
 
     A single one is the window of the whole recording, wherever that began and ended.
@@ -144,7 +153,7 @@ def _of_inference(ran: _Evidence) -> tuple[IterationStatus, ...]:
     )
 
 
-def _forwards_only(ran: _Evidence, k: int, complete: bool, kind: str) -> IterationStatus:
+def _forwards_only(ran: Evidence, k: int, complete: bool, kind: str) -> IterationStatus:
     return IterationStatus(
         kind=kind,
         complete=complete,
@@ -156,7 +165,7 @@ def _forwards_only(ran: _Evidence, k: int, complete: bool, kind: str) -> Iterati
     )
 
 
-def _stepped(ran: _Evidence, trains: Bools) -> Bools:
+def _stepped(ran: Evidence, trains: Bools) -> Bools:
     """Return whether every rank ran its Optimizer, of those that do in most training iterations."""
     steps = (ran.optimizer & ran.present)[trains].sum(axis=0)
     stepping = 2 * steps > ran.present[trains].sum(axis=0)
@@ -164,20 +173,20 @@ def _stepped(ran: _Evidence, trains: Bools) -> Bools:
     return np.asarray((stepped | ~ran.present).all(axis=1))
 
 
-def _unmatched(ran: _Evidence) -> Bools:
+def _unmatched(ran: Evidence) -> Bools:
     """Return whether some rank that went on has a B, and an F without one."""
     went_on = ran.present & (ran.optimizer | ran.later)
     matched = ran.settled | ran.cut | ran.step_cut
     return np.asarray((went_on & ran.backward & ~matched).any(axis=1))
 
 
-def _microbatches(ran: _Evidence, k: int) -> int | None:
+def _microbatches(ran: Evidence, k: int) -> int | None:
     """Return the most microbatches that a rank ran forward; None where names give none."""
     most = int(ran.microbatches[k].max(initial=0))
     return most if most > 0 else None
 
 
-def _whole(ran: _Evidence) -> Bools:
+def _whole(ran: Evidence) -> Bools:
     """Return whether the capture holds each rank's part of each training iteration.
 
     Where ranges never mark the backward of a rank (DeepSpeed's inner stages), the start of its
@@ -188,8 +197,13 @@ def _whole(ran: _Evidence) -> Bools:
     return np.asarray(ran.begins & ~ran.cut & (ran.settled | ended))
 
 
-def _evidence(operations: Operations, present: Bools) -> _Evidence:
-    """Return the evidence of every iteration and rank."""
+def evidence_of(operations: Operations, present: Bools) -> Evidence:
+    """Return what ranks ran in iterations.
+
+    Args:
+        operations: of the ranks.
+        present: which ranks take part, shape (iterations, ranks).
+    """
     keys = _OperationKeys(*(getattr(operations, c) for c in _OperationKeys.column_names()))
     cell = operations.rank * len(present) + operations.iteration
     host_ns = operations.host_start_ns
@@ -205,7 +219,7 @@ def _evidence(operations: Operations, present: Bools) -> _Evidence:
     return _evidence_of(keys, cell, present)
 
 
-def _evidence_of(operations: _OperationKeys, cell: Ints, present: Bools) -> _Evidence:
+def _evidence_of(operations: _OperationKeys, cell: Ints, present: Bools) -> Evidence:
     """Return the evidence of operations.
 
     Args:
@@ -222,26 +236,31 @@ def _evidence_of(operations: _OperationKeys, cell: Ints, present: Bools) -> _Evi
     shape = present.shape[::-1]
 
     phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
-    forward, gradient = np.isin(phase, _FORWARD), np.isin(phase, _GRADIENT)
+    forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
-    microbatches, alike = _forwards(operations.microbatch[forward], cell[forward], present)
+    microbatches, alike, forwards = _forwards(
+        operations.microbatch[forward], cell[forward], present
+    )
     lacks = np.where(any_of(spanned & gradient), 0, 2)
-    return _Evidence(
+    return Evidence(
         present=present,
         microbatches=microbatches,
         alike=alike,
+        forwards=forwards,
         begins=_begins(operations, cell, present.size).reshape(shape).T,
         settled=~any_of(_unsettled(operations, cell)),
-        cut=any_of(cut & np.isin(phase, WORK)),
+        cut=any_of(cut & among(phase, WORK)),
         lacks=np.where(any_of(spanned & forward), lacks, 1),
-        backward=any_of(np.isin(phase, (*BACKWARD, Phase.FB))),
+        backward=any_of(among(phase, (*BACKWARD, Phase.FB))),
         optimizer=any_of(optimizer),
         step_cut=any_of(cut & optimizer),
     )
 
 
-def _forwards(microbatch: Ints, cell: Ints, present: Bools) -> tuple[Ints, Bools]:
+def _forwards(microbatch: Ints, cell: Ints, present: Bools) -> tuple[Ints, Bools, tuple[Ints, ...]]:
     """Return how many microbatches each cell ran, and whether cells of an iteration ran the same.
+
+    The last is what the first cell of each iteration ran.
 
     Args:
         microbatch: of forwards; -1 unknown.
@@ -252,27 +271,50 @@ def _forwards(microbatch: Ints, cell: Ints, present: Bools) -> tuple[Ints, Bools
     count = np.bincount(cell, minlength=present.size)
     first = np.cumsum(count) - count
     alike = np.asarray(present.any(axis=1))
+    forwards = [np.empty(0, np.int64)] * len(present)
     for k in np.flatnonzero(alike).tolist():
         cells = np.flatnonzero(present[k]) * len(present) + k
         some = count[cells[0]]
+        forwards[k] = microbatch[first[cells[0]] : first[cells[0]] + some]
         alike[k] = (count[cells] == some).all()
         if alike[k]:
             ran = microbatch[first[cells][:, None] + np.arange(some)]
             alike[k] = (ran == ran[:1]).all()
     count[cell[microbatch == NONE]] = NONE
-    return count.reshape(present.shape[::-1]).T, alike
+    return count.reshape(present.shape[::-1]).T, alike, tuple(forwards)
+
+
+def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
+    """Return the evidence of all slices of a run as one.
+
+    Args:
+        parts: of the slices, in their order.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    names = [f.name for f in fields(Evidence) if f.name not in _OF_ITERATIONS]
+    tables = [{name: getattr(part, name) for name in names} for part in parts]
+    columns: dict[str, Any] = dict(zip(names, joined_ranks(tables), strict=True))
+    alike: Bools = np.asarray(columns["present"].any(axis=1), bool)
+    forwards = []
+    for k in range(len(alike)):
+        own = [part for part in parts if part.present[k].any()]
+        ran = own[0].forwards[k] if own else np.empty(0, np.int64)
+        alike[k] &= all(p.alike[k] and np.array_equal(p.forwards[k], ran) for p in own)
+        forwards.append(ran)
+    return Evidence(alike=alike, forwards=tuple(forwards), **columns)
 
 
 def _begins(operations: _OperationKeys, cell: Ints, cells: int) -> Bools:
     """Return for each cell whether its first operation is the smallest microbatch's F."""
-    counted = np.isin(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    counted = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
     microbatch, phase = operations.microbatch[counted], operations.phase[counted]
     begins = np.ones(cells, bool)
     owner = cell[counted]
     first = np.flatnonzero(np.diff(owner, prepend=NONE))
     if len(first):
         smallest = microbatch[first] == np.minimum.reduceat(microbatch, first)
-        begins[owner[first]] = np.isin(phase[first], _FORWARD) & smallest
+        begins[owner[first]] = among(phase[first], _FORWARD) & smallest
     return begins
 
 
@@ -289,7 +331,7 @@ def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
     ).of_row
     code, of_second = code[: len(cell)], code[len(cell) :]
     differentiated, paid = np.zeros((2, len(cell) + len(of_second)), bool)
-    differentiated[code[np.isin(phase, _GRADIENT) & ~second]] = True
+    differentiated[code[among(phase, _GRADIENT) & ~second]] = True
     differentiated[of_second] = True
     paid[code[phase == Phase.W]] = True
     # A W without a microbatch clears all of its chunk, one without a chunk all there are.
@@ -300,4 +342,4 @@ def _unsettled(operations: _OperationKeys, cell: Ints) -> Bools:
     chunk_cleared[of_chunk[clears]] = True
     cell_cleared[cell[clears & (chunk == NONE)]] = True
     owes = (phase == Phase.B) & ~paid[code] & ~chunk_cleared[of_chunk] & ~cell_cleared[cell]
-    return np.asarray(owes | (np.isin(phase, _FORWARD) & ~differentiated[code]))
+    return np.asarray(owes | (among(phase, _FORWARD) & ~differentiated[code]))

@@ -8,7 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run
-from bubbleviz.count.completeness import LACKS, IterationStatus, iteration_statuses
+from bubbleviz.count.completeness import (
+    LACKS,
+    Evidence,
+    IterationStatus,
+    evidence_of,
+    iteration_statuses,
+    joined_evidence,
+)
 from bubbleviz.count.iterations import Iteration, Ratio
 from bubbleviz.count.rank_iterations import (
     AccountColumns,
@@ -16,20 +23,21 @@ from bubbleviz.count.rank_iterations import (
     RankIterations,
     ratio_of,
 )
+from bubbleviz.count.rank_slices import RankSlice, joined_ranks, slices_of
 from bubbleviz.count.ratios import CountedWork, Extents, RatioDefinition, Windows, ratio_definitions
 from bubbleviz.count.running_time import time_within
 from bubbleviz.count.summary import Summary, choose_headline, summarize
 from bubbleviz.count.time_breakdown import (
     TimeBreakdown,
-    busy_by_phase,
-    compute_time,
-    time_breakdowns,
+    busy_times,
+    joined_times,
 )
 from bubbleviz.count.window_bounds import WindowBounds, window_bounds
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import RankIntervals
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kind import EVALUATION, INFERENCE, TRAINING
 from bubbleviz.model.values import frozen
@@ -151,20 +159,23 @@ class _Measurements:
 
 def _measure(run: Run) -> _Measurements:
     ratios = ratio_definitions()
-    extents = _extents(run)
+    present = [rank_presence(part) for part in slices_of(run)]
+    extents = joined_presence([own.extents for own in present], run.pauses)
     windows = {ratio.name: ratio.windows(extents) for ratio in ratios}
     bounds = {
         ratio.name: window_bounds(ratio, extents, run.timebase)
         for ratio in ratios
         if ratio.common_clock
     }
-    breakdowns = time_breakdowns(run, windows)
+    busy = joined_times([busy_times(part, _of_slice(windows, part)) for part in slices_of(run)])
+    breakdowns = busy.breakdowns
     work_ns = {ratio.name: _work_ns(ratio, breakdowns[ratio.name]) for ratio in ratios}
     measurable = {
         ratio.name: _measurable(run, ratio, windows[ratio.name], bounds.get(ratio.name))
         for ratio in ratios
     }
-    statuses = iteration_statuses(run, extents.present)
+    evidence = joined_evidence([own.evidence for own in present])
+    statuses = iteration_statuses(evidence, run.operations.phase)
     accounts = {
         name: AccountColumns(
             start_ns=window.start_ns,
@@ -187,8 +198,8 @@ def _measure(run: Run) -> _Measurements:
         statuses=statuses,
         bounds=bounds,
         ranks=RankColumns(
-            phase_ns=busy_by_phase(run),
-            compute_ns=compute_time(run),
+            phase_ns=busy.phase_ns,
+            compute_ns=busy.compute_ns,
             active_ns=run.active_ns,
             first_ns=extents.first_ns,
             last_ns=extents.last_ns,
@@ -239,26 +250,64 @@ def _work_ns(ratio: RatioDefinition, breakdown: TimeBreakdown) -> Ints:
     return work
 
 
-def _extents(run: Run) -> Extents:
-    """Return first starts and last ends of each (iteration, rank)."""
-    operations = run.operations
-    shape = (len(run.iteration_names), len(run.ranks))
+@frozen(eq=False, shown=False)
+class RankPresence:
+    """What the ranks of a slice ran in iterations, and when; no windows are needed for it.
+
+    Attributes:
+        extents: first starts and last ends.
+        evidence: what shows whether iterations are complete.
+    """
+
+    extents: Extents
+    evidence: Evidence
+
+
+def rank_presence(part: RankSlice) -> RankPresence:
+    """Return what the ranks of a slice ran in iterations, and when."""
+    operations, shape = part.operations, part.shape
     cell = operations.iteration * shape[1] + operations.rank
     usable = (operations.has_span == 1) & (operations.iteration >= 0)
 
     def over(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
-        rows = usable & np.isin(operations.phase, phases)
+        rows = usable & among(operations.phase, phases)
+        some = slice(None) if rows.all() else np.flatnonzero(rows)
         first, last = intervals.group_extents(
-            cell[rows], shape[0] * shape[1], operations.start_ns[rows], operations.end_ns[rows]
+            cell[some], shape[0] * shape[1], operations.start_ns[some], operations.end_ns[some]
         )
         return first.reshape(shape), last.reshape(shape)
 
     first_ns, last_ns = over(WORK)
     step_last_ns = over(COMPUTE)[1]
     present: Bools = np.zeros(shape[0] * shape[1], bool)
-    present[cell[usable & np.isin(operations.phase, COUNTED)]] = True
+    present[cell[usable & among(operations.phase, COUNTED)]] = True
     present = present.reshape(shape)
-    return Extents(first_ns, last_ns, step_last_ns, present, _paused(run.pauses, first_ns, present))
+    return RankPresence(
+        Extents(first_ns, last_ns, step_last_ns, present), evidence_of(operations, present)
+    )
+
+
+def joined_presence(parts: Sequence[Extents], pauses: RankIntervals) -> Extents:
+    """Return the extents of all slices of a run as one.
+
+    Args:
+        parts: of the slices, in their order.
+        pauses: when nothing of a rank was recorded.
+    """
+    names = ("first_ns", "last_ns", "step_last_ns", "present")
+    columns = joined_ranks([{name: getattr(part, name) for name in names} for part in parts])
+    first_ns, last_ns, step_last_ns, present = columns
+    paused = _paused(pauses, first_ns, present)
+    return Extents(first_ns, last_ns, step_last_ns, present, paused)
+
+
+def _of_slice(windows: Mapping[str, Windows], part: RankSlice) -> Mapping[str, Windows]:
+    """Return the windows of the ranks of a slice."""
+    own = slice(part.first, part.end)
+    return {
+        name: Windows(window.start_ns[:, own], window.end_ns[:, own], window.known)
+        for name, window in windows.items()
+    }
 
 
 def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:

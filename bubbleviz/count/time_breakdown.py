@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
-from bubbleviz.align.run import Run
+from bubbleviz.count.rank_slices import RankSlice, joined_ranks
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
 
@@ -25,8 +27,23 @@ class TimeBreakdown:
     bubble_ns: Ints
 
 
-def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, TimeBreakdown]:
-    """Return the breakdown of every window of every rank, by name of the ratio.
+@frozen
+class BusyTimes:
+    """When the ranks of a slice were busy.
+
+    Attributes:
+        breakdowns: of every window of every rank, by name of the ratio.
+        phase_ns: union of each phase's busy time, shape (iterations, ranks, phases of COMPUTE).
+        compute_ns: union of the busy time of F, B, W, BW, R and FB, shape (iterations, ranks).
+    """
+
+    breakdowns: Mapping[str, TimeBreakdown]
+    phase_ns: Ints
+    compute_ns: Ints
+
+
+def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
+    """Return when the ranks of a slice were busy.
 
     The first use that covers an instant counts::
 
@@ -35,9 +52,14 @@ def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Ti
         other iterations                          ░░░░
         unattributed compute         ▒▒
         window                    ├──────────────────────┤   the rest is bubble
+
+    Args:
+        part: some ranks of a run.
+        windows: of these, by name of the ratio.
     """
-    computing, working = _busy_of(run, COMPUTE), _busy_of(run, WORK)
-    loose, ranks = run.unattributed, len(run.ranks)
+    computing = _busy_of(part)
+    working = computing.take(among(computing.phase, WORK))
+    loose, ranks = part.unattributed, part.shape[1]
     everything = intervals.group_union(computing.rank, ranks, computing.start_ns, computing.end_ns)
     occupied = everything
     if len(loose):
@@ -45,14 +67,19 @@ def time_breakdowns(run: Run, windows: Mapping[str, Windows]) -> Mapping[str, Ti
         both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
         rank, start_ns, end_ns = both
         occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
-    shape = len(run.iteration_names), ranks
+    cells = part.iterations * ranks
+    work = _of_iterations(working, part.shape)
     covers = _Covers(
-        working=_of_iterations(working, shape),
-        computing=_of_iterations(computing, shape),
+        working=intervals.GroupCover(work, cells),
+        computing=intervals.GroupCover(_of_iterations(computing, part.shape), cells),
         everything=intervals.GroupCover(everything, ranks),
         occupied=intervals.GroupCover(occupied, ranks),
     )
-    return {name: _breakdown(window, covers) for name, window in windows.items()}
+    return BusyTimes(
+        {name: _breakdown(window, covers) for name, window in windows.items()},
+        _by_phase(computing, part.shape),
+        intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(part.shape),
+    )
 
 
 @frozen
@@ -78,30 +105,30 @@ class _Busy(Table):
 
     rank: Ints
     iteration: Ints
+    phase: Ints
     start_ns: Ints
     end_ns: Ints
 
 
-def _busy_of(run: Run, phases: Sequence[Phase]) -> _Busy:
-    """Return when operations of some phases keep their rank busy."""
-    of_row = run.operations.phase[run.busy.operation]
-    rows = np.flatnonzero(np.isin(of_row, phases))
-    operation = run.busy.operation[rows]
-    return _Busy(
-        run.operations.rank[operation],
-        run.operations.iteration[operation],
-        run.busy.start_ns[rows],
-        run.busy.end_ns[rows],
-    )
+def _busy_of(part: RankSlice) -> _Busy:
+    """Return when operations that compute keep their rank busy."""
+    operations, busy = part.operations, part.busy
+    if np.array_equal(busy.operation, np.arange(len(operations))):
+        columns = operations.rank, operations.iteration, operations.phase
+    else:
+        owner = busy.operation
+        columns = operations.rank[owner], operations.iteration[owner], operations.phase[owner]
+    table = _Busy(*columns, busy.start_ns, busy.end_ns)
+    computes = among(table.phase, COMPUTE)
+    return table if computes.all() else table.take(computes)
 
 
-def _of_iterations(busy: _Busy, shape: tuple[int, int]) -> intervals.GroupCover:
+def _of_iterations(busy: _Busy, shape: tuple[int, int]) -> intervals.GroupIntervals:
     """Return the sets of each (iteration, rank)'s own intervals."""
     if busy.iteration.min(initial=0) < 0:
         busy = busy.take(busy.iteration >= 0)
     cell, cells = busy.iteration * shape[1] + busy.rank, shape[0] * shape[1]
-    sets = intervals.group_union(cell, cells, busy.start_ns, busy.end_ns)
-    return intervals.GroupCover(sets, cells)
+    return intervals.group_union(cell, cells, busy.start_ns, busy.end_ns)
 
 
 def _breakdown(window: Windows, covers: _Covers) -> TimeBreakdown:
@@ -124,29 +151,30 @@ def _breakdown(window: Windows, covers: _Covers) -> TimeBreakdown:
     )
 
 
-def busy_by_phase(run: Run) -> Ints:
+def _by_phase(busy: _Busy, shape: tuple[int, int]) -> Ints:
     """Return the union of each phase's busy time, shape (iterations, ranks, phases of COMPUTE)."""
     place = np.full(len(Phase), NONE, np.int64)
     place[list(COMPUTE)] = np.arange(len(COMPUTE))
-    return _busy_time(run, place, len(COMPUTE))
+    if busy.iteration.min(initial=0) < 0:
+        busy = busy.take(busy.iteration >= 0)
+    kinds = (*shape, len(COMPUTE))
+    cell = (busy.iteration * shape[1] + busy.rank) * len(COMPUTE) + place[busy.phase]
+    total = intervals.group_measure(cell, prod(kinds), busy.start_ns, busy.end_ns)
+    return total.reshape(kinds)
 
 
-def compute_time(run: Run) -> Ints:
-    """Return the union of the busy time of F, B, W, BW, R and FB, shape (iterations, ranks)."""
-    together = np.full(len(Phase), NONE, np.int64)
-    together[list(WORK)] = 0
-    return _busy_time(run, together, 1)[:, :, 0]
+def joined_times(parts: Sequence[BusyTimes]) -> BusyTimes:
+    """Return the times of all slices of a run as one.
 
-
-def _busy_time(run: Run, kind_of_phase: Ints, kinds: int) -> Ints:
-    """Return the union of each kind's busy time, shape (iterations, ranks, kinds); -1 is none."""
-    shape = (len(run.iteration_names), len(run.ranks), kinds)
-    operation = run.busy.operation
-    kind = kind_of_phase[run.operations.phase[operation]]
-    iteration = run.operations.iteration[operation]
-    rows = (kind >= 0) & (iteration >= 0)
-    cell = (iteration * shape[1] + run.operations.rank[operation]) * shape[2] + kind
-    total = intervals.group_measure(
-        cell[rows], shape[0] * shape[1] * shape[2], run.busy.start_ns[rows], run.busy.end_ns[rows]
+    Args:
+        parts: of the slices, in their order.
+    """
+    names = parts[0].breakdowns
+    return BusyTimes(
+        {
+            name: TimeBreakdown(*joined_ranks([vars(part.breakdowns[name]) for part in parts]))
+            for name in names
+        },
+        np.concatenate([part.phase_ns for part in parts], axis=1),
+        np.concatenate([part.compute_ns for part in parts], axis=1),
     )
-    return total.reshape(shape)

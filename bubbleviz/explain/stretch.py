@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.rank_iterations import has_account
+from bubbleviz.count.rank_slices import of_ranks, operations_of_ranks
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -43,8 +43,6 @@ from bubbleviz.model.values import frozen
 
 #: About so many operations are explained at a time.
 MOST = 200_000
-
-RankTable = TypeVar("RankTable", RankIntervals, RunningTimes, CollectiveWaits)
 
 
 @frozen(eq=False, shown=False)
@@ -182,18 +180,13 @@ def _stretch(
 ) -> Stretch:
     """Return the stretch of some ranks (first, end)."""
     first, end = ranks
-    rows = np.searchsorted(run.operations.rank, ranks)
-    row = int(rows[0])
-    operations = run.operations.take(slice(*rows.tolist()))
-    busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, rows).tolist()))
-    hosts = run.hosts.take(slice(*np.searchsorted(run.hosts.operation, rows).tolist()))
+    operations, busy, rows = operations_of_ranks(run, ranks)
+    row = int(rows.start)
+    ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
+    hosts = run.hosts.take(slice(*ends.tolist()))
     if row or first:
-        operations = replace(
-            operations, rank=operations.rank - first, stages=operations.stages[first:end]
-        )
-        busy = replace(busy, operation=busy.operation - row)
         hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
-    waits = _of_ranks(collectives, ranks)
+    waits = of_ranks(collectives, ranks)
     last_operation, elsewhere = _placed(waits.last_operation, row, len(operations))
     columns, extents = slice(first, end), counts.extents
     return Stretch(
@@ -202,10 +195,10 @@ def _stretch(
         ranks=run.ranks[columns],
         operations=operations,
         busy=busy,
-        running=_of_ranks(run.running, ranks),
-        unattributed=_of_ranks(run.unattributed, ranks),
-        exposed=_of_ranks(run.exposed, ranks),
-        overheads=_of_ranks(run.overheads, ranks),
+        running=of_ranks(run.running, ranks),
+        unattributed=of_ranks(run.unattributed, ranks),
+        exposed=of_ranks(run.exposed, ranks),
+        overheads=of_ranks(run.overheads, ranks),
         hosts=hosts,
         collectives=replace(waits, last_operation=last_operation),
         elsewhere=elsewhere,
@@ -224,12 +217,6 @@ def _stretch(
         kept=kept[columns],
         shared=shared,
     )
-
-
-def _of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
-    """Return the rows of some ranks (first, end), which are counted from the first."""
-    part = table.take(slice(*np.searchsorted(table.rank, ranks).tolist()))
-    return replace(part, rank=part.rank - ranks[0]) if ranks[0] else part
 
 
 def _placed(row: Ints, first: int, count: int) -> tuple[Ints, Ints]:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
+from bubbleviz.count import rank_slices
 from bubbleviz.explain import explanation, replayed_ranks, stretch
 from bubbleviz.explain.explained_rows import moved_rows
 from bubbleviz.explain.phase_times import times_median_of
@@ -62,9 +63,10 @@ def shown(report: Report) -> tuple[str, str]:
 
 
 def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Report:
-    """Return the report on a run, about so many operations of which are explained at a time."""
+    """Return the report on a run, about so many operations of which are looked at at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretch, "MOST", most)
+        patch.setattr(rank_slices, "MOST", most)
         if replayed is not None:
             patch.setattr(replayed_ranks, "MOST", replayed)
             patch.setattr(replayed_ranks, "_LEAST", 1)

@@ -1,0 +1,124 @@
+"""Rank slices: some ranks of a run after the other, so that counting takes little memory.
+
+Ranks are numbered in the order of the operations' rows, so that a slice of ranks is one of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.align.run import Run
+from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals, RunningTimes
+from bubbleviz.model.values import frozen
+
+#: About so many operations are looked at together.
+MOST = 150_000
+
+RankTable = TypeVar("RankTable", bound=Table)
+
+
+@frozen(eq=False, shown=False)
+class RankSlice:
+    """Some ranks of a run; these, and rows of operations, count from its own first ones.
+
+    Attributes:
+        first: first of the ranks in the run.
+        end: end of the ranks.
+        iterations: how many the run has.
+        operations: of the ranks.
+        busy: when these keep the ranks busy.
+        unattributed: compute outside every operation.
+        running: how long kernels and copies ran.
+    """
+
+    first: int
+    end: int
+    iterations: int
+    operations: Operations
+    busy: BusyIntervals
+    unattributed: RankIntervals
+    running: RunningTimes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of iterations, and of ranks."""
+        return self.iterations, self.end - self.first
+
+
+def slices_of(run: Run, most: int | None = None) -> Iterator[RankSlice]:
+    """Yield the slices of a run, at least one.
+
+    Args:
+        run: the merged profiles.
+        most: about so many operations a slice; None for ``MOST``.
+    """
+    rows, ranks = len(run.operations), len(run.ranks)
+    number = -(-rows // (most or MOST))
+    cuts: list[int] = []
+    if number > 1:
+        wanted = np.arange(1, number) * rows // number
+        cuts = run.operations.rank[wanted].tolist()
+    bounds = sorted({*cuts, 0, ranks}) if ranks else [0, 0]
+    for ends in pairwise(bounds):
+        operations, busy, _ = operations_of_ranks(run, ends)
+        yield RankSlice(
+            *ends,
+            len(run.iteration_names),
+            operations,
+            busy,
+            of_ranks(run.unattributed, ends),
+            of_ranks(run.running, ends),
+        )
+
+
+def operations_of_ranks(
+    run: Run, ranks: tuple[int, int]
+) -> tuple[Operations, BusyIntervals, slice]:
+    """Return operations of some ranks, numbered from 0, when they were busy, and their rows.
+
+    Args:
+        run: the merged profiles.
+        ranks: first and end.
+    """
+    first, end = ranks
+    rows = np.searchsorted(run.operations.rank, ranks)
+    row = int(rows[0])
+    operations = run.operations.take(slice(*rows.tolist()))
+    busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, rows).tolist()))
+    if first:
+        operations = replace(
+            operations, rank=operations.rank - first, stages=operations.stages[first:end]
+        )
+    if row:
+        busy = replace(busy, operation=busy.operation - row)
+    return operations, busy, slice(*rows.tolist())
+
+
+def of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
+    """Return the rows of some ranks (first, end), which are numbered from the first.
+
+    Args:
+        table: with a column ``rank``, by which it is sorted.
+        ranks: first and end.
+    """
+    rank: Ints = vars(table)["rank"]
+    part = table.take(slice(*np.searchsorted(rank, ranks).tolist()))
+    moved: dict[str, Any] = {"rank": vars(part)["rank"] - ranks[0]}
+    return replace(part, **moved) if ranks[0] else part
+
+
+def joined_ranks(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
+    """Return columns of shape (iterations, ranks, ...) of all slices as those of all ranks.
+
+    Args:
+        parts: the columns of each slice, by name, in one order.
+    """
+    columns = zip(*(part.values() for part in parts), strict=True)
+    return [np.concatenate(column, axis=1) for column in columns]
