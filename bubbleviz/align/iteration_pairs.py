@@ -17,7 +17,7 @@ from bubbleviz.align.iteration_links import Link, links
 from bubbleviz.align.iteration_shifts import shifts, shifts_beside
 from bubbleviz.align.machine_links import MachineLink, Neighbours, linked
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of, looked_up, without
+from bubbleviz.model.grouping import Groups, distinct, groups_of, looked_up, without
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
@@ -34,12 +34,14 @@ class Pairing:
         iteration: number of each operation's iteration over all ranks; -1 none.
         names: of the iterations.
         known: whether it is known.
+        own: each rank and one of its own iterations, and the number of that over all ranks.
         links: how iterations of two machines were paired that have no names.
     """
 
     iteration: Ints
     names: tuple[str, ...]
     known: bool
+    own: tuple[Ints, Ints, Ints]
     links: tuple[MachineLink, ...] = ()
 
 
@@ -90,20 +92,27 @@ def pair_iterations(
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
     names = tuple(map(str, range(len(present))))
-    return Pairing(_renumbered(iteration, present), names, moves.known, moves.links)
+    number = _renumbered(iteration, present)
+    owners = groups_of(operations.rank, operations.iteration)
+    own = _own(operations, owners, number[owners.first])
+    return Pairing(number, names, moves.known, own, moves.links)
 
 
-def paired(operations: RankOperations, pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
+def _own(operations: RankOperations, owners: Groups, number: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the ranks and own iterations of groups of operations, and the number of each."""
+    return operations.rank[owners.first], operations.iteration[owners.first], number
+
+
+def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
     """Return the iteration over all ranks of each rank's own ones; -1 for none.
 
     Args:
-        operations: of all ranks, with each rank's own iteration numbers.
-        pairing: of these.
+        pairing: of all ranks.
         rank: ranks.
         iteration: one of each, as it counts them.
     """
-    keys = operations.rank, operations.iteration
-    return looked_up(keys, pairing.iteration, (rank, iteration))
+    ranks, own, number = pairing.own
+    return looked_up((ranks, own), number, (rank, iteration))
 
 
 @frozen
@@ -198,11 +207,14 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     pairs = groups_of(anchor, away)
     of_owner = np.full(len(owners), NONE, np.int64)
     of_owner[used] = pairs.of_row
-    iteration = np.where(operations.iteration >= 0, of_owner[group], NONE)
-    present = distinct(iteration[counted & (iteration >= 0)])
+    working = np.zeros(len(pairs), bool)
+    working[of_owner[~idle & (of_owner >= 0)]] = True
+    present = np.flatnonzero(working)
     first = pairs.first[present]
     names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))
-    return Pairing(_renumbered(iteration, present), names, known=True)
+    number = _renumbered(of_owner, present)
+    own = _own(operations, owners, number)
+    return Pairing(number[group], names, known=True, own=own)
 
 
 def _between(rank: Ints, number: Ints) -> tuple[Ints, Ints]:

@@ -57,7 +57,7 @@ def met(
         parallel: the sizes of the run, where the user gives them.
     """
     table = joined.collectives
-    iteration = paired(joined.operations, staging.pairing, table.rank, table.iteration)
+    iteration = paired(staging.pairing, table.rank, table.iteration)
     table = table.changed(iteration=iteration)
     if (table.meeting != NONE).any():
         # A table of operations tells them.

@@ -9,7 +9,7 @@ every one of several microbatches for as long as the next stage has it.
 from __future__ import annotations
 
 from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.align.rank_orders import orders_by_rank
+from bubbleviz.align.rank_orders import orders_of
 from bubbleviz.align.replicas import nests
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
@@ -28,8 +28,8 @@ def transfers_or_orders_differ(operations: RankOperations) -> bool:
     """
     if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
-    orders = [set(own) for own in orders_by_rank(operations, training=True).values()]
-    return len(orders) > 1 and not set.intersection(*orders)
+    orders = orders_of(operations, training=True)
+    return len(distinct(orders.rank)) > 1 and not orders.in_common
 
 
 def microbatches_nest(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:

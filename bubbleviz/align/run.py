@@ -322,7 +322,7 @@ def _active(joined: JoinedRecordings, place: Ints, staging: Staging, time_ns: In
     """Return a column of the joined active times by (iteration, rank)."""
     active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
     table = joined.active
-    iteration = paired(joined.operations, staging.pairing, table.rank, table.iteration)
+    iteration = paired(staging.pairing, table.rank, table.iteration)
     known = iteration >= 0
     active_ns[iteration[known], place[table.rank[known]]] = time_ns[known]
     return active_ns

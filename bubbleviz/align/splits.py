@@ -21,7 +21,7 @@ import numpy as np
 from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.neighbours import Timetable, follows, matching, timetable
 from bubbleviz.align.pipeline_evidence import transfers_or_orders_differ
-from bubbleviz.align.rank_orders import orders_by_rank
+from bubbleviz.align.rank_orders import orders_of
 from bubbleviz.align.replicas import GIVE, MOST_REPLICAS, neighbours
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Passages, passages
@@ -101,9 +101,9 @@ def _kinds(operations: RankOperations, ranks: int) -> Ints:
     )
     for rank, phase, chunk in columns.T.tolist():
         transfers.setdefault(rank, set()).add((phase, chunk))
-    numbers: dict[tuple[bytes, frozenset[tuple[int, int]]], int] = {}
-    for rank, counts in orders_by_rank(operations, training=True).items():
-        order = max(counts, key=lambda own: (counts[own], len(own), own))
+    numbers: dict[tuple[int, frozenset[tuple[int, int]]], int] = {}
+    usual = orders_of(operations, training=True).usual_whatever_came_first()
+    for rank, order in zip(*(column.tolist() for column in usual), strict=True):
         alike = order, frozenset(transfers.get(rank, ()))
         kind[rank] = numbers.setdefault(alike, len(numbers))
     return kind

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.align.rank_orders import orders_by_rank
+from bubbleviz.align.rank_orders import orders_of
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints, joined
@@ -118,10 +118,9 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
         rank: ranks.
         stage: what those of them share that should run alike.
     """
-    orders = orders_by_rank(operations)
-    usual = {r: counts.most_common(1)[0][0] for r, counts in orders.items()}
-    alike = {(s, usual[r]) for r, s in zip(rank.tolist(), stage.tolist(), strict=True)}
-    return len(alike) == len(distinct(stage))
+    ranks, usual = orders_of(operations).usual()
+    order = looked_up((ranks,), usual, (rank,))
+    return len(groups_of(stage, order)) == len(distinct(stage))
 
 
 def order_by_number(

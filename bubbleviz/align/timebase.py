@@ -198,9 +198,7 @@ def _solve(
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
     causal = _causal(joined, staging)
     table = joined.replica_collectives
-    collectives = table.of_iterations(
-        paired(joined.operations, staging.pairing, table.rank, table.iteration)
-    )
+    collectives = table.of_iterations(paired(staging.pairing, table.rank, table.iteration))
     reduced = overlaps(collectives, staging.reducing, joined.machine_of_rank)
     if not staging.pairing.known:
         reduced = together()

@@ -58,7 +58,11 @@ def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
             continue
         if base > _ROOM // size:
             code, base = _digit(_numbered(code, base).of_row)
-        code = code * size + digit if base > 1 else digit
+        if base == 1:
+            code = digit
+        else:
+            code = code * size
+            code += digit
         base *= size
     return code, base
 
@@ -98,7 +102,14 @@ def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
     ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
     """
-    ordered = np.sort(np.concatenate(columns))
+    every = columns[0] if len(columns) == 1 else np.concatenate(columns)
+    if len(every) > _FEW:
+        low, high = int(every.min()), int(every.max())
+        if high - low < _LISTED * len(every):
+            present = np.zeros(high - low + 1, bool)
+            present[np.subtract(every, low, dtype=np.int64)] = True
+            return (np.flatnonzero(present) + low).astype(every.dtype)
+    ordered = np.sort(every)
     return ordered[_begins(ordered)]
 
 
@@ -177,6 +188,7 @@ def _digit(column: Ints) -> tuple[Ints, int]:
         return column.astype(np.int64), 1
     low, high = int(column.min()), int(column.max())
     if high - low < 1 << 31:
-        return column.astype(np.int64) - low, high - low + 1
+        digit = column.astype(np.int64, copy=False)
+        return digit - low if low else digit, high - low + 1
     groups = _by_sorting(column)
     return groups.of_row, len(groups)
