@@ -21,7 +21,7 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import groups_of, least_of_each
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -87,9 +87,8 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
     A block is one operation, unless replicas of a stage cannot be distinguished: then any of them
     may be the one that the next stage waited for, and the earliest bounds it.
     """
-    order = sorted_rows(block, end_ns)
-    blocks = int(block.max(initial=-1)) + 1
-    source = order[np.searchsorted(block[order], np.arange(blocks))]
+    blocks = int(block.max(initial=NONE)) + 1
+    source = least_of_each(block, blocks, end_ns)
     low, high = group_extents(block, blocks, clock, clock)
     return np.where(low == high, source, NONE)
 

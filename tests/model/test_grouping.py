@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.grouping import distinct, first_of_each, found_in, groups_of, without
+from bubbleviz.model.grouping import (
+    distinct,
+    first_of_each,
+    found_in,
+    groups_of,
+    least_of_each,
+    without,
+)
 
 _VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
 
@@ -49,3 +56,27 @@ def test_distinct_values_are_those_of_sets(some: list[int], more: list[int]) -> 
 
     assert distinct(first, second).tolist() == sorted({*some, *more})
     assert without(first, second).tolist() == sorted({*some} - {*more})
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3))), st.integers(6, 8))
+def test_the_least_of_each_group_is_its_first(rows: list[tuple[int, int]], groups: int) -> None:
+    group, values = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+
+    expected = [
+        min((value, at) for at, (own, value) in enumerate(rows) if own == number)[1]
+        if number in group
+        else -1
+        for number in range(groups)
+    ]
+    assert least_of_each(group, groups, values).tolist() == expected
+
+
+@given(st.lists(st.integers(-70, 70)), st.integers(0, 2000), st.sampled_from(("int16", "int64")))
+def test_distinct_values_of_many_rows_are_those_of_few(
+    values: list[int], times: int, kind: str
+) -> None:
+    column = np.array(values * (1 + times // 100), kind)
+
+    found = distinct(column)
+
+    assert (found.dtype, found.tolist()) == (np.dtype(kind), sorted(set(values)))

@@ -11,6 +11,7 @@ import numpy as np
 from bubbleviz.align.bounds.clock_segments import Floats
 from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import least_of_each
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
@@ -20,15 +21,12 @@ def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints
 
     That is the most by which the correction of ``before`` can exceed that of ``after``.
     """
-    limit = np.full((clocks, clocks), np.inf)
-    row = np.full((clocks, clocks), NONE, np.int64)
     slack = precedences.after_ns - precedences.before_ns
-    order = sorted_rows(-slack, -np.arange(len(slack)))
-    pair = precedences.after[order], precedences.before[order]
-    # Of rows that share a pair the last one written stays: the tightest.
-    limit[pair], row[pair] = slack[order], order
+    pair = precedences.after * clocks + precedences.before
+    row = least_of_each(pair, clocks * clocks, slack)
+    limit = np.where(row == NONE, np.inf, np.append(slack, 0)[row]).reshape(clocks, clocks)
     np.fill_diagonal(limit, 0.0)
-    return limit, row
+    return limit, row.reshape(clocks, clocks)
 
 
 @frozen

@@ -1,0 +1,66 @@
+"""Joined recordings on other clocks, held against joining them there."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from bubbleviz.align.bounds.clocks import ProfileClock
+from bubbleviz.align.merge import JoinedRecordings, join
+from bubbleviz.align.moved_times import on_clocks
+from bubbleviz.conventions.convention_file import find_conventions
+from bubbleviz.interpret.fleet.fleet import Local
+from bubbleviz.interpret.fleet.run_recordings import record_all
+from bubbleviz.interpret.gathered import GatheredRecordings
+from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.model.columns import Table
+from bubbleviz.progress import Unwatched
+from tests.planting import plant
+from tests.planting.options import Planting
+
+MACHINES = ("a", "b", "c")
+BEFORE = tuple(ProfileClock(offset_ns, None) for offset_ns in (0, 500, -700))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> GatheredRecordings:
+    folder = tmp_path_factory.mktemp("run")
+    plant(Planting(stages=3, servers=3, microbatches=4, iterations=2, reduce_ns=100_000), folder)
+    parts, _ = record_all(
+        Local(1), Local(1).find([str(folder)]), ReadOptions(find_conventions(())), Unwatched()
+    )
+    return parts
+
+
+def columns(joined: JoinedRecordings) -> dict[str, list[int]]:
+    """Return all columns of all tables."""
+    found = {}
+    for part in fields(joined):
+        value = getattr(joined, part.name)
+        if isinstance(value, Table):
+            for name in value.column_names():
+                found[f"{part.name}.{name}"] = getattr(value, name).tolist()
+        elif isinstance(value, np.ndarray):
+            found[part.name] = value.tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        (ProfileClock(0, 0), ProfileClock(499, 20), ProfileClock(12_345, None)),
+        (ProfileClock(0, 0), ProfileClock(7, 20, -31.25, 4_000), ProfileClock(0, 1, 50.0, -9)),
+    ],
+)
+def test_times_are_moved_as_recordings_join(
+    recordings: GatheredRecordings, after: tuple[ProfileClock, ...]
+) -> None:
+    before = join(recordings, BEFORE, MACHINES)
+
+    moved = on_clocks(before, BEFORE, after)
+
+    assert columns(moved) == columns(join(recordings, after, MACHINES))
+    shared = before.operations.start_ns is before.busy.start_ns
+    assert (moved.operations.start_ns is moved.busy.start_ns) == shared
