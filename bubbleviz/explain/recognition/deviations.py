@@ -51,7 +51,7 @@ def deviations_of(orders: Orders, cell: int, diff: OrderDifference) -> list[Devi
         cell: of the rank and iteration.
         diff: of its order from the planned one.
     """
-    ran = orders.operations.take(orders.rows(cell))
+    ran = orders.of_cell(cell)
     splits = bool((kind_of(ran.code) == WEIGHTS).any())
     return [
         Deviation(

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bubbleviz.explain.recognition.order_codes import BACKWARD, FORWARD, MOST_MICROBATCHES
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.values import frozen
 
 #: Microbatch numbers with one gap in this many, or more, are not consecutive.
 _GAPS = 3
 
 
-def combined_microbatch(microbatch: Ints, sequence: Ints) -> Ints:
-    """Return one number for each (microbatch, part of the sequence); -1 where it is unknown."""
-    parts = int(sequence.max(initial=0)) + 1
+def combined_microbatch(microbatch: Ints, sequence: Ints, parts: int) -> Ints:
+    """Return one number for each (microbatch, part of the sequence); -1 where it is unknown.
+
+    Args:
+        microbatch: of each operation.
+        sequence: its part of the sequence; -1 none.
+        parts: how many there are.
+    """
     return np.where(microbatch >= 0, microbatch * parts + np.maximum(sequence, 0), -1)
 
 
@@ -32,21 +40,61 @@ def chunks_in_turn(cell: Ints, chunk: Ints) -> Ints:
     return (turn - np.maximum.accumulate(base)[turn])[groups.of_row]
 
 
-def microbatches_from_zero(
-    iteration: Ints, cell: Ints, chunk: Ints, kind: Ints, number: Ints, known: Bools
-) -> Ints:
-    """Return microbatches that count from 0 in each iteration; 0 where they are unknown.
+@frozen
+class Numbers:
+    """The microbatches of an iteration.
+
+    Attributes:
+        low: the first.
+        high: the last.
+        alike: whether every rank's chunk that goes back has all between, and no other has others.
+        back: whether any goes back.
+    """
+
+    low: int
+    high: int
+    alike: bool
+    back: bool
+
+
+def first_of_all(every: Sequence[Numbers]) -> int | None:
+    """Return the first microbatch of all iterations where all are alike; None where not.
 
     Args:
-        iteration: of each operation.
-        cell: number of its (iteration, rank), ascending.
+        every: of each iteration with known microbatches.
+    """
+    alike = {(own.low, own.high) for own in every if own.back}
+    if len(alike) != 1 or not all(own.alike for own in every if own.back):
+        return None
+    ((low, high),) = alike
+    return low if all(low <= own.low and own.high <= high for own in every) else None
+
+
+def microbatches_from_zero(
+    cell: Ints,
+    chunk: Ints,
+    kind: Ints,
+    number: Ints,
+    known: Bools,
+    *,
+    start: int | None = None,
+    ranked: bool = False,
+) -> tuple[Ints, Numbers | None]:
+    """Return microbatches of one iteration that count from 0, and which they are.
+
+    Those that are unknown are 0; where all are, the last is None.
+
+    Args:
+        cell: number of the rank of each operation, ascending.
         chunk: counted from 0 within the cell.
         kind: of the operation.
         number: microbatch as the report numbers it.
         known: whether that is known.
+        start: the first one; None for the least, if all are alike, else to number them by rank.
+        ranked: whether they are numbered by rank in any case.
     """
     if not known.any():
-        return np.zeros(len(number), np.int64)
+        return np.zeros(len(number), np.int64), None
     chunks = int(chunk.max()) + 1
     group, count = cell * chunks + chunk, (int(cell[-1]) + 1) * chunks
     if count > 4 * len(number):
@@ -62,15 +110,15 @@ def microbatches_from_zero(
     number = np.where(forward, number - ahead[group], number)
     forwards = np.bincount(group[forward], minlength=count)[worked]
     low, high = low_b[worked], high_b[worked]
-    same_numbers = (
-        len(low) > 0
-        and bool((low == low[0]).all() and (high == high[0]).all())
-        and bool((forwards == high - low + 1).all())
-        and bool((number[known] >= low[0]).all() and (number[known] <= high[0]).all())
-    )
-    if same_numbers:
-        return np.where(known, number - low[0], 0)
-    return _ranked(iteration, group, number, known)
+    least, most = int(number[known].min()), int(number[known].max())
+    alike = len(low) > 0 and bool((low == least).all() and (high == most).all())
+    alike = alike and bool((forwards == high - low + 1).all())
+    numbers = Numbers(least, most, alike, len(low) > 0)
+    if start is None and not ranked and alike:
+        start = least
+    if start is not None:
+        return np.where(known, number - start, 0), numbers
+    return _ranked(np.zeros(len(number), np.int64), group, number, known), numbers
 
 
 def _extents(group: Ints, count: int, number: Ints) -> tuple[Ints, Ints]:
