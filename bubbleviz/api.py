@@ -104,11 +104,11 @@ def analyze(
         )
         with step("profiles"):
             read, unreadable = record_all(fleet, files, options, watched)
-        with step("merge ranks"):
-            run = merge(read, RunHints(order, parallel, same_clock, align))
-            recordings = read.recordings
-            # What it holds of operations would otherwise be held twice.
+            recordings, held = read.recordings, [read]
+            # What is held of operations would otherwise be held twice.
             del read
+        with step("merge ranks"):
+            run = merge(held.pop(), RunHints(order, parallel, same_clock, align))
         with step("count"):
             counts = count(run, skip=skip, window=part)
         with step("explain"):

@@ -155,6 +155,8 @@ def merge(parts: GatheredRecordings, hints: RunHints) -> Run:
     if hints.method != "causal":
         wrong = refuse_unrelated(sources, captures, sessions, numbered=_numbered(recordings))
     joined = join(parts, sessions, machines)
+    # Whoever hands them over needs them no more, and their rows are those of the joined ones.
+    del parts
     refuse_other_runs(recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)

@@ -38,8 +38,8 @@ R = TypeVar("R")
 
 #: Small files are one task: so many files and bytes at most, and so many tasks a worker at least.
 _MOST_FILES, _MOST_BYTES, _TASKS = 32, 32 << 20, 4
-#: So many parts of a run are with workers at once, for each of them.
-_AT_ONCE = 2
+#: So many parts of a run are on their way at once: what they take here does not grow with a run.
+_AT_ONCE = 4
 #: So many files are looked at together, which takes a moment each.
 _MOST_GLANCES = 1024
 
@@ -214,9 +214,8 @@ class DaskFleet:
                 arguments[number] = argument
                 yield Task("a part of the run", work, (argument,), None)
 
-        at_once = _AT_ONCE * max(len(self._pulses.living()), 1)
         results: dict[int, R] = {}
-        for number, result in self._tasks.done(tasks(), at_once):
+        for number, result in self._tasks.done(tasks(), _AT_ONCE):
             argument = arguments.pop(number)
             results[number] = work(argument) if isinstance(result, ProfileError) else result
         return [results[number] for number in range(len(results))]
