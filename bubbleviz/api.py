@@ -26,6 +26,7 @@ from bubbleviz.render.documents.notebook import NotebookReport
 from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.files import read_plan
+from bubbleviz.sources.missing_files import missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
@@ -117,7 +118,8 @@ def analyze(
             schedule = schedule_ran(recordings, run, counts)
             shown = run.ranks, run.operations, counts.iterations
             comparison = None if planned is None else compared(*shown, planned)
-    report = assemble(NotebookReport, recordings, run, counts, explanation, unreadable)
+    unread = (*unreadable, *missing_files(files))
+    report = assemble(NotebookReport, recordings, run, counts, explanation, unread)
     report = with_schedule(report, schedule, comparison)
     if memory:
         from bubbleviz.report.merged_memory import memory_of
