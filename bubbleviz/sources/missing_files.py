@@ -35,15 +35,17 @@ def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
         return ()
     texts = [own[varying[0]] for own in digits]
     held = {int(text) for text in texts}
-    absent = sorted(set(range(min(held), max(held) + 1)) - held)
-    if not 0 < len(absent) <= _SHARE * (len(held) + len(absent)) or len(held) < len(texts):
+    span = max(held) - min(held) + 1
+    # Of process ids and times most are left out, and there are very many.
+    if not 0 < span - len(held) <= _SHARE * span or len(held) < len(texts):
         return ()
+    absent = sorted(set(range(min(held), max(held) + 1)) - held)
     width = min(map(len, texts))
     names = [_with_number(found[0], varying[0], f"{number:0{width}}") for number in absent]
     note_paths(names)
     reason = (
-        f"{found[0].parent}: lacks {some_of(names, _LISTED)} of the files numbered {min(held):,} to "
-        f"{max(held):,}; what they hold is not in the results"
+        f"{found[0].parent}: lacks {some_of(names, _LISTED)} of the files numbered "
+        f"{min(held):,} to {max(held):,}; what they hold is not in the results"
     )
     return (Limitation("missing files", reason, len(absent)),)
 

@@ -39,7 +39,8 @@ def test_gaps_are_named(form: str, names: str) -> None:
     assert lacking(numbered(25, 7, form=form)) == [
         (
             2,
-            f"/runs: lacks {names} of the files numbered 0 to 63; what they hold is not in the results",
+            f"/runs: lacks {names} of the files numbered 0 to 63; "
+            "what they hold is not in the results",
         )
     ]
 
@@ -49,6 +50,7 @@ def test_gaps_are_named(form: str, names: str) -> None:
     [
         numbered(3, count=8),  # too few
         numbered(*range(1, 64, 8)),  # too many are missing
+        [f"{10**15 * n}.json.gz" for n in range(64)],  # as times are
         [*numbered(3), "other.sqlite"],
         [f"a{n}-{n}.sqlite" for n in range(64) if n != 3],  # several numbers vary
         [*numbered(3), "node7.sqlite"],  # a number stands twice
