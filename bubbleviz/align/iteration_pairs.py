@@ -183,13 +183,16 @@ def _moves(
 def _neighbours(order: Ints, places: Places) -> tuple[Ints, Ints, Bools]:
     """Return the ranks that are put beside each other: each, and the one before it in an order.
 
-    Of the first rank of a pipeline that is the first of all. Whether they are replicas comes third.
+    Of the first rank of a pipeline that is the first of all of its stage. Whether they are
+    replicas, or may be of two pipelines, comes third.
     """
     above, rank = order[:-1], order[1:]
     first = places.pipeline[above] != places.pipeline[rank]
-    before = np.where(first, order[:1], above)
+    of_stage = groups_of(places.stage[order])
+    before = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
+    before = np.where(before == rank, order[:1], before)
     alike = (places.stage[before] == places.stage[rank]) & (places.stage[rank] >= 0)
-    return before, rank, first | alike
+    return before, rank, first | alike | (places.pipeline[rank] < 0)
 
 
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:

@@ -21,7 +21,7 @@ from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
 from bubbleviz.align.waits import Passages
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.values import frozen
 
 #: Less than any time, and as far below what a sum of two of them can hold.
@@ -209,23 +209,43 @@ def only_matching(fits: Bools) -> Ints | None:
 
     Where there is just one, some row or column always has a single partner left.
     """
+    row = forced(fits, rows_have_one=True, columns_have_one=True)
+    return None if (row < 0).any() else places_in(row)
+
+
+def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
+    """Return the row of each column where no other choice is left; -1 where one is, or no row.
+
+    Args:
+        fits: which rows and columns can belong together, each with one at most.
+        rows_have_one: whether each row belongs to a column.
+        columns_have_one: whether each column belongs to a row. Where neither is known, those
+            belong together that fit each other alone.
+    """
     fits = fits.copy()
-    partner = np.full(len(fits), NONE, np.int64)
+    of_column: Ints = np.full(fits.shape[1], NONE, np.int64)
     in_row, in_column = fits.sum(axis=1), fits.sum(axis=0)
-    for _ in range(len(fits)):
-        single = np.flatnonzero(in_row == 1)
-        if len(single):
-            row = int(single[0])
-            column = int(fits[row].argmax())
-        else:
-            lone = np.flatnonzero(in_column == 1)
-            if len(lone) == 0:
-                return None
-            column = int(lone[0])
-            row = int(fits[:, column].argmax())
-        partner[row] = column
+    if not (rows_have_one or columns_have_one):
+        rows, columns = np.nonzero(fits & (in_row == 1)[:, None] & (in_column == 1))
+        of_column[columns] = rows
+        return of_column
+    while True:
+        lone, single = NONE, _single(in_column) if columns_have_one else NONE
+        if single < 0 and rows_have_one:
+            lone = _single(in_row)
+        if single < 0 and lone < 0:
+            return of_column
+        row_of, column_of = fits[:, single], fits[lone]
+        row = lone if lone >= 0 else int(row_of.argmax())
+        column = single if single >= 0 else int(column_of.argmax())
+        of_column[column] = row
         in_row -= fits[:, column]
         in_column -= fits[row]
         fits[row], fits[:, column] = False, False
         in_row[row] = in_column[column] = 0
-    return partner
+
+
+def _single(counts: Ints) -> int:
+    """Return the first place of a count of 1; -1 none."""
+    at = np.flatnonzero(counts == 1).tolist()
+    return at[0] if at else NONE

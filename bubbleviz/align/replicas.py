@@ -16,7 +16,8 @@ import numpy as np
 from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.offsets import GRAIN_NS
-from bubbleviz.align.neighbours import Timetable, follows, only_matching, timetable
+from bubbleviz.align.neighbours import Timetable, follows, timetable
+from bubbleviz.align.rank_chains import lack_many, pipelines_of
 from bubbleviz.align.waits import Waits, following, passages, waits, waits_of_neighbours
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
@@ -46,27 +47,25 @@ def matched(
         inputs: when their inputs were there.
         virtual_stage: of each operation; -1 unknown.
         stage: of each rank; -1 for ranks that take no part.
-        number: of each rank; pipelines are counted in its order, of their first ranks.
+        number: of each rank; pipelines are counted in its order.
         machine: a number for the clock of each rank.
     """
-    pipeline = np.full(len(stage), NONE, np.int64)
-    positions = [np.flatnonzero(stage == s) for s in distinct(stage[stage >= 0]).tolist()]
-    sizes = {len(ranks) for ranks in positions}
+    unknown = np.full(len(stage), NONE, np.int64)
+    by_number = np.argsort(number)
+    stages = [by_number[stage[by_number] == s] for s in distinct(stage[stage >= 0]).tolist()]
     every = passages(operations, inputs)
     every = every.take((every.iteration >= 0) & (every.chunk >= 0))
-    if len(sizes) != 1 or sizes.pop() > MOST_REPLICAS or len(every) == 0:
-        return pipeline
+    most = max(map(len, stages), default=0)
+    if most > MOST_REPLICAS or len(every) == 0 or lack_many([len(own) for own in stages]):
+        return unknown
     table = timetable(every, machine)
     held = stages_held(operations, virtual_stage, len(stage), table.chunks)
-    above = positions[0][np.argsort(number[positions[0]])]
-    pipeline[above] = np.arange(len(above))
-    for below in positions[1:]:
-        partner = only_matching(neighbours(table, above, below, held))
-        if partner is None:
-            return np.full(len(stage), NONE, np.int64)
-        above = below[partner]
-        pipeline[above] = np.arange(len(above))
-    return pipeline
+
+    def fits(ranks: Ints, others: Ints) -> Bools:
+        return neighbours(table, ranks, others, held)
+
+    found = pipelines_of(stages, fits, len(stage))
+    return unknown if found is None else found
 
 
 def stages_held(operations: RankOperations, virtual_stage: Ints, ranks: int, chunks: Ints) -> Ints:
@@ -83,7 +82,8 @@ def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools
     """Return which ranks of one stage can form a pipeline with which ones of another.
 
     They are next to each other wherever the virtual stages of these follow each other, in either
-    direction, as the second chunks of a V run back.
+    direction, as the second chunks of a V run back. Where ranks between them are missing, none do,
+    and microbatches pass from each chunk to the same one of the other rank.
 
     Args:
         table: when microbatches pass.
@@ -92,12 +92,18 @@ def neighbours(table: Timetable, ranks: Ints, others: Ints, held: Ints) -> Bools
         held: the virtual stage of each chunk of each rank; -1 none.
     """
     fits = np.ones((len(ranks), len(others)), bool)
-    for i, stage in enumerate(held[ranks[0]].tolist()):
-        for j, other in enumerate(held[others[0]].tolist()):
-            if min(stage, other) >= 0 and other == stage + 1:
-                fits &= follows(table, ranks, others, (i, j))[0]
-            if min(stage, other) >= 0 and stage == other + 1:
-                fits &= follows(table, others, ranks, (j, i))[0].T
+    pairs = [
+        (i, j, stage, other)
+        for i, stage in enumerate(held[ranks[0]].tolist())
+        for j, other in enumerate(held[others[0]].tolist())
+        if min(stage, other) >= 0
+    ]
+    near = [pair for pair in pairs if abs(pair[2] - pair[3]) == 1]
+    for i, j, stage, other in near or [pair for pair in pairs if pair[0] == pair[1]]:
+        if stage < other:
+            fits &= follows(table, ranks, others, (i, j))[0]
+        else:
+            fits &= follows(table, others, ranks, (j, i))[0].T
     return fits
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.arrivals import Arrivals
+from bubbleviz.align.rank_chains import lack_many
 from bubbleviz.align.rank_orders import orders_of
 from bubbleviz.align.virtual_stages import VirtualStages
 from bubbleviz.align.waits import Waits, usual_waits
@@ -61,7 +62,7 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
 
 def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
     """Return the virtual stages that these waits give; unknown where they give no order."""
-    stages = _levelled(waits, len(_working(operations)[0]))
+    stages = _levelled(waits, len(_working(operations)[0]), lacking=True)
     levels = distinct(stages.virtual_stage)
     replicated = len(levels) < len(stages.virtual_stage) and (levels >= 0).all()
     if replicated and not _run_alike(operations, stages.rank, stages.virtual_stage):
@@ -75,12 +76,13 @@ def _working(operations: RankOperations) -> Ints:
     return distinct_rows(operations.rank[work], operations.chunk[work])
 
 
-def _levelled(waits: Waits, working: int) -> VirtualStages:
+def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualStages:
     """Return the virtual stages that these waits give, whatever else replicas have in common.
 
     Args:
         waits: of some ranks.
         working: how many (rank, chunk) of theirs run forward or backward.
+        lacking: whether few replicas may be missing.
     """
     groups = groups_of(waits.rank, waits.chunk)
     pair = groups.of_row
@@ -101,7 +103,8 @@ def _levelled(waits: Waits, working: int) -> VirtualStages:
         return unknown
     replicas = np.bincount(level)
     distinct = len(groups_of(level, rank[order])) == len(rank)
-    if not distinct or (replicas != replicas[0]).any():
+    alike = (replicas == replicas[0]).all()
+    if not distinct or not (alike or (lacking and not lack_many(replicas.tolist()))):
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level

@@ -275,7 +275,9 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
             )
         together = reducing(first, inputs.machine, inputs.numbers)
     known = np.where(first < 0, np.iinfo(np.int64).max, first)
-    order = sorted_rows(pipeline, known)
+    # Whole pipelines come first, and the others are compared with them.
+    lacking = -np.bincount(pipeline[first >= 0] + 1, minlength=int(pipeline.max(initial=0)) + 2)
+    order = sorted_rows(lacking[pipeline + 1], pipeline, known)
     pairing = pair_iterations(
         operations,
         inputs.arrivals,

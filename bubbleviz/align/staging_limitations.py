@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
+from bubbleviz.align.rank_chains import lack_many
 from bubbleviz.align.stage_checks import slacks
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, without
@@ -104,6 +105,8 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
         stage: likewise.
     """
     known = (pipeline >= 0) & (stage >= 0)
+    if not known.any():
+        return _replicas_lacking(stage[stage >= 0])
     of_pipeline, of_stage = distinct_rows(pipeline[known], stage[known])
     number, pipelines = np.unique(of_pipeline, return_inverse=True)
     numbers, stages = np.unique(of_stage, return_inverse=True)
@@ -119,6 +122,18 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
         f"the others have (stage {places}); ratios are incomplete"
     )
     return (Limitation("ranks without a profile", reason, len(absent)),)
+
+
+def _replicas_lacking(stage: Ints) -> tuple[Limitation, ...]:
+    """Return the same where pipelines are unknown, for stages with fewer replicas than most."""
+    stages, sizes = np.unique(stage, return_counts=True)
+    most = int(sizes.max(initial=0))
+    lacking = np.flatnonzero(sizes < most)
+    if not len(lacking) or lack_many(sizes.tolist()):
+        return ()
+    places = some_of([f"{sizes[at]} of stage {stages[at]}" for at in lacking.tolist()], _LISTED)
+    reason = f"profiles hold {most:,} ranks of most stages, but {places}; ratios are incomplete"
+    return (Limitation("ranks without a profile", reason, int((most - sizes[lacking]).sum())),)
 
 
 def _of_world(numbers: RankNumbers, world: int) -> tuple[Limitation, ...]:
