@@ -184,7 +184,7 @@ def _neighbours(order: Ints, places: Places) -> tuple[Ints, Ints, Bools]:
     """Return the ranks that are put beside each other: each, and the one before it in an order.
 
     Of the first rank of a pipeline that is the first of all of its stage. Whether they are
-    replicas, or may be of two pipelines, comes third.
+    replicas comes third.
     """
     above, rank = order[:-1], order[1:]
     first = places.pipeline[above] != places.pipeline[rank]
@@ -192,7 +192,7 @@ def _neighbours(order: Ints, places: Places) -> tuple[Ints, Ints, Bools]:
     before = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
     before = np.where(before == rank, order[:1], before)
     alike = (places.stage[before] == places.stage[rank]) & (places.stage[rank] >= 0)
-    return before, rank, first | alike | (places.pipeline[rank] < 0)
+    return before, rank, first | alike
 
 
 def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing:
