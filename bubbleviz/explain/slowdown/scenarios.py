@@ -13,7 +13,7 @@ all ranks and iterations, transfers the median. What a set of work costs is seen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import islice
 
@@ -81,20 +81,22 @@ class Scenarios:
         """Mean length of ideal iterations, in ns."""
         return float(self.ideal_lengths_ns.mean())
 
-    def put_back(self, label: Ints, values: Ints) -> Floats:
+    def put_back(self, groups: Sequence[tuple[Ints, int]]) -> Floats:
         """Return the mean length of ideal iterations with the own times of each group, in ns.
 
         Args:
-            label: group of each row.
-            values: of the groups.
+            groups: a column of the work, and its value in the rows of the group.
         """
         replay, step = self.replay, scenarios_at_once(len(self.work))
-        label, own_ns, ideal_ns, early_ns = (
-            column[replay.rows] for column in (label, self.own_ns, self.ideal_ns, self.early_ns)
+        own_ns, ideal_ns, early_ns = (
+            column[replay.rows] for column in (self.own_ns, self.ideal_ns, self.early_ns)
         )
+        # A column is that of many groups.
+        columns = {id(column): column[replay.rows] for column, _ in groups}
         means = [np.zeros(0)]
-        for first in range(0, len(values), step):
-            own = label[:, None] == values[first : first + step]
+        for first in range(0, len(groups), step):
+            some = groups[first : first + step]
+            own = np.stack([columns[id(column)] == value for column, value in some], axis=1)
             times_ns = np.where(own, own_ns[:, None], ideal_ns[:, None])
             means.append(replay.placed_lengths_ns(times_ns, early_ns).mean(axis=0))
         return np.concatenate(means)

@@ -25,6 +25,8 @@ from bubbleviz.model.values import frozen
 _SLOWEST_PERCENT = 3
 #: There are as many of these as ranks and stages allow, and they meet in collectives alone.
 _APART = "replica"
+#: Fewer of them are replayed like any other groups.
+_FEW = 8
 
 
 @frozen
@@ -130,15 +132,22 @@ def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
 
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
     """Return S of each group by its label; -1 is in none."""
-    by = {}
-    for name, label in labels.items():
-        values = distinct(label[label != NONE])
-        put_back = scenarios.put_back_apart if name == _APART else scenarios.put_back
-        means = put_back(label, values).tolist()
-        by[name] = {
-            value: mean / scenarios.ideal
-            for value, mean in zip(values.tolist(), means, strict=True)
-        }
+    values = {name: distinct(label[label != NONE]) for name, label in labels.items()}
+    apart = [name for name in (_APART,) if len(values[name]) > _FEW]
+    groups = [
+        (name, value)
+        for name, of_label in values.items()
+        if name not in apart
+        for value in of_label.tolist()
+    ]
+    means = scenarios.put_back([(labels[name], value) for name, value in groups]).tolist()
+    by: dict[str, dict[int, float]] = {name: {} for name in labels}
+    for (name, value), mean in zip(groups, means, strict=True):
+        by[name][value] = mean / scenarios.ideal
+    for name in apart:
+        means = scenarios.put_back_apart(labels[name], values[name]).tolist()
+        own = zip(values[name].tolist(), means, strict=True)
+        by[name] = {value: mean / scenarios.ideal for value, mean in own}
     return by
 
 

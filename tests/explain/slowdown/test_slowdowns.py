@@ -142,5 +142,5 @@ def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(
         return
     for label in (work.replica, np.array([random.randint(-1, 2) for _ in range(len(work))])):
         values = distinct(label[label >= 0])
-        expected = scenarios.put_back(label, values)
+        expected = scenarios.put_back([(label, value) for value in values.tolist()])
         assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
