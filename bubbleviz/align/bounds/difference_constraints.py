@@ -117,16 +117,54 @@ def _between(arcs: _Arcs, root: Ints) -> tuple[Floats, Floats]:
 
 def _roots(arcs: _Arcs, clocks: int, reference: int) -> Ints:
     """Return the first of the clocks that bound each one from both sides, or the reference."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    ones = np.ones(len(arcs), np.int8)
-    graph = csr_array((ones, (arcs.after, arcs.before)), shape=(clocks, clocks))
-    _, part = connected_components(graph, connection="strong")
+    part = _strong_parts(arcs, clocks)
     first = np.full(clocks, clocks)
     np.minimum.at(first, part, np.arange(clocks))
     first[part[reference]] = reference
     return np.asarray(first[part], np.int64)
+
+
+def _strong_parts(arcs: _Arcs, clocks: int) -> Ints:
+    """Return a number for each clock that those share which reach each other.
+
+    Kosaraju's two searches (Sharir 1981, "A strong-connectivity algorithm and its applications in
+    data flow analysis"): clocks in the order in which a search leaves them, the last one first,
+    then all that lead to each, as far as they have no number yet.
+    """
+    onward: list[list[int]] = [[] for _ in range(clocks)]
+    backward: list[list[int]] = [[] for _ in range(clocks)]
+    for tail, head in zip(arcs.after.tolist(), arcs.before.tolist(), strict=True):
+        onward[tail].append(head)
+        backward[head].append(tail)
+    part = [NONE] * clocks
+    for number, clock in enumerate(reversed(_left(onward))):
+        found = [clock] if part[clock] == NONE else []
+        for other in found:
+            part[other] = number
+            for before in backward[other]:
+                if part[before] == NONE:
+                    part[before] = number
+                    found.append(before)
+    return np.array(part, np.int64)
+
+
+def _left(onward: list[list[int]]) -> list[int]:
+    """Return clocks in the order in which a search in depth leaves them."""
+    left: list[int] = []
+    seen = [False] * len(onward)
+    for clock in range(len(onward)):
+        path = [] if seen[clock] else [(clock, iter(onward[clock]))]
+        seen[clock] = True
+        while path:
+            at, others = path[-1]
+            following = next((other for other in others if not seen[other]), None)
+            if following is None:
+                left.append(at)
+                path.pop()
+            else:
+                seen[following] = True
+                path.append((following, iter(onward[following])))
+    return left
 
 
 def middles(limit: Floats, reference: int) -> tuple[Floats, Bools]:
