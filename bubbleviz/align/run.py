@@ -29,8 +29,8 @@ from bubbleviz.errors import UsageError
 from bubbleviz.interpret.gathered import GatheredRecordings, gathered
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, places_in, without
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct, groups_of, places_in, without
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.natural_order import natural_key
@@ -153,7 +153,9 @@ def merge(parts: GatheredRecordings, hints: RunHints) -> Run:
     captures = [(r.start_ns, r.end_ns) for r in recordings]
     wrong: tuple[Limitation, ...] = ()
     if hints.method != "causal":
-        wrong = refuse_unrelated(sources, captures, sessions, numbered=_numbered(recordings))
+        wrong = refuse_unrelated(
+            sources, captures, sessions, _fitting(parts), numbered=_numbered(recordings)
+        )
     joined = join(parts, sessions, machines)
     # Whoever hands them over needs them no more, and their rows are those of the joined ones.
     del parts
@@ -218,6 +220,13 @@ def _numbered(recordings: Sequence[Recording]) -> bool:
     """Return whether every rank has a number of its own in the run."""
     numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
     return None not in numbers and len(set(numbers)) == len(numbers)
+
+
+def _fitting(parts: GatheredRecordings) -> Bools:
+    """Return whether each recording holds as many ranks and operations as most do."""
+    ranks = np.array([len(recording.ranks) for recording in parts.recordings], np.int64)
+    alike = groups_of(ranks, parts.lengths("operations"))
+    return np.asarray(alike.of_row == np.bincount(alike.of_row).argmax(), bool)
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:

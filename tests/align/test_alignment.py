@@ -500,11 +500,33 @@ def test_captures_far_apart_in_utc_are_one_run_if_that_is_said(tmp_path: Path) -
 def test_a_capture_inside_a_longer_one_makes_no_gap() -> None:
     sources = [Source(path, "host", True, "nsys", None, None, 0, None) for path in "abc"]
     clocks = [ProfileClock(0, None)] * 3
-    minute = 60 * SECOND
+    minute, fitting = 60 * SECOND, np.ones(3, bool)
+    inside = [(0, 10 * minute), (1, 2), (9 * minute, 10 * minute)]
+    apart = [(0, 2 * minute), (1, 2), (4 * minute, 5 * minute)]
 
-    refuse_unrelated(sources, [(0, 10 * minute), (1, 2), (9 * minute, 10 * minute)], clocks)
+    refuse_unrelated(sources, inside, clocks, fitting)
     with pytest.raises(MismatchError, match="a and c: captured 120 s apart"):
-        refuse_unrelated(sources, [(0, 2 * minute), (1, 2), (4 * minute, 5 * minute)], clocks)
+        refuse_unrelated(sources, apart, clocks, fitting)
+
+
+def test_few_clocks_that_are_minutes_off_are_wrong_where_their_profiles_fit() -> None:
+    hosts = [Source(f"{n}", f"host{n}", True, "nsys", None, None, 0, None) for n in range(9)]
+    clocks = [ProfileClock(0, None)] * 9
+    fitting, most = np.ones(9, bool), [(0, 2 * SECOND)] * 8
+    away = (180 * SECOND, 182 * SECOND)
+
+    (note,) = refuse_unrelated(hosts, [*most, away], clocks, fitting)
+    assert (note.what, note.count) == ("clocks that are minutes off", 1)
+    assert note.reason.startswith("host8 recorded up to 180 s away from the others")
+
+    for sources, captures, alike in (
+        (hosts, [*most, away], np.arange(9) < 8),
+        ([*hosts[:8], replace(hosts[8], host="host0")], [*most, away], fitting),
+        (hosts, [*most[:7], away, away], fitting),
+        (hosts, [*most, (7_200 * SECOND, 7_201 * SECOND)], fitting),
+    ):
+        with pytest.raises(MismatchError, match="no single run"):
+            refuse_unrelated(sources, captures, clocks, alike)
 
 
 def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:

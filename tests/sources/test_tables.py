@@ -320,9 +320,9 @@ def test_tables_beside_profiles_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"garbage" * 99], ids=["empty", "garbage"])
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_damaged_table_of_a_run_is_named(kind: str, content: bytes, tmp_path: Path) -> None:
-    whole = {"rank": [0, 0], "phase": ["F", "B"], "start_ns": [0, 9], "end_ns": [5, 20]}
+    times: dict[str, Sequence[Any]] = {"phase": ["F", "B"], "start_ns": [0, 9], "end_ns": [5, 20]}
     for rank in range(3):
-        files = written(tmp_path, {**whole, "rank": [rank, rank]}, f"node-{rank}")
+        files = written(tmp_path, {"rank": [rank, rank], **times}, f"node-{rank}")
         for other in files.keys() - {kind}:
             files[other].unlink()
     (tmp_path / f"node-1.{kind}").write_bytes(content)

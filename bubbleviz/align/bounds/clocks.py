@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.align.bounds.offsets import Correction
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import listed
@@ -23,9 +23,10 @@ from bubbleviz.model.values import frozen
 REBOOT_NS = 10_000_000_000
 #: Captures of one run overlap; what lies further apart in UTC is another run.
 APART_NS = 60_000_000_000
-#: Clocks that nobody set are wrong by less than that, and those of fewer than one in so many.
+#: Clocks that nobody set are wrong by less than that, and those of fewer than one in so many; where
+#: ranks have no numbers of one run, in more.
 _WRONG_NS = 3_600_000_000_000
-_FEW = 4
+_FEW, _FEWER = 4, 8
 #: Hosts that a limitation names; it counts all.
 _NAMED = 4
 
@@ -192,18 +193,20 @@ def refuse_unrelated(
     sources: Sequence[Source],
     captures: Sequence[tuple[int, int]],
     clocks: Sequence[ProfileClock],
+    fitting: Bools,
     *,
     numbered: bool = False,
 ) -> tuple[Limitation, ...]:
     """Refuse captures that lie more than a minute apart in UTC.
 
-    Where all ranks have numbers of one run, and most captures lie together, the clocks of the
-    others are wrong: what is returned says so.
+    Where most captures lie together, and all else shows that the others are of the same run, their
+    clocks are wrong: what is returned says so.
 
     Args:
         sources: the profiles.
         captures: first and last time of each on its own clock.
         clocks: of the profiles, by their sessions.
+        fitting: whether each holds as many ranks and operations as most do.
         numbered: whether every rank has a number of its own.
 
     Raises:
@@ -231,18 +234,22 @@ def refuse_unrelated(
     most = max(together, key=len)
     wrong = [i for group in together if group is not most for i in group]
     span_ns = moved[-1][0] - moved[0][0]
-    if not numbered or _FEW * len(wrong) > len(moved) or span_ns > _WRONG_NS:
+    elsewhere = {sources[i].host for i in most}
+    same_run = numbered or all(fitting[i] and sources[i].host not in elsewhere for i in wrong)
+    few = len(wrong) * (_FEW if numbered else _FEWER) <= len(moved)
+    if not (same_run and few) or span_ns > _WRONG_NS:
         before, after, gap_ns = apart
         raise MismatchError(
             f"{sources[before].path} and {sources[after].path}: captured {gap_ns / 1e9:.0f} s "
             "apart by their clocks, so they are no single run; give the profiles of one run"
         )
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))
+    why = "the ranks are those of one run" if numbered else "they hold as much as these"
     return (
         Limitation(
             "clocks that are minutes off",
             f"{listed(hosts, _NAMED)} recorded up to {span_ns / 1e9:,.0f} s away from the others "
-            "by UTC, though the ranks are those of one run; set the clock (NTP)",
+            f"by UTC, though {why}; set the clock (NTP)",
             len(hosts),
         ),
     )
