@@ -16,8 +16,10 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.count.rank_slices import RankSlice, slices_of
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct_rows, groups_of
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.run_kind import TRAINING
 
@@ -34,43 +36,9 @@ def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
         run: the merged profiles.
         iterations: of these.
     """
-    operations = run.operations
     # One place more for what belongs to no iteration.
     whole = np.zeros(len(run.iteration_names) + 1, bool)
     whole[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
-    usable = whole[operations.iteration]
-    forward = np.flatnonzero(usable & np.isin(operations.phase, _FORWARD))
-    backward = np.flatnonzero(usable & np.isin(operations.phase, _BACKWARD))
-    second = np.flatnonzero(usable & (operations.phase == Phase.FB))
-    rows = np.concatenate((forward, backward, second))
-    first = len(rows) - len(second)
-    microbatch, chunk = operations.microbatch[rows], operations.chunk[rows]
-    microbatch[first:] = operations.second_microbatch[second]
-    chunk[first:] = operations.second_chunk[second]
-    cell = operations.iteration[rows] * len(run.ranks) + operations.rank[rows]
-    # A rank whose forwards names never mark lacks none.
-    marked = np.zeros(len(run.iteration_names) * len(run.ranks), bool)
-    marked[cell[: len(forward)]] = True
-    known = (microbatch >= 0) & marked[cell]
-    passes = groups_of(
-        cell[known], microbatch[known], chunk[known], operations.sequence[rows[known]]
-    )
-    begun = np.zeros(len(passes), bool)
-    begun[passes.of_row[np.flatnonzero(known) < len(forward)]] = True
-    rank = operations.rank[rows[known]]
-    lacking = np.bincount(rank[passes.first[~begun]], minlength=len(run.ranks))
-    return lacking + 2 * _absent(run, cell[known], microbatch[known])
-
-
-def _absent(run: Run, cell: Ints, microbatch: Ints) -> Ints:
-    """Return how many microbatches each rank lacks that other stages of its pipeline ran.
-
-    Args:
-        run: the merged profiles.
-        cell: iteration and rank of each pass.
-        microbatch: of each pass.
-    """
-    count = len(run.ranks)
     # Replicas of no known pipeline may run other microbatches.
     pipeline = np.array(
         [
@@ -79,6 +47,56 @@ def _absent(run: Run, cell: Ints, microbatch: Ints) -> Ints:
         ],
         np.int64,
     )
+    return np.concatenate(
+        [
+            _lacking(part, pipeline[part.first : part.end], whole)
+            for part in slices_of(run, pipelines=True)
+        ]
+    )
+
+
+def _lacking(part: RankSlice, pipeline: Ints, whole: Bools) -> Ints:
+    """Return how many forwards and backwards each rank of whole pipelines lacks.
+
+    Args:
+        part: the ranks.
+        pipeline: of each; -1 unknown.
+        whole: of each iteration, whether it is complete and trains; the last stands for none.
+    """
+    operations, (iterations, ranks) = part.operations, part.shape
+    usable = whole[operations.iteration]
+    forward = np.flatnonzero(usable & among(operations.phase, _FORWARD))
+    backward = np.flatnonzero(usable & among(operations.phase, _BACKWARD))
+    second = np.flatnonzero(usable & (operations.phase == Phase.FB))
+    rows = np.concatenate((forward, backward, second))
+    first = len(rows) - len(second)
+    microbatch, chunk = operations.microbatch[rows], operations.chunk[rows]
+    microbatch[first:] = operations.second_microbatch[second]
+    chunk[first:] = operations.second_chunk[second]
+    cell = operations.iteration[rows] * ranks + operations.rank[rows]
+    # A rank whose forwards names never mark lacks none.
+    marked = np.zeros(iterations * ranks, bool)
+    marked[cell[: len(forward)]] = True
+    known = (microbatch >= 0) & marked[cell]
+    passes = groups_of(
+        cell[known], microbatch[known], chunk[known], operations.sequence[rows[known]]
+    )
+    begun = np.zeros(len(passes), bool)
+    begun[passes.of_row[np.flatnonzero(known) < len(forward)]] = True
+    rank = operations.rank[rows[known]]
+    lacking = np.bincount(rank[passes.first[~begun]], minlength=ranks)
+    return lacking + 2 * _absent(pipeline, cell[known], microbatch[known])
+
+
+def _absent(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
+    """Return how many microbatches each rank lacks that other stages of its pipeline ran.
+
+    Args:
+        pipeline: of each rank; -1 unknown.
+        cell: iteration and rank of each pass.
+        microbatch: of each pass.
+    """
+    count = len(pipeline)
     absent = np.zeros(count, np.int64)
     staged = pipeline[cell % count] >= 0
     if not staged.any():

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.align.run import Run
-from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals, RunningTimes
 from bubbleviz.model.values import frozen
 
@@ -52,20 +52,21 @@ class RankSlice:
         return self.iterations, self.end - self.first
 
 
-def slices_of(run: Run, most: int | None = None) -> Iterator[RankSlice]:
+def slices_of(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
     """Yield the slices of a run, at least one.
 
     Args:
         run: the merged profiles.
-        most: about so many operations a slice; None for ``MOST``.
+        pipelines: whether pipelines stay whole.
     """
     rows, ranks = len(run.operations), len(run.ranks)
-    number = -(-rows // (most or MOST))
+    number = -(-rows // MOST)
     cuts: list[int] = []
     if number > 1:
-        wanted = np.arange(1, number) * rows // number
-        cuts = run.operations.rank[wanted].tolist()
+        cuts = run.operations.rank[np.arange(1, number) * rows // number].tolist()
     bounds = sorted({*cuts, 0, ranks}) if ranks else [0, 0]
+    if pipelines:
+        bounds = pipeline_bounds(run, MOST)
     for ends in pairwise(bounds):
         operations, busy, _ = operations_of_ranks(run, ends)
         yield RankSlice(
@@ -76,6 +77,28 @@ def slices_of(run: Run, most: int | None = None) -> Iterator[RankSlice]:
             of_ranks(run.unattributed, ends),
             of_ranks(run.running, ends),
         )
+
+
+def pipeline_bounds(run: Run, most: int) -> list[int]:
+    """Return the first rank of each group of whole pipelines, and the end of the last one.
+
+    Where the pipeline of some rank is unknown, all are one group.
+
+    Args:
+        run: the merged profiles.
+        most: about so many operations a group.
+    """
+    ranks = len(run.ranks)
+    pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in run.ranks]
+    of_rank = np.array(pipeline, np.int64)
+    number = -(-len(run.operations) // most)
+    if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
+        return [0, ranks]
+    begins = np.append(np.flatnonzero(np.append(True, of_rank[1:] != of_rank[:-1])), ranks)
+    row = np.searchsorted(run.operations.rank, begins)
+    wanted = np.arange(1, number) * len(run.operations) // number
+    cuts = begins[np.searchsorted(row, wanted)].tolist()
+    return sorted({0, *cuts, ranks})
 
 
 def operations_of_ranks(

@@ -22,7 +22,7 @@ from bubbleviz.align.arrivals import NEVER
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.rank_iterations import has_account
-from bubbleviz.count.rank_slices import of_ranks, operations_of_ranks
+from bubbleviz.count.rank_slices import of_ranks, operations_of_ranks, pipeline_bounds
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -126,7 +126,7 @@ def stretches_of(
     """
     shared = shared_of(run, counts)
     collectives = collective_waits(run.collectives, run.operations)
-    bounds = _bounds(run, MOST if most is None else most)
+    bounds = pipeline_bounds(run, MOST if most is None else most)
     if kept is None or len(bounds) <= 2:
         kept = np.ones(len(run.ranks), bool)
     for ranks in pairwise(bounds):
@@ -153,21 +153,6 @@ def shared_of(run: Run, counts: Counts) -> Shared:
 def stages_contradicted(run: Run) -> bool:
     """Return whether the given order of stages contradicts what follows from it."""
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
-
-
-def _bounds(run: Run, most: int) -> list[int]:
-    """Return the first rank of each stretch, and the end of the last one."""
-    ranks = len(run.ranks)
-    pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in run.ranks]
-    of_rank = np.array(pipeline, np.int64)
-    number = -(-len(run.operations) // most)
-    if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
-        return [0, ranks]
-    begins = np.append(np.flatnonzero(np.append(True, of_rank[1:] != of_rank[:-1])), ranks)
-    row = np.searchsorted(run.operations.rank, begins)
-    wanted = np.arange(1, number) * len(run.operations) // number
-    cuts = begins[np.searchsorted(row, wanted)].tolist()
-    return sorted({0, *cuts, ranks})
 
 
 def _stretch(

@@ -94,8 +94,8 @@ def test_pipelines_are_stretches_of_their_own(tmp_path: Path) -> None:
     plant(REPLICAS, tmp_path)
     report = in_stretches(tmp_path, 1)
     assert [rank.pipeline for rank in report.ranks] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert stretch._bounds(_Merged(report), 1) == [0, 3, 6, 9, 12]  # type: ignore[arg-type]
-    assert stretch._bounds(_Merged(report), 1 << 40) == [0, 12]  # type: ignore[arg-type]
+    assert rank_slices.pipeline_bounds(_Merged(report), 1) == [0, 3, 6, 9, 12]  # type: ignore[arg-type]
+    assert rank_slices.pipeline_bounds(_Merged(report), 1 << 40) == [0, 12]  # type: ignore[arg-type]
 
 
 class _Merged:
@@ -110,7 +110,7 @@ def test_a_run_of_unknown_pipelines_is_one_stretch(tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
     ranks = (*report.ranks[:-1], replace(report.ranks[-1], pipeline=None))
     unknown = _Merged(replace(report, ranks=ranks))
-    assert stretch._bounds(unknown, 1) == [0, 12]  # type: ignore[arg-type]
+    assert rank_slices.pipeline_bounds(unknown, 1) == [0, 12]  # type: ignore[arg-type]
 
 
 def test_stretches_and_their_explanations_travel(
