@@ -37,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 #: Small files are one task: so many files and bytes at most, and so many tasks a worker at least.
-_MOST_FILES, _MOST_BYTES, _TASKS = 32, 32 << 20, 4
+_MOST_FILES, _MOST_BYTES, _TASKS = 128, 32 << 20, 4
 #: So many parts of a run are on their way at once: what they take here does not grow with a run.
 _AT_ONCE = 4
 #: So many files are looked at together, which takes a moment each.
