@@ -50,6 +50,22 @@ def dependencies(
         pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
         clock: of each rank.
     """
+    before, after = _hops(operations, virtual_stage, pipeline, clock)
+    ready = _by_arrivals(operations, inputs, clock, before, after)
+    if (inputs.send[before] == NONE).all():
+        return ready
+    # Among indistinguishable replicas, another one's send may have been received.
+    sure = pipeline[operations.rank[after]] >= 0
+    return together(ready, _by_transfers(operations, inputs, clock, before[sure], after[sure]))
+
+
+def _hops(
+    operations: RankOperations, virtual_stage: Ints, pipeline: Ints, clock: Ints
+) -> tuple[Ints, Ints]:
+    """Return the rows of operations, and of those on other clocks that wait for them.
+
+    A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
+    """
     rows = np.flatnonzero(
         among(operations.phase, PASSED_ON)
         & (operations.has_span == 1)
@@ -57,10 +73,11 @@ def dependencies(
         & (operations.iteration >= 0)
         & (virtual_stage >= 0)
     )
-    # A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
+    rank = operations.rank[rows]
+    own = clock[rank]
     forward = operations.phase[rows] == Phase.F
     microbatch = groups_of(
-        pipeline[operations.rank[rows]],
+        pipeline[rank],
         operations.iteration[rows],
         operations.microbatch[rows],
         operations.sequence[rows],
@@ -68,17 +85,17 @@ def dependencies(
     ).of_row
     stage = np.where(forward, virtual_stage[rows], -virtual_stage[rows])
     blocks = groups_of(microbatch, stage)
-    source = _sources(operations.end_ns[rows], clock[operations.rank[rows]], blocks.of_row)
-    previous = blocks.of_row - 1
-    hops = np.flatnonzero((previous >= 0) & (microbatch[blocks.first[previous]] == microbatch))
+    source = _sources(operations.end_ns[rows], own, blocks.of_row)
+    of_block = microbatch[blocks.first]
+    # The block before each, where it is of the same microbatch; none before the first one.
+    follows = np.append(False, of_block[1:] == of_block[:-1])[: len(blocks)]
+    previous = np.where(follows, np.append(NONE, source[:-1])[: len(blocks)], NONE)
+    before = previous[blocks.of_row]
     # Of an operation that the end of the capture cut, the receive may not have been recorded.
-    hops = hops[(source[previous[hops]] >= 0) & (operations.cut[rows[hops]] == 0)]
-    before, after = rows[source[previous[hops]]], rows[hops]
-    apart = clock[operations.rank[before]] != clock[operations.rank[after]]
-    before, after = before[apart], after[apart]
-    # Among indistinguishable replicas, another one's send may have been received.
-    sure = pipeline[operations.rank[after]] >= 0
-    return _precedences(operations, inputs, clock, (before, after), sure)
+    hops = np.flatnonzero(
+        (before >= 0) & (own != np.append(own, NONE)[before]) & (operations.cut[rows] == 0)
+    )
+    return rows[before[hops]], rows[hops]
 
 
 def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
@@ -93,45 +110,53 @@ def _sources(end_ns: Ints, clock: Ints, block: Ints) -> Ints:
     return np.where(low == high, source, NONE)
 
 
-def _precedences(
-    operations: RankOperations,
-    inputs: Arrivals,
-    clock: Ints,
-    pairs: tuple[Ints, Ints],
-    sure: Bools,
+def _by_arrivals(
+    operations: RankOperations, inputs: Arrivals, clock: Ints, before: Ints, after: Ints
 ) -> Precedences:
-    """Return the precedences of pairs of an operation and the one that waits for it.
+    """Return the precedences of operations that end before the input of others is there.
 
     Args:
         operations: of all ranks.
         inputs: when their inputs were there.
         clock: of each rank.
-        pairs: rows of operations, and of those that wait for them.
-        sure: whether these wait for each other, and no replicas of them.
+        before: rows of operations.
+        after: rows of those that wait for them.
     """
-    before, after = pairs
-    exact_ns, latest_ns = inputs.exact_ns[after], inputs.latest_ns[after]
     # Where other receives were recorded, but not this one, a span shows no arrival.
-    usable = np.flatnonzero((latest_ns != NEVER) | ~inputs.receives[after])
-    ready_ns = np.maximum(operations.start_ns[after], latest_ns)
-    send, receive = inputs.send[before], inputs.receive[after]
-    both = (send >= 0) & (receive >= 0) & sure
-    both &= np.append(operations.has_span, 0)[send] == 1
-    both &= np.append(operations.has_span, 0)[receive] == 1
-    pair = np.flatnonzero(both)
-    # The input was ready when the operation started, or when its receive ended; and a receive
-    # never ends before its send starts.
-    row = np.concatenate((usable, pair))
+    usable = (inputs.latest_ns != NEVER) | ~inputs.receives
+    if not usable.all():
+        kept = usable[after]
+        before, after = before[kept], after[kept]
     return Precedences(
-        before=clock[operations.rank[before]][row],
-        after=clock[operations.rank[after]][row],
-        before_ns=np.concatenate(
-            (operations.end_ns[before[usable]], operations.start_ns[send[pair]])
-        ),
-        after_ns=np.concatenate((ready_ns[usable], exact_ns[pair])),
-        before_row=before[row],
-        after_row=after[row],
-        iteration=operations.iteration[after[row]],
+        before=clock[operations.rank[before]],
+        after=clock[operations.rank[after]],
+        before_ns=operations.end_ns[before],
+        after_ns=np.maximum(operations.start_ns[after], inputs.latest_ns[after]),
+        before_row=before,
+        after_row=after,
+        iteration=operations.iteration[after],
+    )
+
+
+def _by_transfers(
+    operations: RankOperations, inputs: Arrivals, clock: Ints, before: Ints, after: Ints
+) -> Precedences:
+    """Return the precedences of sends, of which no receive ends before they start.
+
+    The arguments are those of :func:`_by_arrivals`; operations wait for no replicas of each other.
+    """
+    send, receive = inputs.send[before], inputs.receive[after]
+    ran = np.append(operations.has_span, 0)
+    pair = (ran[send] == 1) & (ran[receive] == 1)
+    before, after, send = before[pair], after[pair], send[pair]
+    return Precedences(
+        before=clock[operations.rank[before]],
+        after=clock[operations.rank[after]],
+        before_ns=operations.start_ns[send],
+        after_ns=inputs.exact_ns[after],
+        before_row=before,
+        after_row=after,
+        iteration=operations.iteration[after],
     )
 
 

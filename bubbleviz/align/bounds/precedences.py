@@ -33,10 +33,13 @@ class Precedences(Table):
 
 def together(*parts: Precedences) -> Precedences:
     """Return all of them as one table."""
+    some = [part for part in parts if len(part)]
+    if len(some) == 1:
+        return some[0]
     empty = np.empty(0, np.int64)
     return Precedences(
         *(
-            np.concatenate([empty, *(getattr(part, name) for part in parts)])
+            np.concatenate([empty, *(getattr(part, name) for part in some)])
             for name in Precedences.column_names()
         )
     )
