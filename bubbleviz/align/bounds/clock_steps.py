@@ -118,10 +118,12 @@ def clock_steps(precedences: Precedences, clocks: int) -> tuple[tuple[ClockStep,
         The steps, and the limits as of :func:`tightest_limits`.
     """
     limit, _ = tightest_limits(precedences, clocks)
-    low = np.minimum(precedences.before, precedences.after)
-    high = np.maximum(precedences.before, precedences.after)
-    pairs = groups_of(low, high)
-    ends = low[pairs.first], high[pairs.first]
+    pairs = groups_of(
+        np.minimum(precedences.before, precedences.after),
+        np.maximum(precedences.before, precedences.after),
+    )
+    both = precedences.before[pairs.first], precedences.after[pairs.first]
+    ends = np.minimum(*both), np.maximum(*both)
     levels = _levels(precedences, pairs.of_row, ends[0])
     steps = _first_steps(levels, *ends)
     if steps:
@@ -202,23 +204,23 @@ def _levels(precedences: Precedences, pair: Ints, first: Ints) -> list[_Cells]:
         first: the first clock of each pair.
     """
     # Collectives leave now more open, now less: they show no jump.
-    rows = np.flatnonzero(precedences.after_row >= 0)
-    pair = pair[rows]
-    upper = precedences.after[rows] == first[pair]
-    before_ns, after_ns = precedences.before_ns[rows], precedences.after_ns[rows]
-    at_ns = np.where(upper, after_ns, before_ns)
-    iterations = groups_of(pair, precedences.iteration[rows])
+    shown = precedences.after_row >= 0
+    if not shown.all():
+        precedences, pair = precedences.take(shown), pair[shown]
+    upper = precedences.after == first[pair]
+    at_ns = np.where(upper, precedences.after_ns, precedences.before_ns)
+    iterations = groups_of(pair, precedences.iteration)
     begin, end = group_extents(iterations.of_row, len(iterations), at_ns, at_ns)
     owner = iterations.of_row
     part = (at_ns - begin[owner]) * _PARTS[-1] // (end - begin + 1)[owner]
     cells = groups_of(owner, part)
-    slack = (after_ns - before_ns).astype(np.float64)
+    slack = (precedences.after_ns - precedences.before_ns).astype(np.float64)
     highs, lows = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
     np.minimum.at(highs, cells.of_row[upper], slack[upper])
     np.maximum.at(lows, cells.of_row[~upper], -slack[~upper])
     begins, ends = group_extents(cells.of_row, len(cells), at_ns, at_ns)
     owner, part = owner[cells.first], part[cells.first]
-    of_iteration = pair[iterations.first], precedences.iteration[rows][iterations.first]
+    of_iteration = pair[iterations.first], precedences.iteration[iterations.first]
     levels = []
     for parts in _PARTS:
         # Parts of parts are parts of the whole.
