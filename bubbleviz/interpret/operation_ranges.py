@@ -106,7 +106,7 @@ def _marks(ranges: Ranges, names: NameMeanings, named: Ranges, of_range: Ints, r
         number[on_thread] = _by_order(ranges.take(on_thread), inside, names.phase[inside.name_id])
     # A range that lacks one of the passes marks nothing, and hides no mark around it.
     marks = marks[number[marks] >= 0]
-    for index in distinct(rank):
+    for index in distinct(rank) if len(marks) else ():
         rows = np.flatnonzero(rank == index)
         threads = distinct(named.thread[of_range[rows]])
         of_rank = marks[np.isin(ranges.thread[marks], threads)]

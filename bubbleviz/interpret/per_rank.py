@@ -175,17 +175,20 @@ def _work_of(ranks: range, profile: ProfileWork, receives: EnclosingRanges, firs
     operation_of[operation_of != NONE] -= first
     received = np.searchsorted(rows, receives.activity, sorter=order)
     received = received if order is None else order[received]
-    # Of a single rank the first row of the table is all of it.
-    of_rank = work.rank - ranks.start if len(ranks) > 1 else np.zeros(1, np.int32)
-    around = of_rank[received] if len(ranks) > 1 else of_rank
+    if len(ranks) == 1:
+        owner, around = operation_of[0][work.range], operation_of[0][receives.range]
+    else:
+        of_rank = work.rank - ranks.start
+        owner = operation_of[of_rank, work.range]
+        around = operation_of[of_rank[received], receives.range]
     return RankWork(
         ranks=ranks,
         rows=rows,
         work=work,
         name_id=profile.activities.name_id[rows],
-        owner=operation_of[of_rank, work.range],
+        owner=owner,
         received=received,
-        around=operation_of[around, receives.range],
+        around=around,
     )
 
 

@@ -89,6 +89,8 @@ class ExportedCalls:
         Raises:
             ProfileError: the export is damaged.
         """
+        if len(rows) == 0:
+            return _calls(rows, np.empty((len(query("calls/at").columns), 0), np.int64))
         binds = {"rows": json.dumps(rows.tolist())}
         return _calls(rows, self.export.columns("calls/at", binds))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import local
 from typing import TypeVar
@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 #: Rows of a stretch: some 10 ms of reading, and columns that stay in the cache.
 ROWS = 1 << 15
+#: Rows that are read sooner than a thread is woken, and has opened the file for itself.
+_SHORT = 1 << 13
 #: How many stretches more than threads may be read before the first of them is used.
 _AHEAD = 4
 
@@ -173,13 +175,16 @@ class Scan:
     def _handed(
         self, read: Callable[[Stretch, Readers], Result], stretch: Stretch
     ) -> Future[Result]:
-        """Hand a stretch to a thread; where none can be started, read it here."""
+        """Hand a stretch to a thread; where it is short, or none can be started, read it here."""
+        if stretch.length > _SHORT:
+            with suppress(RuntimeError):
+                return self._pool.submit(self._read, read, stretch)
+        done: Future[Result] = Future()
         try:
-            return self._pool.submit(self._read, read, stretch)
-        except RuntimeError:
-            done: Future[Result] = Future()
             done.set_result(read(stretch, Readers(self.direct, lambda: self.database)))
-            return done
+        except Exception as error:  # whoever takes the result gets it
+            done.set_exception(error)
+        return done
 
     def _read(self, read: Callable[[Stretch, Readers], Result], stretch: Stretch) -> Result:
         """Read a stretch in a thread."""
