@@ -93,7 +93,7 @@ class _Regions:
 
 
 #: Causes that count in every region of a window.
-_ALWAYS = tuple(cause for cause in Cause if cause.region is Region.WINDOW)
+_COUNTS_ALWAYS = np.array([cause.region is Region.WINDOW for cause in Cause])
 
 
 @frozen
@@ -136,9 +136,10 @@ def causes_of(
     if stretch.shared.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
+    line = _IdleLine(idle, shape[1])
     for ratio in ratio_definitions():
         if ratio.name in stretch.windows:
-            pieces = _pieces(idle, _regions(stretch, ratio))
+            pieces = _pieces(idle, line, _regions(stretch, ratio))
             cell = (pieces.iteration * shape[1] + pieces.rank) * shape[2] + pieces.cause
             length_ns = pieces.end_ns - pieces.start_ns
             idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
@@ -167,15 +168,33 @@ def _regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
     return _Regions(low, first_ns, last_ns, drained, filling, high)
 
 
-def _pieces(idle: IdleIntervals, regions: _Regions) -> _Pieces:
+class _IdleLine:
+    """Idle intervals of ranks side by side on a line, where windows of ranks are looked for.
+
+    Args:
+        idle: of the ranks.
+        ranks: how many there are.
+    """
+
+    def __init__(self, idle: IdleIntervals, ranks: int) -> None:
+        low, high = intervals.group_extents(idle.rank, ranks, idle.start_ns, idle.end_ns)
+        self._extents = low, np.maximum(low, high)
+        self._packing = intervals.Packing.of(*self._extents)
+        self._start = self._packing.place(idle.rank, idle.start_ns)
+        self._end = self._packing.place(idle.rank, idle.end_ns)
+
+    def within(self, rank: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Return the first idle interval in each window of a rank, and the end of those in it."""
+        extents = self._extents[0][rank], self._extents[1][rank]
+        from_ns, to_ns = (self._packing.place(rank, np.clip(t, *extents)) for t in (low, high))
+        first = np.searchsorted(self._end, from_ns, side="right")
+        return first, np.maximum(first, np.searchsorted(self._start, to_ns))
+
+
+def _pieces(idle: IdleIntervals, line: _IdleLine, regions: _Regions) -> _Pieces:
     """Return idle intervals, cut where the windows of their ranks and their regions are."""
     rank, iteration, low, high, of_region = regions.each()
-    times, (from_ns, to_ns) = intervals.on_line(
-        (idle.rank, idle.start_ns, idle.end_ns), rank, low, high
-    )
-    first = np.searchsorted(times[1], from_ns, side="right")
-    last = np.searchsorted(times[0], to_ns)
-    cut, row = expanded(first, np.maximum(first, last))
+    cut, row = expanded(*line.within(rank, low, high))
     own, given = idle.cause[row], of_region[cut]
     return _Pieces(
         rank=rank[cut],
@@ -183,7 +202,7 @@ def _pieces(idle: IdleIntervals, regions: _Regions) -> _Pieces:
         idle=row,
         start_ns=np.maximum(idle.start_ns[row], low[cut]),
         end_ns=np.minimum(idle.end_ns[row], high[cut]),
-        cause=np.where((given == NONE) | np.isin(own, _ALWAYS), own, given),
+        cause=np.where((given == NONE) | _COUNTS_ALWAYS[own], own, given),
     )
 
 

@@ -167,6 +167,8 @@ def _cut(wait: _Waits, gaps: intervals.Intervals, shift_ns: Ints) -> IdleInterva
     ends = wait.ready_ns, wait.receive_launched_ns, wait.received_ns, wait.launched_ns
     cuts, causes, cut = [low], [], low
     for end_ns, kind in zip(ends, kinds, strict=True):
+        if not (end_ns != NEVER).any():
+            continue  # most tables tell of no receives and launches
         placed_ns = np.where(end_ns == NEVER, NEVER, end_ns + shift_ns)
         cut = np.clip(placed_ns, cut, high)
         cuts.append(cut)
