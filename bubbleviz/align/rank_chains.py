@@ -21,6 +21,8 @@ from bubbleviz.model.grouping import distinct
 
 #: Of the replicas of a stage at most one of so many may be missing, and of all ranks.
 _OF_STAGE, _OF_ALL = 4, 8
+#: Stages of so many ranks are replicas if none lacks more than one of so many.
+_LARGE, _CLOSE = 64, 8
 #: Which ranks of one stage can form a pipeline with which ones of another.
 Fits = Callable[[Ints, Ints], Bools]
 
@@ -28,7 +30,8 @@ Fits = Callable[[Ints, Ints], Bools]
 def lack_many(sizes: Sequence[int]) -> bool:
     """Return whether stages hold too different numbers of ranks to be replicas of which few lack.
 
-    As many are there of at least half of the stages, of two at least, and more of none.
+    As many are there of at least half of the stages, of two at least, and more of none. Of large
+    stages most may lack some, where all are nearly as large.
 
     Args:
         sizes: how many ranks each stage has.
@@ -42,7 +45,9 @@ def lack_many(sizes: Sequence[int]) -> bool:
         lacking * _OF_ALL <= most * len(sizes)
         and (most - min(sizes, default=0)) * _OF_STAGE <= most
     )
-    return not (few and 2 * whole >= len(sizes) and whole > 1)
+    usual = 2 * whole >= len(sizes) and whole > 1
+    close = most >= _LARGE and (most - min(sizes, default=0)) * _CLOSE <= most
+    return not (few and (usual or close))
 
 
 def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:

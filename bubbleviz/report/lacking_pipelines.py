@@ -5,9 +5,6 @@ from __future__ import annotations
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 
-#: So many of the pipelines at most may lack ranks.
-_FEW = 0.25
-
 
 @frozen
 class LackingPipelines:
@@ -23,7 +20,7 @@ class LackingPipelines:
 
 
 def few_lacking(report: Report) -> LackingPipelines | None:
-    """Return how many pipelines lack ranks, where that is what is missing of the run, and few do.
+    """Return how many pipelines lack ranks, where that is what is missing, and most lack none.
 
     None where all pipelines hold the same stages: what is missing is then one of these, or
     pipelines of which nothing is known.
@@ -35,6 +32,6 @@ def few_lacking(report: Report) -> LackingPipelines | None:
         stages.setdefault(rank.pipeline, set()).add(rank.stage)
     every = set().union(*stages.values())
     lacking = sum(held != every for held in stages.values())
-    if not 0 < lacking <= _FEW * len(stages) or every != set(range(len(every))):
+    if not 0 < 2 * lacking < len(stages) or every != set(range(len(every))):
         return None
     return LackingPipelines(lacking, len(stages))

@@ -53,6 +53,9 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
         ([8, 9, 7, 8], True),
         ([8, 7], True),
         ([8, 8, 7], False),
+        ([512, 488, 496, 472, 504], False),  # of large stages most lack some
+        ([512, 488, 496, 440, 504], True),
+        ([56, 48, 49, 50, 51], True),
     ],
 )
 def test_few_may_lack(sizes: list[int], many: bool) -> None:
