@@ -6,14 +6,16 @@ iterations pair with those of a machine that is already joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 
 from bubbleviz.align.iteration_links import Link
 from bubbleviz.model.values import frozen
 
 #: With so many pairs of ranks a machine is tried.
 _TRIES = 6
+#: Of so many pairs links are found together at first.
+_AHEAD = 16
 
 
 @frozen
@@ -94,6 +96,7 @@ class _Joining:
         self.found: dict[tuple[int, int], Link] = {}
         self.tried: set[tuple[int, int]] = set()
         self.tries: dict[int, int] = {}
+        self.ahead = _AHEAD
 
     def join_any(self, pairs: Sequence[Neighbours]) -> bool:
         """Join what these pairs join, and return whether that is anything."""
@@ -105,7 +108,7 @@ class _Joining:
                 continue
             if self._may_try(pair, sides[joined[0]]):
                 if (pair.first, pair.second) not in self.found:
-                    self._find(pairs[place:])
+                    self._find(islice(pairs, place, None))
                 self._join(pair, sides, new=sides[joined[0]])
         return len(self.offset_ns) > before
 
@@ -115,8 +118,11 @@ class _Joining:
         self.tried.add((pair.first, pair.second))
         return self.tries[new] <= _TRIES
 
-    def _find(self, pairs: Sequence[Neighbours]) -> None:
-        """Find the links of the first pair, and of those that are tried if each one is decided."""
+    def _find(self, pairs: Iterable[Neighbours]) -> None:
+        """Find the links of the first pair, and of those that are tried if each one is decided.
+
+        The more of them were, the more are found at once.
+        """
         joined = set(self.offset_ns)
         wanted = []
         for pair in pairs:
@@ -125,6 +131,8 @@ class _Joining:
                 joined.update(sides)
                 if (pair.first, pair.second) not in self.found:
                     wanted.append(pair)
+            if len(wanted) >= self.ahead:
+                break
         for pair, link in zip(wanted, self.find(wanted), strict=True):
             self.found[pair.first, pair.second] = link
 
@@ -135,7 +143,9 @@ class _Joining:
         if new not in self.links or found.margin > self.links[new].link.margin:
             self.links[new] = MachineLink(*ends, found)
         if found.best is None or not found.decided:
+            self.ahead = 1
             return
+        self.ahead *= 2
         moved = round(found.best.offset_ns)
         if new == sides[1]:
             self.offset_ns[new] = self.offset_ns[sides[0]] + moved
