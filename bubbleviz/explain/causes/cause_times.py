@@ -120,7 +120,7 @@ class _Pieces(Table):
 def causes_of(
     stretch: Stretch, inputs: Inputs, known: Arrivals
 ) -> tuple[CauseTimes, Bubbles, IdleIntervals, TokenWaits]:
-    """Return idle times by cause, the bubbles of one ratio, and the idle intervals of the ranks.
+    """Return idle times by cause, the bubbles of the kept ranks, and all idle intervals.
 
     The last is which steps waited for the token of another one, in runs that only go forward.
 
@@ -144,6 +144,8 @@ def causes_of(
             length_ns = pieces.end_ns - pieces.start_ns
             idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
             if ratio.name == listed:
+                if not stretch.kept.all():
+                    pieces = pieces.take(stretch.kept[pieces.rank])
                 bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
