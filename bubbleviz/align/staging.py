@@ -92,10 +92,10 @@ class Staging:
     pipeline: Ints
     reducing: Ints
     pairing: Pairing
-    stages_missing: bool
-    ranks_missing: bool
-    pipeline_unproven: bool
-    limitations: tuple[Limitation, ...]
+    stages_missing: bool = False
+    ranks_missing: bool = False
+    pipeline_unproven: bool = False
+    limitations: tuple[Limitation, ...] = ()
 
 
 @frozen
@@ -300,10 +300,6 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         pipeline,
         together,
         pairing,
-        stages_missing=False,
-        ranks_missing=False,
-        pipeline_unproven=False,
-        limitations=(),
     )
 
 
