@@ -12,6 +12,8 @@ from bubbleviz.model.sorting import sorted_rows
 
 #: Places on a line lie below this.
 _ROOM = 1 << 62
+#: Groups are numbered from 0 if there are no more than rows, and so many.
+_FEW = 1024
 
 
 def last_before(
@@ -51,6 +53,8 @@ def _is_ordered(group: Ints, time_ns: Ints, wanted: Ints) -> bool:
     if not len(group) or int(group[0]) < 0 or int(wanted.min(initial=0)) < 0:
         return False
     groups = int(max(group[-1], wanted.max(initial=NONE))) + 1
+    if groups > _FEW + len(group) + len(wanted):
+        return False  # such as threads, whose numbers are those of the system
     if (int(time_ns.max()) - int(time_ns.min()) + 1) * groups >= _ROOM:
         return False
     later = (group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & (time_ns[1:] >= time_ns[:-1]))

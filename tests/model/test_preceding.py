@@ -48,3 +48,11 @@ def test_rows_in_order_that_fit_on_no_line(or_at: bool) -> None:
     found = last_before(group, time_ns, np.array([0, 1]), np.array([6, 6]), or_at=or_at)
 
     assert found.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("or_at", [False, True])
+def test_groups_may_have_any_numbers(or_at: bool) -> None:
+    group = np.array([7, 1 << 50, 1 << 50])
+    time_ns = np.array([5, 5, 6])
+    row = last_before(group, time_ns, np.array([1 << 50, 8]), np.array([6, 9]), or_at=or_at)
+    assert row.tolist() == [2 if or_at else 1, -1]
