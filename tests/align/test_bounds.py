@@ -6,9 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, dijkstra
+from scipy.sparse.csgraph import connected_components, johnson
 
-from bubbleviz.align.bounds.clock_segments import DRIFT, ClockSegments, bands, segmented
+from bubbleviz.align.bounds.clock_segments import (
+    DRIFT,
+    ClockSegments,
+    bands,
+    feasible,
+    segmented,
+)
 from bubbleviz.align.bounds.difference_constraints import middles
 
 CLOCKS, LAST_NS = 5, 10_000_000
@@ -34,7 +40,7 @@ def segments_of(pairs: list[tuple[int, int, int, int]]) -> ClockSegments:
 
 
 def searched(segments: ClockSegments, *, reverse: bool) -> list[list[float]]:
-    """Return shortest paths from the first clock, or to it, in each segment, by Dijkstra's."""
+    """Return shortest paths from the first clock, or to it, in each segment, by Johnson's."""
     count = len(segments.middle_ns)
     node = np.arange(CLOCKS * count).reshape(CLOCKS, count)
     graph = np.full((CLOCKS * count, CLOCKS * count), np.inf)
@@ -47,7 +53,7 @@ def searched(segments: ClockSegments, *, reverse: bool) -> list[list[float]]:
         graph[tail, head] = segments.limit_ns if length is None else length
     rows, columns = np.nonzero(np.isfinite(graph))
     arcs = csr_array((graph[rows, columns], (rows, columns)), shape=graph.shape)
-    paths = dijkstra(arcs.T.tocsr() if reverse else arcs, indices=node[0])
+    paths = johnson(arcs.T.tocsr() if reverse else arcs, indices=node[0])
     at = np.arange(count)
     found: list[list[float]] = paths.reshape(count, CLOCKS, count)[at, :, at].T.tolist()
     return found
@@ -61,6 +67,25 @@ def test_bands_are_shortest_paths(pairs: list[tuple[int, int, int, int]]) -> Non
 
     np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
     np.testing.assert_allclose(-least, searched(segments, reverse=True), rtol=1e-12, atol=1e-6)
+
+
+def test_a_shortest_path_comes_to_a_clock_again_and_again() -> None:
+    # Clock 2 rises against clock 1 from 0 to 2 steps of drift and falls back, ten times; only
+    # where it rises is it the shorter way through time.
+    count, step_ns = 31, DRIFT / 2 * 1e6
+    rises = [(1, 2, 3 * k, 0.0) for k in range(10)]
+    falls = [(2, 1, 3 * k + 2, -2 * step_ns) for k in range(10)]
+    arcs = [(0, 1, 0, 0.0), *rises, *falls, (1, 3, count - 1, 0.0)]
+    after, before, segment, limit_ns = (np.array(column) for column in zip(*arcs, strict=True))
+    middle_ns = 1e6 * (np.arange(count) + 0.5)
+    captured = np.ones((CLOCKS, count), bool)
+    segments = ClockSegments(1e6, middle_ns, after, before, segment, limit_ns, captured)
+    potential = feasible(segments, 0.0)
+    assert potential is not None
+
+    _, most = bands(segments, potential, 0.0, 0)
+
+    np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7))), st.integers(0, 7))

@@ -182,7 +182,8 @@ def _shortest(
         paths = np.full((len(sources), len(every), count), np.inf)
         paths[np.arange(len(sources)), place[reference], sources] = 0.0
         paths = _slowed(paths, _EACH * segments.length_ns)
-        for _ in range(len(every) if len(to) else 0):
+        # A path may come to a clock several times, in another segment each time.
+        for _ in range(len(every) * count if len(to) else 0):
             flat = paths.reshape(len(sources), -1)
             nearer = flat.copy()
             reached = np.minimum.reduceat(flat[:, start] + length, first, axis=1)
