@@ -20,6 +20,7 @@ from bubbleviz.interpret.recording import Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.joining import Joining
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -95,8 +96,7 @@ class GatheredRecordings:
     @property
     def busy_throughout(self) -> bool:
         """Whether every operation keeps its GPU busy from its start to its end."""
-        busy, spans = self.busy, self.operations
-        return busy.start_ns is spans.start_ns and busy.end_ns is spans.end_ns
+        return _are_throughout(self)
 
 
 #: One recording, or some that are gathered.
@@ -105,25 +105,49 @@ Part: TypeAlias = "Recording | GatheredRecordings"
 
 def gathered(parts: Sequence[Part]) -> GatheredRecordings:
     """Return recordings, gathered or not, as gathered ones (at least one)."""
+    return taken_over(list(parts))
+
+
+def taken_over(parts: list[Part]) -> GatheredRecordings:
+    """Return the same, and empty the list, so that rows which nobody else needs are held once."""
     if len(parts) == 1 and isinstance(parts[0], GatheredRecordings):
         return parts[0]
-    tables: dict[str, Any] = {
-        name: joined([getattr(part, name) for part in parts])
+    recordings = tuple(chain.from_iterable(_bare(part) for part in parts))
+    rows = np.concatenate([_rows(part) for part in parts])
+    names = np.concatenate([_names(part) for part in parts])
+    operation_names = tuple(chain.from_iterable(part.operations.names for part in parts))
+    collectives = _collectives([part.collectives for part in parts])
+    apart = ("collectives", "busy") if all(map(_are_throughout, parts)) else ("collectives",)
+    owner = np.concatenate([part.busy.operation for part in parts])
+    joining: dict[str, Joining[Any]] = {
+        name: Joining([getattr(part, name) for part in parts])
         for name in TABLES
-        if name not in ("operations", "busy", "collectives")
+        if name not in apart
     }
-    operations = joined([part.operations for part in parts])
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        for name, table in joining.items():
+            table.add(getattr(part, name))
+    tables = {name: table.table() for name, table in joining.items()}
+    operations = replace(tables.pop("operations"), names=operation_names)
+    # Where busy intervals are those of the operations, these are shared.
+    if "busy" in apart:
+        tables["busy"] = BusyIntervals(owner, operations.start_ns, operations.end_ns)
     return GatheredRecordings(
-        recordings=tuple(chain.from_iterable(_bare(part) for part in parts)),
-        rows=np.concatenate([_rows(part) for part in parts]),
-        names=np.concatenate([_names(part) for part in parts]),
-        operations=replace(
-            operations, names=tuple(chain.from_iterable(p.operations.names for p in parts))
-        ),
-        busy=_busy(parts, operations),
-        collectives=_collectives([part.collectives for part in parts]),
+        recordings=recordings,
+        rows=rows,
+        names=names,
+        operations=operations,
+        collectives=collectives,
         **tables,
     )
+
+
+def _are_throughout(part: Part) -> bool:
+    """Return whether every operation keeps its GPU busy from its start to its end."""
+    busy, spans = part.busy, part.operations
+    return busy.start_ns is spans.start_ns and busy.end_ns is spans.end_ns
 
 
 def _bare(part: Part) -> tuple[Recording, ...]:
@@ -155,19 +179,6 @@ def _names(part: Part) -> Ints:
     if isinstance(part, GatheredRecordings):
         return part.names
     return np.array([len(part.operations.names)], np.int64)
-
-
-def _busy(parts: Sequence[Part], operations: RankOperations) -> BusyIntervals:
-    """Return busy intervals; where they are those of the operations, these are shared."""
-    tables = [part.busy for part in parts]
-    shared = all(
-        own.start_ns is part.operations.start_ns and own.end_ns is part.operations.end_ns
-        for own, part in zip(tables, parts, strict=True)
-    )
-    if not shared:
-        return joined(tables)
-    owner = np.concatenate([table.operation for table in tables])
-    return BusyIntervals(owner, operations.start_ns, operations.end_ns)
 
 
 def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:

@@ -175,7 +175,13 @@ def concatenated(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT
     """Return columns as one; where all hold one and the same value, that takes no memory."""
     if len(columns) == 1:
         return columns[0]
+    constant = one_value(columns)
+    return np.concatenate(columns) if constant is None else constant
+
+
+def one_value(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT] | None:
+    """Return columns as one that takes no memory; None where they hold more than one value."""
     some = [column for column in columns if len(column)]
     if some and all(_is_constant(column) and column[0] == some[0][0] for column in some):
         return np.broadcast_to(some[0][0], sum(map(len, some)))
-    return np.concatenate(columns)
+    return None

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.gathered import TABLES, GatheredRecordings, gathered
+from bubbleviz.interpret.gathered import (
+    TABLES,
+    GatheredRecordings,
+    Part,
+    gathered,
+    taken_over,
+)
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recording
 from tests.planting import plant
@@ -57,3 +63,12 @@ def test_one_recording_is_gathered_as_it_is(recordings: list[Recording]) -> None
     assert only.rows.tolist() == [[len(getattr(recordings[0], name)) for name in TABLES]]
     assert gathered([only]) is only
     assert all(len(getattr(only.recordings[0], name)) == 0 for name in TABLES)
+
+
+def test_what_is_taken_over_is_let_go(recordings: list[Recording]) -> None:
+    parts: list[Part] = [gathered(recordings[:1]), gathered(recordings[1:2]), *recordings[2:]]
+
+    whole = taken_over(parts)
+
+    assert parts == []
+    _same(whole, gathered(recordings))

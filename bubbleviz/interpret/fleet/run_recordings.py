@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bubbleviz.errors import MismatchError, ProfileError
 from bubbleviz.interpret.fleet.fleet import Fleet
 from bubbleviz.interpret.fleet.glances import Glance
-from bubbleviz.interpret.gathered import GatheredRecordings, Part, gathered
+from bubbleviz.interpret.gathered import GatheredRecordings, Part, taken_over
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation
@@ -58,7 +58,7 @@ def record_all(
     """
     done: set[int] = set()
     errors: dict[int, ProfileError] = {}
-    parts: dict[int, tuple[Part, ...]] = {}
+    parts: dict[int, list[Part]] = {}
     for read in fleet.record([file.path for file in files], options, progress):
         for number, outcome in zip(read.numbers, read.outcomes, strict=True):
             if isinstance(outcome, ProfileError):
@@ -67,16 +67,16 @@ def record_all(
                 add(outcome)
         for part in read.recordings:
             _note_names(part)
-        parts[read.numbers[0]] = read.recordings
+        parts[read.numbers[0]] = list(read.recordings)
         done.update(read.numbers)
         bad = [number for number in errors if files[number].named and fleet.strict]
         if bad and all(before in done for before in range(min(bad))):
             raise errors[min(bad)]
-    ordered = [part for number in sorted(parts) for part in parts[number]]
+    ordered = [part for number in sorted(parts) for part in parts.pop(number)]
     if not ordered:
         raise errors[0]
     limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
-    return gathered(ordered), tuple(limitations)
+    return taken_over(ordered), tuple(limitations)
 
 
 def _note_names(part: Part) -> None:
