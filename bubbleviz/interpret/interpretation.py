@@ -166,8 +166,8 @@ def _recording(
             conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
         ),
         ranks=_local_ranks(activities.ranks, profile, names),
-        operations=operations,
-        hints=hints,
+        operations=operations.lighter(),
+        hints=hints.compacted(),
         busy=joined([rank.busy for rank in ranks]),
         active=joined([rank.active for rank in ranks]),
         running=joined([rank.running for rank in ranks]),

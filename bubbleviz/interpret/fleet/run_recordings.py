@@ -17,6 +17,9 @@ from bubbleviz.sources.directories import unreadable_profile
 from bubbleviz.sources.paths import InputFile
 from bubbleviz.timing import add
 
+#: So many neighbouring files are gathered as soon as they are read.
+_BLOCK = 64
+
 
 def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
     """Return the bytes of each file that can be read; refuse files of the same content.
@@ -69,6 +72,7 @@ def record_all(
             _note_names(part)
         parts[read.numbers[0]] = list(read.recordings)
         done.update(read.numbers)
+        _gather_block(read.numbers[0] // _BLOCK * _BLOCK, parts, done)
         bad = [number for number in errors if files[number].named and fleet.strict]
         if bad and all(before in done for before in range(min(bad))):
             raise errors[min(bad)]
@@ -77,6 +81,22 @@ def record_all(
         raise errors[0]
     limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
     return taken_over(ordered), tuple(limitations)
+
+
+def _gather_block(first: int, parts: dict[int, list[Part]], done: set[int]) -> None:
+    """Gather recordings of neighbouring files once all of them are read: many small ones take more.
+
+    Args:
+        first: number of the first of these files.
+        parts: recordings by the number of their first file.
+        done: the files that are read.
+    """
+    numbers = range(first, first + _BLOCK)
+    some = [part for number in numbers for part in parts.get(number, ())]
+    if len(some) > 1 and done.issuperset(numbers):
+        for number in numbers:
+            parts.pop(number, None)
+        parts[first] = [taken_over(some)]
 
 
 def _note_names(part: Part) -> None:
