@@ -9,6 +9,7 @@ import numpy as np
 
 from bubbleviz.align.bounds.clocks import (
     ProfileClock,
+    as_much_as_most,
     machines_of,
     refuse_unrelated,
     session_clocks,
@@ -36,7 +37,6 @@ from bubbleviz.interpret.gathered import GatheredRecordings, gathered
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -219,10 +219,9 @@ def _numbered(recordings: Sequence[Recording]) -> bool:
 
 
 def _fitting(parts: GatheredRecordings) -> Bools:
-    """Return whether each recording holds as many ranks and operations as most do."""
+    """Return which recordings hold as much as most do."""
     ranks = np.array([len(recording.ranks) for recording in parts.recordings], np.int64)
-    alike = groups_of(ranks, parts.lengths("operations"))
-    return np.asarray(alike.of_row == np.bincount(alike.of_row).argmax(), bool)
+    return as_much_as_most(ranks, parts.lengths("operations"))
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
-from bubbleviz.align.bounds.clocks import ProfileClock, refuse_unrelated
+from bubbleviz.align.bounds.clocks import ProfileClock, as_much_as_most, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source
@@ -527,6 +527,19 @@ def test_few_clocks_that_are_minutes_off_are_wrong_where_their_profiles_fit() ->
     ):
         with pytest.raises(MismatchError, match="no single run"):
             refuse_unrelated(sources, captures, clocks, alike)
+
+
+def test_most_profiles_hold_as_much_as_others() -> None:
+    ranks = np.full(6, 8)
+    for operations, expected in (
+        ([5, 5, 5, 4, 5, 5], "111011"),
+        ([4, 4, 5, 5, 5, 4], "111111"),  # two kinds of hosts, as those of two stages
+        ([4, 4, 3, 5, 5, 4], "110001"),
+        ([6, 5, 4, 3, 2, 1], "000000"),  # no two are alike, so the least is not as most are
+    ):
+        fitting = as_much_as_most(ranks, np.array(operations))
+        assert "".join(map(str, fitting.astype(int))) == expected
+    assert as_much_as_most(ranks[:0], ranks[:0]).tolist() == []
 
 
 def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from bubbleviz.align.bounds.offsets import Correction
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import listed
@@ -189,6 +190,20 @@ def _by_utc(source: Source, reference: Source) -> ProfileClock:
     return ProfileClock(source.session_utc_ns - reference.session_utc_ns, None)
 
 
+def as_much_as_most(ranks: Ints, operations: Ints) -> Bools:
+    """Return whether each profile holds as many ranks and operations as most do.
+
+    Of several numbers that are equally frequent each is that of most; none does where all differ.
+
+    Args:
+        ranks: how many each profile holds.
+        operations: likewise.
+    """
+    alike = groups_of(ranks, operations).of_row
+    often = np.bincount(alike, minlength=1)[alike]
+    return np.asarray((often == often.max(initial=0)) & (often > 1), bool)
+
+
 def refuse_unrelated(
     sources: Sequence[Source],
     captures: Sequence[tuple[int, int]],
@@ -206,7 +221,7 @@ def refuse_unrelated(
         sources: the profiles.
         captures: first and last time of each on its own clock.
         clocks: of the profiles, by their sessions.
-        fitting: whether each holds as many ranks and operations as most do.
+        fitting: of each, whether it holds :func:`as_much_as_most`.
         numbered: whether every rank has a number of its own.
 
     Raises:
