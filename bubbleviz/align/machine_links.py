@@ -7,7 +7,7 @@ iterations pair with those of a machine that is already joined.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from bubbleviz.align.iteration_links import Link
 from bubbleviz.model.values import frozen
@@ -108,7 +108,7 @@ class _Joining:
                 continue
             if self._may_try(pair, sides[joined[0]]):
                 if (pair.first, pair.second) not in self.found:
-                    self._find(islice(pairs, place, None))
+                    self._find(pairs[at] for at in range(place, len(pairs)))
                 self._join(pair, sides, new=sides[joined[0]])
         return len(self.offset_ns) > before
 
