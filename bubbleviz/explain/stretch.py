@@ -76,7 +76,7 @@ class Stretch:
         first_rank: its first rank in the run.
         first_row: its first operation in the run.
         ranks: with the numbers of the run.
-        operations: of the ranks.
+        operations: of the ranks, without their names: those of a run may be millions.
         busy: when these keep the ranks busy.
         running: how long kernels and copies ran.
         unattributed: compute outside every operation.
@@ -178,7 +178,7 @@ def _stretch(
         first_rank=first,
         first_row=row,
         ranks=run.ranks[columns],
-        operations=operations,
+        operations=replace(operations, names=()),
         busy=busy,
         running=of_ranks(run.running, ranks),
         unattributed=of_ranks(run.unattributed, ranks),

@@ -17,7 +17,7 @@ from bubbleviz.count import rank_slices
 from bubbleviz.explain import explanation, replayed_ranks, stretch
 from bubbleviz.explain.explained_rows import moved_rows
 from bubbleviz.explain.phase_times import times_median_of
-from bubbleviz.explain.stretch_explanation import explain_stretch
+from bubbleviz.explain.stretch_explanation import StretchExplanation, explain_stretch
 from bubbleviz.model.columns import NONE
 from bubbleviz.render.formats import bubbles as bubbles_csv
 from bubbleviz.render.formats import json
@@ -125,6 +125,25 @@ def test_stretches_and_their_explanations_travel(
     monkeypatch.setattr(stretch, "MOST", 1)
     monkeypatch.setattr(explanation, "explain_stretch", elsewhere)
     assert shown(bubbleviz.analyze(tmp_path)) == whole
+
+
+def test_names_of_the_whole_run_do_not_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def noted(part: stretch.Stretch) -> StretchExplanation:
+        explained = explain_stretch(part)
+        seen.extend((part.operations.names, explained.kept.bubbles.operations.names))
+        return explained
+
+    plant(REPLICAS, tmp_path)
+    monkeypatch.setattr(stretch, "MOST", 1)
+    monkeypatch.setattr(explanation, "explain_stretch", noted)
+    report = bubbleviz.analyze(tmp_path)
+    assert seen == [()] * 8
+    assert report.operations.names
+    assert report.bubbles.operations.names == report.operations.names
 
 
 def test_rows_of_other_stretches_keep_their_numbers() -> None:
