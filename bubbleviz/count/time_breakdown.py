@@ -175,6 +175,5 @@ def joined_times(parts: Sequence[BusyTimes]) -> BusyTimes:
             name: TimeBreakdown(*joined_ranks([vars(part.breakdowns[name]) for part in parts]))
             for name in names
         },
-        np.concatenate([part.phase_ns for part in parts], axis=1),
-        np.concatenate([part.compute_ns for part in parts], axis=1),
+        *joined_ranks([{"phase_ns": p.phase_ns, "compute_ns": p.compute_ns} for p in parts]),
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.align.arrivals import arrivals
+from bubbleviz.count.rank_slices import joined_ranks
 from bubbleviz.count.running_time import time_within
 from bubbleviz.explain.causes.bubbles import with_host_activity
 from bubbleviz.explain.causes.cause import Cause
@@ -159,13 +160,10 @@ def rows_of_run(parts: Sequence[StretchExplanation], operations: Operations) -> 
 
 def causes_of_run(parts: Sequence[StretchExplanation]) -> CauseTimes:
     """Return the idle times of all stretches of a run as one."""
-    names = parts[0].idle_ns
-    return CauseTimes(
-        {name: np.concatenate([part.idle_ns[name] for part in parts], axis=1) for name in names}
-    )
+    columns = joined_ranks([part.idle_ns for part in parts])
+    return CauseTimes(dict(zip(parts[0].idle_ns, columns, strict=True)))
 
 
 def communication_of_run(parts: Sequence[StretchExplanation]) -> CommunicationTimes:
     """Return the communication of all stretches of a run as one."""
-    columns = zip(*(vars(part.communication).values() for part in parts), strict=True)
-    return CommunicationTimes(*(np.concatenate(column, axis=1) for column in columns))
+    return CommunicationTimes(*joined_ranks([vars(part.communication) for part in parts]))

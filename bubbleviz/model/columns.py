@@ -70,11 +70,6 @@ class Table:
         columns = {name: taken[id(getattr(self, name))] for name in self.column_names()}
         return type(self)(**{**vars(self), **columns})
 
-    def emptied(self: TableT) -> TableT:
-        """Return no rows, and nothing that holds these; shared fields stay."""
-        columns = {name: getattr(self, name)[:0].copy() for name in self.column_names()}
-        return type(self)(**{**vars(self), **columns})
-
     def compacted(self: TableT) -> TableT:
         """Return the same rows; columns of one value take no memory any more."""
         columns = {name: compacted(getattr(self, name)) for name in self.column_names()}

@@ -76,8 +76,9 @@ def test_a_shortest_path_comes_to_a_clock_again_and_again() -> None:
     rises = [(1, 2, 3 * k, 0.0) for k in range(10)]
     falls = [(2, 1, 3 * k + 2, -2 * step_ns) for k in range(10)]
     arcs = [(0, 1, 0, 0.0), *rises, *falls, (1, 3, count - 1, 0.0)]
-    after, before, segment, limit_ns = (np.array(column) for column in zip(*arcs, strict=True))
-    middle_ns = 1e6 * (np.arange(count) + 0.5)
+    after, before, segment = np.array([arc[:3] for arc in arcs], np.int64).T
+    limit_ns = np.array([arc[3] for arc in arcs], np.float64)
+    middle_ns = 1e6 * np.arange(0.5, count, dtype=np.float64)
     captured = np.ones((CLOCKS, count), bool)
     segments = ClockSegments(1e6, middle_ns, after, before, segment, limit_ns, captured)
     potential = feasible(segments, 0.0)

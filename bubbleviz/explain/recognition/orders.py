@@ -151,7 +151,7 @@ def orders_of(operations: Operations, iterations: Sequence[int]) -> Orders:
     pattern = [patterns.numbers(part) for part in parts]
     none = np.empty(0, np.int64)
     return Orders(
-        np.repeat([part.iteration for part in parts], [len(part.rank) for part in parts]),
+        np.concatenate([none, *(np.full(len(p.rank), p.iteration) for p in parts)]),
         np.concatenate([none, *(part.rank for part in parts)]),
         np.concatenate([none, *pattern]),
         tuple(patterns.found),
