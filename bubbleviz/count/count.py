@@ -167,7 +167,7 @@ def _measure(run: Run) -> _Measurements:
         for ratio in ratios
         if ratio.common_clock
     }
-    busy = joined_times([busy_times(part, _of_slice(windows, part)) for part in slices_of(run)])
+    busy = joined_times([busy_times(part, windows) for part in slices_of(run)])
     breakdowns = busy.breakdowns
     work_ns = {ratio.name: _work_ns(ratio, breakdowns[ratio.name]) for ratio in ratios}
     measurable = {
@@ -299,15 +299,6 @@ def joined_presence(parts: Sequence[Extents], pauses: RankIntervals) -> Extents:
     first_ns, last_ns, step_last_ns, present = columns
     paused = _paused(pauses, first_ns, present)
     return Extents(first_ns, last_ns, step_last_ns, present, paused)
-
-
-def _of_slice(windows: Mapping[str, Windows], part: RankSlice) -> Mapping[str, Windows]:
-    """Return the windows of the ranks of a slice."""
-    own = slice(part.first, part.end)
-    return {
-        name: Windows(window.start_ns[:, own], window.end_ns[:, own], window.known)
-        for name, window in windows.items()
-    }
 
 
 def _paused(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:

@@ -55,7 +55,7 @@ def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
 
     Args:
         part: some ranks of a run.
-        windows: of these, by name of the ratio.
+        windows: of all ranks, by name of the ratio.
     """
     computing = _busy_of(part)
     working = computing.take(among(computing.phase, WORK))
@@ -67,7 +67,7 @@ def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
         both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
         rank, start_ns, end_ns = both
         occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
-    cells = part.iterations * ranks
+    cells, own = part.iterations * ranks, slice(part.first, part.end)
     work = _of_iterations(working, part.shape)
     covers = _Covers(
         working=intervals.GroupCover(work, cells),
@@ -76,7 +76,7 @@ def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
         occupied=intervals.GroupCover(occupied, ranks),
     )
     return BusyTimes(
-        {name: _breakdown(window, covers) for name, window in windows.items()},
+        {name: _breakdown(window.of_ranks(own), covers) for name, window in windows.items()},
         _by_phase(computing, part.shape),
         intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(part.shape),
     )

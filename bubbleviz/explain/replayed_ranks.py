@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import places_in
+from bubbleviz.model.grouping import groups_of, places_in
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
@@ -55,11 +55,12 @@ def replayed_ranks(
     """
     if any(rank.pipeline is None for rank in ranks):
         return None
-    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
+    numbers = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
+    pipelines = groups_of(np.array(numbers, np.int64))
+    pipeline, count = pipelines.of_row, len(pipelines)
     rows = np.flatnonzero(
         np.append(included, False)[operations.iteration] & among(operations.phase, WORK)
     )
-    count = int(pipeline.max(initial=NONE)) + 1
     wanted = max(_LEAST, MOST * count // max(len(rows), 1))
     if wanted >= count or len(rows) <= MOST:
         return None

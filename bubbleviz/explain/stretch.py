@@ -173,7 +173,7 @@ def _stretch(
         hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
     waits = of_ranks(collectives, ranks)
     last_operation, elsewhere = _placed(waits.last_operation, row, len(operations))
-    columns, extents = slice(first, end), counts.extents
+    columns = slice(first, end)
     return Stretch(
         first_rank=first,
         first_row=row,
@@ -188,17 +188,8 @@ def _stretch(
         collectives=replace(waits, last_operation=last_operation),
         elsewhere=elsewhere,
         collective_gap_ns=run.collective_gap_ns[:, columns],
-        extents=Extents(
-            extents.first_ns[:, columns],
-            extents.last_ns[:, columns],
-            extents.step_last_ns[:, columns],
-            extents.present[:, columns],
-            extents.paused,
-        ),
-        windows={
-            name: Windows(window.start_ns[:, columns], window.end_ns[:, columns], window.known)
-            for name, window in counts.windows.items()
-        },
+        extents=counts.extents.of_ranks(columns),
+        windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
         kept=kept[columns],
         shared=shared,
     )

@@ -50,6 +50,16 @@ class Extents:
         """Which iterations have any rank in them."""
         return np.asarray(self.present.any(axis=1), bool)
 
+    def of_ranks(self, ranks: slice) -> Extents:
+        """Return those of some ranks."""
+        return Extents(
+            self.first_ns[:, ranks],
+            self.last_ns[:, ranks],
+            self.step_last_ns[:, ranks],
+            self.present[:, ranks],
+            self.paused,
+        )
+
 
 @frozen
 class Windows:
@@ -58,6 +68,10 @@ class Windows:
     start_ns: Ints
     end_ns: Ints
     known: Bools
+
+    def of_ranks(self, ranks: slice) -> Windows:
+        """Return those of some ranks."""
+        return Windows(self.start_ns[:, ranks], self.end_ns[:, ranks], self.known)
 
 
 @frozen

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.count.rank_slices import of_ranks
 from bubbleviz.explain.collective_waits import CollectiveWaits
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
@@ -98,14 +99,14 @@ def line_of(
         ranks: first and end of the ranks on the line.
     """
     first, end = ranks
-    unattributed = _of_ranks(stretch.unattributed, ranks)
-    exposed = _of_ranks(stretch.exposed, ranks)
-    overheads = _of_ranks(stretch.overheads, ranks)
-    is_exposed = np.zeros(len(stretch.ranks) + 1, bool)
+    unattributed = of_ranks(stretch.unattributed, ranks)
+    exposed = of_ranks(stretch.exposed, ranks)
+    overheads = of_ranks(stretch.overheads, ranks)
+    is_exposed = np.zeros(end - first, bool)
     is_exposed[exposed.rank] = True
     low, high = np.searchsorted(stretch.collectives.rank, ranks).tolist()
     collectives = stretch.collectives.take(slice(low, high))
-    collectives = collectives.take(is_exposed[collectives.rank])
+    collectives = collectives.take(is_exposed[collectives.rank - first])
     rank = stretch.operations.rank[computing.operation] - first
     known = np.flatnonzero(windows[0][first:end] <= windows[1][first:end])
     seen = windows[0][first:end][known], windows[1][first:end][known]
@@ -115,7 +116,7 @@ def line_of(
         (rank, computing.start_ns, computing.end_ns),
         (known, *seen),
         *(
-            (table.rank - first, table.start_ns, table.end_ns)
+            (table.rank, table.start_ns, table.end_ns)
             for table in (unattributed, exposed, overheads)
         ),
         (held, collectives.start_ns, collectives.end_ns),
@@ -124,8 +125,7 @@ def line_of(
     order = sorted_rows(start_ns)
 
     def placed(table: RankIntervals) -> intervals.Intervals:
-        own = table.rank - first
-        return packing.place(own, table.start_ns), packing.place(own, table.end_ns)
+        return packing.place(table.rank, table.start_ns), packing.place(table.rank, table.end_ns)
 
     return RankLine(
         first,
@@ -145,11 +145,6 @@ def line_of(
             end_ns=packing.place(held, collectives.end_ns),
         ),
     )
-
-
-def _of_ranks(table: RankIntervals, ranks: tuple[int, int]) -> RankIntervals:
-    low, high = np.searchsorted(table.rank, ranks).tolist()
-    return table.take(slice(low, high))
 
 
 def _packing(ranks: int, *times: tuple[Ints, Ints, Ints]) -> intervals.Packing:
