@@ -20,6 +20,7 @@ from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.readers import OpenFile
@@ -68,7 +69,7 @@ def best_draft(
     for draft, convention in drafted.items():
         last = with_iterations((convention,))
         names = understand(profile.ranges.names, *last)
-        if not np.isin(names.phase, COUNTED).any():
+        if not among(names.phase, COUNTED).any():
             continue
         try:
             kinds = extended_kinds((convention, *additions))
@@ -139,7 +140,7 @@ def _uneven(operations: RankOperations) -> int:
 
     Passes without GPU work count on neither side.
     """
-    work = np.isin(operations.phase, COUNTED)
+    work = among(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[work], return_inverse=True)
     phase, spans = operations.phase[work], operations.has_span[work] == 1
     passes = np.array(

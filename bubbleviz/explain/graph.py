@@ -32,6 +32,7 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -125,7 +126,7 @@ def graph_of(
             break
     delay_ns = delays_of(work, order)
     follows = np.bincount(order.row, minlength=len(work)) > 0
-    works = np.append(np.isin(operations.phase[rows], WORK), np.zeros(len(work) - len(rows), bool))
+    works = np.append(among(operations.phase[rows], WORK), np.zeros(len(work) - len(rows), bool))
     return Graph(
         work,
         order,
@@ -248,7 +249,7 @@ def _transfers(operations: Operations, receives: Receives) -> Ints:
     row, measured_ns = waited.operation, waited.transfer_ns
     if not len(row):
         return np.zeros(len(operations), np.int64)
-    forward = np.isin(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
+    forward = among(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
     kind = groups_of(operations.virtual_stage, forward).of_row
     median_ns = np.full(
         int(kind.max()) + 1, np.sort(measured_ns)[(len(measured_ns) - 1) // 2], np.int64

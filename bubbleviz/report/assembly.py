@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-
 from bubbleviz._version import __version__
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
@@ -19,6 +17,7 @@ from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.limitations import Limitation, LimitationKind, gathered
 from bubbleviz.model.operations import ProfileSummary, RankCoverage, UnattributedKernels
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.run_kind import EVALUATION
 from bubbleviz.model.texts import counted, listed, some_of
@@ -172,7 +171,7 @@ def _limitations(
     limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
-    if not np.isin(run.operations.phase, (*BACKWARD, Phase.FB)).any():
+    if not among(run.operations.phase, (*BACKWARD, Phase.FB)).any():
         limitations.append(
             Limitation(
                 "backward",

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-import numpy as np
-
 from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
 from bubbleviz.explain.alternatives import Alternatives
 from bubbleviz.interpret.memory import MemoryUse, OperationMemory
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.alternatives_memory import with_bytes
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
@@ -58,7 +57,7 @@ def _collect(
 ) -> None:
     """Add the operations of a profile by virtual stage and phase."""
     table = use.operations
-    counted = table.take(np.isin(table.phase, (*COUNTED, Phase.R)))
+    counted = table.take(among(table.phase, (*COUNTED, Phase.R)))
     stage_of: Mapping[tuple[int, int], int] = stages_of_chunks(
         counted.rank, counted.chunk, run, local
     )

@@ -9,6 +9,7 @@ import numpy as np
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.count.summary import Spread
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, percent
 from bubbleviz.report.kernel_time import kernel_time_of
@@ -77,7 +78,7 @@ def _fed_from_both_ends(report: Report) -> int | None:
         return None
     forwards = report.operations.take(
         (report.operations.iteration == shown.index)
-        & np.isin(report.operations.phase, (Phase.F, Phase.FB))
+        & among(report.operations.phase, (Phase.F, Phase.FB))
     )
     distinct = groups_of(forwards.rank, forwards.chunk, forwards.microbatch)
     each = np.bincount(forwards.rank[distinct.first])

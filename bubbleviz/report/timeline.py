@@ -17,6 +17,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import distinct
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
@@ -198,7 +199,7 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
     Communication without busy intervals of its own is shown by its span.
     """
     operations, busy = report.operations, report.busy
-    chosen = np.isin(operations.phase, phases)
+    chosen = among(operations.phase, phases)
     shown = chosen[busy.operation]
     lacking = chosen & (operations.has_span == 1)
     lacking[busy.operation] = False

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.recognition.candidates import Verdict
@@ -36,6 +34,7 @@ from bubbleviz.explain.recognition.reasons import (
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kind import INFERENCE, TRAINING
 from bubbleviz.model.texts import counted
@@ -153,7 +152,7 @@ def schedule_of(
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
     """Tell whether the ranks that work are one, or replicas of one stage."""
-    working = distinct(operations.rank[np.isin(operations.phase, COUNTED)]).tolist()
+    working = distinct(operations.rank[among(operations.phase, COUNTED)]).tolist()
     stages = {ranks[rank].stage for rank in working}
     return len(working) == 1 or (len(stages) == 1 and None not in stages)
 

@@ -19,6 +19,7 @@ from bubbleviz.explain.slowdown.work import numbered
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import first_of_each, groups_of, looked_up
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 
@@ -151,7 +152,7 @@ def _in_order(
         phases: of transfers of activations, and of gradients.
     """
     rows = np.flatnonzero(
-        np.isin(operations.phase, phases)
+        among(operations.phase, phases)
         & (operations.microbatch < 0)
         & (operations.has_span == 1)
         & (operations.iteration >= 0)

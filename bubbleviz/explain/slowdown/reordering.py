@@ -17,6 +17,7 @@ from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import looked_up
 from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.sorting import sorted_rows
 
@@ -63,7 +64,7 @@ def turns_of(
         of_rank = operations.take(rows[low:high])
         in_cell = of_rank.iteration == iterations[cell[0]]
         of_cell = low + np.flatnonzero(in_cell & (of_rank.phase != Phase.OPTIMIZER))
-        if (at[own] == NONE).any() or not np.isin(operations.phase[rows[of_cell]], _ORDERED).all():
+        if (at[own] == NONE).any() or not among(operations.phase[rows[of_cell]], _ORDERED).all():
             continue
         ran = of_cell[sorted_rows(operations.host_start_ns[rows[of_cell]])]
         by_turn = of_cell[sorted_rows(operations.start_ns[rows[of_cell]])]

@@ -18,6 +18,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.sorting import sorted_rows
 
@@ -139,7 +140,7 @@ def computing_rows(operations: Operations, included: Bools) -> Ints:
         operations: of all ranks.
         included: of each iteration, whether it is wanted.
     """
-    wanted = np.isin(operations.phase, COMPUTE) & (operations.has_span == 1)
+    wanted = among(operations.phase, COMPUTE) & (operations.has_span == 1)
     wanted &= (operations.iteration >= 0) & (operations.cut == 0)
     return np.flatnonzero(wanted & np.append(included, False)[operations.iteration])
 
@@ -158,7 +159,7 @@ def outside_operations(
     """
     wanted = np.append(included, False)[collectives.iteration]
     owner = collectives.operation
-    own = (owner != NONE) & np.isin(np.append(operations.phase, NONE)[owner], COMPUTE)
+    own = (owner != NONE) & among(np.append(operations.phase, NONE)[owner], COMPUTE)
     own &= np.append(operations.has_span, 0)[owner] == 1
     own &= collectives.start_ns >= np.append(operations.start_ns, 0)[owner]
     own &= collectives.end_ns <= np.append(operations.end_ns, 0)[owner]
