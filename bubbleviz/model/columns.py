@@ -7,7 +7,7 @@ one row per kernel, identifiers take 16 or 32 bits: such tables are what memory 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
@@ -153,17 +153,22 @@ def widened(column: Codes, codes: Codes) -> Codes:
 def joined(tables: Sequence[TableT]) -> TableT:
     """Return the rows of some tables (at least one) as one; shared fields are the first's."""
     first = tables[0]
-    shared = {f.name: getattr(first, f.name) for f in fields(first)}
-    done: dict[tuple[int, ...], npt.NDArray[Any]] = {}
-    values = {}
-    for name in first.column_names():
+    values = dict(vars(first))
+    for names, columns in columns_of(tables):
+        values.update(dict.fromkeys(names, concatenated(columns)))
+    return type(first)(**values)
+
+
+def columns_of(tables: Sequence[Table]) -> Iterator[tuple[list[str], list[npt.NDArray[Any]]]]:
+    """Yield the columns of tables of one kind (at least one), with their names.
+
+    Where a column is two things in every table, it comes once.
+    """
+    named: dict[tuple[int, ...], tuple[list[str], list[npt.NDArray[Any]]]] = {}
+    for name in tables[0].column_names():
         columns = [getattr(table, name) for table in tables]
-        # Where a column is two things in every table, it stays one.
-        key = tuple(map(id, columns))
-        if key not in done:
-            done[key] = concatenated(columns)
-        values[name] = done[key]
-    return type(first)(**{**shared, **values})
+        named.setdefault(tuple(map(id, columns)), ([], columns))[0].append(name)
+    yield from named.values()
 
 
 def concatenated(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:

@@ -10,13 +10,12 @@ is copied; rows are never held twice::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import TableT, one_value
+from bubbleviz.model.columns import TableT, columns_of, one_value
 
 
 class Joining(Generic[TableT]):
@@ -28,39 +27,25 @@ class Joining(Generic[TableT]):
     """
 
     def __init__(self, tables: Sequence[TableT]) -> None:
-        first = tables[0]
-        names = first.column_names()
-        self._kind = type(first)
-        self._shared = {
-            f.name: getattr(first, f.name) for f in fields(first) if f.name not in names
-        }
-        self._values: dict[str, npt.NDArray[Any]] = {}
-        self._filled = [name for name in names if self._begin(name, tables)]
+        self._kind = type(tables[0])
+        self._values = dict(vars(tables[0]))
+        self._filled: list[tuple[str, npt.NDArray[Any]]] = []
         self._rows = 0
-
-    def _begin(self, name: str, tables: Sequence[TableT]) -> bool:
-        """Make a column; return whether it is to be filled."""
-        columns = [getattr(table, name) for table in tables]
-        # Where a column is two things in every table, it stays one.
-        for other in self._values:
-            if all(getattr(t, other) is own for t, own in zip(tables, columns, strict=True)):
-                self._values[name] = self._values[other]
-                return False
-        constant = one_value(columns)
-        if constant is not None:
-            self._values[name] = constant
-            return False
-        kind = np.result_type(*{column.dtype for column in columns})
-        self._values[name] = np.empty(sum(map(len, columns)), kind)
-        return True
+        for names, columns in columns_of(tables):
+            whole = one_value(columns)
+            if whole is None:
+                kind = np.result_type(*{column.dtype for column in columns})
+                whole = np.empty(sum(map(len, columns)), kind)
+                self._filled.append((names[0], whole))
+            self._values.update(dict.fromkeys(names, whole))
 
     def add(self, table: TableT) -> None:
         """Copy the rows of the next table."""
         rows = slice(self._rows, self._rows + len(table))
-        for name in self._filled:
-            self._values[name][rows] = getattr(table, name)
+        for name, whole in self._filled:
+            whole[rows] = getattr(table, name)
         self._rows = rows.stop
 
     def table(self) -> TableT:
         """Return the table, once all rows are copied."""
-        return self._kind(**self._shared, **self._values)
+        return self._kind(**self._values)
