@@ -19,8 +19,9 @@ from bubbleviz.align.neighbours import forced
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 
-#: Of the replicas of a stage at most one of so many may be missing, and of all ranks.
-_OF_STAGE, _OF_ALL = 4, 8
+#: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
+#: of a stage that times divide in two, one part has half of it or less.
+_OF_ALL = 8
 #: Stages of so many ranks are replicas if none lacks more than one of so many.
 _LARGE, _CLOSE = 64, 8
 #: Which ranks of one stage can form a pipeline with which ones of another.
@@ -41,10 +42,7 @@ def lack_many(sizes: Sequence[int]) -> bool:
     if whole == len(sizes) > 0:
         return False
     lacking = most * len(sizes) - sum(sizes)
-    few = (
-        lacking * _OF_ALL <= most * len(sizes)
-        and (most - min(sizes, default=0)) * _OF_STAGE <= most
-    )
+    few = lacking * _OF_ALL <= most * len(sizes) and 2 * min(sizes, default=0) > most
     usual = 2 * whole >= len(sizes) and whole > 1
     close = most >= _LARGE and (most - min(sizes, default=0)) * _CLOSE <= most
     return not (few and (usual or close))
@@ -64,13 +62,15 @@ def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     sizes = [len(own) for own in stages]
     count = max(sizes)
     first = sizes.index(count)
+    lacking = min(sizes) < count
     pipeline[stages[first]] = np.arange(count)
     for others in (stages[first + 1 :], stages[:first][::-1]):
         tips, number = stages[first], pipeline[stages[first]]
         away = np.zeros(len(tips), np.int64)
         for own in others:
             away += 1
-            chain = _continued((tips, away), own, fits, whole=len(own) == sizes[first])
+            whole = len(own) == sizes[first]
+            chain = _continued((tips, away), own, fits, whole=whole, lacking=lacking)
             if chain is None:
                 return None
             # Nothing shows what these continue, so they are chains of their own.
@@ -84,7 +84,9 @@ def pipelines_of(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     return pipeline
 
 
-def _continued(chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool) -> Ints | None:
+def _continued(
+    chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool, lacking: bool
+) -> Ints | None:
     """Return the chain that each rank of the next stage continues; -1 none that is known.
 
     None where that of some rank is one of several.
@@ -93,21 +95,40 @@ def _continued(chains: tuple[Ints, Ints], own: Ints, fits: Fits, *, whole: bool)
         chains: the last rank of each, and how many stages before this one.
         own: the ranks of the stage, by their numbers.
         fits: which ranks can follow which.
-        whole: whether none of them is missing.
+        whole: whether as many are there as of any stage.
+        lacking: whether some stage has fewer.
     """
     tips, away = chains
     near, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
     can = fits(tips[near], own) if len(near) else np.zeros((0, len(own)), bool)
     # Over a missing rank, what fits may belong to a chain that ended before.
-    row = forced(can, rows_have_one=whole, columns_have_one=len(gaps) == 0)
-    left = np.flatnonzero(row < 0)
-    can[row[row >= 0]] = False
-    if can[:, left].any() or (whole and np.count_nonzero(row >= 0) < len(near)):
+    row = _near_ones(can, whole=whole, unbroken=len(gaps) == 0)
+    if row is None and whole and lacking:
+        # Others may be missing than of the stage before.
+        row = _near_ones(can, whole=False, unbroken=False)
+    if row is None:
         return None
+    left = np.flatnonzero(row < 0)
     chain = np.append(near, NONE)[row]
     if len(left) == len(gaps) and _fit_in_order(tips[gaps], away[gaps], own[left], fits):
         chain[left] = gaps
     return chain
+
+
+def _near_ones(can: Bools, *, whole: bool, unbroken: bool) -> Ints | None:
+    """Return the chain near each rank that it continues, -1 none; None where it is one of several.
+
+    Args:
+        can: which chains (rows) that reach the stage before, ranks can continue.
+        whole: whether each of these goes on.
+        unbroken: whether each rank continues one of these.
+    """
+    row = forced(can, rows_have_one=whole, columns_have_one=unbroken)
+    rest = can.copy()
+    rest[row[row >= 0]] = False
+    if rest[:, row < 0].any() or (whole and np.count_nonzero(row >= 0) < len(can)):
+        return None
+    return row
 
 
 def _fit_in_order(tips: Ints, away: Ints, own: Ints, fits: Fits) -> bool:

@@ -98,7 +98,7 @@ def ranks_missing(
 
 
 def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for pipelines without a rank of a stage that most others have.
+    """Return a limitation for pipelines without a rank of a stage that others have.
 
     Args:
         pipeline: of each rank; -1 unknown.
@@ -113,7 +113,7 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
     held = np.zeros((len(number), len(numbers)), bool)
     held[pipelines.reshape(-1), stages.reshape(-1)] = True
     lacking = ~held.all(axis=1)
-    if not lacking.any() or 2 * lacking.sum() >= len(number):
+    if not lacking.any():
         return ()
     absent = np.argwhere(~held)
     places = some_of([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)

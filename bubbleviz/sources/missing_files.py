@@ -13,7 +13,7 @@ from bubbleviz.sources.paths import InputFile
 
 _NUMBER = re.compile(r"[0-9]+")
 #: So many files show how they are numbered, if at most this share of the numbers is missing.
-_ENOUGH, _SHARE = 16, 0.05
+_ENOUGH, _SHARE = 16, 0.1
 #: Files that a limitation lists.
 _LISTED = 8
 

@@ -10,6 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.rank_chains import lack_many, pipelines_of
+from bubbleviz.align.staging_limitations import stages_lacking
 from bubbleviz.model.columns import Bools, Ints
 from tests.planting import Planting, plant
 
@@ -48,7 +49,8 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
         ([1], False),
         ([8, 8, 8, 8], False),
         ([8, 6, 8, 8], False),
-        ([8, 5, 8, 8], True),
+        ([8, 5, 8, 8], False),
+        ([8, 4, 8, 8], True),  # times may have divided a stage
         ([8, 7, 7, 8], False),
         ([8, 9, 7, 8], True),
         ([8, 7], True),
@@ -60,6 +62,17 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
 )
 def test_few_may_lack(sizes: list[int], many: bool) -> None:
     assert lack_many(sizes) is many
+
+
+def test_every_pipeline_may_lack_a_rank() -> None:
+    pipeline, stage = np.array([0, 0, 1, 1, 2, 2]), np.array([1, 2, 0, 2, 0, 1])
+
+    (note,) = stages_lacking(pipeline, stage)
+
+    assert note.count == 3
+    assert note.reason.startswith("3 pipelines of 3 lack ranks of stages that the others have")
+    assert stages_lacking(pipeline[:0], stage[:0]) == ()
+    assert stages_lacking(pipeline // 3, np.array([0, 1, 2, 0, 1, 2])) == ()
 
 
 def _chains(stages: list[list[int]], follow: set[tuple[int, int]]) -> list[int] | None:
@@ -85,5 +98,8 @@ def test_what_is_left_is_taken_in_order_and_else_begins_anew() -> None:
     near = {(0, 2), (2, 4)}
     assert _chains([[0, 1], [2], [3, 4]], near | {(1, 3)}) == [0, 1, 0, 1, 0, -1, -1]
     assert _chains([[0, 1], [2], [3, 4]], near) == [0, 1, 0, 2, 0, -1, -1]
+    # Two stages lack one each, of different pipelines.
+    near = {(0, 3), (1, 4), (3, 5)}
+    assert _chains([[0, 1, 2], [3, 4], [5, 6]], near) == [0, 1, 2, 0, 1, 0, 3]
     # The first stage lacks one: chains begin at the second one.
     assert _chains([[0], [1, 2], [3, 4]], {(0, 2), (1, 3), (2, 4)}) == [1, 0, 1, 0, 1, -1, -1]
