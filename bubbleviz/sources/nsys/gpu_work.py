@@ -69,7 +69,12 @@ def activities_of(
     most = sum(stretch.length for stretch in stretches)
     builder = ActivitiesBuilder(min(most, scan.database.most_rows) + beside)
     try:
-        for block in chain(scan.columns(stretches), graphs):
+        kernels = 0
+        for block in scan.columns(stretches):
+            kernels += block.shape[1]
+            builder.add_kernels(block)
+        _refuse_lost_rows(export, kernels, most)
+        for block in graphs:
             builder.add_kernels(block)
         for table in copies.values():
             builder.add_copies(table)
@@ -89,6 +94,24 @@ def activities_of(
         *untimed_work(export.path, builder.untimed),
         *impossible_times(export.path, builder.impossible),
     )
+
+
+def _refuse_lost_rows(export: Export, kernels: int, most: int) -> None:
+    """Raise ProfileError where the table of kernels holds more than could be read.
+
+    SQLite ends a part of the rows without a word at a page of which the row numbers are damaged.
+
+    Args:
+        export: the open export.
+        kernels: how many were read.
+        most: how many there would be, if no row number were left out.
+    """
+    # Tables that were edited leave out some.
+    if kernels < most and export.value("gpu_work/kernel_count") != kernels:
+        raise ProfileError(
+            f"{export.path}: only {kernels:,} of its kernels can be read, so it is damaged; "
+            f"{EXPORT_AGAIN}"
+        )
 
 
 def graph_columns(export: Export) -> Ints:

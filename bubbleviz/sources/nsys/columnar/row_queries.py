@@ -58,6 +58,10 @@ def _bounds(table: str) -> _Answer:
     return answer
 
 
+def _kernel_count(tables: Tables, _: Mapping[str, Query], __: Binds) -> Rows:
+    return [(tables.rows("CUPTI_ACTIVITY_KIND_KERNEL"),)]
+
+
 def _calls(tables: Tables, columns: Sequence[str]) -> Iterator[Block]:
     return tables.blocks(CALLS, columns)
 
@@ -260,6 +264,7 @@ def _hexadecimal(value: object) -> str:
 ROW_QUERIES: Mapping[str, _Answer] = {
     "strings/by_id": _by_id,
     "gpu_work/kernel_bounds": _bounds("CUPTI_ACTIVITY_KIND_KERNEL"),
+    "gpu_work/kernel_count": _kernel_count,
     "calls/bounds": _bounds(CALLS),
     "ranges/bounds": _bounds("NVTX_EVENTS"),
     "calls/any": _any_call,
