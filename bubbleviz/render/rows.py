@@ -79,10 +79,12 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
     kind = row_kind(report, view)
     if kind == "rank":
         return tuple(RankRow(rank, (rank.index,)) for rank in ranks)
-    replicas: dict[tuple[str, int], list[Rank]] = {}
+    of_row: dict[tuple[bool, int], list[Rank]] = {}
     for rank in ranks:
-        key = ("rank", rank.index) if rank.stage is None else ("stage", rank.stage)
-        replicas.setdefault(key, []).append(rank)
+        key = (True, rank.index) if rank.stage is None else (False, rank.stage)
+        of_row.setdefault(key, []).append(rank)
+    # Of the first pipeline a stage may be missing.
+    replicas = {key: of_row[key] for key in sorted(of_row)}
     if kind != "spread" and not many_ranks(len(ranks)):
         return tuple(RankRow(some[0], tuple(r.index for r in some)) for some in replicas.values())
     means = rank_means(report)

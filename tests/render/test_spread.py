@@ -60,6 +60,20 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
     return replace(report, iterations=type(report.iterations)(iterations))
 
 
+@pytest.mark.parametrize("kind", ["stage", "spread"])
+def test_rows_stand_in_the_order_of_stages_though_the_first_pipeline_lacks_one(kind: str) -> None:
+    report = run_of(3, 4)
+    ranks = tuple(
+        replace(rank, stage=None if rank.index == 5 else rank.stage)
+        for rank in report.ranks
+        if rank.index != 1
+    )
+
+    rows = rows_of(replace(report, ranks=ranks), View(rows=kind, ranks=tuple(range(2, 12))))
+
+    assert [row.rank.stage for row in rows] == [0, 1, 2, 3, None]
+
+
 def _busy(ops: list[Op], rank: int) -> dict[str, int]:
     own = [op for op in ops if op.rank == rank]
     return {
