@@ -79,17 +79,18 @@ def rows_of(report: Report, view: View, *, with_standouts: bool = False) -> tupl
     kind = row_kind(report, view)
     if kind == "rank":
         return tuple(RankRow(rank, (rank.index,)) for rank in ranks)
-    of_row: dict[tuple[bool, int], list[Rank]] = {}
+    of_row: dict[tuple[str, int], list[Rank]] = {}
     for rank in ranks:
-        key = (True, rank.index) if rank.stage is None else (False, rank.stage)
+        key = ("rank", rank.index) if rank.stage is None else ("stage", rank.stage)
         of_row.setdefault(key, []).append(rank)
     # Of the first pipeline a stage may be missing.
-    replicas = {key: of_row[key] for key in sorted(of_row)}
+    stages = iter(sorted(key for key in of_row if key[0] == "stage"))
+    replicas = [of_row[next(stages) if key[0] == "stage" else key] for key in of_row]
     if kind != "spread" and not many_ranks(len(ranks)):
-        return tuple(RankRow(some[0], tuple(r.index for r in some)) for some in replicas.values())
+        return tuple(RankRow(some[0], tuple(r.index for r in some)) for some in replicas)
     means = rank_means(report)
     ratio = means.bubble_ratio.tolist()
-    rows = [_median_row(some, ratio) for some in replicas.values()]
+    rows = [_median_row(some, ratio) for some in replicas]
     if kind == "spread" and with_standouts:
         drawn = {row.rank.index for row in rows} | ({r.index for r in report.ranks} - _all(ranks))
         rows += _standing_out(report, standouts(report, means), drawn)

@@ -71,7 +71,7 @@ def test_rows_stand_in_the_order_of_stages_though_the_first_pipeline_lacks_one(k
 
     rows = rows_of(replace(report, ranks=ranks), View(rows=kind, ranks=tuple(range(2, 12))))
 
-    assert [row.rank.stage for row in rows] == [0, 1, 2, 3, None]
+    assert [row.rank.stage for row in rows] == [0, 1, 2, None, 3]
 
 
 def _busy(ops: list[Op], rank: int) -> dict[str, int]:

@@ -59,7 +59,12 @@ def _bounds(table: str) -> _Answer:
 
 
 def _kernel_count(tables: Tables, _: Mapping[str, Query], __: Binds) -> Rows:
-    return [(tables.rows("CUPTI_ACTIVITY_KIND_KERNEL"),)]
+    blocks = tables.blocks("CUPTI_ACTIVITY_KIND_KERNEL", ("deviceId",))
+    devices = [block.numbers("deviceId").filled(NONE) for block in blocks]
+    if not devices:
+        return []
+    found, counts = np.unique(np.concatenate(devices), return_counts=True)
+    return list(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def _calls(tables: Tables, columns: Sequence[str]) -> Iterator[Block]:
