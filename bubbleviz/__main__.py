@@ -19,7 +19,7 @@ _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from bubbleviz.sources.signals import end_at_once
+        from bubbleviz.sources.gzip_files import end_at_once
 
         # What loads may turn an exception into one of its own.
         end_at_once("bubbleviz: interrupted before the start\n")

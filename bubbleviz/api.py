@@ -15,18 +15,16 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.explain.windowed import windowed
-from bubbleviz.interpret.fleet.fleet import Fleet, Local
-from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Fleet, Local, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.documents.notebook import NotebookReport
-from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
-from bubbleviz.report.report import Report
+from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.schedules.files import read_plan
-from bubbleviz.sources.missing_files import missing_files
+from bubbleviz.sources.paths import missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
 
@@ -122,7 +120,7 @@ def analyze(
     report = assemble(NotebookReport, recordings, run, counts, explanation, unread)
     report = with_schedule(report, schedule, comparison)
     if memory:
-        from bubbleviz.report.merged_memory import memory_of
+        from bubbleviz.report.memory_limits import memory_of
 
         report = replace(report, memory=memory_of(recordings, run))
     if not what_if and not ideal:
@@ -134,7 +132,7 @@ def analyze(
             run.ranks, run.operations, counts, explanation, schedule, planned, others=what_if
         )
         if report.memory is not None:
-            from bubbleviz.report.merged_memory import others_in_bytes
+            from bubbleviz.report.memory_limits import others_in_bytes
 
             others = others_in_bytes(others, report.memory, report, limit)
     return replace(report, alternatives=others)

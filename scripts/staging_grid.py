@@ -22,10 +22,9 @@ import numpy as np
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.errors import BubblevizError
-from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.fleet.run_recordings import record_all
-from bubbleviz.interpret.gathered import GatheredRecordings
+from bubbleviz.interpret.fleet.run_recordings import Local, record_all
 from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.interpret.recording import GatheredRecordings
 from bubbleviz.progress import Unwatched
 from tests.planting import Planting, Truth, plant, read_truth
 

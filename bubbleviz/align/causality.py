@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, Arrivals
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.precedences import Precedences, together
-from bubbleviz.interpret.collectives import ReplicaCollectives
+from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.interpret.recorded_collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of, least_of_each
+from bubbleviz.model.grouping import groups_of, least_of_each, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.model.sorting import sorted_rows
 
 #: Ranks leave a collective within so long of each other.
 _LEAVE_NS = 50_000

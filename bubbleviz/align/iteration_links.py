@@ -23,6 +23,8 @@ from bubbleviz.align.common_events import common_events
 from bubbleviz.align.iteration_fits import (
     Chance,
     Fit,
+    Histories,
+    Overlaps,
     Samples,
     Variation,
     fits_of,
@@ -30,13 +32,7 @@ from bubbleviz.align.iteration_fits import (
     usual_steps,
     variation_of,
 )
-from bubbleviz.align.iteration_histories import Histories, Overlaps
-from bubbleviz.align.possible_shifts import (
-    RankPairs,
-    Shift,
-    possible_moves,
-    possible_shifts,
-)
+from bubbleviz.align.possible_shifts import RankPairs, Shift, possible_moves, possible_shifts
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.values import frozen

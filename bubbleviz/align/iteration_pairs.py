@@ -7,21 +7,171 @@ they do not, the pairing is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals, KnownArrivals, inputs_ready
-from bubbleviz.align.iteration_histories import histories_of
+from bubbleviz.align.iteration_fits import histories_of
 from bubbleviz.align.iteration_links import Link, links
-from bubbleviz.align.iteration_shifts import shifts, shifts_beside
-from bubbleviz.align.machine_links import MachineLink, Neighbours, linked
+from bubbleviz.align.merge import JoinedRank
+from bubbleviz.align.possible_shifts import EQUAL, Shift, shifts, shifts_beside
+from bubbleviz.align.waits import Arrivals, KnownArrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import Groups, distinct, groups_of, looked_up, without
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+
+# Machine links: what to add to each machine's clock so that one pairing of iterations is possible.
+#
+# The machines are joined one after another, each by the first pair of ranks that decides how its
+# iterations pair with those of a machine that is already joined.
+
+
+#: With so many pairs of ranks a machine is tried.
+_TRIES = 6
+#: Of so many pairs links are found together at first.
+_AHEAD = 16
+
+
+@frozen
+class Neighbours:
+    """Two ranks next to each other: of a pipeline, or replicas (``beside``)."""
+
+    first: int
+    second: int
+    beside: bool
+
+
+@frozen
+class MachineLink:
+    """How two ranks of two machines were paired."""
+
+    first: int
+    second: int
+    link: Link
+
+
+@frozen
+class LinkedMachines:
+    """Machines whose iterations pair.
+
+    Attributes:
+        offset_ns: what to add to the clock of each, by its number.
+        links: one for each machine but the first: how it was joined, or what came closest.
+    """
+
+    offset_ns: Mapping[int, int]
+    links: tuple[MachineLink, ...]
+
+
+def linked(
+    find: Callable[[Sequence[Neighbours]], Sequence[Link]],
+    neighbours: Sequence[Neighbours],
+    machine: Sequence[int],
+) -> LinkedMachines:
+    """Return the machines that are linked to that of the first rank.
+
+    Args:
+        find: returns the links of some pairs of ranks.
+        neighbours: pairs of ranks, those of the first rank first.
+        machine: number of each rank's machine.
+    """
+    joining = _Joining(find, machine)
+    edges = [pair for pair in neighbours if machine[pair.first] != machine[pair.second]]
+    if not neighbours:
+        return LinkedMachines({}, ())
+    joining.offset_ns[machine[neighbours[0].first]] = 0
+    farther = list(_farther(joining, neighbours))
+    while joining.join_any(edges) or joining.join_any(farther):
+        pass
+    return LinkedMachines(joining.offset_ns, tuple(joining.links.values()))
+
+
+def _farther(joining: _Joining, neighbours: Sequence[Neighbours]) -> Iterator[Neighbours]:
+    """Yield pairs of ranks of one pipeline that have one other rank in between."""
+    for one, other in pairwise(neighbours):
+        if one.second == other.first and not one.beside and not other.beside:
+            pair = Neighbours(one.first, other.second, beside=False)
+            if joining.machine[pair.first] != joining.machine[pair.second]:
+                yield pair
+
+
+class _Joining:
+    """Machines while they are joined."""
+
+    def __init__(
+        self,
+        find: Callable[[Sequence[Neighbours]], Sequence[Link]],
+        machine: Sequence[int],
+    ) -> None:
+        self.find = find
+        self.machine = machine
+        self.offset_ns: dict[int, int] = {}
+        self.links: dict[int, MachineLink] = {}
+        self.found: dict[tuple[int, int], Link] = {}
+        self.tried: set[tuple[int, int]] = set()
+        self.tries: dict[int, int] = {}
+        self.ahead = _AHEAD
+
+    def join_any(self, pairs: Sequence[Neighbours]) -> bool:
+        """Join what these pairs join, and return whether that is anything."""
+        before = len(self.offset_ns)
+        for place, pair in enumerate(pairs):
+            sides = self.machine[pair.first], self.machine[pair.second]
+            joined = sides[0] in self.offset_ns, sides[1] in self.offset_ns
+            if joined[0] == joined[1] or (pair.first, pair.second) in self.tried:
+                continue
+            if self._may_try(pair, sides[joined[0]]):
+                if (pair.first, pair.second) not in self.found:
+                    self._find(pairs[at] for at in range(place, len(pairs)))
+                self._join(pair, sides, new=sides[joined[0]])
+        return len(self.offset_ns) > before
+
+    def _may_try(self, pair: Neighbours, new: int) -> bool:
+        """Note that a machine is tried with a pair, and return whether it may be."""
+        self.tries[new] = self.tries.get(new, 0) + 1
+        self.tried.add((pair.first, pair.second))
+        return self.tries[new] <= _TRIES
+
+    def _find(self, pairs: Iterable[Neighbours]) -> None:
+        """Find the links of the first pair, and of those that are tried if each one is decided.
+
+        The more of them were, the more are found at once.
+        """
+        joined = set(self.offset_ns)
+        wanted = []
+        for pair in pairs:
+            sides = self.machine[pair.first], self.machine[pair.second]
+            if (sides[0] in joined) != (sides[1] in joined):
+                joined.update(sides)
+                if (pair.first, pair.second) not in self.found:
+                    wanted.append(pair)
+            if len(wanted) >= self.ahead:
+                break
+        for pair, link in zip(wanted, self.find(wanted), strict=True):
+            self.found[pair.first, pair.second] = link
+
+    def _join(self, pair: Neighbours, sides: tuple[int, int], new: int) -> None:
+        """Join a new machine by the link of two ranks, if that is decided."""
+        ends = pair.first, pair.second
+        found = self.found[ends]
+        if new not in self.links or found.margin > self.links[new].link.margin:
+            self.links[new] = MachineLink(*ends, found)
+        if found.best is None or not found.decided:
+            self.ahead = 1
+            return
+        self.ahead *= 2
+        moved = round(found.best.offset_ns)
+        if new == sides[1]:
+            self.offset_ns[new] = self.offset_ns[sides[0]] + moved
+        else:
+            self.offset_ns[new] = self.offset_ns[sides[1]] - moved
+
 
 _ENDS = ("first", "second")
 
@@ -247,3 +397,106 @@ def _renumbered(iteration: Ints, present: Ints) -> Ints:
     if len(present) == 0:
         return np.full(len(iteration), NONE, np.int64)
     return np.where(present[at] == iteration, at, NONE)
+
+
+# Limitations of pairing: by what iterations of hosts were paired, or why they could not be.
+
+
+#: What speaks by less, in nats, is no evidence worth a word.
+_WORTH = 1.0
+_TO_TELL = (
+    "name iterations in the ranges, record all hosts from before the first iteration to behind the "
+    "last one, or record more iterations"
+)
+
+
+def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterator[Limitation]:
+    """Yield a limitation on how iterations that have no names are paired across hosts."""
+    links = sorted(pairing.links, key=lambda one: one.link.margin)
+    undecided = [one for one in links if not one.link.decided]
+    if not pairing.known:
+        why = f"{_undecided(undecided[0], ranks)}; " if undecided else ""
+        yield Limitation(
+            "which iterations of the ranks belong together",
+            "iterations could not be matched across ranks, so ratios over ranks are left out and "
+            f"nothing bounds the clocks of several hosts: {why}{_TO_TELL}",
+            max(len(undecided), 1),
+            LimitationKind.ITERATIONS_UNPAIRED,
+        )
+    elif links:
+        weakest = links[0]
+        odds = f"10^{weakest.link.margin / np.log(10):.0f}"
+        sure = f"is {odds} times less likely"
+        if weakest.link.fit < _WORTH:
+            sure = "would need clocks that are off by more than half an iteration"
+        yield Limitation(
+            "how iterations of the hosts are paired",
+            f"they have no names, and are paired by {_evidence(weakest.link)}; of "
+            f"{_hosts(weakest, ranks)}, which are the least sure, the next best pairing "
+            f"{_described(weakest.link)}, and {sure}; "
+            "name iterations in the ranges to be sure",
+            len(links),
+        )
+
+
+def _undecided(one: MachineLink, ranks: Sequence[JoinedRank]) -> str:
+    """Return which pairings of two ranks remain possible."""
+    best, hosts = one.link.best, _hosts(one, ranks)
+    if best is None:
+        return f"those of {hosts} have no operation in common"
+    return (
+        f"of {hosts}, {_pairing(best)} fits best, but another one, which {_described(one.link)}, "
+        "remains possible"
+    )
+
+
+def _hosts(one: MachineLink, ranks: Sequence[JoinedRank]) -> str:
+    return f"{ranks[one.first].host} and {ranks[one.second].host}"
+
+
+def _pairing(shift: Shift) -> str:
+    """Return a pairing in words."""
+    if shift.move == 0:
+        return "pairing from the first iterations on"
+    sides = ("first", "second") if shift.move > 0 else ("second", "first")
+    count = counted(abs(shift.move), "iteration")
+    return f"pairing the {sides[1]} one's first with what is {count} later on the {sides[0]}"
+
+
+def _evidence(link: Link) -> str:
+    """Return what speaks for the best shift."""
+    best, rival = link.best, link.rival
+    found = []
+    if best is not None and rival is not None:
+        found += [
+            words
+            for words, more in (
+                ("data dependencies", rival.settings - best.settings),
+                ("when the captures ran", rival.unrecorded - best.unrecorded),
+                ("what iterations consist of", rival.shapes - best.shapes),
+                (_counts(best), best.equal - rival.equal),
+                ("UTC", rival.utc - best.utc),
+            )
+            if more >= _WORTH
+        ]
+    elif best is not None and best.equal:
+        found.append(_counts(best))
+    if link.fit >= _WORTH:
+        found.append("how long their iterations take, event by event")
+    return ", and by ".join(found) if found else "their order"
+
+
+def _counts(best: Shift) -> str:
+    return "equal counts, which UTC agrees with" if best.equal > EQUAL else "equal counts"
+
+
+def _described(link: Link) -> str:
+    """Return what the next best shift would mean."""
+    best, rival = link.best, link.rival
+    if rival is None or best is None:
+        return "leaves no iteration in common"
+    apart = (
+        f"is off by {counted(abs(rival.move - best.move), 'iteration')} and moves clocks by "
+        f"{(rival.offset_ns - best.offset_ns) / 1e6:+,.1f} ms"
+    )
+    return f"{apart}, against data dependencies" if rival.settings > best.settings else apart

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import ProfileClock
-from bubbleviz.interpret.collectives import ReplicaCollectives
-from bubbleviz.interpret.gathered import GatheredRecordings
-from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.interpret.recorded_collectives import ReplicaCollectives
+from bubbleviz.interpret.recording import GatheredRecordings, LocalRank, Recording
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, constant

@@ -19,9 +19,8 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of, places_in
-from bubbleviz.model.natural_order import natural_key
 from bubbleviz.model.profile import pid_of
-from bubbleviz.model.texts import counted
+from bubbleviz.model.texts import counted, natural_key
 from bubbleviz.model.values import frozen
 
 #: More ranks than any run has.

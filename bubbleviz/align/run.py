@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -15,29 +16,22 @@ from bubbleviz.align.bounds.clocks import (
     session_clocks,
     untimed,
 )
+from bubbleviz.align.common_events import refuse_other_runs
+from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.meetings import met
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join
-from bubbleviz.align.moved_times import on_clocks
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.align.placed_tables import (
-    placed_active,
-    placed_collectives,
-    placed_intervals,
-    placed_operations,
-    placed_times,
-)
-from bubbleviz.align.refusals import refuse_other_runs
-from bubbleviz.align.run_ranks import idle_ranks, places_of, ranks_of, unspanned_ranks
 from bubbleviz.align.staging import Staging, stage
-from bubbleviz.align.streams import as_stream
-from bubbleviz.align.timebase import Timebase, timebase
+from bubbleviz.align.timebase import Timebase, on_clocks, timebase
 from bubbleviz.align.unknown_members import without_members
+from bubbleviz.align.waits import as_stream
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.gathered import GatheredRecordings, gathered
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import GatheredRecordings, LocalRank, Recording, gathered
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct, places_in, sorted_rows, without
+from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -46,7 +40,210 @@ from bubbleviz.model.operations import (
     RankIntervals,
     RunningTimes,
 )
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.profile import pid_of
+from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import frozen
+
+# Placed tables: those of the joined recordings in the order of the ranks of the run.
+#
+# Each rank has a place in the report; rows follow these, and on a rank their start.
+
+
+def placed_active(joined: JoinedRecordings, place: Ints, staging: Staging, time_ns: Ints) -> Ints:
+    """Return a column of the joined active times, shape (iterations, ranks); 0 where none is."""
+    active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
+    table = joined.active
+    iteration = paired(staging.pairing, table.rank, table.iteration)
+    known = iteration >= 0
+    active_ns[iteration[known], place[table.rank[known]]] = time_ns[known]
+    return active_ns
+
+
+def placed_intervals(intervals: RankIntervals, place: Ints) -> RankIntervals:
+    """Return intervals of ranks in the order of their ranks' places, and of their starts."""
+    rank = place[intervals.rank]
+    order = sorted_rows(rank, intervals.start_ns)
+    return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
+
+
+def placed_collectives(
+    collectives: CollectiveIntervals, place: Ints, row: Ints
+) -> CollectiveIntervals:
+    """Return collectives with ranks in their places, and the rows of the run's operations."""
+    collectives = collectives.changed(
+        rank=place[collectives.rank], operation=np.append(row, NONE)[collectives.operation]
+    )
+    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
+
+
+def placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
+    """Return running times, likewise."""
+    times = replace(times, rank=place[times.rank])
+    return times.take(sorted_rows(times.rank, times.start_ns))
+
+
+def placed_operations(
+    operations: Operations, busy: BusyIntervals, hosts: HostActivities
+) -> tuple[Operations, BusyIntervals, HostActivities, Ints]:
+    """Return operations by (rank, start), those without a span by their host start.
+
+    With them come their busy intervals, what launching threads did before them, and the new row of
+    each operation.
+
+    Args:
+        operations: with ranks in their places.
+        busy: when they keep their ranks busy.
+        hosts: with ranks in their places.
+    """
+    spanned = operations.has_span == 1
+    start = operations.start_ns
+    if not spanned.all():
+        start = np.where(spanned, start, operations.host_start_ns)
+    order = _nearly_sorted(operations.rank, start, operations.host_start_ns)
+    place = places_in(order)
+    operations = operations.take(order).lighter()
+    if np.array_equal(busy.operation, np.arange(len(order))):
+        rows, owner = order, busy.operation
+    else:
+        moved = place[busy.operation]
+        rows = _nearly_sorted(moved, busy.start_ns)
+        owner = moved[rows]
+    sorted_busy = BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows])
+    sorted_busy = sorted_busy.sharing_with(operations)
+    hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
+    return operations, sorted_busy, hosts.take(sorted_rows(hosts.operation)), place
+
+
+def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
+    """Return the rows in the order of columns, mostly sorted already where the first one agrees."""
+    order = sorted_rows(first)
+    ordered = first[order]
+    same = ordered[1:] == ordered[:-1]
+    for column in {id(column): column for column in then}.values():
+        values = column[order]
+        if (same & (values[1:] < values[:-1])).any():
+            return sorted_rows(first, *then)
+        same &= values[1:] == values[:-1]
+    return order
+
+
+# Ranks of a run: their places in the report, their names, and those that take no part in it.
+
+
+#: Ranks that a limitation names; it counts all.
+_NAMED = 32
+
+
+def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
+    """Return each rank's place: by pipeline, stage, host, rank number, process and device."""
+    big = np.iinfo(np.int64).max
+    keys = [
+        (
+            pipeline if first >= 0 else big,
+            big if first < 0 else first,
+            natural_key(rank.host),
+            big if rank.local.global_rank is None else rank.local.global_rank,
+            rank.local.device_id,
+            pid_of(rank.local.process),
+            number,
+        )
+        for number, (rank, first, pipeline) in enumerate(
+            zip(
+                joined.ranks,
+                staging.stage_of_rank.tolist(),
+                staging.pipeline.tolist(),
+                strict=True,
+            )
+        )
+    ]
+    return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
+
+
+def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Rank, ...]:
+    """Return the ranks in pipeline order."""
+    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+    placed = []
+    for number in np.argsort(place).tolist():
+        rank, first = joined.ranks[number], int(staging.stage_of_rank[number])
+        pipeline = int(staging.pipeline[number])
+        placed.append(
+            Rank(
+                index=int(place[number]),
+                label=labels[number],
+                host=rank.host,
+                profile=rank.profile,
+                pid=pid_of(rank.local.process),
+                device_id=rank.local.device_id,
+                uuid=rank.local.device.uuid if rank.local.device else None,
+                gpu=rank.local.device.name if rank.local.device else None,
+                pci=rank.local.device.pci if rank.local.device else None,
+                stage=first if first >= 0 else None,
+                pipeline=pipeline if pipeline >= 0 else None,
+                global_rank=rank.local.global_rank,
+            )
+        )
+    return tuple(placed)
+
+
+def _labels(ranks: Sequence[tuple[str, LocalRank]]) -> list[str]:
+    """Return short unique names: host and GPU, with the pid where these are not enough."""
+    short = [f"{host} {rank.place}" for host, rank in ranks]
+    often = Counter(short)
+    longer = [
+        label if often[label] == 1 else f"{host} pid {pid_of(rank.process)} {rank.place}"
+        for label, (host, rank) in zip(short, ranks, strict=True)
+    ]
+    often = Counter(longer)
+    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(longer)]
+
+
+def idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
+    """Yield limitations for ranks that ran kernels but no forward or backward.
+
+    Those that computed as long as others are what names were not recorded of, or not known.
+    """
+    working = np.zeros(len(joined.ranks), bool)
+    working[joined.operations.rank[among(joined.operations.phase, COUNTED)]] = True
+    loose, active = joined.unattributed, joined.active
+    loose_ns = group_sum(loose.rank, len(working), loose.end_ns - loose.start_ns)
+    active_ns = group_sum(active.rank, len(working), active.active_ns)
+    usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
+    computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
+    for which, more, kind in (
+        (~working & ~computing, "", LimitationKind.OTHER),
+        (
+            computing,
+            "; they computed as long as others, so name their forwards and backwards in ranges, or "
+            "with --convention",
+            LimitationKind.RANKS_WITHOUT_OPERATIONS,
+        ),
+    ):
+        if which.any():
+            labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+            found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
+            reason = f"they take no part in any ratio: {some_of(found, _NAMED)}{more}"
+            yield Limitation("ranks without forward or backward", reason, len(found), kind)
+
+
+def unspanned_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks none of whose forwards and backwards has any GPU work."""
+    operations = joined.operations
+    counted = among(operations.phase, COUNTED)
+    measured = distinct(operations.rank[counted & (operations.has_span == 1)])
+    lost = set(without(distinct(operations.rank[counted]), measured).tolist())
+    if not lost or len(measured) == 0:
+        return ()
+    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+    reason = (
+        "no kernel belongs to any of their forwards and backwards, so they take no part in any "
+        "ratio: "
+        + some_of([label for number, label in enumerate(labels) if number in lost], _NAMED)
+        + "; record the calls that launch kernels, and the kernels, from the first iteration on"
+    )
+    kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
+    return (Limitation("stages without GPU work", reason, len(lost), kind),)
 
 
 @frozen

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.align.waits import following, usual_waits, waits_of_neighbours
+from bubbleviz.align.waits import Arrivals, following, usual_waits, waits_of_neighbours
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import groups_of, sorted_rows
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.sorting import sorted_rows
 
 
 def slacks(

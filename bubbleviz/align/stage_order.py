@@ -18,23 +18,129 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals
-from bubbleviz.align.rank_chains import lack_many
-from bubbleviz.align.rank_orders import orders_of
-from bubbleviz.align.virtual_stages import VirtualStages
-from bubbleviz.align.waits import Waits, usual_waits
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.pipelines import RankNumbers
+from bubbleviz.align.rank_chains import lack_many, moved_chunks, orders_of, stages_by_tokens
+from bubbleviz.align.waits import Arrivals, Waits, usual_waits
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import (
     distinct,
     distinct_rows,
     groups_of,
     looked_up,
     places_in,
+    sorted_rows,
 )
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.values import frozen
+
+# Virtual stages: which chunk of which rank holds each, by names or by the user's order.
+
+
+@frozen
+class VirtualStages(Table):
+    """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
+
+    rank: Ints
+    chunk: Ints
+    virtual_stage: Ints
+
+
+def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
+    """Return the virtual stages that names give, if they give them for all work."""
+    operations, stage = joined.operations, joined.named_stage
+    work = among(operations.phase, COUNTED)
+    if not work.any() or (stage[work] < 0).any():
+        return None
+    rows = distinct_rows(operations.rank[work], operations.chunk[work], stage[work])
+    return VirtualStages(rows[0], rows[1], rows[2])
+
+
+def told_stages(joined: JoinedRecordings) -> Ints | None:
+    """Return the place in the pipeline of each rank by tables of operations.
+
+    None where some rank that works has none; of one that does not work it is 0.
+    """
+    told = [None if rank.local.told is None else rank.local.told.stage for rank in joined.ranks]
+    stage = np.array([NONE if place is None else place for place in told], np.int64)
+    working = distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
+    if len(working) == 0 or (stage[working] < 0).any():
+        return None
+    return np.maximum(stage, 0)
+
+
+def stages_in_order(
+    joined: JoinedRecordings, inputs: Arrivals, place: Ints, devices: int
+) -> VirtualStages:
+    """Return the virtual stages of ranks whose places in the pipeline are given.
+
+    Further chunks run the same way or, in a V, back: there their waiting times shrink the other
+    way than the order.
+
+    Args:
+        joined: the recordings.
+        inputs: when the inputs of operations were there.
+        place: of each rank in its pipeline.
+        devices: how many places there are.
+    """
+    work = among(joined.operations.phase, COUNTED)
+    pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
+    waits = usual_waits(joined.operations, inputs)
+    stages = np.empty(pairs.shape[1], np.int64)
+    for index, name in enumerate(distinct(pairs[1]).tolist()):
+        rows = pairs[1] == name
+        of_chunk = waits.chunk == name
+        at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
+        rising = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
+        back = index > 0 and rising
+        along = place[pairs[0, rows]]
+        stages[rows] = index * devices + (devices - 1 - along if back else along)
+    return VirtualStages(pairs[0], pairs[1], stages)
+
+
+def first_stages(stages: VirtualStages, count: int) -> Ints:
+    """Return the smallest virtual stage of each rank; -1 unknown."""
+    big = np.iinfo(np.int64).max
+    first = np.full(count, big)
+    known = stages.virtual_stage >= 0
+    np.minimum.at(first, stages.rank[known], stages.virtual_stage[known])
+    return np.where(first == big, NONE, first)
+
+
+def with_model_chunks(
+    operations: RankOperations, stages: VirtualStages, by_name: bool
+) -> tuple[RankOperations, Ints]:
+    """Return the operations with chunks counted in the model's order, and virtual stages.
+
+    Where names give stages (``by_name``), the chunk columns may hold these.
+    """
+    known = np.flatnonzero(stages.virtual_stage >= 0)
+    known = known[sorted_rows(stages.rank[known], stages.virtual_stage[known])]
+    rank, name = stages.rank[known], stages.chunk[known]
+    index = occurrences((rank,))
+    # Names that count a rank's chunks in the model's order are kept, gaps and all.
+    falling = (rank[1:] == rank[:-1]) & (name[1:] <= name[:-1])
+    counted = np.isin(rank, rank[1:][falling]) | by_name
+    renamed = np.where(counted, index, name)
+    pairs = rank, name
+    virtual_stage = looked_up(
+        pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)
+    )
+    if np.array_equal(renamed, name):
+        return operations, virtual_stage
+    chunk = looked_up(pairs, renamed, (operations.rank, operations.chunk))
+    second_chunk = looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
+    return (
+        operations.changed(
+            chunk=np.where(chunk >= 0, chunk, operations.chunk),
+            second_chunk=np.where(second_chunk >= 0, second_chunk, operations.second_chunk),
+        ),
+        virtual_stage,
+    )
+
 
 _BACKWARD = (Phase.B, Phase.BW)
 #: One of so many pipelines must be whole to show what the others are.
@@ -245,3 +351,117 @@ def _levels(waited: Ints, worked: Ints) -> Ints:
             level[place] += 1
             longest = waited[place]
     return level
+
+
+# The order of stages of a run that only goes forward, by what no clock of one machine allows.
+#
+# Nothing comes back that would show how long a chunk was away. But ranks of one machine share a
+# clock, and there a chunk cannot begin on a stage before it ended on the one before::
+#
+#     virtual stage 0   ██ F0 ██ ██ F1 ██
+#     virtual stage 1            ██ F0 ██ ██ F1 ██
+#     virtual stage 2                     ██ F0 ██ ██ F1 ██
+#
+# Replicas of a stage run a chunk at the same time. Where ranks are on several machines, the numbers
+# that names give them decide.
+
+
+#: Two chunks at least, and nearly all of them, show an order.
+_FEWEST, _MOST = 2, 0.95
+#: An operation may begin with work that needs no input: so much of its busy time.
+_EARLY = 4
+
+
+def forward_order(
+    operations: RankOperations, machine: Ints, numbers: RankNumbers, *, counted: bool
+) -> VirtualStages:
+    """Return the virtual stage of every rank that goes forward; unknown (-1) where nothing shows.
+
+    Only ranks with one model chunk each can be ordered.
+
+    Args:
+        operations: of all ranks, with iterations that are the same on all of them.
+        machine: a number for the clock of each rank.
+        numbers: of the ranks.
+        counted: whether chunks are numbered by their order, and by nothing else.
+    """
+    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
+    rank, chunk = distinct_rows(operations.rank[rows], operations.chunk[rows])
+    unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
+    if len(rank) == 0 or len(distinct(rank)) < len(rank):
+        return unknown
+    if len(rank) == 1:
+        return VirtualStages(rank, chunk, np.zeros(1, np.int64))
+    if len(distinct(machine[rank])) > 1:
+        if not numbers.named:
+            return unknown
+        return VirtualStages(rank, chunk, places_in(np.argsort(numbers.number[rank])))
+    if counted:
+        level = _of_counted(operations, rank, machine, numbers)
+    else:
+        level = _forward_order_levels(*_times(operations, rows, rank))
+    return unknown if level is None else VirtualStages(rank, chunk, level)
+
+
+def _of_counted(
+    operations: RankOperations, rank: Ints, machine: Ints, numbers: RankNumbers
+) -> Ints | None:
+    """Return the stages of ranks that count their chunks; None where nothing shows them.
+
+    Where the recording began mid-stream, the first chunk of one rank is another one than that of
+    another. A pipeline that is seen to fill decides, then tokens, then the numbers of ranks.
+    """
+    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
+    start_ns, end_ns, busy_ns = _times(operations, rows, rank)
+    level = _forward_order_levels(start_ns, end_ns, busy_ns)
+    if level is not None:
+        first = np.unique(level, return_index=True)[1]
+        waited_ns = start_ns[first[1:], 0] - end_ns[first[:-1], 0]
+        if (waited_ns <= busy_ns[first[1:], 0] // _EARLY).all():
+            return level
+    level = stages_by_tokens(operations, rank, machine)
+    if level is None and numbers.named:
+        level = places_in(np.argsort(numbers.number[rank]))
+    return None if level is None else _checked(operations, rank, level, machine)
+
+
+def _checked(operations: RankOperations, rank: Ints, level: Ints, machine: Ints) -> Ints | None:
+    """Return stages of ranks, if chunks can pass them in that order; None if not."""
+    stage = np.full(len(machine), NONE, np.int64)
+    stage[rank] = level
+    return level if moved_chunks(operations, stage, machine)[1] else None
+
+
+def _times(operations: RankOperations, rows: Ints, rank: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return starts, ends, busy times of the chunks that all ranks ran, shape (ranks, chunks)."""
+    first = rows[operations.occurrence[rows] == 0]
+    chunks = groups_of(
+        operations.iteration[first], operations.microbatch[first], operations.sequence[first]
+    )
+    place = np.searchsorted(rank, operations.rank[first])
+    held = np.full((len(rank), len(chunks)), NONE, np.int64)
+    held[place, chunks.of_row] = first
+    held = held[:, (held >= 0).all(axis=0)]
+    return operations.start_ns[held], operations.end_ns[held], operations.busy_ns[held]
+
+
+def _forward_order_levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
+    """Return the stage of each rank: one after the other, or side by side; None if neither."""
+    chunks = start_ns.shape[1]
+    if chunks < _FEWEST:
+        return None
+    order = sorted_rows(np.median(start_ns + end_ns, axis=1))
+    level = np.zeros(len(order), np.int64)
+    for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
+        early_ns = busy_ns[below] // _EARLY
+        follows = (start_ns[below] + early_ns >= end_ns[above]).sum()
+        beside = (start_ns[below] < end_ns[above] - busy_ns[above] // 2).sum()
+        if follows >= _MOST * chunks:
+            level[below] = level[above] + 1
+        elif beside >= _MOST * chunks:
+            level[below] = level[above]
+        else:
+            return None
+    replicas = np.bincount(level)
+    alike = bool((replicas == replicas[0]).all())
+    return level if alike and len(replicas) > 1 else None

@@ -12,13 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals, KnownArrivals
-from bubbleviz.align.chunk_pairs import counted_by_order, moved_chunks
-from bubbleviz.align.forward_order import forward_order
-from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations
+from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations, pairing_limitations
 from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.align.pairing_limitations import pairing_limitations
-from bubbleviz.align.pipeline_evidence import microbatches_nest, transfers_or_orders_differ
 from bubbleviz.align.pipelines import (
     Parallel,
     RankNumbers,
@@ -28,10 +23,26 @@ from bubbleviz.align.pipelines import (
     refuse_misfit,
     told_pipelines,
 )
-from bubbleviz.align.replicas import matched, nests
-from bubbleviz.align.splits import split
+from bubbleviz.align.rank_chains import counted_by_order, moved_chunks
+from bubbleviz.align.splits import (
+    matched,
+    microbatches_nest,
+    nests,
+    split,
+    transfers_or_orders_differ,
+)
 from bubbleviz.align.stage_checks import contradicted
-from bubbleviz.align.stage_order import order_by_number, order_virtual_stages
+from bubbleviz.align.stage_order import (
+    VirtualStages,
+    first_stages,
+    forward_order,
+    named_stages,
+    order_by_number,
+    order_virtual_stages,
+    stages_in_order,
+    told_stages,
+    with_model_chunks,
+)
 from bubbleviz.align.staging_limitations import (
     BY_NUMBER,
     CONTRADICTED,
@@ -48,22 +59,13 @@ from bubbleviz.align.staging_limitations import (
     transfers_to_itself,
     world_size,
 )
-from bubbleviz.align.virtual_stages import (
-    VirtualStages,
-    first_stages,
-    named_stages,
-    stages_in_order,
-    told_stages,
-    with_model_chunks,
-)
+from bubbleviz.align.waits import Arrivals, KnownArrivals
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, distinct_rows
+from bubbleviz.model.grouping import distinct, distinct_rows, sorted_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.run_kind import INFERENCE, run_kind
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 

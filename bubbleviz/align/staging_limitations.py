@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.arrivals import Arrivals
 from bubbleviz.align.merge import JoinedRank
 from bubbleviz.align.pipelines import Parallel, RankNumbers
 from bubbleviz.align.rank_chains import lack_many
 from bubbleviz.align.stage_checks import slacks
+from bubbleviz.align.waits import Arrivals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.limitations import Limitation, LimitationKind

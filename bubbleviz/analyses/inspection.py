@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
 from bubbleviz.conventions.draft import drafts
+from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
 from bubbleviz.conventions.recognition import (
     ConventionScore,
     recognised,
@@ -18,8 +18,8 @@ from bubbleviz.conventions.recognition import (
     with_iterations,
 )
 from bubbleviz.interpret.communication_candidates import candidates_in
+from bubbleviz.interpret.homeless_ranges import other_commands, work_in
 from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table
-from bubbleviz.interpret.other_commands import other_commands, work_in
 from bubbleviz.interpret.record import opened_profile
 from bubbleviz.model.private_names import note_host
 from bubbleviz.sources.paths import find_profiles
@@ -80,8 +80,7 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
     from bubbleviz.count.count import count
     from bubbleviz.explain.explanation import explain
     from bubbleviz.render.text.headline import headline_lines
-    from bubbleviz.report.assembly import assemble, schedule_ran, with_schedule
-    from bubbleviz.report.report import Report
+    from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 
     recordings = [best.recording]
     run = merge_recordings(recordings, RunHints())

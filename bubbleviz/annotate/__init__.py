@@ -27,8 +27,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
-from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.switch import record, record_as_environment_says
+from bubbleviz.annotate.ranges import Range, iteration, phase, record, record_as_environment_says
 from bubbleviz.annotate.wrapping import Annotations
 from bubbleviz.errors import AnnotationError
 

@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any
 
-from bubbleviz.annotate.ranges import Range
-from bubbleviz.annotate.switch import record
+from bubbleviz.annotate.ranges import Range, record
 from bubbleviz.errors import AnnotationError
 
 #: Opens around a call without a range.

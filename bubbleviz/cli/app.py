@@ -13,16 +13,13 @@ from typing import Annotated
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.cli.complaints import usage_complaint
 from bubbleviz.cli.completion import words_to_complete
-from bubbleviz.cli.details import spelled_out
-from bubbleviz.cli.help import HelpCommand, HelpGroup
-from bubbleviz.cli.streams import discard_output, failure, open_missing
-from bubbleviz.cli.terminal import complain
+from bubbleviz.cli.help import HelpCommand, HelpGroup, spelled_out
+from bubbleviz.cli.terminal import complain, discard_output, failure, open_missing, usage_complaint
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.private_names import scope
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.signals import interrupt, unwinding
+from bubbleviz.sources.gzip_files import interrupt, unwinding
 
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
 
 #: Where typer's scripts for shells say that completions are wanted, and where the typed words are.
 _ASKED = "_BUBBLEVIZ_COMPLETE"
@@ -61,3 +62,21 @@ def limit_beginnings() -> list[str]:
 def statistic_names() -> list[str]:
     """Return the statistics that become a cost."""
     return ["max", "median", "mean", "min", "p50", "p90", "p99"]
+
+
+# The guides: pages of Markdown in ``bubbleviz/guides``.
+
+
+_SUFFIX = ".md"
+
+
+def guide_names() -> list[str]:
+    """Return the names of all guides, in alphabetical order."""
+    pages = (page.name for page in (files("bubbleviz") / "guides").iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in pages if name.endswith(_SUFFIX))
+
+
+def guide_pages() -> Mapping[str, str]:
+    """Return the Markdown of every guide by name, in alphabetical order."""
+    folder = files("bubbleviz") / "guides"
+    return {n: (folder / f"{n}{_SUFFIX}").read_text(encoding="utf-8") for n in guide_names()}

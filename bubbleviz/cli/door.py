@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.cli.progress import progress_bars
-from bubbleviz.cli.terminal import complain
+from bubbleviz.cli.terminal import complain, progress_bars
 from bubbleviz.model.private_names import hide
 
 

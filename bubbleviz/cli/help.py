@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
+from bubbleviz.cli.completion import beginning
+from bubbleviz.errors import UsageError
+from bubbleviz.model.texts import nearest, one_line
 from bubbleviz.model.values import frozen
 
 #: Panels of options, in the order of ``--help``.
@@ -194,3 +200,84 @@ def _in_panels(command: Any, ctx: Any) -> str:
     if command.epilog:
         console.print(Padding(Text(command.epilog), (0, 1)))
     return out.getvalue().rstrip("\n")
+
+
+# ``--details``: which tables are printed in place of the first screen.
+#
+# Its value may be left out, which typer cannot express: ``-v`` alone stands for ``-v all``.
+
+
+#: Of every command: the tables that it prints, in their order.
+OF_ANALYZE = (
+    *("ratios", "ranks", "causes", "communication", "operations", "advice"),
+    *("slowdown", "clocks", "coverage"),
+)
+ALL = "all"
+_OPTIONS = frozenset({"-v", "--details"})
+_WORDS = frozenset({*OF_ANALYZE, ALL})
+#: What paths of profiles have, and no table's name.
+_OF_PATHS = frozenset("/\\.*?-")
+
+AnalysisDetails = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--details",
+        "-v",
+        metavar="[TABLE,...]",
+        help="Print these tables, all if none is named.",
+        rich_help_panel=TABLES,
+        autocompletion=beginning((*OF_ANALYZE, ALL)),
+    ),
+]
+AllDetails = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--details",
+        "-v",
+        metavar=f"[{ALL}]",
+        help="Print all tables instead of the first screen.",
+        rich_help_panel=TABLES,
+    ),
+]
+
+
+def details(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the tables to print, in their order; empty for the first screen.
+
+    Args:
+        values: of the option, each with commas; None where it was not given.
+        known: the tables of the command; ``all`` stands for all.
+
+    Raises:
+        UsageError: a command has no such table.
+    """
+    named = [word.strip() for value in values or () for word in value.split(",")]
+    for word in named:
+        if word not in {*known, ALL}:
+            near = nearest(word, (*known, ALL))
+            guess = f"did you mean {near}?" if near else f"give {', '.join((*known, ALL))}"
+            raise UsageError(f"--details {one_line(word, 60)}: no such table; {guess}")
+    if ALL in named:
+        return (*known, ALL)
+    return tuple(name for name in known if name in named)
+
+
+def spelled_out(arguments: Sequence[str]) -> list[str]:
+    """Return a command line in which ``-v`` without a value has one: ``all``."""
+    return list(_spelled_out(arguments))
+
+
+def _spelled_out(arguments: Sequence[str]) -> Iterator[str]:
+    options = True
+    for word, behind in zip_longest(arguments, arguments[1:]):
+        options = options and word != "--"
+        yield word
+        if options and word in _OPTIONS and (behind is None or not _is_value(behind)):
+            yield ALL
+
+
+def _is_value(word: str) -> bool:
+    """Return whether a word behind ``-v`` names tables, rightly or not, rather than a profile."""
+    if {*word.split(",")} & _WORDS:
+        return True
+    return bool(word) and not _OF_PATHS & {*word} and "=" not in word and not Path(word).exists()

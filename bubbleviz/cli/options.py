@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -18,6 +21,7 @@ from bubbleviz.render.formats import is_folder, renderers, suffixed
 if TYPE_CHECKING:
     from bubbleviz.model.window import Window as RunWindow
     from bubbleviz.report.report import Report
+
 
 #: The value of every option that names a file.
 FILE = "FILE"
@@ -182,7 +186,7 @@ class MeasurementOptions:
             BubblevizError: see :func:`bubbleviz.analyze`.
         """
         from bubbleviz.api import analyze
-        from bubbleviz.cli.progress import progress_bars
+        from bubbleviz.cli.terminal import progress_bars
 
         with progress_bars() as bars:
             report = analyze(
@@ -198,7 +202,7 @@ class MeasurementOptions:
 
 def jobs_or_cores(jobs: int | None) -> int:
     """Return the number of jobs: that given, or as many as there are cores."""
-    from bubbleviz.interpret.fleet.fleet import cores
+    from bubbleviz.interpret.fleet.run_recordings import cores
 
     return jobs or cores()
 
@@ -267,3 +271,88 @@ def formats_by_ending(
 
 def _same_file() -> UsageError:
     return UsageError("two outputs name the same file; give each its own")
+
+
+# Option groups: a command takes a dataclass, and each of its fields is an option.
+#
+# Typer reads options from a command's signature, so groups are expanded there.
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for each field of the dataclasses that it takes."""
+    declared = signature(command, eval_str=True).parameters.values()
+    groups: dict[str, type[Any]] = {
+        p.name: p.annotation for p in declared if _is_group(p.annotation)
+    }
+
+    @wraps(command)
+    def with_grouped(**options: Any) -> None:
+        for name, group in groups.items():
+            values = {field.name: options.pop(field.name) for field in fields(group)}
+            options[name] = group(**values)
+        command(**options)
+
+    parameters: list[Parameter] = []
+    for parameter in declared:
+        group = groups.get(parameter.name)
+        parameters += [parameter] if group is None else _parameters(group)
+    return _signed(with_grouped, parameters)
+
+
+def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``-o`` and an option for each renderer, as ``outputs`` (renderer by file)."""
+    by_name = {renderer.name: renderer for renderer in renderers()}
+    arguments = {name: name.replace("-", "_") for name in by_name}
+
+    @wraps(command)
+    def with_collected(**options: Any) -> None:
+        suffixed = options.pop("output")
+        files = {name: options.pop(argument) for name, argument in arguments.items()}
+        formats = formats_by_file(files, suffixed)
+        command(**options, outputs={file: by_name[name] for file, name in formats.items()})
+
+    added = [_parameter("output", Output, None)]
+    for name, renderer in by_name.items():
+        annotation = Annotated[str | None, output(name, renderer.summary)]
+        added.append(_parameter(arguments[name], annotation, None))
+    parameters: list[Parameter] = []
+    for parameter in signature(command, eval_str=True).parameters.values():
+        parameters += added if parameter.name == "outputs" else [parameter]
+    return _signed(with_collected, parameters)
+
+
+def with_anonymity(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option that hides names of hosts, files, threads and functions."""
+
+    @wraps(command)
+    def with_hidden_names(**options: Any) -> None:
+        options.pop("anonymous")
+        command(**options)
+
+    parameters = list(signature(command, eval_str=True).parameters.values())
+    added = _parameter("anonymous", Anonymous, False)
+    return _signed(with_hidden_names, [*parameters, added])
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and is_dataclass(annotation)
+
+
+def _parameters(group: type[Any]) -> Iterator[Parameter]:
+    """Yield a parameter for each field of a dataclass."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        default = Parameter.empty if field.default is MISSING else field.default
+        yield _parameter(field.name, hints[field.name], default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _signed(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
+    """Return a command with another signature."""
+    signed = signature(command).replace(parameters=parameters)
+    command.__signature__ = signed  # type: ignore[attr-defined]  # PEP 362
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command

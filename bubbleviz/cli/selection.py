@@ -13,7 +13,7 @@ from bubbleviz.cli.completion import beginning
 from bubbleviz.cli.help import PICTURES, SELECTION
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of
-from bubbleviz.model.lengths import millimetres
+from bubbleviz.model.pointers import millimetres
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import OutputError
 from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line, suggestion
+from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress as Bars
+    from rich.progress import ProgressColumn, TaskID
 
     from bubbleviz.render.parts import Parts
-    from bubbleviz.render.text.display import Display, Line
+    from bubbleviz.render.text.tables import Display, Line
     from bubbleviz.timing import Step
+
 
 #: Characters of a path in a list, and how many files that names.
 _LONGEST_PATH, _FILES = 100, 4
@@ -34,7 +42,7 @@ _LONGEST = 800
 
 def width() -> int:
     """Return the width of tables in characters: that of the terminal, else a fixed one."""
-    from bubbleviz.render.text.console import WIDTH
+    from bubbleviz.render.text.tables import WIDTH
 
     if sys.stdout.isatty():
         return shutil.get_terminal_size((WIDTH, 24)).columns
@@ -86,7 +94,7 @@ def show(parts: Iterator[RenderableType]) -> None:
     On a terminal, and where ``COLUMNS`` says how wide, tables are made to fit; a pipe without a
     width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
-    from bubbleviz.render.text.console import plain_text, print_sections
+    from bubbleviz.render.text.tables import plain_text, print_sections
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -114,7 +122,7 @@ def display() -> Display:
 
     ``COLUMNS`` holds for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` as elsewhere.
     """
-    from bubbleviz.render.text.display import Display
+    from bubbleviz.render.text.tables import Display
 
     environment = os.environ
     terminal = sys.stdout.isatty()
@@ -143,7 +151,7 @@ def _shows_blocks() -> bool:
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
     """Print lines of styled words, with rich where colours are shown."""
-    from bubbleviz.render.text.display import plain_lines
+    from bubbleviz.render.text.tables import plain_lines
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -207,3 +215,213 @@ def complain(message: str, code: int) -> int:
     with suppress(OSError):
         sys.stderr.write(f"bubbleviz: {flat}\n")
     return code
+
+
+# Progress on standard error, on a terminal only.
+
+
+#: Characters of a profile's name beside its bar.
+_LONGEST_NAME = 40
+#: What takes less shows no progress.
+_LATE_S = 1.0
+#: What goes on once profiles have been read.
+_AFTER_READING = "linking, aligning, counting"
+
+
+class ReadingBars:
+    """A bar for all profiles together, and one for each that is being read.
+
+    Once all are read, no bar stands full: how long the rest takes is unknown, and a bar says so.
+    """
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._all: TaskID | None = bars.add_task("all profiles", total=None)
+        self._sizes: dict[str, int] = {}
+        self._read: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+
+    def files(self, sizes: Mapping[str, int]) -> None:
+        """Take the profiles of the run, each with its bytes."""
+        self._sizes = dict(sizes)
+        if self._all is not None:
+            what = counted(len(sizes), "profile")
+            self._bars.update(self._all, total=sum(sizes.values()) or None, description=what)
+
+    def read(self, path: str, share: float) -> None:
+        """Show how much of a profile has been read; finished profiles give way to others."""
+        size = self._sizes.get(path, 0)
+        more = share * size - self._read.get(path, 0.0)
+        self._read[path] = share * size
+        if path not in self._tasks and share < 1:
+            longest = min(_LONGEST_NAME, self._bars.console.width // 4)
+            name = Path(anonymous(path)).name[:longest]
+            self._tasks[path] = self._bars.add_task(name, total=size)
+        elif path in self._tasks and share >= 1:
+            self._bars.remove_task(self._tasks.pop(path))
+        elif path in self._tasks:
+            self._bars.update(self._tasks[path], completed=share * size)
+        if self._all is None:
+            return
+        if all(self._read.get(file, -1.0) >= size for file, size in self._sizes.items()):
+            self._end_reading(self._all)
+        else:
+            self._bars.advance(self._all, more)
+
+    def _end_reading(self, shown: TaskID) -> None:
+        begun = self._bars.tasks[0].start_time
+        self._bars.remove_task(shown)
+        self._all = None
+        self._bars.add_task(_AFTER_READING, total=None)
+        self._bars.tasks[-1].start_time = begun
+
+
+def reading_columns() -> tuple[ProgressColumn, ...]:
+    """Return the columns of the bars: what, how far, for how long, and what is left."""
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class Remaining(ProgressColumn):
+        """How much is read, and how long the rest takes, as far as that is known."""
+
+        def render(self, task: Task) -> Text:
+            if not task.total or task.finished:
+                return Text()
+            left = task.time_remaining
+            seconds = "" if left is None else f", about {left:.0f} s left"
+            return Text(f"{task.percentage:.0f} % of {task.total / 1e6:,.0f} MB read{seconds}")
+
+    what = TextColumn("{task.description}", markup=False)
+    return what, BarColumn(), TimeElapsedColumn(), Remaining()
+
+
+@contextmanager
+def progress_bars() -> Iterator[ReadingBars | None]:
+    """Show how much of the profiles is read."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    begun = time.monotonic()
+
+    class LateProgress(Progress):
+        """Bars that show once reading has taken a second."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            """Yield the bars, or nothing."""
+            if time.monotonic() - begun > _LATE_S:
+                yield from super().get_renderables()
+
+    with LateProgress(*reading_columns(), console=Console(stderr=True), transient=True) as bars:
+        yield ReadingBars(bars)
+
+
+@contextmanager
+def search_bar() -> Iterator[Watch]:
+    """Show how much of a search is done, on a terminal's standard error, if it takes a second."""
+    if not sys.stderr.isatty():
+        yield unwatched
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("searching", total=1.0, visible=False)
+        begun = time.monotonic()
+
+        def watch(share: float) -> None:
+            bars.update(task, completed=share, visible=time.monotonic() - begun > _LATE_S)
+
+        yield watch
+
+
+# Complaints about the command line: a sentence, with what was probably meant.
+
+
+#: The complaint of typer about a command, with what it suggests.
+_UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
+#: Characters of a word that is complained about.
+_COMPLAINTS_LONGEST = 60
+
+
+def usage_complaint(error: Any) -> str:
+    """Return the sentence for one of typer's exceptions: what is wrong, and where to read on.
+
+    What typer suggests for a word that it does not know may be far from it.
+    """
+    context = getattr(error, "ctx", None)
+    place = context.command_path if context else "bubbleviz"
+    reason = _reason(error)
+    return reason if reason.endswith("?") else f"{reason}; see {place} --help"
+
+
+def _reason(error: Any) -> str:
+    """Return what is wrong, in our words where a minimum is missed."""
+    message: str = error.format_message().rstrip(".")
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+        parameters = getattr(command, "params", ())
+        options = [option for p in parameters for option in (*p.opts, *p.secondary_opts)]
+        said = str(error.message).rstrip(".")
+        near = suggestion(error.option_name, [*options, "--help"])
+        if not near and hasattr(command, "commands"):
+            return f"{said} of bubbleviz itself; others follow a path or a command"
+        return said + near
+    if unknown := _UNKNOWN_COMMAND.match(message):
+        return _unknown_word(unknown["word"], getattr(command, "commands", ()))
+    parameter = getattr(error, "param", None)
+    least = getattr(getattr(parameter, "type", None), "min", None)
+    if parameter is None or least is None or "is not in the range" not in message:
+        return message
+    return f"{max(parameter.opts, key=len)} must be {least} or more"
+
+
+def _unknown_word(word: str, commands: Iterable[str]) -> str:
+    """Return the complaint about a first word that is neither a command nor a path."""
+    from bubbleviz.sources.paths import file_like
+
+    said = f"{one_line(word, _COMPLAINTS_LONGEST)!r}: no such command or file"
+    return said + (suggestion(word, commands) or file_like(word))
+
+
+# Standard streams that the caller closed or that take nothing more: a sentence, no traceback.
+
+
+def open_missing() -> None:
+    """Open a stand-in for each standard stream that the caller closed (``>&-``).
+
+    Without one, the next file that is opened takes the stream's number, and whatever prints writes
+    into it. Input is at its end, what is written to standard error is lost, and a write to standard
+    output fails as it would have.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one: those below it are open by now.
+            os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # as above
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115  # as above
+
+
+def discard_output() -> None:
+    """Drop what standard output still holds; the interpreter would try to write it at its end."""
+    try:
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+    except (OSError, ValueError):  # a stream in memory, or one that is closed
+        return
+
+
+def failure(error: OSError) -> str:
+    """Return the sentence for an operating system's error while a command ran."""
+    if error.errno == errno.EBADF:
+        return "standard output is closed; redirect it to a file or to /dev/null"
+    return f"stopped ({error.strerror or error}); fix that and run again"

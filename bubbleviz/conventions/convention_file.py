@@ -51,8 +51,16 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from bubbleviz.conventions._toml import check_keys, load_toml, read_toml_text, regex_of, regexes_of
-from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
+from bubbleviz.conventions.convention import (
+    NUMBER_GROUPS,
+    Convention,
+    Pattern,
+    check_keys,
+    load_toml,
+    read_toml_text,
+    regex_of,
+    regexes_of,
+)
 from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.conventions.range_names import match_of, understand

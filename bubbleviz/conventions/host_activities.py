@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from bubbleviz.conventions._toml import check_keys, load_toml, read_toml_text, regexes_of
+from bubbleviz.conventions.convention import check_keys, load_toml, read_toml_text, regexes_of
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from bubbleviz.conventions._toml import load_toml
+from bubbleviz.conventions.convention import load_toml
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.values import frozen
 

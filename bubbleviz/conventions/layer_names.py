@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-from bubbleviz.conventions._toml import check_keys, load_toml, regex_of
+from bubbleviz.conventions.convention import check_keys, load_toml, regex_of
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE

@@ -7,7 +7,7 @@ from typing import overload
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import ArrowTable, Column, values
-from bubbleviz.model.run_kind import EVALUATION
+from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.values import frozen
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import overload
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, TypeVar, overload
 
 import numpy as np
+import numpy.typing as npt
 
+from bubbleviz.align.run import Run
 from bubbleviz.count.iterations import Account, RankIteration
 from bubbleviz.count.window_bounds import WindowBounds
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals, RunningTimes
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
@@ -310,3 +315,137 @@ def _intervals(
 def ratio_of(work_ns: int, window_ns: int) -> float | None:
     """Return the share of a window that is no work; None of an empty one."""
     return (window_ns - work_ns) / window_ns if window_ns > 0 else None
+
+
+# Rank slices: some ranks of a run after the other, so that counting takes little memory.
+#
+# Ranks are numbered in the order of the operations' rows, so that a slice of ranks is one of rows.
+
+
+#: About so many operations are looked at together.
+MOST = 150_000
+
+RankTable = TypeVar("RankTable", bound=Table)
+
+
+@frozen(eq=False, shown=False)
+class RankSlice:
+    """Some ranks of a run; these, and rows of operations, count from its own first ones.
+
+    Attributes:
+        first: first of the ranks in the run.
+        end: end of the ranks.
+        iterations: how many the run has.
+        operations: of the ranks.
+        busy: when these keep the ranks busy.
+        unattributed: compute outside every operation.
+        running: how long kernels and copies ran.
+    """
+
+    first: int
+    end: int
+    iterations: int
+    operations: Operations
+    busy: BusyIntervals
+    unattributed: RankIntervals
+    running: RunningTimes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of iterations, and of ranks."""
+        return self.iterations, self.end - self.first
+
+
+def slices_of(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
+    """Yield the slices of a run, at least one.
+
+    Args:
+        run: the merged profiles.
+        pipelines: whether pipelines stay whole.
+    """
+    rows, ranks = len(run.operations), len(run.ranks)
+    number = -(-rows // MOST)
+    cuts: list[int] = []
+    if number > 1:
+        cuts = run.operations.rank[np.arange(1, number) * rows // number].tolist()
+    bounds = sorted({*cuts, 0, ranks}) if ranks else [0, 0]
+    if pipelines:
+        bounds = pipeline_bounds(run, MOST)
+    for ends in pairwise(bounds):
+        operations, busy, _ = operations_of_ranks(run, ends)
+        yield RankSlice(
+            *ends,
+            len(run.iteration_names),
+            operations,
+            busy,
+            of_ranks(run.unattributed, ends),
+            of_ranks(run.running, ends),
+        )
+
+
+def pipeline_bounds(run: Run, most: int) -> list[int]:
+    """Return the first rank of each group of whole pipelines, and the end of the last one.
+
+    Where the pipeline of some rank is unknown, all are one group.
+
+    Args:
+        run: the merged profiles.
+        most: about so many operations a group.
+    """
+    ranks = len(run.ranks)
+    pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in run.ranks]
+    of_rank = np.array(pipeline, np.int64)
+    number = -(-len(run.operations) // most)
+    if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
+        return [0, ranks]
+    begins = np.append(np.flatnonzero(np.append(True, of_rank[1:] != of_rank[:-1])), ranks)
+    row = np.searchsorted(run.operations.rank, begins)
+    wanted = np.arange(1, number) * len(run.operations) // number
+    cuts = begins[np.searchsorted(row, wanted)].tolist()
+    return sorted({0, *cuts, ranks})
+
+
+def operations_of_ranks(
+    run: Run, ranks: tuple[int, int]
+) -> tuple[Operations, BusyIntervals, slice]:
+    """Return operations of some ranks, numbered from 0, when they were busy, and their rows.
+
+    Args:
+        run: the merged profiles.
+        ranks: first and end.
+    """
+    first, end = ranks
+    rows = np.searchsorted(run.operations.rank, ranks)
+    row = int(rows[0])
+    operations = run.operations.take(slice(*rows.tolist()))
+    busy = run.busy.take(slice(*np.searchsorted(run.busy.operation, rows).tolist()))
+    if first:
+        operations = replace(
+            operations, rank=operations.rank - first, stages=operations.stages[first:end]
+        )
+    if row:
+        busy = replace(busy, operation=busy.operation - row)
+    return operations, busy, slice(*rows.tolist())
+
+
+def of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
+    """Return the rows of some ranks (first, end), which are numbered from the first.
+
+    Args:
+        table: with a column ``rank``, by which it is sorted.
+        ranks: first and end.
+    """
+    rank: Ints = vars(table)["rank"]
+    part = table.take(slice(*np.searchsorted(rank, ranks).tolist()))
+    moved: dict[str, Any] = {"rank": vars(part)["rank"] - ranks[0]}
+    return replace(part, **moved) if ranks[0] else part
+
+
+def joined_ranks(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
+    """Return columns of shape (iterations, ranks, ...) of all slices as those of all ranks.
+
+    Args:
+        parts: the columns of each slice, by name, in one order.
+    """
+    columns = zip(*(part.values() for part in parts), strict=True)
+    return [np.concatenate(column, axis=1) for column in columns]

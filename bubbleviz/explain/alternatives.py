@@ -14,16 +14,14 @@ from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
-from bubbleviz.schedules.measured_times import MeasuredTimes, measured_times
+from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, measured_times
 from bubbleviz.schedules.plan import Plan, Schedule
-from bubbleviz.schedules.stage_times import StageTimes
 
 #: Schedules of more operations than this are not simulated.
 _MOST_OPERATIONS = 100_000

@@ -17,11 +17,10 @@ import numpy as np
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import first_of_each, groups_of
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.intervals import group_extents, last_before
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.preceding import last_before
 from bubbleviz.model.values import frozen
 
 #: Ranks that enter within so long of each other enter together, and no move is so short.

@@ -17,15 +17,12 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.graph import Graph
-from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.slack import slack_of
-from bubbleviz.explain.slowdown.work import POINT_TO_POINT, Work
+from bubbleviz.explain.slowdown.replay import POINT_TO_POINT, Order, Work, slack_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.grouping import groups_of, sorted_rows
 from bubbleviz.model.values import frozen
 
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.waits import NEVER
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, looked_up
+from bubbleviz.model.grouping import groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Results are listed where there are so many times as many as are taken, and some more.

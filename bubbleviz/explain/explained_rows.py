@@ -12,9 +12,9 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
 from bubbleviz.model.columns import NONE, Bools, Ints, joined

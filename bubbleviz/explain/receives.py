@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, Arrivals
+from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.collective_waits import CollectiveTimes
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model import intervals

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
-from bubbleviz.explain.causes.bubbles import Bubbles
+from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explained_rows import RowsOnDemand, ready
 from bubbleviz.explain.receives import Receives
@@ -22,16 +22,15 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities, Operations, Rank
-from bubbleviz.model.run_kind import INFERENCE, run_kind
+from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # most reports hold no slowdowns, which take long to load
     from bubbleviz.explain.diagnosis.fault import Fault
     from bubbleviz.explain.diagnosis.findings import Diagnosis
-    from bubbleviz.explain.slowdown.replay import Order, Replay
+    from bubbleviz.explain.slowdown.replay import Order, Replay, Work
     from bubbleviz.explain.slowdown.scenarios import Scenarios
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
-    from bubbleviz.explain.slowdown.work import Work
 
 
 @frozen(eq=False, shown=False)
@@ -117,8 +116,8 @@ class SlowdownSource:
     @cached_property
     def diagnosis(self) -> Diagnosis | None:
         """What makes iterations long; None where that is unknown."""
+        from bubbleviz.explain.diagnosis.fault import beside_operations
         from bubbleviz.explain.diagnosis.findings import diagnose
-        from bubbleviz.explain.diagnosis.host_state import beside_operations
 
         if self.scenarios is None:
             return None
@@ -140,8 +139,8 @@ class SlowdownSource:
     def _eased(self) -> Iterator[tuple[Fault, Replay]]:
         """Yield the faults that too few chunks are in flight, with the replay of more."""
         from bubbleviz.explain.diagnosis.shapes.token import ENOUGH, ONE_MORE, fault
+        from bubbleviz.explain.slowdown.messages import all_token_waits, usual_depth
         from bubbleviz.explain.slowdown.replay import replay_of
-        from bubbleviz.explain.slowdown.token_order import all_token_waits, usual_depth
 
         if not len(self.tokens):
             return
@@ -165,9 +164,8 @@ class SlowdownSource:
 
     def _delayed_ns(self, cause: Cause) -> Ints:
         """Return how late each row of the work started for one cause, its input being there."""
-        from bubbleviz.explain.slowdown.measured import delays_of
-        from bubbleviz.explain.slowdown.run_work import computing_rows
-        from bubbleviz.explain.slowdown.work import Role
+        from bubbleviz.explain.slowdown.replay import Role
+        from bubbleviz.explain.slowdown.run_work import computing_rows, delays_of
 
         bubbles = self.bubbles.take((self.bubbles.cause == cause) & (self.bubbles.after >= 0))
         bubbles = bubbles.take(self._own(bubbles))
@@ -203,19 +201,19 @@ class SlowdownSource:
     @cached_property
     def scenarios(self) -> Scenarios | None:
         """The replay of the averaged iterations, under any change; None where that is unknown."""
-        from bubbleviz.explain.slowdown.run_slowdowns import scenarios_of_run
+        from bubbleviz.explain.slowdown.slowdowns import scenarios_of_run
 
         return None if self.reason else scenarios_of_run(*self._work[:2])
 
     @cached_property
     def _work(self) -> tuple[Work, Order, Ints]:
-        from bubbleviz.explain.slowdown.token_order import all_token_waits
+        from bubbleviz.explain.slowdown.messages import all_token_waits
 
         return self._work_with(all_token_waits(self.operations, self.tokens))
 
     def _work_with(self, tokens: TokenWaits) -> tuple[Work, Order, Ints]:
         """Return the work of the averaged iterations, in which steps wait for some tokens."""
-        from bubbleviz.explain.slowdown.run_slowdowns import work_of_run
+        from bubbleviz.explain.slowdown.slowdowns import work_of_run
 
         work, order, late_ns = work_of_run(
             self.operations,

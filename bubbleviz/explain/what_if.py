@@ -6,16 +6,20 @@ follows has ended, transfers and collectives included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.graph import Graph
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.explain.graph import Graph, ordered_work
+from bubbleviz.explain.recognition.plan_distance import Deviation
+from bubbleviz.explain.slowdown.messages import all_token_waits, turns_of
+from bubbleviz.explain.slowdown.replay import replay_of
+from bubbleviz.explain.slowdown.run_work import computing_rows, early_starts
+from bubbleviz.explain.slowdown_source import SlowdownSource
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 
@@ -140,3 +144,65 @@ def _balanced(graph: Graph, operations: Operations, median_ns: Ints) -> Ints:
             scale = median_ns[at].mean() / median_ns[at]
             result[at] = np.rint(result[at] * scale).astype(np.int64)
     return result
+
+
+# Reordered: what iterations save where ranks run their operations in the planned order.
+
+
+@frozen
+class Reordered:
+    """What a planned order saves.
+
+    Attributes:
+        length_ns: mean length of the iterations in the order that they ran.
+        saving_ns: mean over the iterations.
+        iterations: how many get shorter.
+    """
+
+    length_ns: float
+    saving_ns: float
+    iterations: int
+
+
+def reordered(source: SlowdownSource, deviations: Sequence[Deviation]) -> Reordered | None:
+    """Return what iterations save in the planned order; None where they cannot be replayed in it.
+
+    Args:
+        source: the run.
+        deviations: from that order, all of them.
+    """
+    if source.reason:
+        return None
+    operations = source.operations
+    rows = computing_rows(operations, source.averaged)
+    iterations = np.full(int(source.numbers.max(initial=NONE)) + 1, NONE, np.int64)
+    kept = source.numbers != NONE
+    iterations[source.numbers[kept]] = np.flatnonzero(kept)
+    turns = turns_of(operations, rows, deviations, iterations)
+    if (turns == np.arange(len(rows))).all():
+        return None
+    lengths = []
+    for of_rows in (None, turns):
+        work, order = ordered_work(
+            operations,
+            source.ranks,
+            source.dependencies,
+            source.receives,
+            source.collectives,
+            source.averaged,
+            all_token_waits(operations, source.tokens),
+            of_rows,
+        )
+        replay = replay_of(work, order)
+        if len(replay.unordered):
+            return None
+        if of_rows is None:
+            early_ns = early_starts(work, order)
+        lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
+    measured_ns, planned_ns = lengths
+    saved_ns = measured_ns - planned_ns
+    return Reordered(
+        float(measured_ns.mean()),
+        float(saved_ns.mean()),
+        int((saved_ns > 0).sum()),
+    )

@@ -14,8 +14,7 @@ import numpy as np
 from bubbleviz.align.run import Run
 from bubbleviz.count.count import Counts
 from bubbleviz.count.ratios import Extents, Windows
-from bubbleviz.explain.causes.bubbles import Bubbles
-from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
 from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.model.collectives import CollectiveIntervals

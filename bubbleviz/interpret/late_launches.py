@@ -14,12 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.interpret.side_by_side import Line
+from bubbleviz.interpret.recording import Line
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.model.grouping import distinct, expanded, groups_of, rows_by_value
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering, distinct, expanded, groups_of, rows_by_value
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE

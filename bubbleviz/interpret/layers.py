@@ -17,9 +17,9 @@ from dataclasses import field
 import numpy as np
 
 from bubbleviz.conventions.layer_names import LayerName, layer_of
-from bubbleviz.interpret.device_work import DeviceWork
 from bubbleviz.interpret.linking.links import Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
+from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of, rows_by_value
 from bubbleviz.model.operations import OperationKeys

@@ -26,8 +26,7 @@ from bubbleviz.interpret.layers import LayerRanges
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.memory_events import MemoryEvents
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.memory_sizes import MemoryEvents, memory_text
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase

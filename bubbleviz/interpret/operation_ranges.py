@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from bubbleviz.conventions.kinds import matching
+from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.interpret.device_work import DeviceWork
 from bubbleviz.interpret.homeless_ranges import limitations_of_homeless
-from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations, occurrences
+from bubbleviz.interpret.linking.linker import ThreadRanges
+from bubbleviz.interpret.linking.links import LinkResult, Links
+from bubbleviz.interpret.spans import DeviceWork
+from bubbleviz.model import intervals
+from bubbleviz.model.collectives import Collectives
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, widened
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
 from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
-from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.profile import Activities, Profile, Ranges
 from bubbleviz.model.values import frozen
 
 #: Kernels that are looked at together.
@@ -222,4 +231,214 @@ def operations_of_ranges(placed: OperationRanges, ranks: range, ranges: int) -> 
     here = (placed.rank >= ranks.start) & (placed.rank < ranks.stop)
     operation = np.full((len(ranks), ranges + 1), NONE, np.int32)
     operation[placed.rank[here] - ranks.start, placed.range[here]] = placed.operation[here]
+    return operation
+
+
+# Keys: what operations are, by the names of their ranges and by their order on the host.
+
+
+@frozen
+class NameHints(Table):
+    """What the names of operations give beyond their keys; -1 nothing.
+
+    Attributes:
+        stage: virtual stage.
+        iteration: number of the iteration that a range around it names.
+    """
+
+    stage: Ints
+    iteration: Ints
+
+
+def keys_of(
+    named: Ranges, names: NameMeanings, placed: OperationRanges
+) -> tuple[OperationKeys, NameHints]:
+    """Return the keys of operations, in order of (rank, host start), and what else names give."""
+    count = int(placed.operation.max(initial=-1)) + 1
+    first = np.unique(placed.operation, return_index=True)[1]
+    of_range, rank = placed.range[first], placed.rank[first]
+    name = names.take(named.name_id[of_range])
+    host_end_ns = intervals.group_extents(
+        placed.operation, count, named.start_ns[placed.range], named.end_ns[placed.range]
+    )[1]
+    cut = np.zeros(count, np.int64)
+    np.maximum.at(cut, placed.operation, named.cut[placed.range].astype(np.int64))
+    iteration = placed.iteration[first]
+    counted = placed.unnumbered[first]
+    order = occurrences((rank, iteration, name.phase, name.chunk, name.sequence))
+    microbatch = np.where(counted, order, name.microbatch)
+    phase = fused_backward(name.phase, (rank, name.chunk, name.stage, name.microbatch))
+    key = (rank, iteration, phase, name.chunk, name.stage, name.sequence, microbatch)
+    keys = OperationKeys(
+        rank=rank.copy(),
+        iteration=iteration,
+        phase=phase,
+        microbatch=microbatch,
+        chunk=np.where(name.chunk >= 0, name.chunk, name.stage),
+        sequence=name.sequence.copy(),
+        second_microbatch=name.second_microbatch.copy(),
+        second_chunk=np.where(name.second_chunk >= 0, name.second_chunk, name.second_stage),
+        occurrence=occurrences((*key, name.second_microbatch, name.second_chunk)),
+        host_start_ns=named.start_ns[of_range],
+        host_end_ns=host_end_ns,
+        cut=cut,
+        tokens=name.all_tokens,
+        name_id=named.name_id[of_range],
+        names=named.names,
+    )
+    return keys, NameHints(stage=name.stage.copy(), iteration=placed.mark[first])
+
+
+def fused_backward(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
+    """Return phases, with B made BW where that backward never gets a W on its rank.
+
+    A ``W_clear`` (a W without a microbatch) may settle any backward of its chunk.
+
+    Args:
+        phase: of each operation.
+        whole: rank, chunk, stage and microbatch of each; -1 where names do not give it.
+    """
+    phase = phase.copy()
+    if len(phase) == 0:
+        return phase
+    rank, chunk, stage, microbatch = whole
+    number = groups_of(*whole).of_row
+    of_chunk = groups_of(rank, chunk, stage).of_row
+    weights = phase == Phase.W
+    clears = weights & (microbatch < 0)
+    settled = np.isin(number, number[weights]) | np.isin(of_chunk, of_chunk[clears])
+    # A W that names no chunk either may settle any backward of its rank.
+    settled |= np.isin(rank, rank[clears & (chunk < 0) & (stage < 0)])
+    phase[(phase == Phase.B) & ~settled] = Phase.BW
+    return phase
+
+
+# Told operations: what a trace says that kernels of NCCL carry out, where their names do not.
+#
+# NCCL passes data in kernels named after sends and receives for all-to-alls, too, and AMD's have
+# one
+# name for all. What PyTorch's profiler records of a kernel tells more; then the range around its
+# launch does::
+#
+#     range     ├─ nccl:all_to_all ─┤
+#     call           ├ launch ┤
+#     kernel                      ├─ ncclDevKernel_SendRecv ─┤     an all-to-all
+
+
+#: Kernels that carry out more than their names say.
+_VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
+#: Operations of two ranks; a batch of both is one kernel.
+_PASSES = ("Send", "Recv", "SendRecv")
+
+
+@frozen
+class ToldOperations:
+    """The operation of each of some activities, as a trace tells it.
+
+    Attributes:
+        operation: row of ``names``; -1 where nothing tells.
+        names: of operations, as NCCL has them.
+    """
+
+    operation: Ints
+    names: tuple[str, ...]
+
+
+def told_operations(
+    collectives: Collectives | None, ranges: Ranges, linked: LinkResult, profile: Profile
+) -> ToldOperations:
+    """Return the operation that each kernel of a vague name carries out.
+
+    Args:
+        collectives: that kernels are recorded to carry out, by the rows of ``linked``; None
+            without any.
+        ranges: of the profile, those that name operations of NCCL among them.
+        linked: the profile's work and its launches.
+        profile: whose work it is.
+    """
+    activities = linked.activities
+    vague = np.append(matching(activities.names, (_VAGUE,)), False)
+    rows = np.flatnonzero(vague[activities.name_id[: activities.kernels]])
+    of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
+    of_range = [operation_of_range(name) for name in ranges.names]
+    names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
+    operation = np.full(len(activities), NONE, np.int64)
+    if len(rows) == 0:
+        return ToldOperations(operation, names)
+    number = {"": NONE} | {name: place for place, name in enumerate(names)}
+    if profile.launches_known:
+        of_name = np.array([number[name] for name in of_range], np.int64)
+        operation[rows] = _around(rows, linked.links, ranges, of_name, profile)
+    if collectives is not None:
+        of_name = np.array([number[name] for name in of_record], np.int64)
+        recorded = _recorded(collectives, of_name, len(activities))
+        recorded[~vague[activities.name_id]] = NONE
+        operation = np.where(recorded == NONE, operation, recorded)
+    return ToldOperations(operation, names)
+
+
+def sound_collectives(collectives: Collectives, sound: Bools | None) -> Collectives:
+    """Return the collectives of the kernels that are kept; all are if None."""
+    if sound is None:
+        return collectives
+    kept = collectives.take(sound[collectives.kernel])
+    return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
+
+
+def with_told_operations(collectives: Collectives, told: ToldOperations) -> Collectives:
+    """Return collectives, and one of its own for each other kernel whose operation is told."""
+    rows = np.flatnonzero(told.operation != NONE)
+    rows = rows[~np.isin(rows, collectives.kernel)]
+    columns = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64)) | {
+        "kernel": rows,
+        "operation": int(collectives.operation.max(initial=NONE)) + 1 + np.arange(len(rows)),
+        "name": told.operation[rows] + len(collectives.names),
+        "uneven": np.zeros(len(rows), np.int64),
+    }
+    more = replace(collectives, **columns)
+    return replace(joined((collectives, more)), names=(*collectives.names, *told.names))
+
+
+def named_as_told(profile: Profile, linked: LinkResult) -> Activities:
+    """Return the work of a profile, kernels of vague names named ``nccl:`` and the operation."""
+    collectives = profile.collectives
+    if collectives is not None:
+        collectives = sound_collectives(collectives, linked.sound)
+    told = told_operations(collectives, profile.ranges, linked, profile)
+    activities = linked.activities
+    rows = np.flatnonzero(told.operation != NONE)
+    if len(rows) == 0:
+        return activities
+    named = told.operation[rows] + len(activities.names)
+    name_id: Codes = widened(activities.name_id.copy(), named)
+    name_id[rows] = named
+    names = (*activities.names, *(f"nccl:{name}" for name in told.names))
+    return replace(activities, name_id=name_id, names=names)
+
+
+def _around(rows: Ints, links: Links, ranges: Ranges, of_name: Ints, profile: Profile) -> Ints:
+    """Return the operation of the innermost range around each launch that names one; -1 none."""
+    operation = np.full(len(rows), NONE, np.int64)
+    named = np.flatnonzero(of_name[ranges.name_id] != NONE) if len(of_name) else rows[:0]
+    launched = np.flatnonzero(links.call[rows] >= 0)
+    if len(named) == 0 or len(launched) == 0:
+        return operation
+    around = ThreadRanges(ranges, named).around(links.calls_of(rows[launched], profile.calls))
+    inside = around != NONE
+    operation[launched[inside]] = of_name[ranges.name_id[around[inside]]]
+    return operation
+
+
+def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
+    """Return the operation that records give each activity; -1 where there is none.
+
+    A kernel of several operations is a batch of sends and receives, or of one collective.
+    """
+    operation = np.full(count, NONE, np.int64)
+    numbers = of_name[collectives.name] if len(of_name) else collectives.name[:0]
+    np.maximum.at(operation, collectives.kernel[: len(numbers)], numbers)
+    sends = np.zeros(count, bool)
+    sends[collectives.kernel[numbers == _PASSES.index("Send")]] = True
+    both = sends & (operation == _PASSES.index("Recv"))
+    operation[both] = _PASSES.index("SendRecv")
     return operation

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from bubbleviz.conventions.collective_operations import OPERATION_GLOBS
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
+from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
 from bubbleviz.conventions.layer_names import layer_globs
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
@@ -157,7 +157,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
     with opened_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
             # Most files are profiles.
-            from bubbleviz.interpret.tables.recording import recording_of
+            from bubbleviz.interpret.tables.work import recording_of
 
             return recording_of(file.operations())
         try:
@@ -208,7 +208,7 @@ def _other_commands(file: OpenFile, path: str) -> str:
     Where it has no work, what it holds may still say what went wrong.
     """
     # Most profiles have operations.
-    from bubbleviz.interpret.other_commands import other_commands, work_in
+    from bubbleviz.interpret.homeless_ranges import other_commands, work_in
 
     work = work_in(file)
     # Nothing is known of names without work, so these need not be looked for.

@@ -10,14 +10,93 @@ data then::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.process_groups import Group
 from bubbleviz.model.values import frozen
+
+# Process groups of PyTorch, and the collectives that its profiler records.
+
+
+@frozen
+class Group:
+    """A process group (``torch.distributed.new_group``): a communicator of its ranks.
+
+    Attributes:
+        name: of the group; "" unknown. Groups of other ranks may have the same one.
+        ranks_text: its ranks as they are written where not all are known; "" else.
+        ranks: the members' numbers in the run, in order; empty where not all are known.
+        size: how many there are; 0 unknown.
+        description: of the group, as ``default_pg``; "" unknown.
+        sole: whether no group of other ranks has its name.
+    """
+
+    name: str
+    ranks_text: str = ""
+    ranks: tuple[int, ...] = ()
+    size: int = 0
+    description: str = field(default="", compare=False)
+    sole: bool = False
+
+    @property
+    def label(self) -> str:
+        """The group for people: name, description and ranks."""
+        step = self.ranks[1] - self.ranks[0] if len(self.ranks) > 2 else 1
+        ranks = f"[{stretches(self.ranks)}]" if self.ranks else self.ranks_text
+        if step > 1 and self.ranks == tuple(range(self.ranks[0], self.ranks[-1] + 1, step)):
+            ranks = f"[{self.ranks[0]}-{self.ranks[-1]} by {step}]"
+        return " ".join(part for part in (self.name, self.description, ranks) if part)
+
+
+def stretches(numbers: Sequence[int]) -> str:
+    """Return numbers as ``0-3,5``, in their order."""
+    texts = []
+    for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in pairs]
+        texts.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    return ",".join(texts)
+
+
+@frozen
+class Collectives(Table):
+    """Collectives that kernels carry out: a row for each kernel of each; -1 is none.
+
+    Attributes:
+        kernel: row of the activities.
+        operation: number that the kernels of one operation share.
+        name: row of ``names``.
+        group: row of ``groups``.
+        elements_in: that the rank hands in.
+        elements_out: that it takes.
+        datatype: row of ``names``.
+        uneven: 1 where the ranks' parts differ in size; else 0.
+        rank: own, in the group.
+        peer: rank in the group that it goes to or comes from.
+        root: rank in the group that it starts from or ends at.
+        sequence: number among the group's operations.
+        names: of operations and datatypes, as PyTorch has them.
+        groups: the groups.
+    """
+
+    kernel: Ints
+    operation: Ints
+    name: Ints
+    group: Ints
+    elements_in: Ints
+    elements_out: Ints
+    datatype: Ints
+    uneven: Ints
+    rank: Ints
+    peer: Ints
+    root: Ints
+    sequence: Ints
+    names: tuple[str, ...] = field(metadata={"shared": True})
+    groups: tuple[Group, ...] = field(metadata={"shared": True})
 
 
 @frozen(shown=False)
@@ -80,3 +159,161 @@ class CollectiveIntervals(Table):
             rank=self.rank + rank,
             operation=np.where(self.operation == NONE, NONE, self.operation + operation),
         )
+
+
+# Told collectives: those that a report writes into cells of its table of operations.
+#
+# A cell is a JSON list of collectives, each a list with the columns of :class:`ToldCollectives`
+# from
+# the name of its iteration on; they stand in the row of the operation that owns them, or that began
+# last on their rank.
+
+
+@frozen
+class ToldCollectives(Table):
+    """Collectives of a table's rows; -1 is "none" or "unknown".
+
+    Attributes:
+        row: of the table.
+        iteration: row of ``iterations``.
+        kind: row of ``kinds``.
+        group: row of ``groups``.
+        size: members of the group; 0 unknown.
+        order: see :class:`~bubbleviz.model.collectives.CollectiveIntervals`, as all that follow.
+        sequence: likewise.
+        meeting: likewise.
+        owned: 1 where the operation of the row owns it, else 0.
+        start_ns: start.
+        end_ns: end.
+        iterations: their names.
+        kinds: NCCL's names of operations.
+        groups: names that only one group has each.
+    """
+
+    row: Ints
+    iteration: Ints
+    kind: Ints
+    group: Ints
+    size: Ints
+    order: Ints
+    sequence: Ints
+    meeting: Ints
+    owned: Ints
+    start_ns: Ints
+    end_ns: Ints
+    iterations: tuple[str, ...] = field(metadata={"shared": True})
+    kinds: tuple[str, ...] = field(metadata={"shared": True})
+    groups: tuple[str, ...] = field(metadata={"shared": True})
+
+    @classmethod
+    def none(cls) -> ToldCollectives:
+        """Return no collectives."""
+        columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
+        return cls(**columns, iterations=(), kinds=(), groups=())
+
+
+# Synchronisation: which streams recorded events, and which streams and hosts waited, for what.
+#
+# Ids are the profiler's own: of a stream within a device of a process, of an event within a
+# process.
+
+
+@frozen
+class EventRecords(Table):
+    """Calls that recorded an event: it completes when all work before it on its stream has.
+
+    Attributes:
+        process: of the call; -1 unknown.
+        device: of the stream.
+        stream: that the event was recorded on.
+        event: that was recorded.
+        pairing: number that the waits for just this record share; -1 unknown.
+        correlation_id: of the call.
+        completed_ns: when the event completed on the device; -1 not recorded.
+    """
+
+    process: Ints
+    device: Ints
+    stream: Ints
+    event: Ints
+    pairing: Ints
+    correlation_id: Ints
+    completed_ns: Ints
+
+
+@frozen
+class Waits(Table):
+    """Waits of streams and hosts, told apart by what they name.
+
+    ::
+
+        stream   event
+          7        42     the stream waits for the event (cudaStreamWaitEvent)
+         -1        42     the host waits for the event (cudaEventSynchronize, cudaEventQuery)
+          7        -1     the host waits for the stream (cudaStreamSynchronize)
+         -1        -1     the host waits for the device (cudaDeviceSynchronize)
+
+    Attributes:
+        process: that waits; -1 unknown.
+        device: of the stream, or that a host waits for; -1 unknown.
+        stream: -1 none.
+        event: -1 none.
+        pairing: number that the wait shares with its event's record; -1 unknown.
+        correlation_id: of the call; -1 unknown.
+        start_ns: when the host began it.
+    """
+
+    process: Ints
+    device: Ints
+    stream: Ints
+    event: Ints
+    pairing: Ints
+    correlation_id: Ints
+    start_ns: Ints
+
+
+@frozen
+class Synchronisation:
+    """What a profile holds of waiting.
+
+    Attributes:
+        records: of events.
+        waits: of streams and hosts.
+        streams: the stream of each of the profile's activities; -1 unknown.
+    """
+
+    records: EventRecords
+    waits: Waits
+    streams: Ints
+
+
+# Payloads of NCCL's ranges: what a profile records of each operation.
+
+
+@frozen
+class Payloads(Table):
+    """Payloads of NCCL's ranges: one row a range that has one; -1 is none.
+
+    Attributes:
+        start_ns: when the range began.
+        thread: that opened it.
+        communicator: row of ``communicators``.
+        bytes: of the message.
+        peer: rank that it goes to or comes from.
+        root: rank that it starts from or ends at.
+        ranks: how many ranks the communicator has.
+        rank: of the process in it.
+        device: GPU of the process.
+        communicators: NCCL's hashes of them.
+    """
+
+    start_ns: Ints
+    thread: Ints
+    communicator: Ints
+    bytes: Ints
+    peer: Ints
+    root: Ints
+    ranks: Ints
+    rank: Ints
+    device: Ints
+    communicators: tuple[int, ...] = field(metadata={"shared": True})

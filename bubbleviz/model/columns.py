@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -185,3 +185,46 @@ def one_value(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT] |
     if some and all(_is_constant(column) and column[0] == some[0][0] for column in some):
         return np.broadcast_to(some[0][0], sum(map(len, some)))
     return None
+
+
+# Joining: the rows of many tables as one, where none of them is needed any more.
+#
+# Columns are made at full length and filled table by table, so that each table can be let go once
+# it
+# is copied; rows are never held twice::
+#
+#     columns   ████████████░░░░░░░░░░░░░░       memory that nothing has touched takes none
+#     tables          ...    ▒▒▒▒ ▒▒▒▒ ▒▒▒▒
+
+
+class Joining(Generic[TableT]):
+    """One table that the rows of some are copied to.
+
+    Args:
+        tables: all of them (at least one), which it does not keep; what is no column is that of
+            the first.
+    """
+
+    def __init__(self, tables: Sequence[TableT]) -> None:
+        self._kind = type(tables[0])
+        self._values = dict(vars(tables[0]))
+        self._filled: list[tuple[str, npt.NDArray[Any]]] = []
+        self._rows = 0
+        for names, columns in columns_of(tables):
+            whole = one_value(columns)
+            if whole is None:
+                kind = np.result_type(*{column.dtype for column in columns})
+                whole = np.empty(sum(map(len, columns)), kind)
+                self._filled.append((names[0], whole))
+            self._values.update(dict.fromkeys(names, whole))
+
+    def add(self, table: TableT) -> None:
+        """Copy the rows of the next table."""
+        rows = slice(self._rows, self._rows + len(table))
+        for name, whole in self._filled:
+            whole[rows] = getattr(table, name)
+        self._rows = rows.stop
+
+    def table(self) -> TableT:
+        """Return the table, once all rows are copied."""
+        return self._kind(**self._values)

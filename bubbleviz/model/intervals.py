@@ -6,12 +6,16 @@ merged. Everything here sorts and sums; nothing loops over intervals.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Literal
+
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
-from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.native import columns
+from bubbleviz.native.columns import deepen
 from bubbleviz.native.library import library
 
 Intervals = tuple[Ints, Ints]
@@ -332,3 +336,175 @@ def group_sum(group: Codes, groups: int, values: Ints) -> Ints:
     total = np.zeros(groups, np.int64)
     np.add.at(total, group, values)
     return total
+
+
+# Which interval around a point or a call is the innermost, for any number of them at once.
+#
+# Innermost is the shortest; of equal ones the one that starts later, then the later row.
+
+
+def disjoint_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
+    """Return row numbers in layers; within a layer no two intervals share even an end point.
+
+    A layer is the first interval, then the first that starts after its end, and so on; the
+    rest goes to the next layer. That needs no more layers than intervals are open at once::
+
+        rows       ├─0──────────┤  ├─3─────┤
+                     ├─1──┤   ├─2─────┤
+
+        layer 0    ├─0──────────┤  ├─3─────┤
+        layer 1      ├─1──┤   ├─2─────┤
+
+    The chain of "first that starts after its end" is followed by doubling the step, so that a
+    layer of n intervals costs log(n) passes and no loop over them.
+    """
+    order = sorted_rows(start_ns)
+    layers = []
+    while len(order):
+        start, end = start_ns[order], end_ns[order]
+        count = len(order)
+        jump = np.append(np.searchsorted(start, end, side="right"), count)
+        # An interval that ends before it starts (clock grain) must not jump backwards.
+        jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
+        chosen: Bools = np.zeros(count + 1, bool)
+        chosen[0] = True
+        while jump[0] < count:
+            chosen[jump[chosen]] = True
+            jump = jump[jump]
+        chosen = chosen[:count]
+        layers.append(order[chosen])
+        order = order[~chosen]
+    return tuple(layers)
+
+
+@frozen
+class Innermost:
+    """Intervals prepared for the question "which is the innermost around this?".
+
+    Attributes:
+        start_ns: starts of the intervals, in row order.
+        end_ns: ends, inclusive.
+        depth: place of each in the order from outermost to innermost.
+        layers: rows in disjoint layers.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    depth: Ints
+    layers: tuple[Ints, ...]
+
+    @staticmethod
+    def of(start_ns: Ints, end_ns: Ints) -> Innermost:
+        """Prepare intervals; their row order breaks ties."""
+        rows = np.arange(len(start_ns))
+        outer_first = sorted_rows(start_ns - end_ns, start_ns, rows)
+        depth = np.empty(len(rows), np.int64)
+        depth[outer_first] = rows
+        return Innermost(start_ns, end_ns, depth, disjoint_layers(start_ns, end_ns))
+
+    def all_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """Yield (query, row) pairs: every interval that holds [start, end], layer by layer.
+
+        In one layer only the last interval that starts at or before a query can hold it.
+        """
+        ascending = bool((start_ns[1:] >= start_ns[:-1]).all())
+        for layer in self.layers:
+            starts = self.start_ns[layer]
+            if ascending and len(starts) < len(start_ns):
+                at = _merged(starts, start_ns)
+            else:
+                at = np.searchsorted(starts, start_ns, side="right") - 1
+            row = layer[np.maximum(at, 0)]
+            query = np.flatnonzero((at >= 0) & (end_ns <= self.end_ns[row]))
+            yield query, row[query]
+
+    def around(self, start_ns: Ints, end_ns: Ints) -> Ints:
+        """Return the row of the innermost interval that holds each [start, end]; -1 none."""
+        best_depth = np.full(len(start_ns), NONE, np.int64)
+        best = np.full(len(start_ns), NONE, np.int64)
+        if native := library():
+            for rows in self.layers:
+                layer = self.start_ns[rows], self.end_ns[rows], self.depth[rows], rows
+                deepen(native, layer, (start_ns, end_ns), (best_depth, best))
+            return best
+        for query, row in self.all_around(start_ns, end_ns):
+            deeper = self.depth[row] > best_depth[query]
+            best[query[deeper]] = row[deeper]
+            best_depth[query[deeper]] = self.depth[row[deeper]]
+        return best
+
+
+def _merged(starts: Ints, queries: Ints) -> Ints:
+    """Return the last of ``starts`` at or before each query, -1 none; both ascend.
+
+    The few are looked up among the many, which then count how many have gone by.
+    """
+    first = np.searchsorted(queries, starts, side="left")
+    return np.cumsum(np.bincount(first, minlength=len(queries) + 1)[:-1]) - 1
+
+
+# Preceding rows: which row of a group came last before a time.
+
+
+#: Places on a line lie below this.
+_ROOM = 1 << 62
+#: Groups are numbered from 0 if there are no more than rows, and so many.
+_FEW = 1024
+
+
+def last_before(
+    group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool = False
+) -> Ints:
+    """Return the last row of each wanted group before a time; -1 where there is none.
+
+    Of rows at one time it is the last in the table::
+
+        group 0    row 0     row 2           row 3
+        group 1         row 1
+        wanted           0: row 0      0: row 2
+
+    Args:
+        group: number of the group of each row.
+        time_ns: of each row, in any order.
+        wanted: number of the group that is looked for.
+        wanted_ns: before when.
+        or_at: whether rows at that very time count.
+    """
+    if _is_ordered(group, time_ns, wanted):
+        return _in_order(group, time_ns, wanted, wanted_ns, or_at=or_at)
+    both, times_ns = np.concatenate((group, wanted)), np.concatenate((time_ns, wanted_ns))
+    is_row = np.arange(len(both)) < len(group)
+    order = sorted_rows(both, times_ns, ~is_row if or_at else is_row)
+    if len(order) == 0:
+        return order
+    latest = np.maximum.accumulate(np.where(is_row[order], np.arange(len(order)), NONE))
+    row = np.where((latest != NONE) & (both[order][latest] == both[order]), order[latest], NONE)
+    found = np.empty(len(both), np.int64)
+    found[order] = row
+    return found[len(group) :]
+
+
+def _is_ordered(group: Ints, time_ns: Ints, wanted: Ints) -> bool:
+    """Return whether rows stand in order of their group and time, and groups fit on one line."""
+    if not len(group) or int(group[0]) < 0 or int(wanted.min(initial=0)) < 0:
+        return False
+    groups = int(max(group[-1], wanted.max(initial=NONE))) + 1
+    if groups > _FEW + len(group) + len(wanted):
+        return False  # such as threads, whose numbers are those of the system
+    if (int(time_ns.max()) - int(time_ns.min()) + 1) * groups >= _ROOM:
+        return False
+    later = (group[1:] > group[:-1]) | ((group[1:] == group[:-1]) & (time_ns[1:] >= time_ns[:-1]))
+    return bool(later.all())
+
+
+def _in_order(group: Ints, time_ns: Ints, wanted: Ints, wanted_ns: Ints, *, or_at: bool) -> Ints:
+    """Return the same where rows stand in order of their group and time."""
+    groups = int(max(group[-1], wanted.max(initial=NONE))) + 1
+    low_ns, high_ns = group_extents(group, groups, time_ns, time_ns)
+    packing = Packing.of(low_ns, np.maximum(high_ns, low_ns))
+    # On the line the last place of a group is just before the first one of the next group.
+    latest_ns = high_ns[wanted] + (0 if or_at else 1)
+    placed = packing.place(wanted, np.clip(wanted_ns, low_ns[wanted] - 1, latest_ns))
+    side: Literal["left", "right"] = "right" if or_at else "left"
+    row = np.searchsorted(packing.place(group, time_ns), placed, side=side) - 1
+    return np.where((row >= 0) & (group[row] == wanted), row, NONE)

@@ -6,6 +6,7 @@ import math
 import re
 
 from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.values import frozen
 
 _FORM = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(?:([kKmMgGtT]i?)?([bB]))?\s*\Z", re.ASCII)
@@ -72,3 +73,27 @@ def parse_bytes(text: str, option: str) -> float:
     if not size.in_bytes:
         raise UsageError(f"{option} {text}: give it with a unit, such as 80GB")
     return size.amount
+
+
+# Memory events: what was allocated and freed on devices, and when.
+
+
+@frozen
+class MemoryEvents(Table):
+    """Allocations and frees of device memory, in the order of the file.
+
+    Attributes:
+        time_ns: when the host asked for it, on the profile's clock.
+        thread: that asked, as :mod:`bubbleviz.model.profile` numbers it.
+        device: device number as the process sees it.
+        address: of the memory.
+        change: bytes allocated, or less than 0: freed.
+        total: bytes that are allocated on the device after it; -1 unknown.
+    """
+
+    time_ns: Ints
+    thread: Ints
+    device: Ints
+    address: Ints
+    change: Ints
+    total: Ints

@@ -11,11 +11,11 @@ from dataclasses import field
 import numpy as np
 
 from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.profile import Source, ToldClock
-from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.model.values import frozen
 
 

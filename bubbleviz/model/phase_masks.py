@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Codes, Ints
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.phases import BACKWARD, Phase
 
 
 def among(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
@@ -26,3 +26,26 @@ def _chosen(phases: tuple[Phase, ...]) -> Bools:
     chosen = np.zeros(len(Phase) + 1, bool)
     chosen[list(phases)] = True
     return chosen
+
+
+# The kind of a run: whether it trains, or only goes forward, as serving and evaluation do.
+
+
+TRAINING = "training"
+INFERENCE = "inference"
+#: An iteration of a run that trains, which only goes forward.
+EVALUATION = "evaluation"
+#: What no run has that only goes forward, its communication included.
+_OF_TRAINING = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
+
+
+def run_kind(phase: Ints) -> str:
+    """Return the kind of a run: ``"training"`` or ``"inference"``.
+
+    A run without any forward counts as training: nothing shows that it serves.
+
+    Args:
+        phase: of all its operations.
+    """
+    forward, trains = phase == Phase.F, among(phase, _OF_TRAINING)
+    return INFERENCE if forward.any() and not trains.any() else TRAINING

@@ -14,12 +14,10 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.model.collectives import Collectives, Payloads, Synchronisation
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.memory_events import MemoryEvents
-from bubbleviz.model.nccl_payloads import Payloads
-from bubbleviz.model.process_groups import Collectives
-from bubbleviz.model.synchronisation import Synchronisation
+from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.values import frozen
 
 PID_MASK = 0xFFFFFF

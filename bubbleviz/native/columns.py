@@ -1,21 +1,230 @@
-"""Columns: sets of intervals, intervals around others, and sorted rows, by the compiled part.
+"""Order search: the local search of orders, run by the compiled part.
 
-The functions of :mod:`bubbleviz.model` that call these give the same without them.
+:mod:`bubbleviz.schedules.search.improving`, which calls this, gives the same without it.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.native.library import Library, pointer
+from bubbleviz.native.structures import (
+    CallBlock,
+    FoundLaunches,
+    LaunchColumns,
+    LaunchedRows,
+    OrderColumns,
+    PipelineTimes,
+    SpanColumns,
+    WorkColumns,
+)
 
 _Ints = npt.NDArray[np.int64]
+_Codes = npt.NDArray[np.int32]
+
+
+def improved_orders(
+    library: Library,
+    placement: _Codes,
+    columns: Sequence[_Ints],
+    microbatches: int,
+    code: _Codes,
+    offset: _Codes,
+    search: tuple[int, int, int, int, int],
+    *,
+    of_cost: bool,
+) -> tuple[int, _Codes] | None:
+    """Return the best length that was found, and its orders; None where the first cannot be run.
+
+    Args:
+        library: the compiled part.
+        placement: device of each virtual stage.
+        columns: lengths of F, B and W, transfers down and up, memory held and kept, all by virtual
+            stage; limit by device.
+        microbatches: m.
+        code: what devices run, one after the other; not changed.
+        offset: where each device's begin, and the end of the last.
+        search: trials, memory of late acceptance, thousandths that the first may rise, seed, and
+            the length that is enough.
+        of_cost: whether the longest own window of a device is to be short.
+    """
+    result = np.array(code, np.int32)
+    offset = np.ascontiguousarray(offset, np.int32)
+    trials, memory, rise, seed, enough = search
+    length = library.functions.bubbleviz_orders_improved(
+        ctypes.byref(
+            PipelineTimes(
+                pointer(placement),
+                *map(pointer, columns),
+                len(columns[-1]),
+                len(placement),
+                microbatches,
+                of_cost,
+            )
+        ),
+        ctypes.byref(OrderColumns(pointer(result), pointer(offset))),
+        ctypes.c_int64(trials),
+        ctypes.c_int32(memory),
+        ctypes.c_int64(rise),
+        ctypes.c_uint64(seed),
+        ctypes.c_int64(enough),
+    )
+    return None if length < 0 else (int(length), result)
+
+
+# Operation spans: when operations ran by the work they own, worked out by the compiled part.
+#
+# :mod:`bubbleviz.interpret.spans`, which calls this, gives the same without it.
+
+
+_Rows = npt.NDArray[np.int32]
 _Bools = npt.NDArray[np.bool_]
-_Codes = npt.NDArray[np.signedinteger[Any]]
+
+
+def operation_spans(
+    library: Library,
+    owner: _Rows,
+    kinds: tuple[_Bools, _Bools],
+    times: tuple[_Ints, _Ints],
+    communicates: _Bools,
+) -> tuple[_Ints, _Ints, _Ints, _Rows]:
+    """Return start and end of each operation, its compute kernels, and its first row.
+
+    An operation without work has the span (0, -1) and the row -1.
+
+    Args:
+        library: the compiled part.
+        owner: operation of each row of work; -1 none.
+        kinds: which rows are compute and which are communication kernels; others are copies.
+        times: start and end of each row.
+        communicates: which operations are communication.
+
+    Raises:
+        IndexError: a row has an owner that there is not.
+    """
+    columns: tuple[npt.NDArray[np.generic], ...] = (owner, *kinds, *times)
+    work = [np.ascontiguousarray(column) for column in columns]
+    count = len(communicates)
+    start_ns, end_ns, kernels = (np.empty(count, np.int64) for _ in range(3))
+    first, best = np.empty(count, np.int32), np.empty(count, np.uint8)
+    found: tuple[npt.NDArray[np.generic], ...] = (start_ns, end_ns, kernels, first, best)
+    strays = library.functions.bubbleviz_spans(
+        ctypes.byref(WorkColumns(*map(pointer, work), len(owner))),
+        pointer(np.ascontiguousarray(communicates)),
+        ctypes.byref(SpanColumns(*map(pointer, found), count)),
+    )
+    if strays:
+        raise IndexError(f"{strays} rows have an owner beyond the {count} operations")
+    return start_ns, end_ns, kernels, first
+
+
+# Launching: what blocks of calls launched, worked out by the compiled part.
+
+
+_Ids = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class FoundPairs:
+    """What a block of calls launched, and what it took from calls of earlier blocks.
+
+    A :class:`LaunchFinder` gives the pairs of the next block in the same memory.
+
+    Attributes:
+        activity: row of what was launched, shape (pairs,).
+        call: place of its call in the block.
+        launched: which calls of the block launched something, shape (calls,).
+        lost: a row of what each earlier call lost, which has no work after all.
+        lost_start_ns: when that call began.
+    """
+
+    activity: _Rows
+    call: _Rows
+    launched: npt.NDArray[np.bool_]
+    lost: _Rows
+    lost_start_ns: _Ints
+
+
+class LaunchFinder:
+    """Finds what calls launched.
+
+    Args:
+        library: the compiled part.
+        process: of what was launched, ascending.
+        bounds: where the rows of each begin; one more for the end.
+        known: how many rows of each have an id; they come first.
+        rows: of what was launched, by process and id.
+        ids: of what was launched, by row.
+    """
+
+    def __init__(
+        self, library: Library, process: _Ints, bounds: _Ints, known: _Ints, rows: _Rows, ids: _Ids
+    ) -> None:
+        self._library = library
+        self._columns = (process, bounds, known, bounds[:-1].copy(), rows, ids)
+        self._index = LaunchedRows(
+            *map(pointer, self._columns[:4]), len(process), *map(pointer, self._columns[4:])
+        )
+        # Memory is used by as many as a block needs.
+        self._activity, self._call = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
+
+    def find(
+        self,
+        row: _Ints,
+        start_ns: _Ints,
+        thread: _Ints,
+        ids: _Ids,
+        launches: tuple[_Rows, _Ints],
+    ) -> FoundPairs:
+        """Return what a block of calls launched.
+
+        Args:
+            row: of each call, ascending and behind those of earlier blocks.
+            start_ns: when each began.
+            thread: that made each.
+            ids: correlation id of each.
+            launches: row and start of the call of all that was launched, -1 unknown; changed.
+        """
+        columns = [np.ascontiguousarray(column) for column in (row, start_ns, thread, ids)]
+        count = len(row)
+        place, lost = np.empty(count, np.int32), np.empty(count, np.int32)
+        lost_start_ns = np.empty(count, np.int64)
+        found = FoundLaunches(
+            place=pointer(place),
+            activity=pointer(self._activity),
+            of_call=pointer(self._call),
+            room=len(self._activity),
+            lost=pointer(lost),
+            lost_start=pointer(lost_start_ns),
+        )
+        self._library.functions.bubbleviz_launches(
+            ctypes.byref(self._index),
+            ctypes.byref(CallBlock(*map(pointer, columns), count)),
+            ctypes.byref(LaunchColumns(pointer(launches[0]), pointer(launches[1]))),
+            ctypes.byref(found),
+        )
+        pairs, losses = slice(0, found.pairs), slice(0, found.losses)
+        return FoundPairs(
+            self._activity[pairs],
+            self._call[pairs],
+            place >= 0,
+            lost[losses],
+            lost_start_ns[losses],
+        )
+
+
+# Columns: sets of intervals, intervals around others, and sorted rows, by the compiled part.
+#
+# The functions of :mod:`bubbleviz.model` that call these give the same without them.
+
+
+_ColumnsCodes = npt.NDArray[np.signedinteger[Any]]
 _SIZE = ctypes.c_size_t
 
 
@@ -65,7 +274,7 @@ def difference(
 
 def group_union(
     library: Library,
-    group: _Codes,
+    group: _ColumnsCodes,
     groups: int,
     start_ns: _Ints,
     end_ns: _Ints,

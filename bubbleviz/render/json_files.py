@@ -51,7 +51,7 @@ def files_of(report: Report, whole: Mapping[str, Any], entries: RankEntries) -> 
         entries: returns these.
     """
     from bubbleviz.model.part_names import INDEX, PART_SCHEMA, part_name
-    from bubbleviz.report.rank_parts import rank_parts
+    from bubbleviz.report.rank_means import rank_parts
 
     parts = []
     for number, (first, last) in enumerate(rank_parts(report)):

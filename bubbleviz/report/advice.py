@@ -11,8 +11,7 @@ from bubbleviz.report.advice_list import BOUND, advice_of
 from bubbleviz.report.fault_sentences import FASTER_TRANSFERS, RECORD_LESS
 from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
-from bubbleviz.report.lacking_pipelines import few_lacking
-from bubbleviz.report.late_hosts import latest_host
+from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import (
     KERNELS_LEFT_OUT,
@@ -23,6 +22,7 @@ from bubbleviz.report.restrictions import (
     WITHOUT_GPU_WORK,
     WORK_UNKNOWN,
 )
+from bubbleviz.report.standouts import latest_host
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005

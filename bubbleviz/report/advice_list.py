@@ -117,7 +117,7 @@ def _planned_order(report: Report) -> Advice | None:
     # Of very many not all are known.
     if recognition.name is None or recognition.deviation_count > len(recognition.deviations):
         return None
-    from bubbleviz.explain.reordered import reordered
+    from bubbleviz.explain.what_if import reordered
     from bubbleviz.report.fault_sentences import order_text, outcome
 
     found = reordered(source, recognition.deviations)

@@ -165,7 +165,7 @@ def _slowed(report: Report, fault: Fault, _: str) -> FaultText:
 
 
 def _launch(report: Report, fault: Fault, seen: str) -> FaultText:
-    from bubbleviz.report.late_hosts import latest_host
+    from bubbleviz.report.standouts import latest_host
 
     if fault.what:
         return FaultText(RECORD_LESS)
@@ -243,7 +243,7 @@ def _during(report: Report, fault: Fault) -> str:
 
 
 def _thread(report: Report, fault: Fault) -> str:
-    from bubbleviz.report.late_hosts import thread_state
+    from bubbleviz.report.standouts import thread_state
 
     names = [
         None if at < 0 else report.operations.names[at]

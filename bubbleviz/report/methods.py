@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bubbleviz.count.count import Spread
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.count.summary import Spread
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, percent
+from bubbleviz.model.values import frozen
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
@@ -130,3 +131,37 @@ def _caveats(report: Report) -> Iterator[str]:
     low = report.lower_bound(report.headline)
     if low is not None:
         yield f"; with compute outside every operation counted as work it is {percent(low)}"
+
+
+# Pipelines that lack ranks: how many there are, and whether the others can stand for the run.
+
+
+@frozen
+class LackingPipelines:
+    """How many pipelines of a run lack a rank.
+
+    Attributes:
+        lacking: so many do.
+        pipelines: of so many.
+    """
+
+    lacking: int
+    pipelines: int
+
+
+def few_lacking(report: Report) -> LackingPipelines | None:
+    """Return how many pipelines lack ranks, where that is what is missing, and most lack none.
+
+    None where all pipelines hold the same stages: what is missing is then one of these, or
+    pipelines of which nothing is known.
+    """
+    stages: dict[int, set[int]] = {}
+    for rank in report.ranks:
+        if rank.stage is None or rank.pipeline is None:
+            return None
+        stages.setdefault(rank.pipeline, set()).add(rank.stage)
+    every = set().union(*stages.values())
+    lacking = sum(held != every for held in stages.values())
+    if not 0 < 2 * lacking < len(stages) or every != set(range(len(every))):
+        return None
+    return LackingPipelines(lacking, len(stages))

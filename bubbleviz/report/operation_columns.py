@@ -20,11 +20,11 @@ from bubbleviz.model import intervals
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals
-from bubbleviz.model.preceding import last_before
 from bubbleviz.model.texts import inert
-from bubbleviz.report.collective_cells import collective_cells
+from bubbleviz.report.bubbles import collective_cells
 from bubbleviz.report.report import Report
 
 #: Whole numbers, -1 for none, or texts.

@@ -7,7 +7,8 @@ their stage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +22,13 @@ from bubbleviz.count.rank_iterations import (
     phase_columns,
     rank_column,
 )
-from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
+from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
 
 #: A run of more ranks than this is summarised: tables show how numbers are spread and the ranks at
 #: the ends, pictures a row a stage, the interactive page one pipeline at a time.
@@ -171,3 +174,117 @@ def median_of_stage(report: Report, values: Floats) -> Floats:
         if len(known):
             medians[own] = np.median(known)
     return medians
+
+
+# Rank parts: groups of whole pipelines, and the part of a report that is theirs.
+#
+# What is written for very many ranks is written part by part: no more than one is held beside the
+# report.
+
+
+#: Ranks of a part at least, where there are so many; pipelines of more are cut at the most.
+_FEWEST_RANKS, _MOST_RANKS = 256, 1024
+
+
+def rank_groups(
+    pipelines: Sequence[int | None], fewest: int, most: int, unknown: int
+) -> list[tuple[int, int]]:
+    """Return groups of ranks, of whole pipelines, as (first, behind the last).
+
+    Args:
+        pipelines: of each rank, which are in order of these; None for unknown ones.
+        fewest: pipelines of fewer ranks share a group, of up to so many.
+        most: ranks of a group; larger pipelines are cut.
+        unknown: ranks of a group where pipelines are not known.
+    """
+    count = len(pipelines)
+    starts = [r for r in range(count) if r == 0 or pipelines[r] != pipelines[r - 1]]
+    groups: list[tuple[int, int]] = []
+    for first, last in zip(starts, [*starts[1:], count], strict=False):
+        size = unknown if pipelines[first] is None else most
+        if groups and last - groups[-1][0] <= fewest:
+            groups[-1] = (groups[-1][0], last)
+        else:
+            groups.extend((at, min(at + size, last)) for at in range(first, last, size))
+    return groups
+
+
+def rank_parts(report: Report) -> list[tuple[int, int]]:
+    """Return the ranks of each part of a report as (first, behind the last)."""
+    pipelines = [rank.pipeline for rank in report.ranks]
+    return rank_groups(pipelines, _FEWEST_RANKS, _MOST_RANKS, _FEWEST_RANKS)
+
+
+def part_of(report: Report, first: int, last: int) -> Report:
+    """Return a report with the operations of some ranks alone; all else is the whole's.
+
+    Args:
+        report: any report.
+        first: of the ranks.
+        last: behind the last.
+    """
+    rows = rows_of_ranks(report.operations.rank, first, last)
+    operations, busy = report.operations.take(rows), report.busy
+    at_work = busy.take((busy.operation >= rows.start) & (busy.operation < rows.stop))
+    collectives = report.collectives
+    collectives = collectives.take((collectives.rank >= first) & (collectives.rank < last))
+    own = np.where(collectives.operation == NONE, NONE, collectives.operation - rows.start)
+    return replace(
+        report,
+        operations=operations,
+        busy=replace(at_work, operation=at_work.operation - rows.start),
+        collectives=replace(collectives, operation=own),
+        unattributed=_of_ranks(report.unattributed, first, last),
+        exposed=_of_ranks(report.exposed, first, last),
+        overheads=_of_ranks(report.overheads, first, last),
+        pauses=_of_ranks(report.pauses, first, last),
+    )
+
+
+def rows_of_ranks(rank: Ints, first: int, last: int) -> slice:
+    """Return the rows of some ranks in a column in order of these."""
+    low, high = np.searchsorted(rank, (first, last)).tolist()
+    return slice(low, high)
+
+
+def _of_ranks(times: RankIntervals, first: int, last: int) -> RankIntervals:
+    return times.take((times.rank >= first) & (times.rank < last))
+
+
+# Measure: what the primary ratio is called; the idle time of no pipeline is no bubble of one.
+
+
+@frozen
+class Measure:
+    """What the primary ratio is called.
+
+    Attributes:
+        name: in a headline: ``bubble ratio (schedule)``.
+        idle: what it is the share of: ``bubble``, or ``idle time``.
+    """
+
+    name: str
+    idle: str
+
+
+def measure_of(report: Report) -> str:
+    """Return the name of the primary ratio in a headline: ``bubble ratio (schedule)``."""
+    return _measure(report.headline, pipeline=report.no_pipeline is None).name
+
+
+def idle_of(report: Report) -> str:
+    """Return what the ratio is a share of, in words: ``bubble``, or ``idle time``."""
+    return _measure(report.headline, pipeline=report.no_pipeline is None).idle
+
+
+def saved_measure(document: Mapping[str, Any]) -> Measure:
+    """Return what the ratio of a report is called that was written as JSON."""
+    none = {ONE_STAGE.code, UNPROVEN.code}
+    codes = {restriction.get("code") for restriction in document.get("restrictions") or ()}
+    return _measure(document["headline"], pipeline=not none & codes)
+
+
+def _measure(headline: str, *, pipeline: bool) -> Measure:
+    if pipeline:
+        return Measure(f"bubble ratio ({headline})", "bubble")
+    return Measure("idle in iterations", "idle time")

@@ -12,8 +12,7 @@ from bubbleviz.explain.recognition.reasons import (
     PIPELINE_UNPROVEN,
     SINGLE_STAGE,
 )
-from bubbleviz.model.limitations import LimitationKind
-from bubbleviz.model.restrictions import Restriction
+from bubbleviz.model.limitations import LimitationKind, Restriction
 from bubbleviz.model.texts import one_line
 
 _NO_PIPELINE = "no pipeline was measured: "

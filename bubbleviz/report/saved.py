@@ -14,9 +14,9 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.bounded_files import read_bounded
+from bubbleviz.model.files import read_bounded
+from bubbleviz.model.limitations import Restriction, first_text
 from bubbleviz.model.phases import Phase, phase_of_label
-from bubbleviz.model.restrictions import Restriction, first_text
 from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions

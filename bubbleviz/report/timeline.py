@@ -16,10 +16,9 @@ from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.grouping import distinct, sorted_rows
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline

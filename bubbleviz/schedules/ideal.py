@@ -6,16 +6,19 @@ from dataclasses import replace
 from itertools import pairwise
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.restrictions import Restriction
+from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.communication.lowered import LoweredPlan
+from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport
 from bubbleviz.schedules.communication.timing import timing_of
-from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
-from bubbleviz.schedules.metrics import (
+from bubbleviz.schedules.measured_times import StageTimes, ticks_of
+from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting, stage_durations
+from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.workload import (
+    Workload,
     cost,
     makespan,
     memory_of_devices,
@@ -23,11 +26,6 @@ from bubbleviz.schedules.metrics import (
     schedule_ratio,
     stage_ratio,
 )
-from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
-from bubbleviz.schedules.program import stage_durations
-from bubbleviz.schedules.simulation import Simulation, simulate
-from bubbleviz.schedules.stage_times import StageTimes, ticks_of
-from bubbleviz.schedules.workload import Workload
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000

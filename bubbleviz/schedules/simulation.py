@@ -16,8 +16,7 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.program import Duration, Program, Task, program_of
+from bubbleviz.schedules.plan import Duration, Plan, Program, Task, program_of
 
 #: When an Optimizer can start; see :func:`simulate`.
 Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Codes, Ints, widened
-from bubbleviz.model.grouping import groups_of, places_in
-from bubbleviz.model.numbering import BlockNumbering
+from bubbleviz.model.grouping import BlockNumbering, groups_of, places_in
 from bubbleviz.model.profile import KERNELS, Activities, correlations, possible, process_of
 
 #: A process (40 bits) and a device make one integer.

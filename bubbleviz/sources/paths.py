@@ -5,15 +5,20 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
-from bubbleviz.model.natural_order import natural_key
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_paths
+from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import frozen
+from bubbleviz.progress import Progress, Unwatched, Watch
 from bubbleviz.sources.nsys.columnar.directory import (
     ENDINGS,
+    bytes_of,
     is_columnar,
     is_table_of_export,
     report_stem,
@@ -325,3 +330,95 @@ def _matches(pattern: str) -> list[str]:
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
     return sorted(files, key=natural_key)
+
+
+# Files of a directory, of which some may be no profiles that can be read.
+
+
+T = TypeVar("T")
+
+
+def read_each(
+    files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
+) -> tuple[list[T], tuple[Limitation, ...]]:
+    """Return the contents of each file, and limitations for files of directories without any.
+
+    Args:
+        files: named, or found in directories.
+        read: a file by its path; reports how much of it has been read.
+        progress: receives how much of each file has been read.
+
+    Raises:
+        ProfileError: a file that was named cannot be read, or none of the others can.
+    """
+    progress = progress or Unwatched()
+    progress.files({file.path: bytes_of(file.path) for file in files})
+    contents: list[T] = []
+    errors: list[ProfileError] = []
+    for file in files:
+        watch = partial(progress.read, file.path)
+        try:
+            contents.append(read(file.path, watch))
+        except ProfileError as error:
+            if file.named:
+                raise
+            errors.append(error)
+        finally:
+            watch(1.0)
+    if errors and not contents:
+        raise errors[0]
+    return contents, tuple(unreadable_profile(str(error)) for error in errors)
+
+
+def unreadable_profile(reason: str) -> Limitation:
+    """Return the limitation for a file of a directory that cannot be read."""
+    from bubbleviz.model.limitations import Limitation, LimitationKind
+
+    return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)
+
+
+# Missing files: those that a directory lacks by the numbers in the names of the others.
+
+
+#: So many files show how they are numbered, if at most this share of the numbers is missing.
+_ENOUGH, _SHARE = 16, 0.1
+#: Files that a limitation lists.
+_LISTED = 8
+
+
+def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
+    """Return a limitation for files that are missing among those found in a directory.
+
+    That is known where their names differ by one number alone, and few numbers are left out.
+    """
+    found = [Path(file.path) for file in files if not file.named]
+    if len(found) < _ENOUGH or len({path.parent for path in found}) > 1:
+        return ()
+    shapes = {_NUMBER.sub("#", path.name) for path in found}
+    digits = [_NUMBER.findall(path.name) for path in found]
+    varying = [
+        place for place, column in enumerate(zip(*digits, strict=False)) if len({*column}) > 1
+    ]
+    if len(shapes) > 1 or len(varying) != 1:
+        return ()
+    texts = [own[varying[0]] for own in digits]
+    held = {int(text) for text in texts}
+    span = max(held) - min(held) + 1
+    # Of process ids and times most are left out, and there are very many.
+    if not 0 < span - len(held) <= _SHARE * span or len(held) < len(texts):
+        return ()
+    absent = sorted(set(range(min(held), max(held) + 1)) - held)
+    width = min(map(len, texts))
+    names = [_with_number(found[0], varying[0], f"{number:0{width}}") for number in absent]
+    note_paths(names)
+    reason = (
+        f"{found[0].parent}: lacks {some_of(names, _LISTED)} of the files numbered "
+        f"{min(held):,} to {max(held):,}; what they hold is not in the results"
+    )
+    return (Limitation("missing files", reason, len(absent)),)
+
+
+def _with_number(path: Path, place: int, number: str) -> str:
+    """Return the name of a file with another number."""
+    found = list(_NUMBER.finditer(path.name))[place]
+    return f"{path.name[: found.start()]}{number}{path.name[found.end() :]}"

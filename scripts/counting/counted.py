@@ -119,8 +119,8 @@ def _analysis(profile: str) -> None:
     """Count each step of an analysis, and its outputs."""
     import bubbleviz
     from bubbleviz.render.formats.json import RENDERER
-    from bubbleviz.render.text.console import plain_text
     from bubbleviz.render.text.report import sections
+    from bubbleviz.render.text.tables import plain_text
     from bubbleviz.report.view import View
     from bubbleviz.timing import step
 

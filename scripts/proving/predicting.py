@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 from bubbleviz.report.saved import read_times
+from bubbleviz.schedules.communication.lowered import BUFFERED, STREAMS, Transport
 from bubbleviz.schedules.communication.lowering import batched, lowered
 from bubbleviz.schedules.communication.timing import timing_of
-from bubbleviz.schedules.communication.transports import BUFFERED, STREAMS, Transport
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.measured_workload import measured_workload
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.workload import Workload, peak_memory
+from bubbleviz.schedules.workload import Workload, measured_workload, peak_memory
 from scripts.proving.jobs import Job
 
 #: Names of PyTorch's schedules here.

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.align.arrivals import NEVER, arrivals
-from bubbleviz.align.waits import waits
+from bubbleviz.align.waits import NEVER, arrivals, waits
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.operations import RankOperations

@@ -15,7 +15,7 @@ from bubbleviz.align.bounds.clock_segments import (
     feasible,
     segmented,
 )
-from bubbleviz.align.bounds.difference_constraints import middles
+from bubbleviz.align.bounds.offsets import middles
 
 CLOCKS, LAST_NS = 5, 10_000_000
 #: A pair of events on two clocks: the first is earlier by so much.

@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.leaving_together import Clocks
-from bubbleviz.align.meetings import RankPlaces, meetings_of
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.process_groups import Group
+from bubbleviz.align.meetings import Clocks, RankPlaces, meetings_of
+from bubbleviz.model.collectives import CollectiveIntervals, Group
 
 US = 1_000
 #: (rank, iteration, kind, start_us, end_us) and perhaps (group, order, sequence)

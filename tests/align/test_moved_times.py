@@ -9,12 +9,11 @@ import pytest
 
 from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.merge import JoinedRecordings, join
-from bubbleviz.align.moved_times import on_clocks
+from bubbleviz.align.timebase import on_clocks
 from bubbleviz.conventions.convention_file import find_conventions
-from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.fleet.run_recordings import record_all
-from bubbleviz.interpret.gathered import GatheredRecordings
+from bubbleviz.interpret.fleet.run_recordings import Local, record_all
 from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.interpret.recording import GatheredRecordings
 from bubbleviz.model.columns import Table
 from bubbleviz.progress import Unwatched
 from tests.planting import plant

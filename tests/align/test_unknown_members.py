@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from bubbleviz.align.unknown_members import without_members
-from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.operations import RankIntervals
-from bubbleviz.model.process_groups import Group
 
 UNKNOWN = "collectives whose members are unknown"
 LACKING = "collectives of which members are not recorded"

@@ -12,8 +12,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import gap_calls
-from bubbleviz.analyses.idle.advice import advice, title_of
 from bubbleviz.analyses.idle.gaps import gaps_of, split
+from bubbleviz.analyses.idle.report import advice, title_of
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.profile import Activities
 from tests.support.idle_runs import US, add_up, c, k, only, r, spent

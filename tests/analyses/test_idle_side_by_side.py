@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 import bubbleviz
+from bubbleviz.analyses.idle.documents import REST, device_shares
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, IdleReport
-from bubbleviz.analyses.idle.side_by_side import REST, device_shares
 from bubbleviz.analyses.idle.text import sections
-from bubbleviz.render.text.console import plain_text
+from bubbleviz.render.text.tables import plain_text
 from tests.support.idle_runs import US, c, k, r
 from tests.support.nsys_exports import K, profile
 

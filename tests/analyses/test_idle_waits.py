@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.notebook import NotebookIdleReport
+from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.report import RankIdle
-from bubbleviz.analyses.idle.stream_order import latest_so_far
-from bubbleviz.analyses.idle.waits import ProvedWait
+from bubbleviz.analyses.idle.stream_order import ProvedWait, latest_so_far
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.preceding import last_before
+from bubbleviz.model.intervals import last_before
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import US, add_up, c, k, only, spent

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication, offset_search
-from bubbleviz.analyses.nccl.anchors import anchor_of
-from bubbleviz.analyses.nccl.communications import Timing
 from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
+from bubbleviz.analyses.nccl.kernel_pool import StartPairs, Starts
 from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, match
-from bubbleviz.analyses.nccl.starts import StartPairs, Starts
+from bubbleviz.analyses.nccl.members import Timing
+from bubbleviz.analyses.nccl.offset_search import anchor_of
 from bubbleviz.errors import BubblevizError, UsageError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring

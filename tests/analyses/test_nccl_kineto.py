@@ -20,9 +20,9 @@ from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.text import sections
 from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
-from bubbleviz.conventions.collective_operations import operation_of
+from bubbleviz.conventions.launching_calls import operation_of
 from bubbleviz.errors import BubblevizError
-from bubbleviz.model.process_groups import Group
+from bubbleviz.model.collectives import Group
 
 Events = list[dict[str, Any]]
 KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

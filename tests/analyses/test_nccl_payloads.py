@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.communications import Split
-from bubbleviz.analyses.nccl.kernel_names import parse_kernel_name
+from bubbleviz.analyses.nccl.kernels import parse_kernel_name
+from bubbleviz.analyses.nccl.members import Split
 from bubbleviz.analyses.nccl.profiles import read_nccl_profile
 from bubbleviz.analyses.nccl.totals import totals_of
+from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.nccl_payloads import Payloads
-from bubbleviz.sources.nsys.export import opened
+from bubbleviz.sources.nsys.gpu_work import opened
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from tests.support.nccl_payloads import carrying
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes

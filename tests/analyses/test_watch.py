@@ -15,14 +15,12 @@ import pytest
 from rich.console import Console
 
 from bubbleviz.analyses.watch import followed_run
-from bubbleviz.analyses.watch import watcher as watcher_module
+from bubbleviz.analyses.watch import measurement as watcher_module
 from bubbleviz.analyses.watch.followed_run import SILENT_S
 from bubbleviz.analyses.watch.limit_watch import LimitWatch
-from bubbleviz.analyses.watch.measurement import RatioValue, WatchedIteration
-from bubbleviz.analyses.watch.outputs import opened
-from bubbleviz.analyses.watch.prometheus import Metrics
+from bubbleviz.analyses.watch.measurement import RatioValue, Sight, WatchedIteration, Watcher
+from bubbleviz.analyses.watch.outputs import Metrics, opened
 from bubbleviz.analyses.watch.text import line_of, page_of
-from bubbleviz.analyses.watch.watcher import Sight, Watcher
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, UsageError
 from tests.planting import plant

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import annotate
-from bubbleviz.annotate import ranges, recorders, wrapping
+from bubbleviz.annotate import ranges, wrapping
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognise
@@ -34,7 +34,7 @@ from tests.support.places import CHECKOUT, FAKES
 from tests.support.pytorch import python_with_torch
 
 
-class Recorder(recorders.Recorders):
+class Recorder(ranges.Recorders):
     """What was open when something opened: one line a range, indented by those around it."""
 
     def __init__(self) -> None:
@@ -323,8 +323,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeTorch]:
         nvtx.pop_range = lambda: torch.log.append("package pop")  # type: ignore[attr-defined]  # a stand-in
         monkeypatch.setitem(sys.modules, "torch", torch)
         monkeypatch.setitem(sys.modules, "nvtx", nvtx if package else None)
-        recorders._of_package.cache_clear()
-        monkeypatch.setattr(ranges, "_recorders", recorders.Recorders())
+        ranges._of_package.cache_clear()
+        monkeypatch.setattr(ranges, "_recorders", ranges.Recorders())
         return torch
 
     return load

@@ -20,13 +20,11 @@ import pytest
 import bubbleviz
 from bubbleviz import annotate
 from bubbleviz import recording_layout as layout
-from bubbleviz.annotate import ranges, recorders, switch, wrapping
-from bubbleviz.annotate.recording.part_files import PARTS
-from bubbleviz.annotate.recording.recorder import Recorder
+from bubbleviz.annotate import ranges, wrapping
+from bubbleviz.annotate.recording.recorder import PARTS, Recorder
 from bubbleviz.errors import UsageError
-from bubbleviz.model.numbering import Numbering
-from bubbleviz.sources.recordings.part_reader import PartReader
-from bubbleviz.sources.recordings.session_reader import RecordedSession, read_session
+from bubbleviz.model.grouping import Numbering
+from bubbleviz.sources.recordings.part_reader import PartReader, RecordedSession, read_session
 from tests.support.places import CHECKOUT
 from tests.support.recorded_runs import Clock
 
@@ -36,9 +34,9 @@ NAMES = ("RECV_F mb=0", "F mb=0", "BW mb=0")
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test a process in which nothing has recorded yet, and no launcher."""
-    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", switch.FOLDER, switch.EVERY):
+    for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", ranges.FOLDER, ranges.EVERY):
         monkeypatch.delenv(variable, raising=False)
-    fresh = recorders.Recorders()
+    fresh = ranges.Recorders()
     monkeypatch.setattr(ranges, "_recorders", fresh)
     monkeypatch.setattr(ranges, "_iterations", ranges._Iterations())
     yield

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.cli.details import OF_ANALYZE, details, spelled_out
+from bubbleviz.cli.help import OF_ANALYZE, details, spelled_out
 from bubbleviz.errors import UsageError
 from bubbleviz.render.formats.text import RENDERER
 from bubbleviz.report.view import View

@@ -40,9 +40,9 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     "module",
     [
         "resource",
-        "bubbleviz.sources.signals",
+        "bubbleviz.sources.gzip_files",
         "bubbleviz.cli.app",
-        "bubbleviz.cli.streams",
+        "bubbleviz.cli.terminal",
         "typer",
         "bubbleviz.model.private_names",
         "bubbleviz.cli.commands.analyze",

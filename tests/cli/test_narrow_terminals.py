@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.render.text.display import cell_width
 from bubbleviz.render.text.first_screen import MOST_LINES
+from bubbleviz.render.text.tables import cell_width
 from tests.support.idle_runs import planted
 from tests.support.nccl_runs import ring
 from tests.support.places import CHECKOUT

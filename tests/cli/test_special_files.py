@@ -13,7 +13,7 @@ import pytest
 from bubbleviz.cli import outputs
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, OutputError
-from bubbleviz.model import bounded_files
+from bubbleviz.model import files
 from tests.support.places import CHECKOUT, FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
@@ -37,7 +37,7 @@ COMMANDS = {
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_files, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(files, "_PATIENCE_S", 0.2)
     monkeypatch.setattr(outputs, "_PATIENCE_S", 0.2)
 
 
@@ -115,8 +115,8 @@ def test_what_is_too_large_says_the_size(tmp_path: Path) -> None:
     large.write_bytes(bytes(3000))
 
     with pytest.raises(InputError, match=r"large\.toml: larger than 2 KiB, so it is not a list"):
-        bounded_files.read_bounded(str(large), 2048, "a list", "shorten it")
-    assert bounded_files.read_bounded(str(large), 3000, "a list", "shorten it") == bytes(3000)
+        files.read_bounded(str(large), 2048, "a list", "shorten it")
+    assert files.read_bounded(str(large), 3000, "a list", "shorten it") == bytes(3000)
 
 
 def test_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:

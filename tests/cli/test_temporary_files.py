@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.outputs import write_outputs
-from bubbleviz.model import temporary_files
+from bubbleviz.model import files
 from tests.support.places import CHECKOUT, FIXTURES
 
 #: The command line, which a signal hits when a complete file is about to take its name.
@@ -68,12 +68,12 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path: Path) -> None:
 
 
 def test_files_of_running_processes_and_of_others_stay(tmp_path: Path) -> None:
-    _, mine = temporary_files.create(tmp_path)
+    _, mine = files.create(tmp_path)
     foreign = [".bubbleviz-00000000-999999999-x", ".bubbleviz-", ".bubbleviz-x-y-z", "bubbleviz"]
     for name in foreign:
         (tmp_path / name).touch()
 
-    _, second = temporary_files.create(tmp_path)
+    _, second = files.create(tmp_path)
 
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {Path(mine).name, Path(second).name, *foreign}
@@ -84,7 +84,7 @@ def test_the_next_run_removes_the_folder_that_a_killed_one_left(
 ) -> None:
     program = (
         "import os, pathlib\n"
-        "from bubbleviz.model.temporary_files import temporary_folder\n"
+        "from bubbleviz.model.files import temporary_folder\n"
         "with temporary_folder() as folder:\n"
         "    pathlib.Path(folder, 'export.sqlite').write_text('large')\n"
         "    os.kill(os.getpid(), 9)\n"
@@ -101,7 +101,7 @@ def test_the_next_run_removes_the_folder_that_a_killed_one_left(
         (tmp_path / name).mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    with temporary_files.temporary_folder() as first, temporary_files.temporary_folder() as second:
+    with files.temporary_folder() as first, files.temporary_folder() as second:
         names = {path.name for path in tmp_path.iterdir()}
 
     assert names == {Path(first).name, Path(second).name, *kept}

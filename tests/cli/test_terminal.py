@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bubbleviz.cli.app import main
-from bubbleviz.cli.progress import ReadingBars, reading_columns
+from bubbleviz.cli.terminal import ReadingBars, reading_columns
 from tests.support.places import FIXTURES
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.advice import advice
+from bubbleviz.analyses.idle.report import advice
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import communication_candidates, default_kinds, matching
 from bubbleviz.errors import UsageError

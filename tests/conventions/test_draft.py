@@ -17,8 +17,8 @@ from bubbleviz.conventions.convention_file import load_convention
 from bubbleviz.conventions.draft import drafts, suggest
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.text.console import WIDTH, print_sections
 from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.tables import WIDTH, print_sections
 from bubbleviz.sources.nsys import export_file
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import lets_through, loose_regex
-from bubbleviz.sources.nsys.columnar.cells import may_match
+from bubbleviz.sources.nsys.columnar.tables import may_match
 from bubbleviz.sources.nsys.export_file import open_file
 from tests.support.nsys_exports import C, K, R, profile
 

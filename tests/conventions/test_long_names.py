@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from bubbleviz.analyses.nccl.kernel_names import _FAMILY
+from bubbleviz.analyses.nccl.kernels import _FAMILY
 from bubbleviz.analyses.pgle import range_names as instructions
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import lets_through

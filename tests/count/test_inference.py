@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
+from bubbleviz.model.phase_masks import run_kind
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.run_kind import run_kind
 from bubbleviz.render.formats.json import RENDERER
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant

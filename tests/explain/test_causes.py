@@ -24,16 +24,15 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.phase_samples import phase_samples_of
-from bubbleviz.explain.phase_times import phase_times_of
-from bubbleviz.explain.transfers import Gaps, Transfers
+from bubbleviz.explain.graph import Gaps, Transfers
+from bubbleviz.explain.phase_times import phase_samples_of, phase_times_of
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.long_bubbles import longest_bubbles
+from bubbleviz.report.bubbles import longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

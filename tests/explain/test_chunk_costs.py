@@ -12,8 +12,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.chunk_costs import ChunkCost
 from bubbleviz.render.formats.chunk_costs import RENDERER
-from bubbleviz.report.chunk_costs import cost_in_words
-from bubbleviz.report.report import Report
+from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
 

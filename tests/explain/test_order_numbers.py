@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.recognition.order_codes import BACKWARD, FORWARD
-from bubbleviz.explain.recognition.order_numbers import (
+from bubbleviz.explain.recognition.orders import (
+    BACKWARD,
+    FORWARD,
     Numbers,
     first_of_all,
     microbatches_from_zero,

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.recognition.candidates import Verdict, verdict
-from bubbleviz.explain.recognition.deviations import Deviation
-from bubbleviz.explain.recognition.order_diff import difference
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
-from bubbleviz.explain.recognition.plans import Plans
+from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, difference
 from bubbleviz.explain.recognition.recognition import Recognition, compared, schedule_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.text import render

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.explain import replayed_ranks as module
-from bubbleviz.explain.replayed_ranks import replayed_ranks
+from bubbleviz.explain import stretch as module
+from bubbleviz.explain.stretch import replayed_ranks
 from bubbleviz.report.report import Report
 from tests.support.operation_tables import csv_of
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.count import rank_slices
-from bubbleviz.explain import explanation, replayed_ranks, stretch
+from bubbleviz.count import rank_iterations
+from bubbleviz.explain import explanation, stretch
 from bubbleviz.explain.explained_rows import moved_rows
+from bubbleviz.explain.explanation import StretchExplanation, explain_stretch
 from bubbleviz.explain.phase_times import times_median_of
-from bubbleviz.explain.stretch_explanation import StretchExplanation, explain_stretch
 from bubbleviz.model.columns import NONE
 from bubbleviz.render.formats import bubbles as bubbles_csv
 from bubbleviz.render.formats import json
@@ -66,10 +66,10 @@ def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Repor
     """Return the report on a run, about so many operations of which are looked at at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stretch, "MOST", most)
-        patch.setattr(rank_slices, "MOST", most)
+        patch.setattr(rank_iterations, "MOST", most)
         if replayed is not None:
-            patch.setattr(replayed_ranks, "MOST", replayed)
-            patch.setattr(replayed_ranks, "_LEAST", 1)
+            patch.setattr(stretch, "MOST", replayed)
+            patch.setattr(stretch, "_LEAST", 1)
         report = bubbleviz.analyze(path)
         shown(report)
     return report
@@ -94,8 +94,8 @@ def test_pipelines_are_stretches_of_their_own(tmp_path: Path) -> None:
     plant(REPLICAS, tmp_path)
     report = in_stretches(tmp_path, 1)
     assert [rank.pipeline for rank in report.ranks] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert rank_slices.pipeline_bounds(_Merged(report), 1) == [0, 3, 6, 9, 12]  # type: ignore[arg-type]
-    assert rank_slices.pipeline_bounds(_Merged(report), 1 << 40) == [0, 12]  # type: ignore[arg-type]
+    assert rank_iterations.pipeline_bounds(_Merged(report), 1) == [0, 3, 6, 9, 12]  # type: ignore[arg-type]
+    assert rank_iterations.pipeline_bounds(_Merged(report), 1 << 40) == [0, 12]  # type: ignore[arg-type]
 
 
 class _Merged:
@@ -110,7 +110,7 @@ def test_a_run_of_unknown_pipelines_is_one_stretch(tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
     ranks = (*report.ranks[:-1], replace(report.ranks[-1], pipeline=None))
     unknown = _Merged(replace(report, ranks=ranks))
-    assert rank_slices.pipeline_bounds(unknown, 1) == [0, 12]  # type: ignore[arg-type]
+    assert rank_iterations.pipeline_bounds(unknown, 1) == [0, 12]  # type: ignore[arg-type]
 
 
 def test_stretches_and_their_explanations_travel(

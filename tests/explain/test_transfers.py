@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.explain.transfers import gaps_of
+from bubbleviz.explain.graph import gaps_of
 from bubbleviz.model.phases import Phase
 
 MS = 1_000_000

@@ -11,8 +11,7 @@ import pytest
 from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.process_groups import Group
+from bubbleviz.model.collectives import CollectiveIntervals, Group
 from tests.support.nccl_payloads import carrying
 from tests.support.nsys_exports import C, K, R, profile
 

@@ -25,13 +25,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
 from bubbleviz.explain import stretch
-from bubbleviz.interpret.fleet import (
-    dask_connection,
-    dask_fleet,
-    dask_versions,
-    outcome,
-    process_pool,
-)
+from bubbleviz.interpret.fleet import dask_cluster, dask_fleet, dask_tasks, outcome, process_pool
 from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
 from bubbleviz.model.columns import Ints
@@ -793,7 +787,7 @@ def test_a_port_of_something_else_is_an_error_within_seconds(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(dask_connection, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 1.5)
     listening, thread = _server(answer)
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     assert main(["analyze", str(many), "--dask", address]) == 1
@@ -811,7 +805,7 @@ def test_a_port_of_something_else_is_an_error_within_seconds(
 def test_a_cluster_that_is_not_there_is_an_error(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_connection, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(dask_cluster, "PATIENCE_S", 0.5)
     for address in ("tcp://127.0.0.1:9", "127.0.0.1:9", "tcp://[::1]:9"):
         with pytest.raises(InputError, match="no scheduler answers"):
             bubbleviz.analyze(many, dask=address)
@@ -991,7 +985,7 @@ def test_a_worker_that_freezes_while_it_loads_is_noticed(
     others: int, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That a task takes long is no sign.
-    monkeypatch.setattr(dask_versions, "_LOADING_S", 3600.0)
+    monkeypatch.setattr(dask_tasks, "_LOADING_S", 3600.0)
     file, begun = tmp_path / "scheduler.json", tmp_path / "begun"
     with ExitStack() as stack:
         stack.enter_context(running_scheduler(file))

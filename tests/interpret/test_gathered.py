@@ -8,16 +8,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.gathered import (
+from bubbleviz.interpret.fleet.run_recordings import Local
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.recording import (
     TABLES,
     GatheredRecordings,
     Part,
+    Recording,
     gathered,
     taken_over,
 )
-from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import Recording
 from tests.planting import plant
 from tests.planting.options import Planting
 

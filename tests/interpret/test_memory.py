@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.interpret.memory import followers, limitations_of_memory, memory_use
-from bubbleviz.model.memory_events import MemoryEvents
+from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phases import Phase
 from tests.support.pytorch import python_with_torch

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bubbleviz import analyze
-from bubbleviz.interpret.linking.launches import Launches
+from bubbleviz.interpret.linking.correlations import Launches
 from bubbleviz.interpret.linking.linker import link_by_thread
 from bubbleviz.interpret.linking.row_check import RowCheck, check_rows
 from bubbleviz.model.profile import UNCORRELATED, Activities

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bubbleviz.interpret import side_by_side
+from bubbleviz.interpret import recording
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.side_by_side import Line, together
+from bubbleviz.interpret.recording import Line, together
 from bubbleviz.model.columns import Ints, Table
 from tests.planting import Planting, plant
 
@@ -49,7 +49,7 @@ def test_ranks_are_recorded_as_if_alone(
     plant(EVERYTHING[name], tmp_path)
     path = str(tmp_path / "node0.sqlite")
     beside = record(path, ReadOptions()).recording
-    monkeypatch.setattr(side_by_side, "_TOGETHER", 1)
+    monkeypatch.setattr(recording, "_TOGETHER", 1)
     alone = record(path, ReadOptions()).recording
 
     assert len(beside.ranks) == 8

@@ -16,7 +16,7 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.documents import csv_of_operations
-from bubbleviz.conventions.collective_operations import operation_of, operation_of_range
+from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
 from bubbleviz.render.formats import text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

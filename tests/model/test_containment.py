@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from intervaltree import IntervalTree
 
-from bubbleviz.model.containment import Innermost, disjoint_layers
+from bubbleviz.model.intervals import Innermost, disjoint_layers
 
 TIMES = st.integers(0, 12)
 SPANS = st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
 
 
 def test_nothing_is_numbered() -> None:

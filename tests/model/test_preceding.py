@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.model.preceding import last_before
+from bubbleviz.model.intervals import last_before
 
 PLACES = st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 3)), max_size=8)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bubbleviz.model.sorting import Key, sorted_rows
+from bubbleviz.model.grouping import Key, sorted_rows
 from bubbleviz.native import library as native
 
 #: Enough rows for the compiled part to sort them.

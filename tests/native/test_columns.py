@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.interpret.device_work import DeviceWork, RankWork
-from bubbleviz.interpret.linking.launches import Launches
-from bubbleviz.interpret.spans import extents_of
+from bubbleviz.interpret.linking.correlations import Launches
+from bubbleviz.interpret.spans import DeviceWork, RankWork, extents_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.containment import Innermost
-from bubbleviz.model.numbering import BlockNumbering
+from bubbleviz.model.grouping import BlockNumbering
+from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
 from bubbleviz.native import library as native

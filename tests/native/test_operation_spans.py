@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bubbleviz.native.columns import operation_spans
 from bubbleviz.native.library import library
-from bubbleviz.native.operation_spans import operation_spans
 
 
 @pytest.mark.parametrize(("owner", "sound"), [(-1, True), (1, True), (2, False), (-2, False)])

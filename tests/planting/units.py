@@ -12,8 +12,17 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.progress import unwatched
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.plan import Memory, Plan, PlannedOperation, Setting
-from bubbleviz.schedules.program import POSTPONED, Duration, Task, program_of, stage_durations
+from bubbleviz.schedules.plan import (
+    POSTPONED,
+    Duration,
+    Memory,
+    Plan,
+    PlannedOperation,
+    Setting,
+    Task,
+    program_of,
+    stage_durations,
+)
 from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.planting.options import Planting
 from tests.planting.reductions import opens_ns, reduced_ns

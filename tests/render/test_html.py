@@ -31,7 +31,7 @@ from bubbleviz.render.formats import html
 from bubbleviz.render.formats.json import document
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.data import columns_of, laid_out
-from bubbleviz.report.relative_paths import with_relative_paths
+from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
 from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.count.summary import Spread
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.methods import methods

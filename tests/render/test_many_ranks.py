@@ -14,9 +14,8 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.render.formats import html, json
 from bubbleviz.render.web import shards
 from bubbleviz.report import rank_means
-from bubbleviz.report.rank_means import distribution, to_median_of_stage
+from bubbleviz.report.rank_means import distribution, rank_groups, to_median_of_stage
 from bubbleviz.report.rank_means import rank_means as means_of
-from bubbleviz.report.rank_parts import rank_groups
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
 from bubbleviz.report.timeline import timeline_of

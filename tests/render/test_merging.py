@@ -20,7 +20,7 @@ from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_mar
 from bubbleviz.render.picture.merging import NARROWEST, MergedMarks, runs, silhouette, split
 from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
 from bubbleviz.render.picture.style import SCREEN
-from bubbleviz.render.selection import select
+from bubbleviz.render.rows import select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written

@@ -11,9 +11,9 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import bubbleviz
+from bubbleviz.count.count import Summary, spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.count.summary import Summary, spread
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.documents import notebook

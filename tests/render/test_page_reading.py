@@ -14,7 +14,7 @@ from bubbleviz.api import analyze
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import html
-from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.bubbles import bubble_parts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import Firefox

@@ -10,7 +10,7 @@ import pytest
 
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.panels import Panel, draw_panels
+from bubbleviz.render.picture.slowdowns import Panel, draw_panels
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (

@@ -11,12 +11,12 @@ import pytest
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
-from bubbleviz.cli.folders import place_folder, written_folder
+from bubbleviz.cli.outputs import place_folder, written_folder
 from bubbleviz.errors import InputError
 from bubbleviz.render.formats import json as json_format
 from bubbleviz.render.formats import renderers
 from bubbleviz.render.parts import File, Parts
-from bubbleviz.report import rank_parts
+from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import looks_saved, read_document, read_saved, read_times
 from bubbleviz.report.view import View
@@ -51,7 +51,7 @@ def report(run: Path) -> Report:
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each pipeline of four ranks be a part."""
-    monkeypatch.setattr(rank_parts, "_FEWEST_RANKS", 4)
+    monkeypatch.setattr(rank_means, "_FEWEST_RANKS", 4)
 
 
 def called(*arguments: str | Path) -> int:

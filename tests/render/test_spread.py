@@ -17,11 +17,10 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.rows import rows_of
-from bubbleviz.render.text.console import plain_text
-from bubbleviz.render.text.display import Display, cell_width, plain_lines
 from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
-from bubbleviz.render.text.many_ranks import histogram
+from bubbleviz.render.text.ranks import histogram
 from bubbleviz.render.text.report import details, sections
+from bubbleviz.render.text.tables import Display, cell_width, plain_lines, plain_text
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.report import Report

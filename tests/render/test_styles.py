@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
-from bubbleviz.model.lengths import millimetres
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.pointers import millimetres
 from bubbleviz.render.formats.svg import render
-from bubbleviz.render.picture.axis import axis_labels
-from bubbleviz.render.picture.layout import Layout
+from bubbleviz.render.picture.legend import axis_labels
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.rows.numbers import NumberBox, number_styles
+from bubbleviz.render.picture.spread import Layout
 from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -17,7 +17,7 @@ from bubbleviz.render.formats.svg import RENDERER, render
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import compute_marks, marks_in
 from bubbleviz.render.picture.page import at_most, duration, ticks
-from bubbleviz.render.selection import counted_windows, select
+from bubbleviz.render.rows import counted_windows, select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (

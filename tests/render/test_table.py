@@ -18,8 +18,7 @@ from bubbleviz.model.texts import inert
 from bubbleviz.render.formats import json
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.text import render
-from bubbleviz.render.text.console import WIDTH
-from bubbleviz.render.text.display import shortened
+from bubbleviz.render.text.tables import WIDTH, shortened
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES

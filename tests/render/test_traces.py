@@ -27,8 +27,7 @@ from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import chrome, perfetto
 from bubbleviz.render.formats.json import document
-from bubbleviz.render.trace.trace import ALL_RANKS
-from bubbleviz.render.trace.tracks import FlowEnds, lanes_of
+from bubbleviz.render.trace.trace import ALL_RANKS, FlowEnds, lanes_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant

@@ -18,7 +18,7 @@ from bubbleviz.errors import OutputError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import renderers
-from bubbleviz.render.picture.drawing import picture
+from bubbleviz.render.picture.legend import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import MS, Op, one_f_one_b, report_of

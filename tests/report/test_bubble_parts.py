@@ -12,8 +12,8 @@ import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.palette import BUBBLE_PARTS
-from bubbleviz.render.text.causes import cause_cells
-from bubbleviz.report.bubble_parts import _NO_WORK, bubble_parts, rounded_shares
+from bubbleviz.render.text.report import cause_cells
+from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, rounded_shares
 from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved

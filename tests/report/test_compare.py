@@ -15,7 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
-from bubbleviz.model.restrictions import Restriction
+from bubbleviz.model.limitations import Restriction
 from bubbleviz.render.documents.comparison_report import (
     COLUMNS,
     as_csv,
@@ -24,7 +24,7 @@ from bubbleviz.render.documents.comparison_report import (
     document,
     sections,
 )
-from bubbleviz.render.text.console import plain_text
+from bubbleviz.render.text.tables import plain_text
 from bubbleviz.report.compare.comparison import (
     ComparedRun,
     Comparison,

@@ -8,7 +8,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.lacking_pipelines import LackingPipelines, few_lacking
+from bubbleviz.report.methods import LackingPipelines, few_lacking
 from bubbleviz.report.report import Report
 from scripts.benchmark.ranks.planting import Recipe, plant
 from scripts.benchmark.ranks.tables import write_tables

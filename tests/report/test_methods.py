@@ -10,9 +10,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.count.summary import Spread
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.render.formats.text import render

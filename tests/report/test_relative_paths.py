@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.report.relative_paths import with_relative_paths
+from bubbleviz.report.labels import with_relative_paths
 from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
 
@@ -74,7 +74,7 @@ def test_no_command_line_stays_none() -> None:
 def test_a_directory_that_is_gone_leaves_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bubbleviz.report.relative_paths import relative
+    from bubbleviz.report.labels import relative
 
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bubbleviz.count.summary import spread
+from bubbleviz.count.count import spread
 from bubbleviz.report.compare.significance import difference
 from bubbleviz.report.saved import Average
 

@@ -16,7 +16,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.report.ideal_run import report_of
 from bubbleviz.schedules.ideal import ideal
 from bubbleviz.schedules.known import schedules
-from bubbleviz.schedules.stage_times import StageTimes
+from bubbleviz.schedules.measured_times import StageTimes
 from tests.support.published_orders import WITH_ORDER, numbers, reference
 
 EQUAL = StageTimes((1.0,), (1.0,), (1.0,))

@@ -16,10 +16,9 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
 from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
 from bubbleviz.schedules.planning import PlanOptions, best_plan
-from bubbleviz.schedules.planning.bounds import lower_bound
-from bubbleviz.schedules.planning.fixed import fixed_plans, splits
+from bubbleviz.schedules.planning.best_plan import fixed_plans, lower_bound, splits
 from bubbleviz.schedules.planning.optimum import _Model, is_solvable, optimum
-from bubbleviz.schedules.search import orders
+from bubbleviz.schedules.search import improving
 from bubbleviz.schedules.search.improving import Effort, improve
 from bubbleviz.schedules.search.problem import Codes, codes_of, plan_of, problem_of_workload
 from bubbleviz.schedules.workload import Workload, outcome_of, peak_memory
@@ -173,7 +172,7 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
 @given(workloads(most=4), st.booleans())
 def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     problem = problem_of_workload(work, fused=fused)
-    begin = orders.shortest_orders(problem, lambda _: [], weights=not fused)
+    begin = improving.shortest_orders(problem, lambda _: [], weights=not fused)
 
     solved = optimum(problem, begin.codes, weights=not fused, time=2.0)
 
@@ -193,7 +192,7 @@ def test_what_cp_sat_finds_in_too_little_time_makes_no_order_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = problem_of_workload(workload((0, 1, 2, 3), 8, (31, 17, 23), 13, 4.0), fused=False)
-    begin = orders.shortest_orders(problem, lambda _: [])
+    begin = improving.shortest_orders(problem, lambda _: [])
     # It follows a hint where it can, but promises nothing.
     monkeypatch.setattr(_Model, "hint", lambda _, __: None)
 
@@ -214,7 +213,7 @@ def test_the_compiled_search_gives_the_same(
     if library() is None:
         pytest.skip("the compiled part is missing")
     problem = problem_of_workload(work, fused=not work.split, makespan=makespan)
-    codes = orders._one_by_one(problem, weights=work.split)
+    codes = improving._one_by_one(problem, weights=work.split)
     effort = Effort(60, memory, rise, seed=memory)
     compiled = improve(problem, codes, effort)
     with pytest.MonkeyPatch.context() as patch:
@@ -338,6 +337,6 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
 def test_searched_codes_are_those_of_their_plan() -> None:
     work = workload((0, 1), 3)
     problem = problem_of_workload(work, fused=False)
-    codes = orders._one_by_one(problem, weights=True)
+    codes = improving._one_by_one(problem, weights=True)
 
     assert codes_of(plan_of("", problem, codes)) == codes

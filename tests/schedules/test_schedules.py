@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.metrics import (
+from bubbleviz.schedules.plan import (
+    Duration,
+    Plan,
+    PlannedOperation,
+    Schedule,
+    Task,
+    program_of,
+    stage_durations,
+)
+from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.workload import (
     cost,
     idle_ns,
     makespan,
@@ -22,9 +32,6 @@ from bubbleviz.schedules.metrics import (
     schedule_ratio,
     stage_ratio,
 )
-from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule
-from bubbleviz.schedules.program import Duration, Task, program_of, stage_durations
-from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 
 #: A chunk takes a quarter, a third or a half of its stage's time: in these ticks exactly.

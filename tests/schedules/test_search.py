@@ -17,12 +17,11 @@ from bubbleviz.progress import unwatched
 from bubbleviz.schedules.formulas import formulas
 from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, estimate, ideal, theory
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.metrics import cost
-from bubbleviz.schedules.plan import Memory, Plan, Setting
-from bubbleviz.schedules.program import stage_durations
-from bubbleviz.schedules.search.strategy import extended
+from bubbleviz.schedules.measured_times import StageTimes
+from bubbleviz.schedules.plan import Memory, Plan, Setting, stage_durations
+from bubbleviz.schedules.search.climbing import extended
 from bubbleviz.schedules.simulation import simulate
-from bubbleviz.schedules.stage_times import StageTimes
+from bubbleviz.schedules.workload import cost
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
 
@@ -305,7 +304,7 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
         return cost(simulate(plan, stage_durations(10, 10, 8), transfer_ns=1)) - microbatches * 56
 
     of_few = bubble(16)
-    monkeypatch.setattr("bubbleviz.schedules.search.strategy._MANY", 0)
+    monkeypatch.setattr("bubbleviz.schedules.search.climbing._MANY", 0)
     # In the steady state there is no bubble, so that what many have is what few have.
     assert bubble(40) <= of_few
 

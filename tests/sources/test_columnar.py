@@ -24,10 +24,10 @@ from pyarrow import parquet
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.sources.nsys.columnar.export import opened_directory
+from bubbleviz.sources.nsys.columnar.answers import opened_directory
 from bubbleviz.sources.nsys.columnar.plain_queries import PLAIN
 from bubbleviz.sources.nsys.columnar.row_queries import ROW_QUERIES
-from bubbleviz.sources.nsys.export import Export, opened
+from bubbleviz.sources.nsys.gpu_work import Export, opened
 from bubbleviz.sources.nsys.queries import columns_read, query
 from bubbleviz.sources.nsys.ranges import event_types
 from bubbleviz.sources.sqlite.queries import Binds

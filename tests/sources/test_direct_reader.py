@@ -25,10 +25,9 @@ from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
 from bubbleviz.sources.nsys import direct_reader
 from bubbleviz.sources.nsys.direct_reader import ABSENT
-from bubbleviz.sources.nsys.export import Export, opened
+from bubbleviz.sources.nsys.gpu_work import Export, opened
 from bubbleviz.sources.nsys.queries import query
-from bubbleviz.sources.nsys.range_log import LastingStretch
-from bubbleviz.sources.nsys.ranges import event_types
+from bubbleviz.sources.nsys.ranges import LastingStretch, event_types
 from bubbleviz.sources.nsys.scan import Readers
 from scripts.build_native import compiler
 from tests.support.compiled import compiled_library

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.errors import ProfileError, SchemaError
-from bubbleviz.sources.nsys.export import KERNEL, NVTX, opened
+from bubbleviz.sources.nsys.gpu_work import KERNEL, NVTX, opened
 from bubbleviz.sources.nsys.queries import NSYS, query, view_variants
 from bubbleviz.sources.sqlite.queries import Binds, Query
 from tests.support.nsys_exports import C, K, R, profile

@@ -15,7 +15,7 @@ import bubbleviz
 from bubbleviz.errors import ProfileError
 from bubbleviz.interpret.linking.correlations import places_of
 from bubbleviz.model.columns import Ints, widened
-from bubbleviz.model.numbering import BlockNumbering
+from bubbleviz.model.grouping import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from tests.planting import plant

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bubbleviz.sources.missing_files import missing_files
-from bubbleviz.sources.paths import InputFile
+from bubbleviz.sources.paths import InputFile, missing_files
 
 
 def lacking(names: list[str], *, named: bool = False) -> list[tuple[int, str]]:

@@ -18,15 +18,14 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.recording.recorder import Recorder
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.advice import first_thing
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
 from bubbleviz.sources.recordings import part_reader
 from bubbleviz.sources.recordings.blocks import found_blocks
-from bubbleviz.sources.recordings.followed_folder import FollowedFolder
-from bubbleviz.sources.recordings.part_reader import PartReader
+from bubbleviz.sources.recordings.part_reader import FollowedFolder, PartReader
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth

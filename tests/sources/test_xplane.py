@@ -27,8 +27,8 @@ from bubbleviz.model.profile import is_main
 from bubbleviz.sources.xla.file_content import FileContent
 from bubbleviz.sources.xla.names import device_of
 from bubbleviz.sources.xla.wire import Walk
-from bubbleviz.sources.xla.xplane_file import open_file
 from bubbleviz.sources.xla.xspace import planes_of
+from bubbleviz.sources.xla.xspace_planes import open_file
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type
 from tests.support.xla_profiles import (

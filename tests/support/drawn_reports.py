@@ -10,13 +10,12 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.count.count import Spread, Summary
 from bubbleviz.count.iterations import Account, Iteration, Iterations, RankIteration, Ratio
-from bubbleviz.count.summary import Spread, Summary
-from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.cause_times import CauseTimes
+from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
 from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals
+from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explained_rows import ExplainedRows, ready
 from bubbleviz.explain.explanation import Explanation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bubbleviz.explain.slowdown.work import Work, numbered
+from bubbleviz.explain.slowdown.replay import Work, numbered
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import groups_of
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.slowdown.point_to_point import PointToPoint
-from bubbleviz.explain.slowdown.work import Role, Work, numbered
+from bubbleviz.explain.slowdown.replay import Role, Work, numbered
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import groups_of
 from tests.support.recorded_lanes import lanes_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.explain.slowdown.point_to_point import CLOCK_NS, PointToPoint
-from bubbleviz.explain.slowdown.work import Role, Work, numbered
+from bubbleviz.explain.slowdown.replay import Role, Work, numbered
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import first_of_each, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents

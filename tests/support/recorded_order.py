@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.message_order import Pairs, chained, message_order
+from bubbleviz.explain.slowdown.messages import Pairs, chained, message_order
 from bubbleviz.explain.slowdown.point_to_point import PointToPoint
-from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work
+from bubbleviz.explain.slowdown.replay import COMPUTING, Order, Role, Work
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import first_of_each, groups_of, looked_up
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bubbleviz.explain.slowdown.replay import Order
+from bubbleviz.explain.slowdown.replay import Order, Work
 from bubbleviz.explain.slowdown.scenarios import scenarios_of
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, slowdowns_of
-from bubbleviz.explain.slowdown.work import Work
 from tests.support.recorded_meetings import with_meetings
 from tests.support.recorded_messages import point_to_point_of
 from tests.support.recorded_order import recorded_order

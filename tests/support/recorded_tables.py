@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.explain.slowdown.replay import Order, Work
 from tests.support.straggler_traces import KINDS
 
 NO_ORDER = Order(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.explain.slowdown.replay import Order, Work
 
 
 def slow_ends(

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.communication.lowered import LoweredPlan, Message, Step, Transfer
-from bubbleviz.schedules.communication.transports import Transport
+from bubbleviz.schedules.communication.lowered import (
+    LoweredPlan,
+    Message,
+    Step,
+    Transfer,
+    Transport,
+)
 from bubbleviz.schedules.plan import PlannedOperation
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.work import Kind, Role, Work
+from bubbleviz.explain.slowdown.replay import Kind, Role, Work
 
 KINDS = {
     "forward-compute": Kind("forward-compute", Role.FORWARD, "F"),

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.values import frozen
 
 Floats = npt.NDArray[np.float64]

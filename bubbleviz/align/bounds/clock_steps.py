@@ -23,19 +23,19 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.bounds.clock_segments import DRIFT, Floats
-from bubbleviz.align.bounds.difference_constraints import (
+from bubbleviz.align.bounds.offsets import (
+    GRAIN_NS,
+    Correction,
     half_widths,
     middles,
     needed_slack,
     rounded_up,
     tightest_limits,
 )
-from bubbleviz.align.bounds.offsets import GRAIN_NS, Correction
 from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Parts of an iteration that are bounded each for itself.

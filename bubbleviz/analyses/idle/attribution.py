@@ -20,10 +20,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.analyses.idle.blocked_gaps import BLOCKED, BlockedGaps, Kind
+from bubbleviz.analyses.idle.gap_calls import BLOCKED, BlockedGaps, Kind
 from bubbleviz.analyses.idle.gaps import GapLaunches, Gaps, covered, cuts_of, split
-from bubbleviz.analyses.idle.host_record import SYNCHRONISED
-from bubbleviz.analyses.idle.host_timeline import GapSegments, HostIntervals, with_activities
+from bubbleviz.analyses.idle.host_record import (
+    SYNCHRONISED,
+    GapSegments,
+    HostIntervals,
+    with_activities,
+)
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     LAUNCH,
@@ -37,8 +41,7 @@ from bubbleviz.conventions.host_activities import (
 )
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
-from bubbleviz.model.grouping import distinct
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering, distinct
 from bubbleviz.model.values import frozen
 
 

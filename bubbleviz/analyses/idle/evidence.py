@@ -8,25 +8,34 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.devices import DeviceTime, idle_by_process
 from bubbleviz.analyses.idle.gap_calls import GRAIN_NS, GapCalls, gap_calls_of
 from bubbleviz.analyses.idle.gaps import GapLaunches, launches_of
-from bubbleviz.analyses.idle.held_work import Launched, Waiting, nothing_proved, waiting_of
-from bubbleviz.analyses.idle.host_ranges import ON_DEVICE, host_ranges_of, main_thread
-from bubbleviz.analyses.idle.host_record import HostRecord, host_record_of
-from bubbleviz.analyses.idle.record_times import RecordTimes
+from bubbleviz.analyses.idle.held_work import (
+    Launched,
+    RecordTimes,
+    Waiting,
+    nothing_proved,
+    waiting_of,
+)
+from bubbleviz.analyses.idle.host_record import (
+    ON_DEVICE,
+    HostRecord,
+    host_ranges_of,
+    host_record_of,
+    main_thread,
+)
+from bubbleviz.analyses.idle.totals import DeviceTime, idle_by_process
 from bubbleviz.conventions.host_activities import DEVICE, KNOWN, ActivityList, ActivityLookup
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.added_communication import with_added_communication
+from bubbleviz.interpret.iterations import Steps, frequent_names, steps_of
 from bubbleviz.interpret.linking.linker import link_by_thread
-from bubbleviz.interpret.steps import Steps, frequent_names, steps_of
+from bubbleviz.model.collectives import Synchronisation
 from bubbleviz.model.columns import NONE, Codes, Ints
-from bubbleviz.model.grouping import distinct, found_in, without
+from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.model.synchronisation import Synchronisation
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import no_ranges

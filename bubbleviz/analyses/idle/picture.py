@@ -15,9 +15,8 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.analyses.idle.advice import title_of
-from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle
-from bubbleviz.analyses.idle.side_by_side import REST, device_shares
+from bubbleviz.analyses.idle.documents import REST, device_shares
+from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle, title_of
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.lettering import fitted, text_width

@@ -12,11 +12,16 @@ was not recorded: nothing is concluded from these.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from bubbleviz.model import intervals
+from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import distinct, groups_of, looked_up
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.values import frozen
 
 
@@ -113,3 +118,106 @@ def stream_numbers(*streams: tuple[Ints, Ints]) -> tuple[Ints, ...]:
     number = groups_of(ranks, numbers).of_row
     number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
     return tuple(np.split(number, np.cumsum([len(table[0]) for table in streams])[:-1]))
+
+
+# Stream numbers: what a profile holds of waiting, beside the work that is analysed.
+
+
+def synchronisation_of(
+    profile: Profile,
+) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+    """Return what a profile holds of waiting, None where that is nothing, and what is lost.
+
+    What names no process is that of the only one that ran work.
+    """
+    if profile.synchronisation is None or not profile.launches_known:
+        return None, ()
+    found, lost = profile.synchronisation()
+    processes = distinct(profile.activities.ranks[:, 0])
+    if found is None or len(processes) != 1:
+        return found, lost
+    records, waits = found.records, found.waits
+    return replace(
+        found,
+        records=replace(records, process=_filled(records, int(processes[0]))),
+        waits=replace(waits, process=_filled(waits, int(processes[0]))),
+    ), lost
+
+
+def _filled(table: EventRecords | Waits, process: int) -> Ints:
+    return np.where(table.process < 0, process, table.process)
+
+
+def with_streams_of(
+    work: Activities, found: Synchronisation, recorded: Activities
+) -> Synchronisation:
+    """Return the same, with the streams of the work that is analysed.
+
+    Args:
+        work: rows of the recorded work, in any order.
+        found: with the streams of the recorded work.
+        recorded: all of it.
+    """
+    keys, wanted = _keys(recorded), _keys(work)
+    if all(map(np.array_equal, keys, wanted)):
+        return found
+    # Two pieces of work that agree in all of it have one launch, and most times one stream.
+    return replace(found, streams=looked_up(keys, found.streams, wanted))
+
+
+def _keys(work: Activities) -> tuple[Ints, ...]:
+    """Return columns that tell pieces of work apart."""
+    process, device = work.ranks[work.rank].T
+    return work.start_ns, work.end_ns, work.correlation_id.astype(np.int64), process, device
+
+
+# Waits of the report: what streams and hosts are proved to have waited for.
+
+
+#: The name of work that has none.
+COPY = "copy or memset"
+
+
+@frozen
+class ProvedWait:
+    """What a stream of a device, or a host while it was idle, waited for, by all of its waits.
+
+    Attributes:
+        waiting: who: ``stream 7``, or ``host, cudaStreamSynchronize``.
+        stream: of the work that was waited for; with its device where that is another.
+        work: its name.
+        kind: what it is: ``compute``, ``communication`` or ``copy``.
+        waits: how many.
+        blocked_ns: how long the stream's next work, launched, waited for it; of hosts, while the
+            device was idle. Several streams may wait at a time.
+        without_compute_ns: the part in which the device computed nothing.
+        idle_ns: the device's idle time that is attributed to it.
+    """
+
+    waiting: str
+    stream: str
+    work: str
+    kind: str
+    waits: int
+    blocked_ns: int
+    without_compute_ns: int
+    idle_ns: int
+
+
+def order_of(wait: ProvedWait) -> tuple[object, ...]:
+    """Return by what waits are sorted: the most time without compute first."""
+    names = wait.waiting, wait.stream, wait.work
+    return (-wait.without_compute_ns, -wait.blocked_ns, *names)
+
+
+@frozen
+class Awaited:
+    """How much of a device's exposed time is proved to have held up launched work.
+
+    Attributes:
+        communication_ns: exposed communication while a stream waited for a communication kernel.
+        copy_ns: exposed copies while a stream waited for a copy or memset.
+    """
+
+    communication_ns: int
+    copy_ns: int

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run, RunHints, merge
-from bubbleviz.analyses.layout.layer_memory import allocated_by_layer, with_layer_memory
-from bubbleviz.analyses.layout.layer_table import read_layers
+from bubbleviz.analyses.layout.layer_table import allocated_by_layer, read_layers, with_layer_memory
 from bubbleviz.analyses.layout.measured_layers import divided_layers
 from bubbleviz.analyses.layout.report import MeasuredLayers
 from bubbleviz.conventions.convention_file import find_conventions
@@ -19,27 +18,19 @@ from bubbleviz.count.iterations import typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.phase_times import PhaseTime
-from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.fleet.run_recordings import record_all, refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Local, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.report.assembly import schedule_ran
 from bubbleviz.report.memory import measured_memory
-from bubbleviz.report.merged_memory import memory_of
+from bubbleviz.report.memory_limits import memory_of
+from bubbleviz.report.report import schedule_ran
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
-from bubbleviz.schedules.layout.layers import (
-    LayerKind,
-    Layers,
-    Layout,
-    check_enough,
-    timed_layers,
-)
-from bubbleviz.schedules.measured_workload import measured_workload
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
+from bubbleviz.schedules.workload import Workload, measured_workload
 
 _HALVES = "the halves of the backward: half of it is taken for each (schedules with W apart)"
 _EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"

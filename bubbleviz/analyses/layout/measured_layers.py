@@ -14,7 +14,7 @@ import numpy as np
 
 from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
-from bubbleviz.analyses.layout.layer_kinds import KINDS
+from bubbleviz.analyses.layout.layer_table import KINDS
 from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.layers import LayerTimes

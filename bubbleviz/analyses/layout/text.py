@@ -10,11 +10,15 @@ from rich.text import Text
 from bubbleviz.analyses.layout.report import LayoutReport
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.text.cells import in_percent, milliseconds, titled
-from bubbleviz.render.text.tables import HangingLines, Table
+from bubbleviz.render.text.tables import HangingLines, Table, in_percent, milliseconds, titled
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
-from bubbleviz.schedules.layout.notation import megatron_layout, torchtitan_text
+from bubbleviz.schedules.layout.layers import (
+    LayerKind,
+    Layers,
+    Layout,
+    megatron_layout,
+    torchtitan_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -2,46 +2,243 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.alignment import align_events
-from bubbleviz.analyses.nccl.anchors import Anchor, anchor_of
-from bubbleviz.analyses.nccl.clocks import clocks_and_bases, profile_clocks
-from bubbleviz.analyses.nccl.communications import Communications
-from bubbleviz.analyses.nccl.inputs import find_inputs
+from bubbleviz.align.bounds.clocks import machines_of, session_clocks
+from bubbleviz.analyses.nccl.alignment import EventTimes, align_events
 from bubbleviz.analyses.nccl.kernel_pool import pool_of
-from bubbleviz.analyses.nccl.limitations import (
-    clock_limitations,
-    duration_limitations,
-    file_limitations,
-    member_limitations,
-    profile_limitations,
-    run_limitations,
-)
 from bubbleviz.analyses.nccl.members import (
+    Alignment,
+    Communications,
+    RecordingClock,
+    Split,
     aligned_by_ends,
     instances_of,
     paired_by_order,
     split,
 )
-from bubbleviz.analyses.nccl.profiles import NcclProfile, read_nccl_profile
-from bubbleviz.analyses.nccl.rows import operations_of, with_shared
-from bubbleviz.analyses.nccl.totals import Communication, FileRead
+from bubbleviz.analyses.nccl.offset_search import Anchor, anchor_of
+from bubbleviz.analyses.nccl.profiles import NcclProfile, find_inputs, read_nccl_profile
+from bubbleviz.analyses.nccl.totals import Communication, FileRead, operations_of, with_shared
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host
+from bubbleviz.model.texts import listed
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.sources.directories import read_each
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import read_events
-from bubbleviz.sources.paths import InputFile
+from bubbleviz.sources.paths import InputFile, read_each
+
+# Clocks: those of profiles, then those of event files, and which of them tick together.
+
+
+@frozen
+class ProfileClocks:
+    """The clocks of profiles; columns of one length, in the order of the profiles.
+
+    Attributes:
+        clocks: themselves.
+        offsets_ns: what to add to the times of each.
+        machines: number of the machine that each was recorded on.
+    """
+
+    clocks: tuple[RecordingClock, ...]
+    offsets_ns: tuple[int, ...]
+    machines: tuple[int, ...]
+
+
+def profile_clocks(profiles: Sequence[NcclProfile]) -> ProfileClocks:
+    """Return the clocks of profiles; the first profile's is the report's."""
+    sources = [profile.source for profile in profiles]
+    machines = machines_of(sources)
+    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
+    clocks: list[RecordingClock] = []
+    for source, machine in zip(sources, machines, strict=True):
+        first = sources[machines.index(machine)]
+        timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
+        if machine == machines[0]:
+            aligned_by = Alignment.REFERENCE
+        else:
+            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
+        clocks.append(RecordingClock(Path(source.path).name, aligned_by))
+    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
+    return ProfileClocks(
+        clocks=tuple(clocks),
+        offsets_ns=tuple(offsets_ns),
+        machines=tuple(numbers[machine] for machine in machines),
+    )
+
+
+def clocks_and_bases(
+    times: EventTimes, of_profiles: ProfileClocks, profiles: Sequence[NcclProfile]
+) -> tuple[tuple[RecordingClock, ...], list[int]]:
+    """Return the clocks of profiles, then of event files, and the clock that each one ticks with.
+
+    The first profile's host is 0; without a profile an anchored clock is, or else the first file's.
+    """
+    ends = np.cumsum([len(profile.kernels) for profile in profiles])
+    machines = of_profiles.machines
+    bases = list(machines)
+    free = itertools.count(max(machines, default=0) + 1)
+    clocks = list(of_profiles.clocks)
+    anchored = any(clock.aligned_by is Alignment.ANCHOR for clock in times.clocks)
+    for number, clock in enumerate(times.clocks):
+        kernels = times.kernel[(times.clock == number) & (times.kernel != NONE)]
+        if clock.aligned_by is Alignment.ANCHOR:
+            bases.append(0)
+        elif len(kernels):
+            bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
+        elif not clocks and not anchored:
+            clock = replace(clock, aligned_by=Alignment.REFERENCE)  # noqa: PLW2901 - as it is kept
+            bases.append(0)
+        else:
+            bases.append(next(free))
+        clocks.append(clock)
+    return tuple(clocks), bases
+
+
+# Limitations: what event files and profiles do not show of communication, and why.
+
+
+def file_limitations(file: EventFile) -> Iterator[Limitation]:
+    """Yield what an event file lacks, or holds without use."""
+    for what, count, reason in (
+        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
+        ("events without an end", file.unfinished, "the job, or the file, ended before"),
+        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
+        ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
+        ("events of unknown categories", file.strange, "they are left out"),
+        (
+            "times of GPUs far from their others",
+            file.strange_clocks,
+            "damaged; these operations have the host's times",
+        ),
+    ):
+        if count:
+            yield Limitation(what, f"{file.path}: {reason}", count)
+
+
+def profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
+    """Yield what a profile does not say of its operations."""
+    yield from profile.limitations
+    if profile.without_kernels:
+        reason = f"{profile.source.path}: they ran in graphs, or beyond the capture"
+        yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
+
+
+def duration_limitations(table: Communications) -> Iterator[Limitation]:
+    """Yield the operations of unknown duration."""
+    endless = int((table.duration_ns < 0).sum())
+    if endless:
+        yield Limitation(
+            "operations of unknown duration",
+            "neither the GPU nor a proxy thread recorded their end; record kernel events "
+            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
+            endless,
+        )
+
+
+def clock_limitations(ambiguous: int, clocks: Sequence[RecordingClock]) -> Iterator[Limitation]:
+    """Yield the clocks that are not aligned, or only roughly.
+
+    Args:
+        ambiguous: operations whose clock several offsets put onto kernels equally well.
+        clocks: of profiles and event files.
+    """
+    if ambiguous:
+        yield Limitation(
+            "operations that kernels match at several offsets",
+            "they come too evenly, or are too few; give an instant with --anchor",
+            ambiguous,
+        )
+    alignments = [clock.aligned_by for clock in clocks]
+    if Alignment.UNALIGNED in alignments and len(clocks) > 1:
+        yield Limitation(
+            "clocks that could not be aligned",
+            "no kernel and no common operation ties them to another, so their times stand alone; "
+            "give an instant with --anchor",
+            alignments.count(Alignment.UNALIGNED),
+        )
+    if Alignment.UTC in alignments:
+        yield Limitation(
+            "hosts aligned by UTC alone",
+            "waiting between them is known to milliseconds at best",
+            alignments.count(Alignment.UTC),
+        )
+    if Alignment.OPERATIONS in alignments:
+        yield Limitation(
+            "clocks aligned by the ends of operations",
+            "the members of an operation are taken to end together",
+            alignments.count(Alignment.OPERATIONS),
+        )
+
+
+def run_limitations(clocks: Sequence[RecordingClock], profiles: int) -> Iterator[Limitation]:
+    """Yield the event files that nothing ties to the profiles: they may be of another run.
+
+    Args:
+        clocks: of profiles, then of event files.
+        profiles: how many of them are of profiles.
+    """
+    loose = [clock.label for clock in clocks[profiles:] if not clock.aligned]
+    if profiles and loose:
+        yield Limitation(
+            "event files that may be of another run than the profiles",
+            f"{listed(loose, 3)}: none of their operations is "
+            "one of the profiles' kernels, and totals count both; measure them apart, or give an "
+            "instant with --anchor",
+            len(loose),
+        )
+
+
+def member_limitations(
+    table: Communications, instance: Ints, ranks: Sequence[int | None]
+) -> Iterator[Limitation]:
+    """Yield the operations whose members are missing, or assumed.
+
+    Args:
+        table: operations.
+        instance: a number that the members of each share; -1 unknown.
+        ranks: number of ranks of each communicator; None unknown.
+    """
+    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
+    if alone.any():
+        yield Limitation(
+            "operations whose waiting is unknown",
+            "there is no other member on an aligned clock, and no proxy thread; give the files of "
+            "all ranks",
+            int(alone.sum()),
+        )
+    ordered = int((table.split == Split.ORDER).sum())
+    if ordered:
+        yield Limitation(
+            "operations paired by their order alone",
+            "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
+            "and these are taken for one operation",
+            ordered,
+        )
+    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    if len(rows):
+        members = groups_of(instance[rows])
+        sizes = np.array([size or 0 for size in ranks], np.int64)
+        whole = sizes[table.communicator[rows]]
+        few = np.bincount(members.of_row)[members.of_row] < whole
+        if few.any():
+            yield Limitation(
+                "operations of which not all members were recorded",
+                "a missing member may have begun later: they waited at least as long",
+                int(few.sum()),
+            )
 
 
 def measure_communication(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.communications import KernelOperations
-from bubbleviz.conventions.collective_operations import operation_of
+from bubbleviz.analyses.nccl.members import KernelOperations
+from bubbleviz.conventions.launching_calls import operation_of
+from bubbleviz.model.collectives import Collectives, Group
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.process_groups import Collectives, Group
 
 #: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).
 SIZES = {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.analyses.nccl.communications import (
+from bubbleviz.analyses.nccl.members import (
     Communicator,
     RecordingClock,
     Split,

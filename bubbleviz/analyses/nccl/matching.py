@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.analyses.nccl.kernel_pool import StartPairs, Starts
 from bubbleviz.analyses.nccl.offset_search import BlockOffset, best_offset
-from bubbleviz.analyses.nccl.starts import StartPairs, Starts
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import frozen

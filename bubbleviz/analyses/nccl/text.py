@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from bubbleviz.analyses.nccl.communications import Alignment, RecordingClock, communicator_text
+from bubbleviz.analyses.nccl.members import Alignment, RecordingClock, communicator_text
 from bubbleviz.analyses.nccl.totals import (
     DEFINITIONS,
     Communication,
@@ -17,11 +17,16 @@ from bubbleviz.analyses.nccl.totals import (
     sums_of,
     totals_of,
 )
-from bubbleviz.model.process_groups import stretches
+from bubbleviz.model.collectives import stretches
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import milliseconds, omitted, titled
-from bubbleviz.render.text.display import shortened
-from bubbleviz.render.text.tables import HangingLines, Table
+from bubbleviz.render.text.tables import (
+    HangingLines,
+    Table,
+    milliseconds,
+    omitted,
+    shortened,
+    titled,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -28,16 +28,14 @@ from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
-from bubbleviz.interpret.fleet.fleet import Local
-from bubbleviz.interpret.fleet.run_recordings import refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.sources.directories import read_each
-from bubbleviz.sources.paths import InputFile, find_profiles
+from bubbleviz.sources.paths import InputFile, find_profiles, read_each
 from bubbleviz.sources.readers import OpenFile
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.

@@ -22,7 +22,7 @@ from enum import IntEnum
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.values import frozen
 
 #: SQLite GLOBs that let all of them through.

@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from bubbleviz.analyses.pgle.comparison import CostComparison
-from bubbleviz.analyses.pgle.costs import Costs
+from bubbleviz.analyses.pgle.costs import CostComparison, Costs
 from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import omitted, titled
-from bubbleviz.render.text.display import shortened
-from bubbleviz.render.text.tables import Table
+from bubbleviz.render.text.tables import Table, omitted, shortened, titled
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

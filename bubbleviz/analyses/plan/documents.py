@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
-from bubbleviz.analyses.plan.planned_run import PlannedRun
+from bubbleviz.analyses.plan.memory import PlannedRun
 from bubbleviz.analyses.plan.zero_bubble import as_zero_bubble
-from bubbleviz.model.restrictions import written
+from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import json_text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.communication.torch_csv import write as write_lowered

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from bubbleviz.analyses.plan.planned_run import PlannedRun
+from bubbleviz.analyses.plan.memory import PlannedRun
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.text.cells import in_percent, milliseconds, titled
-from bubbleviz.render.text.tables import HangingLines, Table
+from bubbleviz.render.text.tables import HangingLines, Table, in_percent, milliseconds, titled
 from bubbleviz.schedules.planning import Candidate
 from bubbleviz.schedules.workload import Outcome
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bubbleviz.analyses.watch.measurement import SlowRank, WatchedIteration
-from bubbleviz.analyses.watch.watcher import Sight
+from bubbleviz.analyses.watch.measurement import Sight, SlowRank, WatchedIteration
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import percent
 

@@ -11,14 +11,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bubbleviz.cli.completion import beginning
-from bubbleviz.cli.details import ALL, OF_ANALYZE, AnalysisDetails
-from bubbleviz.cli.details import details as tables_of
-from bubbleviz.cli.help import CLOCKS, NAMES, READING, SCHEDULE
-from bubbleviz.cli.option_groups import with_anonymity, with_groups, with_outputs
-from bubbleviz.cli.options import FILE, Conventions, Force, ReadingOptions, RunProfiles, Skip
-from bubbleviz.cli.progress import progress_bars
+from bubbleviz.cli.help import ALL, CLOCKS, NAMES, OF_ANALYZE, READING, SCHEDULE, AnalysisDetails
+from bubbleviz.cli.help import details as tables_of
+from bubbleviz.cli.options import (
+    FILE,
+    Conventions,
+    Force,
+    ReadingOptions,
+    RunProfiles,
+    Skip,
+    with_anonymity,
+    with_groups,
+    with_outputs,
+)
 from bubbleviz.cli.selection import PictureOptions
-from bubbleviz.cli.terminal import deliver, display, show, show_lines, show_steps, width
+from bubbleviz.cli.terminal import (
+    deliver,
+    display,
+    progress_bars,
+    show,
+    show_lines,
+    show_steps,
+    width,
+)
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.model.values import frozen
@@ -237,14 +252,14 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
     shown_on = display()
     show_lines(first_screen(report, view, shown_on), shown_on)
     if report.plan is not None:
-        from bubbleviz.render.text.schedules import plan_deviations
+        from bubbleviz.render.text.sections import plan_deviations
 
         show(plan_deviations(report))
     if compared:
-        from bubbleviz.render.text.what_if import alternatives
+        from bubbleviz.render.text.times import alternatives
 
         show(alternatives(report))
     if report.memory is not None:
-        from bubbleviz.render.text.memory import memory
+        from bubbleviz.render.text.sections import memory
 
         show(memory(report))

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.details import AllDetails
-from bubbleviz.cli.details import details as tables_of
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
+from bubbleviz.cli.help import AllDetails
+from bubbleviz.cli.help import details as tables_of
 from bubbleviz.cli.options import (
     CsvFile,
     Force,
@@ -20,6 +19,8 @@ from bubbleviz.cli.options import (
     PngFile,
     SvgFile,
     formats_by_file,
+    with_anonymity,
+    with_groups,
 )
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import deliver, show

@@ -10,8 +10,7 @@ import typer
 
 from bubbleviz.cli.completion import beginning, limit_beginnings
 from bubbleviz.cli.help import LIMITS
-from bubbleviz.cli.option_groups import with_anonymity
-from bubbleviz.cli.options import Force, MarkdownFile, Output, formats_by_file
+from bubbleviz.cli.options import Force, MarkdownFile, Output, formats_by_file, with_anonymity
 from bubbleviz.cli.terminal import deliver, pass_on, show
 from bubbleviz.model.private_names import anonymous
 

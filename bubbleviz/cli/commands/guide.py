@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.completion import beginning
-from bubbleviz.cli.guides import guide_names, guide_pages
+from bubbleviz.cli.completion import beginning, guide_names, guide_pages
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.details import AllDetails
-from bubbleviz.cli.details import details as tables_of
-from bubbleviz.cli.help import NAMES, SELECTION
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
+from bubbleviz.cli.help import NAMES, SELECTION, AllDetails
+from bubbleviz.cli.help import details as tables_of
 from bubbleviz.cli.options import (
     FILE,
     Additions,
@@ -20,9 +18,10 @@ from bubbleviz.cli.options import (
     ReadingOptions,
     SvgFile,
     formats_by_file,
+    with_anonymity,
+    with_groups,
 )
-from bubbleviz.cli.progress import progress_bars
-from bubbleviz.cli.terminal import deliver, show
+from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen

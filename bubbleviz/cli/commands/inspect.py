@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.details import AllDetails
-from bubbleviz.cli.details import details as tables_of
-from bubbleviz.cli.option_groups import with_anonymity
-from bubbleviz.cli.options import Conventions
+from bubbleviz.cli.help import AllDetails
+from bubbleviz.cli.help import details as tables_of
+from bubbleviz.cli.options import Conventions, with_anonymity
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.model.private_names import anonymous
 
@@ -24,8 +23,7 @@ def inspect(
 ) -> None:
     """Show what a profile holds, names and lacks."""
     from bubbleviz.errors import InputError, ProfileError
-    from bubbleviz.sources.directories import unreadable_profile
-    from bubbleviz.sources.paths import find_profiles
+    from bubbleviz.sources.paths import find_profiles, unreadable_profile
 
     everything = bool(tables_of(details))
     files = find_profiles(profiles)

@@ -10,7 +10,6 @@ import typer
 
 from bubbleviz.cli.completion import beginning, schedule_names
 from bubbleviz.cli.help import LAYERS, SCHEDULE
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
     FILE,
     CsvFile,
@@ -22,9 +21,10 @@ from bubbleviz.cli.options import (
     PngFile,
     SvgFile,
     formats_by_ending,
+    with_anonymity,
+    with_groups,
 )
-from bubbleviz.cli.progress import search_bar
-from bubbleviz.cli.terminal import deliver, show
+from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
@@ -164,7 +164,7 @@ def layout(
     from bubbleviz.cli.outputs import check_outputs
 
     files = {"json": json, "csv": csv, "svg": svg, "pdf": pdf, "png": png}
-    from bubbleviz.analyses.layout import renderings
+    from bubbleviz.analyses.layout import documents as renderings
 
     outputs = formats_by_ending(files, {}, renderings.ENDINGS, output or ())
     limit = model.limit()
@@ -213,7 +213,7 @@ def _known(run: list[str], model: LayoutOptions, measurement: MeasurementOptions
             )
         return inputs.of_report(run[0], per_stage)
     from bubbleviz.cli.options import jobs_or_cores
-    from bubbleviz.cli.progress import progress_bars
+    from bubbleviz.cli.terminal import progress_bars
 
     with progress_bars() as bars:
         return inputs.of_profiles(

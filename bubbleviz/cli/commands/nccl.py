@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.details import AllDetails
-from bubbleviz.cli.details import details as tables_of
-from bubbleviz.cli.help import CLOCKS
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
+from bubbleviz.cli.help import CLOCKS, AllDetails
+from bubbleviz.cli.help import details as tables_of
 from bubbleviz.cli.options import (
     Additions,
     CsvFile,
@@ -18,9 +16,10 @@ from bubbleviz.cli.options import (
     Output,
     ReadingOptions,
     formats_by_file,
+    with_anonymity,
+    with_groups,
 )
-from bubbleviz.cli.progress import progress_bars
-from bubbleviz.cli.terminal import deliver, show
+from bubbleviz.cli.terminal import deliver, progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
 
@@ -59,7 +58,7 @@ def nccl(
     NCCL_PROFILE_DUMP_FILE, or NCCL_PROXY_PROFILE.
     """
     from bubbleviz.analyses.nccl import measure_communication
-    from bubbleviz.analyses.nccl.inputs import find_inputs
+    from bubbleviz.analyses.nccl.profiles import find_inputs
     from bubbleviz.cli.outputs import check_outputs
 
     everything = bool(tables_of(details))

@@ -8,10 +8,17 @@ import typer
 
 from bubbleviz.cli.completion import beginning, statistic_names
 from bubbleviz.cli.help import COST, OUTPUTS, SELECTION
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
-from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, jobs_or_cores
-from bubbleviz.cli.progress import progress_bars
-from bubbleviz.cli.terminal import deliver, pass_on, show
+from bubbleviz.cli.options import (
+    FILE,
+    Additions,
+    Force,
+    Jobs,
+    KeepExport,
+    jobs_or_cores,
+    with_anonymity,
+    with_groups,
+)
+from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
@@ -19,8 +26,7 @@ from bubbleviz.model.values import frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.analyses.pgle.comparison import CostComparison
-    from bubbleviz.analyses.pgle.costs import Costs
+    from bubbleviz.analyses.pgle.costs import CostComparison, Costs
 
 
 @frozen
@@ -165,7 +171,7 @@ def pgle(
     check_outputs(outputs, inputs, force=force)
     from bubbleviz.analyses.pgle import measure_costs, text
     from bubbleviz.analyses.pgle.analysis import contents_of
-    from bubbleviz.analyses.pgle.comparison import compare_costs, csv_of_comparison
+    from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
     from bubbleviz.analyses.pgle.files import read_costs
 
     estimates = None if files.against is None else read_costs(files.against)

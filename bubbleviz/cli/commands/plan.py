@@ -8,7 +8,6 @@ import typer
 
 from bubbleviz.cli.completion import beginning
 from bubbleviz.cli.help import MEMORY, OUTPUTS, SCHEDULE
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
     FILE,
     Force,
@@ -21,10 +20,11 @@ from bubbleviz.cli.options import (
     PngFile,
     SvgFile,
     formats_by_ending,
+    with_anonymity,
+    with_groups,
 )
-from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import deliver, show
+from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import BACKWARDS, one_of
 from bubbleviz.model.private_names import anonymous
@@ -33,8 +33,7 @@ from bubbleviz.model.values import frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.analyses.plan.measured_run import MeasuredRun
-    from bubbleviz.analyses.plan.memory import MemoryChoice
+    from bubbleviz.analyses.plan.memory import MeasuredRun, MemoryChoice
 
 
 @frozen
@@ -150,7 +149,7 @@ def plan(
     paper.check_drawn(outputs.values())
     check_outputs(list(outputs), run, force=force)
     split, memory = order.split(), order.memory()
-    from bubbleviz.analyses.plan.planned_run import plan_run
+    from bubbleviz.analyses.plan.memory import plan_run
     from bubbleviz.analyses.plan.text import sections
     from bubbleviz.schedules.planning import PlanOptions
 
@@ -179,7 +178,7 @@ def _measured(run: Sequence[str], measurement: MeasurementOptions) -> MeasuredRu
     Raises:
         UsageError: there are several reports, or options of profiles for one.
     """
-    from bubbleviz.analyses.plan import measured_run
+    from bubbleviz.analyses.plan import memory as measured_run
     from bubbleviz.report.saved import looks_saved
 
     if len(run) > 1 and any(map(looks_saved, run)):

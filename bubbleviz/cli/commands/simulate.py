@@ -9,7 +9,6 @@ import typer
 
 from bubbleviz.cli.completion import beginning, schedule_names
 from bubbleviz.cli.help import MEMORY, SCHEDULE, TIMES
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
 from bubbleviz.cli.options import (
     FILE,
     Force,
@@ -21,10 +20,11 @@ from bubbleviz.cli.options import (
     PngFile,
     SvgFile,
     formats_by_ending,
+    with_anonymity,
+    with_groups,
 )
-from bubbleviz.cli.progress import search_bar
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import deliver, show
+from bubbleviz.cli.terminal import deliver, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bubbleviz.report.saved import SavedTimes
-    from bubbleviz.schedules.communication.transports import Transport
+    from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
-    from bubbleviz.schedules.measured_times import MeasuredTimes
-    from bubbleviz.schedules.stage_times import StageTimes
+    from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
 
 
 @frozen
@@ -81,7 +80,7 @@ class TimeOptions:
         Raises:
             UsageError: a time is neither given nor measured.
         """
-        from bubbleviz.schedules.stage_times import StageTimes
+        from bubbleviz.schedules.measured_times import StageTimes
 
         given = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
         lacking = [option for option, value in given.items() if value is None]
@@ -226,7 +225,7 @@ def simulate(
     check_outputs(list(outputs), inputs, force=force)
     from bubbleviz.render.documents import ideal_report
     from bubbleviz.report.saved import read_times
-    from bubbleviz.schedules.communication.reading import transport_named
+    from bubbleviz.schedules.communication.torch_csv import transport_named
     from bubbleviz.schedules.ideal import check_name
 
     carried = transport_named(transport)
@@ -272,7 +271,7 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Tran
         MismatchError: the order, or its communication, deadlocks.
     """
     from bubbleviz.schedules.communication.lowered import LoweredPlan
-    from bubbleviz.schedules.communication.reading import read_checked
+    from bubbleviz.schedules.communication.torch_csv import read_checked
     from bubbleviz.schedules.ideal import carried_ideal, ideal_of
 
     if any(size is not None for size in astuple(sizes)):

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bubbleviz.cli.option_groups import with_anonymity, with_groups
-from bubbleviz.cli.options import MeasurementOptions
+from bubbleviz.cli.options import MeasurementOptions, with_anonymity, with_groups
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous, note_host, note_paths

@@ -17,13 +17,13 @@ import typer
 
 from bubbleviz.cli.completion import beginning, limit_beginnings
 from bubbleviz.cli.help import LIMITS
-from bubbleviz.cli.option_groups import with_anonymity
+from bubbleviz.cli.options import with_anonymity
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.watch.watcher import Sight
+    from bubbleviz.analyses.watch.measurement import Sight
 
 #: Exit code where a ratio was above its limit for too long.
 TOO_LARGE = 3
@@ -92,8 +92,8 @@ def watch(
     in the environment variable BUBBLEVIZ_LIMIT.
     """
     from bubbleviz.analyses.watch.limit_watch import LimitWatch
+    from bubbleviz.analyses.watch.measurement import Watcher
     from bubbleviz.analyses.watch.outputs import opened
-    from bubbleviz.analyses.watch.watcher import Watcher
 
     _check(folder, interval, stop_after)
     if not max_bubble and (run is not None or for_ != 1):

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
-from bubbleviz.model.run_kind import INFERENCE
+from bubbleviz.model.phase_masks import INFERENCE
 from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 
@@ -103,7 +103,7 @@ class RatioDefinition:
     forward_words: str = ""
 
     def words_for(self, kind: str) -> str:
-        """Return the words for a kind of run (see :func:`~bubbleviz.model.run_kind.run_kind`)."""
+        """Return the words for a kind of run (:func:`~bubbleviz.model.phase_masks.run_kind`)."""
         return self.forward_words if kind == INFERENCE and self.forward_words else self.words
 
 

@@ -22,16 +22,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
+from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals, divided
+from bubbleviz.explain.causes.idle import IdleIntervals, divided
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.model.columns import NONE, Ints, Table, joined
-from bubbleviz.model.grouping import distinct, found_in, looked_up
+from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 
 #: Causes of waits for no other rank that say no more than when the host launched.

@@ -20,18 +20,287 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER, Arrivals
+from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.count.rank_iterations import of_ranks
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.idle_intervals import IdleIntervals, in_collectives, overlaid
-from bubbleviz.explain.causes.rank_line import RankLine, line_of
+from bubbleviz.explain.collective_waits import CollectiveWaits
 from bubbleviz.explain.dependencies import Inputs
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.grouping import distinct, sorted_rows
+from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
+
+# Idle intervals as pieces with a cause each, and what is laid over their causes.
+#
+# Ranks are laid side by side on one line (:class:`~bubbleviz.model.intervals.Packing`), so that one
+# pass serves all of them.
+
+
+@frozen
+class IdleIntervals(Table):
+    """Idle intervals of ranks, cut by cause; warm-up and drain depend on the window.
+
+    In order of (rank, start).
+
+    Attributes:
+        rank: the rank.
+        start_ns: start of the piece.
+        end_ns: end.
+        cause: code of :class:`Cause`.
+        interval: number of the idle interval within the rank.
+        before: row of the operation that ended last before the interval; -1 none.
+        after: row of the next operation; -1 none.
+        peer_operation: row of the operation before which the last member entered the collective
+            that the rank waits in; -1 where it waits in none.
+        collective: kind of the collective that the rank is in; -1 none.
+    """
+
+    rank: Ints
+    start_ns: Ints
+    end_ns: Ints
+    cause: Ints
+    interval: Ints
+    before: Ints
+    after: Ints
+    peer_operation: Ints
+    collective: Ints
+
+    @classmethod
+    def none(cls) -> IdleIntervals:
+        """Return no intervals."""
+        return cls(*(np.empty(0, np.int64) for _ in cls.column_names()))
+
+    def time_within(
+        self, causes: tuple[Cause, ...], rank: Ints, low_ns: Ints, high_ns: Ints
+    ) -> Ints:
+        """Return how long ranks were idle for some causes in windows [low, high] of theirs."""
+        rows = np.isin(self.cause, causes)
+        own = self.rank[rows], self.start_ns[rows], self.end_ns[rows]
+        return intervals.measure_in_groups(own, rank, low_ns, high_ns)
+
+
+def overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> IdleIntervals:
+    """Return idle intervals in which everything within some times has one cause.
+
+    Both are on one line.
+    """
+    if len(times[0]) == 0 or len(idle) == 0:
+        return idle
+    pieces = divided(idle, times[0], times[1])
+    under = _covering(times[0], times[1], pieces.start_ns) != NONE
+    return replace(pieces, cause=np.where(under, cause, pieces.cause))
+
+
+def in_collectives(
+    idle: IdleIntervals, exposed: intervals.Intervals, own: CollectiveWaits
+) -> IdleIntervals:
+    """Return idle intervals in which a rank in a collective moves data, or waits in it.
+
+    Where one waits and another moves at a time, data moves. All times are on one line.
+
+    Args:
+        idle: idle intervals.
+        exposed: when collectives ran and no operation.
+        own: the collectives.
+    """
+    if len(exposed[0]) == 0 or len(idle) == 0:
+        return idle
+    times = (*exposed, own.start_ns, own.moving_ns, own.end_ns)
+    pieces = divided(idle, *times)
+    inside = _covering(*exposed, pieces.start_ns) != NONE
+    moves = _covering(own.moving_ns, own.end_ns, pieces.start_ns)
+    waits = _covering(own.start_ns, own.moving_ns, pieces.start_ns)
+    waiting = inside & (moves == NONE) & (waits != NONE)
+    held = np.where(moves != NONE, moves, waits)
+    cause = np.where(waiting, Cause.DEPENDENCY, Cause.COLLECTIVE)
+    kind = np.append(own.kind, NONE)[held]
+    peer = np.append(own.last_operation, NONE)[waits]
+    return replace(
+        pieces,
+        cause=np.where(inside, cause, pieces.cause),
+        peer_operation=np.where(waiting, peer, NONE),
+        collective=np.where(inside, kind, NONE),
+    )
+
+
+def divided(idle: IdleIntervals, *times_ns: Ints) -> IdleIntervals:
+    """Return idle intervals cut at some times."""
+    if len(idle) == 0:
+        return idle
+    low, high = idle.start_ns[0], idle.end_ns[-1]
+    cuts = [times[(times > low) & (times < high)] for times in times_ns]
+    points = distinct(idle.start_ns, idle.end_ns, *cuts)
+    starts, ends = points[:-1], points[1:]
+    row = np.searchsorted(idle.start_ns, starts, side="right") - 1
+    within = (row >= 0) & (starts < idle.end_ns[np.maximum(row, 0)])
+    return replace(idle.take(row[within]), start_ns=starts[within], end_ns=ends[within])
+
+
+def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
+    """Return the interval that covers each time, of several the one that ends last; -1 none."""
+    if len(start_ns) == 0:
+        return np.full(len(time_ns), NONE, np.int64)
+    order = sorted_rows(start_ns)
+    latest_ns = np.maximum.accumulate(end_ns[order])
+    # The last to end of those that begin up to each.
+    rises = np.append(True, latest_ns[1:] > latest_ns[:-1])
+    last = order[np.maximum.accumulate(np.where(rises, np.arange(len(order)), 0))]
+    at = np.searchsorted(start_ns[order], time_ns, side="right") - 1
+    found = last[np.maximum(at, 0)]
+    return np.where((at >= 0) & (end_ns[found] > time_ns), found, NONE)
+
+
+# Ranks on one line: what some ranks ran, side by side, so that one pass finds all their idle time.
+#
+# ::
+#
+#     rank 0   ├ busy ┤   ├ busy ┤
+#     rank 1     ├ busy ┤     ├ busy ┤
+#     line     ├ busy ┤   ├ busy ┤ ├ busy ┤     ├ busy ┤
+#              └──── rank 0 ─────┘ └───── rank 1 ──────┘
+
+
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@frozen
+class RankLine:
+    """Some ranks on one line; times are places on it.
+
+    Attributes:
+        first: the first of the ranks; others follow by number.
+        packing: of the ranks.
+        rank: of each busy interval, counted from ``first``.
+        operation: that is busy.
+        start_ns: when it starts, ascending.
+        end_ns: when it ends.
+        windows: between each rank's earliest and latest window.
+        unattributed: when compute kernels ran outside operations.
+        exposed: when collectives ran and no operation.
+        overheads: when the profiler held a rank up.
+        collectives: of ranks on which some are exposed.
+    """
+
+    first: int
+    packing: intervals.Packing
+    rank: Ints
+    operation: Ints
+    start_ns: Ints
+    end_ns: Ints
+    windows: intervals.Intervals
+    unattributed: intervals.Intervals
+    exposed: intervals.Intervals
+    overheads: intervals.Intervals
+    collectives: CollectiveWaits
+
+    @property
+    def gaps(self) -> intervals.Intervals:
+        """When each rank ran nothing between its earliest and its latest window."""
+        loose = self.unattributed
+        covered = intervals.union(
+            np.concatenate((self.start_ns, loose[0])), np.concatenate((self.end_ns, loose[1]))
+        )
+        return intervals.difference(self.windows, covered)
+
+    def next_operation(self, time_ns: Ints, rank: Ints) -> Ints:
+        """Return the operation of a rank that starts next at or after each time; -1 none."""
+        at = np.searchsorted(self.start_ns, time_ns)
+        return self._of_rank(np.arange(len(self.rank)), at, rank)
+
+    def previous_operation(self, time_ns: Ints, rank: Ints) -> Ints:
+        """Return the operation of a rank that ended last before or at each time; -1 none."""
+        order = sorted_rows(self.end_ns)
+        at = np.searchsorted(self.end_ns[order], time_ns, side="right") - 1
+        return self._of_rank(order, at, rank)
+
+    def _of_rank(self, order: Ints, at: Ints, rank: Ints) -> Ints:
+        """Return the operations at some places of an order, where they are of a rank."""
+        row = np.append(order, NONE)[at]
+        same = np.append(self.rank, NONE)[row] == rank
+        return np.where(same, np.append(self.operation, NONE)[row], NONE)
+
+
+def line_of(
+    stretch: Stretch,
+    computing: BusyIntervals,
+    windows: tuple[Ints, Ints],
+    ranks: tuple[int, int],
+) -> RankLine:
+    """Return some ranks on one line.
+
+    Args:
+        stretch: of a run.
+        computing: when operations that compute keep them busy, in order of rank.
+        windows: earliest start and latest end of each rank's windows; without any, the start is
+            after the end.
+        ranks: first and end of the ranks on the line.
+    """
+    first, end = ranks
+    unattributed = of_ranks(stretch.unattributed, ranks)
+    exposed = of_ranks(stretch.exposed, ranks)
+    overheads = of_ranks(stretch.overheads, ranks)
+    is_exposed = np.zeros(end - first, bool)
+    is_exposed[exposed.rank] = True
+    low, high = np.searchsorted(stretch.collectives.rank, ranks).tolist()
+    collectives = stretch.collectives.take(slice(low, high))
+    collectives = collectives.take(is_exposed[collectives.rank - first])
+    rank = stretch.operations.rank[computing.operation] - first
+    known = np.flatnonzero(windows[0][first:end] <= windows[1][first:end])
+    seen = windows[0][first:end][known], windows[1][first:end][known]
+    held = collectives.rank - first
+    packing = _packing(
+        end - first,
+        (rank, computing.start_ns, computing.end_ns),
+        (known, *seen),
+        *(
+            (table.rank, table.start_ns, table.end_ns)
+            for table in (unattributed, exposed, overheads)
+        ),
+        (held, collectives.start_ns, collectives.end_ns),
+    )
+    start_ns = packing.place(rank, computing.start_ns)
+    order = sorted_rows(start_ns)
+
+    def placed(table: RankIntervals) -> intervals.Intervals:
+        return packing.place(table.rank, table.start_ns), packing.place(table.rank, table.end_ns)
+
+    return RankLine(
+        first,
+        packing,
+        rank[order],
+        computing.operation[order],
+        start_ns[order],
+        packing.place(rank, computing.end_ns)[order],
+        intervals.union(packing.place(known, seen[0]), packing.place(known, seen[1])),
+        placed(unattributed),
+        placed(exposed),
+        placed(overheads),
+        replace(
+            collectives,
+            start_ns=packing.place(held, collectives.start_ns),
+            moving_ns=packing.place(held, collectives.moving_ns),
+            end_ns=packing.place(held, collectives.end_ns),
+        ),
+    )
+
+
+def _packing(ranks: int, *times: tuple[Ints, Ints, Ints]) -> intervals.Packing:
+    """Return a packing with room for some (rank, start, end)."""
+    low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
+    for rank, start_ns, end_ns in times:
+        low, high = intervals.group_extents(rank, ranks, start_ns, end_ns)
+        some = np.zeros(ranks, bool)
+        some[rank] = True
+        low_ns[some] = np.minimum(low_ns[some], low[some])
+        high_ns[some] = np.maximum(high_ns[some], high[some])
+    none = low_ns > high_ns
+    low_ns[none], high_ns[none] = 0, 0
+    return intervals.Packing.of(low_ns, high_ns)
+
 
 #: Busy intervals of the ranks that are laid on one line at a time: few enough for little memory.
 _ON_A_LINE = 1 << 19

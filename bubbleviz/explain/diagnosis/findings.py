@@ -12,9 +12,8 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import effects_of
-from bubbleviz.explain.diagnosis.evidence import Evidence
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, effects_of
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
 from bubbleviz.explain.diagnosis.shapes import (
     collective,
     drift,
@@ -26,8 +25,7 @@ from bubbleviz.explain.diagnosis.shapes import (
     rank,
     stage,
 )
-from bubbleviz.explain.slowdown.replay import Replay, scenarios_at_once
-from bubbleviz.explain.slowdown.work import Role, Work
+from bubbleviz.explain.slowdown.replay import Replay, Role, Work, scenarios_at_once
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents

@@ -13,33 +13,285 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.explain.recognition.order_codes import (
-    BACKWARD,
-    CLEARED,
-    FUSED,
-    KIND_OF_PHASE,
-    KINDS,
-    MOST_CHUNKS,
-    WEIGHTS,
-    coded,
-    kind_of,
-    with_remaining_weights,
-    without_fusion,
-)
-from bubbleviz.explain.recognition.order_numbers import (
-    Numbers,
-    chunks_in_turn,
-    combined_microbatch,
-    first_of_all,
-    microbatches_from_zero,
-)
 from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import groups_of, places_in, sorted_rows
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.sorting import sorted_rows
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan
+
+# Order codes: an operation of an order as one integer, of kind, chunk and microbatch.
+#
+# ::
+#
+#     bit   56             52       32            0
+#      unordered │  kind   │  chunk │ microbatch  │
+
+
+#: Kinds of operations. B and BW are one kind: they differ in whether a W follows.
+FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
+#: Kinds while orders are read: all remaining weight gradients, and a fused backward.
+CLEARED, FUSED = 3, 4
+_CHUNK, _KIND, _UNORDERED = 32, 52, 56
+#: Largest chunk and largest microbatch that a code holds.
+MOST_CHUNKS = (1 << (_KIND - _CHUNK)) - 1
+MOST_MICROBATCHES = (1 << _CHUNK) - 1
+_KINDS_MASK = (1 << (_UNORDERED - _KIND)) - 1
+
+#: Kinds of the phases that orders hold.
+KINDS = {
+    Phase.F: FORWARD,
+    Phase.FB: FORWARD,
+    Phase.B: BACKWARD,
+    Phase.BW: FUSED,
+    Phase.W: WEIGHTS,
+}
+#: The same for every phase.
+KIND_OF_PHASE = np.array([KINDS.get(phase, FORWARD) for phase in Phase], np.int64)
+
+
+def kind_of(code: Ints) -> Ints:
+    """Return the kinds of codes."""
+    return code >> _KIND & _KINDS_MASK
+
+
+def chunk_of(code: Ints) -> Ints:
+    """Return the chunks of codes."""
+    return code >> _CHUNK & MOST_CHUNKS
+
+
+def microbatch_of(code: Ints) -> Ints:
+    """Return the microbatches of codes."""
+    return code & MOST_MICROBATCHES
+
+
+def coded(kind: Ints, chunk: Ints, microbatch: Ints) -> Ints:
+    """Return the codes of operations."""
+    return kind << _KIND | chunk << _CHUNK | microbatch
+
+
+def in_planned_order(order: Ints, planned: Ints) -> Ints:
+    """Return an order with unordered weight gradients in the sequence of a plan.
+
+    The sequence within one range was not recorded, nor which weight gradients remained for it:
+    those that are not planned are left out.
+    """
+    unordered = order >> _UNORDERED > 0
+    if not unordered.any():
+        return order
+    code = in_microbatch_order(order)
+    block = np.cumsum(np.diff(unordered, prepend=False))
+    by_code = np.argsort(planned)
+    at = np.searchsorted(planned[by_code], code)
+    known = at < len(planned)
+    known[known] = planned[by_code][at[known]] == code[known]
+    place = np.arange(len(code))
+    place[unordered & known] = by_code[at[unordered & known]]
+    sequence = sorted_rows(block, place)
+    return code[sequence[(known | ~unordered)[sequence]]]
+
+
+def in_microbatch_order(order: Ints) -> Ints:
+    """Return an order with unordered weight gradients in the sequence of the microbatches."""
+    return order & ((1 << _UNORDERED) - 1)
+
+
+def with_remaining_weights(code: Ints) -> Ints:
+    """Return an order in which ranges that clear weight gradients are all that remain, unordered.
+
+    See :func:`in_planned_order`.
+    """
+    clears = np.flatnonzero(kind_of(code) == CLEARED).tolist()
+    pieces, at = [], 0
+    done = code[kind_of(code) == WEIGHTS]
+    for clear in clears:
+        before = code[:clear]
+        backwards = before[kind_of(before) == BACKWARD]
+        backwards = backwards[chunk_of(backwards) == chunk_of(code[clear])]
+        remaining = coded(
+            np.full(len(backwards), WEIGHTS), chunk_of(backwards), microbatch_of(backwards)
+        )
+        remaining = remaining[~np.isin(remaining, done)]
+        pieces += [code[at:clear], remaining + (1 << _UNORDERED)]
+        done = np.concatenate((done, remaining))
+        at = clear + 1
+    return without_fusion(np.concatenate([*pieces, code[at:]]))
+
+
+def without_fusion(code: Ints) -> Ints:
+    """Return the codes with every backward as one kind."""
+    kind = kind_of(code)
+    return np.asarray(code - ((kind - BACKWARD) * (kind == FUSED) << _KIND), np.int64)
+
+
+def without_eager_weights(order: Ints) -> Ints:
+    """Return the order without each W that follows its own backward at once."""
+    following = np.zeros(len(order), bool)
+    same = (kind_of(order[:-1]) == BACKWARD) & (kind_of(order[1:]) == WEIGHTS)
+    same &= (chunk_of(order[:-1]) == chunk_of(order[1:])) & (
+        microbatch_of(order[:-1]) == microbatch_of(order[1:])
+    )
+    following[1:] = same
+    return order[~following]
+
+
+# Order numbers: chunks and microbatches of measured orders, counted from 0 as in a plan.
+
+
+#: Microbatch numbers with one gap in this many, or more, are not consecutive.
+_GAPS = 3
+
+
+def combined_microbatch(microbatch: Ints, sequence: Ints, parts: int) -> Ints:
+    """Return one number for each (microbatch, part of the sequence); -1 where it is unknown.
+
+    Args:
+        microbatch: of each operation.
+        sequence: its part of the sequence; -1 none.
+        parts: how many there are.
+    """
+    return np.where(microbatch >= 0, microbatch * parts + np.maximum(sequence, 0), -1)
+
+
+def chunks_in_turn(cell: Ints, chunk: Ints) -> Ints:
+    """Return chunks numbered in the order in which each cell comes to them."""
+    if not len(chunk) or (chunk == chunk[0]).all():
+        return np.zeros(len(chunk), np.int64)
+    groups = groups_of(cell, chunk)
+    order = np.argsort(groups.first)
+    first_of_cell = np.flatnonzero(np.diff(cell[groups.first[order]], prepend=-1))
+    turn = places_in(order)
+    base = np.zeros(len(groups), np.int64)
+    base[first_of_cell] = first_of_cell
+    return (turn - np.maximum.accumulate(base)[turn])[groups.of_row]
+
+
+@frozen
+class Numbers:
+    """The microbatches of an iteration.
+
+    Attributes:
+        low: the first.
+        high: the last.
+        alike: whether every rank's chunk that goes back has all between, and no other has others.
+        back: whether any goes back.
+    """
+
+    low: int
+    high: int
+    alike: bool
+    back: bool
+
+
+def first_of_all(every: Sequence[Numbers]) -> int | None:
+    """Return the first microbatch of all iterations where all are alike; None where not.
+
+    Args:
+        every: of each iteration with known microbatches.
+    """
+    alike = {(own.low, own.high) for own in every if own.back}
+    if len(alike) != 1 or not all(own.alike for own in every if own.back):
+        return None
+    ((low, high),) = alike
+    return low if all(low <= own.low and own.high <= high for own in every) else None
+
+
+def microbatches_from_zero(
+    cell: Ints,
+    chunk: Ints,
+    kind: Ints,
+    number: Ints,
+    known: Bools,
+    *,
+    start: int | None = None,
+    ranked: bool = False,
+) -> tuple[Ints, Numbers | None]:
+    """Return microbatches of one iteration that count from 0, and which they are.
+
+    Those that are unknown are 0; where all are, the last is None.
+
+    Args:
+        cell: number of the rank of each operation, ascending.
+        chunk: counted from 0 within the cell.
+        kind: of the operation.
+        number: microbatch as the report numbers it.
+        known: whether that is known.
+        start: the first one; None for the least, if all are alike, else to number them by rank.
+        ranked: whether they are numbered by rank in any case.
+    """
+    if not known.any():
+        return np.zeros(len(number), np.int64), None
+    chunks = int(chunk.max()) + 1
+    group, count = cell * chunks + chunk, (int(cell[-1]) + 1) * chunks
+    if count > 4 * len(number):
+        groups = groups_of(cell, chunk)
+        group, count = groups.of_row, len(groups)
+    forward, backward = known & (kind == FORWARD), known & (kind == BACKWARD)
+    low_f, high_f = _extents(group[forward], count, number[forward])
+    low_b, high_b = _extents(group[backward], count, number[backward])
+    worked = (high_f >= 0) & (high_b >= 0)
+    # The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0
+    # to m-1: as many forwards as backwards are moved to where the backwards begin.
+    ahead = np.where(worked & (high_f - low_f == high_b - low_b), low_f - low_b, 0)
+    number = np.where(forward, number - ahead[group], number)
+    forwards = np.bincount(group[forward], minlength=count)[worked]
+    low, high = low_b[worked], high_b[worked]
+    least, most = int(number[known].min()), int(number[known].max())
+    alike = len(low) > 0 and bool((low == least).all() and (high == most).all())
+    alike = alike and bool((forwards == high - low + 1).all())
+    numbers = Numbers(least, most, alike, len(low) > 0)
+    if start is None and not ranked and alike:
+        start = least
+    if start is not None:
+        return np.where(known, number - start, 0), numbers
+    return _ranked(np.zeros(len(number), np.int64), group, number, known), numbers
+
+
+def _extents(group: Ints, count: int, number: Ints) -> tuple[Ints, Ints]:
+    """Return the smallest and the largest number of each group; (largest possible, -1) for none."""
+    low, high = np.full(count, MOST_MICROBATCHES, np.int64), np.full(count, -1, np.int64)
+    np.minimum.at(low, group, number)
+    np.maximum.at(high, group, number)
+    return low, high
+
+
+def _ranked(iteration: Ints, group: Ints, number: Ints, known: Bools) -> Ints:
+    """Return each number's rank among those of its iteration; a few missing numbers keep theirs.
+
+    Where the chunks of an iteration do not share their numbers (the two directions of a pipeline
+    that is fed from both ends), it is the rank among those of its rank's chunk.
+    """
+    result = np.zeros(len(number), np.int64)
+    rows = np.flatnonzero(known)
+    iterations = groups_of(iteration[rows]).of_row
+    of_iteration = groups_of(iteration[rows], number[rows])
+    of_group = groups_of(group[rows], number[rows])
+    in_iteration = _ranks_within(iteration[rows], of_iteration.first)[of_iteration.of_row]
+    in_group = _ranks_within(group[rows], of_group.first)[of_group.of_row]
+    sizes = np.bincount(iterations[of_iteration.first])
+    # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
+    group_of_pair = np.unique(group[rows][of_group.first], return_inverse=True)[1]
+    counts = np.bincount(group_of_pair)
+    iteration_of_group = np.zeros(len(counts), np.int64)
+    iteration_of_group[group_of_pair] = iterations[of_group.first]
+    usual = np.array([int(np.median(counts[iteration_of_group == n])) for n in range(len(sizes))])
+    shared = (sizes == usual)[iterations]
+    low, high = group_extents(iterations, len(sizes), number[rows], number[rows])
+    consecutive = _GAPS * (high - low + 1 - sizes) <= sizes
+    in_iteration = np.where(consecutive[iterations], number[rows] - low[iterations], in_iteration)
+    result[rows] = np.where(shared, in_iteration, in_group)
+    return result
+
+
+def _ranks_within(column: Ints, first: Ints) -> Ints:
+    """Return the rank of each group among those that share a value of its leading column."""
+    leading = column[first]
+    start = np.flatnonzero(np.diff(leading, prepend=leading[:1] - 1))
+    base = np.zeros(len(leading), np.int64)
+    base[start] = start
+    return np.arange(len(leading)) - np.maximum.accumulate(base)
 
 
 @frozen

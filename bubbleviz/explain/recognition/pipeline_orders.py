@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.explain.recognition.order_codes import FORWARD, chunk_of, kind_of, microbatch_of
-from bubbleviz.explain.recognition.orders import Orders
+from bubbleviz.explain.recognition.orders import FORWARD, Orders, chunk_of, kind_of, microbatch_of
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, without
 from bubbleviz.model.operations import Rank

@@ -2,16 +2,144 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 
-from bubbleviz.explain.recognition.order_codes import BACKWARD, in_planned_order, kind_of
-from bubbleviz.explain.recognition.order_diff import OrderDifference, difference
+from bubbleviz.errors import UsageError
+from bubbleviz.explain.recognition.orders import (
+    BACKWARD,
+    WEIGHTS,
+    OrderedOperations,
+    Orders,
+    chunk_of,
+    in_planned_order,
+    kind_of,
+    microbatch_of,
+    planned_orders,
+)
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
-from bubbleviz.model.columns import Ints
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.schedules.plan import Schedule
+
+# Order diff: operations of a measured order that are late, early, missing, extra or repeated.
+#
+# Of the operations in both orders, as many as possible are in place: a longest sequence that both
+# share (a longest increasing subsequence). The others are out of place::
+#
+#     planned   F0 F1 B0 F2 B1 B2
+#     measured  F0 F1 F2 B0 B1 B2      F2 is early by 1 (or B0 late by 1)
+
+
+@frozen
+class OrderDifference:
+    """How an order differs from a planned one; codes as in :mod:`..recognition.order_codes`.
+
+    Attributes:
+        moved: codes of operations out of place, in measured order.
+        places: by how many operations each is late; negative where early.
+        missing: codes that are planned, not measured.
+        extra: codes that are measured, not planned.
+        repeated: codes that are measured again.
+    """
+
+    moved: Ints
+    places: Ints
+    missing: Ints
+    extra: Ints
+    repeated: Ints
+
+    @property
+    def count(self) -> int:
+        """Number of operations that are not as planned."""
+        columns = (self.moved, self.missing, self.extra, self.repeated)
+        return sum(len(column) for column in columns)
+
+
+def difference(measured: Ints, planned: Ints) -> OrderDifference:
+    """Return how a measured order differs from a planned one, which repeats nothing.
+
+    It takes O(n log n) of what lies between the first and the last difference.
+    """
+    none = np.empty(0, np.int64)
+    measured = in_planned_order(measured, planned)
+    if np.array_equal(measured, planned):
+        return OrderDifference(none, none, none, none, none)
+    firsts = np.sort(np.unique(measured, return_index=True)[1])
+    again = np.ones(len(measured), bool)
+    again[firsts] = False
+    distinct = measured[firsts]
+    in_plan = np.isin(distinct, planned)
+    ran = np.isin(planned, distinct)
+    common, expected = distinct[in_plan], planned[ran]
+    order = np.argsort(expected)
+    at = order[np.searchsorted(expected[order], common)]
+    kept = _in_place(at)
+    moved = np.flatnonzero(~kept)
+    # How many in place come before it as measured, and as planned.
+    before = np.cumsum(kept)[moved]
+    standing = np.sort(at[kept])
+    return OrderDifference(
+        moved=common[moved],
+        places=before - np.searchsorted(standing, at[moved]),
+        missing=planned[~ran],
+        extra=distinct[~in_plan],
+        repeated=measured[again],
+    )
+
+
+def _in_place(at: Ints) -> Bools:
+    """Return which places of a permutation belong to a longest rising subsequence."""
+    kept = np.ones(len(at), bool)
+    off = np.flatnonzero(at != np.arange(len(at)))
+    if len(off) == 0:
+        return kept
+    # Those before the first and after the last difference belong to every longest one.
+    first, last = int(off[0]), int(off[-1]) + 1
+    kept[first:last] = _longest_rising(at[first:last].tolist())
+    return kept
+
+
+def _longest_rising(values: list[int]) -> Bools:
+    """Return which of some distinct values belong to a longest rising subsequence."""
+    ends: list[int] = []
+    rows: list[int] = []
+    before = [-1] * len(values)
+    for row, value in enumerate(values):
+        length = bisect_left(ends, value)
+        if length:
+            before[row] = rows[length - 1]
+        if length == len(ends):
+            ends.append(value)
+            rows.append(row)
+        else:
+            ends[length] = value
+            rows[length] = row
+    chosen = np.zeros(len(values), bool)
+    row = rows[-1] if rows else -1
+    while row >= 0:
+        chosen[row] = True
+        row = before[row]
+    return chosen
+
+
+def joined_codes(diff: OrderDifference) -> list[tuple[str, int, int]]:
+    """Return (what, code, places) of each deviation, late and early ones first."""
+    moved = zip(diff.moved.tolist(), diff.places.tolist(), strict=True)
+    return list(
+        chain(
+            (("late" if places > 0 else "early", code, abs(places)) for code, places in moved),
+            (("missing", code, 0) for code in diff.missing.tolist()),
+            (("extra", code, 0) for code in diff.extra.tolist()),
+            (("repeated", code, 0) for code in diff.repeated.tolist()),
+        )
+    )
+
 
 #: With more operations elsewhere than this share, an order is not that of the schedule. Different
 #: schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches on.
@@ -129,3 +257,165 @@ def may_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
     sampled = np.linspace(0, len(ran.orders) - 1, 4).astype(int).tolist()
     off = sum(difference(ran.orders[n], planned[ran.places[n]]).count for n in sampled)
     return off <= 2 * NEAR * sum(len(ran.orders[n]) for n in sampled)
+
+
+# Plans: orders of known schedules by size, and those that a pipeline's orders could be.
+
+
+#: More operations than this take seconds to plan.
+_MOST_PLANNED = 2_000_000
+
+
+class Plans:
+    """Orders of plans by size, each planned once."""
+
+    def __init__(self) -> None:
+        self._planned: dict[tuple[str, int, int, int], tuple[tuple[Ints, ...], int] | None] = {}
+
+    def of(
+        self, rule: Schedule, devices: int, microbatches: int, chunks: int
+    ) -> tuple[tuple[Ints, ...], int] | None:
+        """Return a schedule's orders and its directions; None where it allows no such size."""
+        key = rule.name, devices, microbatches, chunks
+        if key not in self._planned:
+            try:
+                plan = rule.plan(devices, microbatches, chunks)
+            except UsageError:
+                self._planned[key] = None
+            else:
+                self._planned[key] = planned_orders(plan), plan.replicas
+        return self._planned[key]
+
+
+@frozen
+class PlanSizes:
+    """Sizes to plan: chunks of a device, microbatches of each, and possible directions."""
+
+    chunks: int
+    microbatches: int
+    directions: tuple[int, ...]
+
+
+def plans_like(
+    ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], sizes: PlanSizes
+) -> Iterator[tuple[str, tuple[Ints, ...]]]:
+    """Yield name and orders of the plans of these sizes that begin as a pipeline's orders do."""
+    chunks, microbatches = sizes.chunks, sizes.microbatches
+    if 3 * ran.devices * chunks * _shortened(microbatches, ran.devices) > _MOST_PLANNED:
+        return
+    split = split_share(ran.orders)
+    for rule in rules:
+        for directions in sizes.directions:
+            if chunks % directions:
+                continue
+            all_microbatches, chunks_each = microbatches * directions, chunks // directions
+            short = _shortened(all_microbatches, ran.devices)
+            beginning = plans.of(rule, ran.devices, short, chunks_each)
+            if beginning is None or beginning[1] != directions:
+                continue
+            planned_split = split_share(beginning[0])
+            if (planned_split > 0 and split == 0) or (split > NEAR and planned_split == 0):
+                continue
+            if not begins_alike(ran, beginning[0], short // directions):
+                continue
+            if ran.devices * 3 * chunks * microbatches > _MOST_PLANNED:
+                continue
+            whole = plans.of(rule, ran.devices, all_microbatches, chunks_each)
+            if whole is not None:
+                name = rule.with_one_chunk if chunks_each == 1 else None
+                yield name or rule.name, whole[0]
+
+
+def _shortened(microbatches: int, devices: int) -> int:
+    """Return so few microbatches that a plan of them is cheap, and begins as a longer one does.
+
+    The difference is a multiple of two for each device, so that groups still divide it.
+    """
+    few = 2 * devices
+    return microbatches if microbatches <= 2 * few else few + microbatches % few
+
+
+def split_share(orders: Sequence[Ints]) -> float:
+    """Return the number of weight gradients for each backward."""
+    counts = [np.bincount(kind_of(order), minlength=3) for order in orders]
+    backwards = sum(int(count[BACKWARD]) for count in counts)
+    weights = sum(int(count[WEIGHTS]) for count in counts)
+    return weights / max(backwards, 1)
+
+
+# Deviations: operations that are not where the schedule has them, in the report's numbers.
+
+
+#: Phases by kind of operation.
+_PHASES = (Phase.F, Phase.BW, Phase.W)
+
+
+@frozen
+class Deviation:
+    """An operation that is not where the schedule has it.
+
+    Attributes:
+        rank: index of the rank.
+        iteration: index of the iteration.
+        phase: F, B, W or BW.
+        microbatch: as the report numbers it.
+        chunk: likewise; -1 where the names hold none.
+        what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
+        places: by how many operations it is late or early, else 0.
+    """
+
+    rank: int
+    iteration: int
+    phase: Phase
+    microbatch: int
+    chunk: int
+    what: str
+    places: int
+
+
+def deviations_of(orders: Orders, cell: int, diff: OrderDifference) -> list[Deviation]:
+    """Return the deviations of one rank in one iteration.
+
+    Args:
+        orders: of all ranks.
+        cell: of the rank and iteration.
+        diff: of its order from the planned one.
+    """
+    ran = orders.of_cell(cell)
+    splits = bool((kind_of(ran.code) == WEIGHTS).any())
+    return [
+        Deviation(
+            int(orders.rank[cell]),
+            int(orders.iteration[cell]),
+            *_in_report(ran, code, splits=splits),
+            what,
+            places,
+        )
+        for what, code, places in joined_codes(diff)
+    ]
+
+
+def _in_report(ran: OrderedOperations, code: int, *, splits: bool) -> tuple[Phase, int, int]:
+    """Return phase, microbatch and chunk of a code as the report has them.
+
+    A missing operation takes them from another one of its microbatch and chunk.
+    """
+    wanted = np.array([code])
+    row = np.flatnonzero(ran.code == code)
+    if len(row):
+        first = int(row[0])
+        return Phase(int(ran.phase[first])), int(ran.microbatch[first]), int(ran.chunk[first])
+    kind = int(kind_of(wanted)[0])
+    phase = Phase.B if kind == BACKWARD and splits else _PHASES[kind]
+    same_chunk = chunk_of(ran.code) == chunk_of(wanted)
+    other = np.flatnonzero(same_chunk & (microbatch_of(ran.code) == microbatch_of(wanted)))
+    if len(other):
+        return phase, int(ran.microbatch[other[0]]), int(ran.chunk[other[0]])
+    number = int(microbatch_of(wanted)[0])
+    numbered = np.flatnonzero(same_chunk & (ran.microbatch >= 0))
+    if not len(numbered):
+        return phase, number, int(chunk_of(wanted)[0])
+    # Where all others are equally far ahead of the code's numbers, so is this one.
+    ahead = ran.microbatch[numbered] - microbatch_of(ran.code[numbered])
+    number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
+    return phase, number, int(ran.chunk[numbered[0]])

@@ -13,8 +13,10 @@ from dataclasses import replace
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.recognition.candidates import Verdict
-from bubbleviz.explain.recognition.deviations import Deviation, deviations_of
-from bubbleviz.explain.recognition.missing_microbatches import verdict, verdict_of_plan
+from bubbleviz.explain.recognition.candidates import missing_microbatches_verdict as verdict
+from bubbleviz.explain.recognition.candidates import (
+    missing_microbatches_verdict_of_plan as verdict_of_plan,
+)
 from bubbleviz.explain.recognition.orders import Orders, orders_of
 from bubbleviz.explain.recognition.pipeline_orders import (
     Pipeline,
@@ -22,7 +24,7 @@ from bubbleviz.explain.recognition.pipeline_orders import (
     key_of,
     pipelines_of,
 )
-from bubbleviz.explain.recognition.plans import Plans
+from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, deviations_of
 from bubbleviz.explain.recognition.reasons import (
     FORWARD_ONLY,
     OTHER_STAGES_MISSING,
@@ -34,9 +36,8 @@ from bubbleviz.explain.recognition.reasons import (
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, Rank
-from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phase_masks import INFERENCE, TRAINING, among
 from bubbleviz.model.phases import COUNTED
-from bubbleviz.model.run_kind import INFERENCE, TRAINING
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.plan import Plan

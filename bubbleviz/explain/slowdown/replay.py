@@ -13,15 +13,159 @@ over several scenarios at a time. Semantics as in the published ``analyzer/simul
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import field
+from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.align.arrivals import NEVER
-from bubbleviz.explain.slowdown.work import Role, Work
+from bubbleviz.align.waits import NEVER
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, expanded, groups_of
-from bubbleviz.model.sorting import sorted_rows
+from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, sorted_rows
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import frozen
+
+# Work: what ranks did in iterations, independent of how it was recorded.
+#
+# One row an operation or a communication. Rows of one *meeting* are one communication: a send and
+# its receive, or the members of a collective. None of them moves data before the last has come::
+#
+#     rank 0   ├▒▒▒▒ waits ▒▒▒▒│▓ transfer ▓┤
+#     rank 1           ├▒ waits │▓ transfer ▓┤
+#     rank 2                   ├▓ transfer ▓┤        latest start
+
+
+#: A member that ended this long before another began had the data buffered: its transfer is 0.
+#: (``get_transfer_time`` of the published ``analyzer/wia.py``; clocks are not off by more.)
+_BUFFERED_NS = 10_000_000
+
+
+class Role(IntEnum):
+    """What a kind of work is in an iteration; all that its dependencies rest on.
+
+    From ``SEND_F`` on these are communication, of which an ideal iteration takes the median
+    transfer; of the others it takes the mean duration.
+    """
+
+    FORWARD = 0
+    BACKWARD = 1
+    COMPUTE = 2
+    AFTER_COMPUTE = 3
+    OPTIMIZER = 4
+    SEND_F = 5
+    RECV_F = 6
+    SEND_B = 7
+    RECV_B = 8
+    PARAMETERS = 9
+    GRADIENTS = 10
+    LAYER_NORM = 11
+    EMBEDDING = 12
+    SEPARATE_GRADIENTS = 13
+    GRADIENT_NORM = 14
+    COLLECTIVE = 15
+
+
+#: What ranks compute one after the other.
+COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
+#: Communication between two ranks.
+POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
+
+
+@frozen
+class Kind:
+    """A kind of work: of one kind all takes equally long in an ideal iteration.
+
+    Attributes:
+        name: as it was recorded.
+        role: what it is.
+        phase: the name that it is reported under, with other kinds or alone.
+    """
+
+    name: str
+    role: Role
+    phase: str
+
+
+@frozen(shown=False)
+class Work(Table):
+    """Operations and communication of iterations; ``-1`` is "none".
+
+    Rows of a rank and kind that start at once stand in their order.
+
+    Attributes:
+        rank: that did it.
+        stage: of the rank.
+        replica: of the pipeline (data-parallel rank).
+        iteration: index of the iteration.
+        kind: row of ``kinds``.
+        microbatch: number of the microbatch.
+        chunk: model chunk of the rank.
+        virtual_stage: place of the chunk in the model's order.
+        start_ns: start; within an iteration all ranks share a clock.
+        end_ns: end.
+        meeting: number that the rows of one communication share.
+        kinds: of work.
+    """
+
+    rank: Ints
+    stage: Ints
+    replica: Ints
+    iteration: Ints
+    kind: Ints
+    microbatch: Ints
+    chunk: Ints
+    virtual_stage: Ints
+    start_ns: Ints
+    end_ns: Ints
+    meeting: Ints
+    kinds: tuple[Kind, ...] = field(metadata={"shared": True})
+
+    @property
+    def role(self) -> Ints:
+        """The role of each row."""
+        return np.array([NONE, *(kind.role for kind in self.kinds)], np.int64)[self.kind + 1]
+
+    @property
+    def communicates(self) -> Bools:
+        """Which rows are communication."""
+        return np.asarray(self.role >= Role.SEND_F, bool)
+
+    @property
+    def own_ns(self) -> Ints:
+        """How long each took itself: its duration, of communication its transfer, without waiting.
+
+        A transfer is the end less the latest start among the members of its meeting, as in
+        ``get_transfer_time`` of the published ``analyzer/wia.py``.
+        """
+        met = np.flatnonzero(self.meeting != NONE)
+        meetings = groups_of(self.meeting[met])
+        start_ns = self.start_ns[met]
+        latest_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
+        own_ns = self.end_ns - self.start_ns
+        transfer_ns = self.end_ns[met] - latest_ns[meetings.of_row]
+        own_ns[met] = np.where(transfer_ns <= -_BUFFERED_NS, 0, transfer_ns)
+        return own_ns
+
+    @property
+    def rank_iteration(self) -> Ints:
+        """A number for each rank and iteration that has rows."""
+        return groups_of(self.iteration, self.rank).of_row
+
+
+def numbered(group: Ints, *by: Ints) -> Ints:
+    """Return the place of each row in its group, from 0: by some columns, then as they stand.
+
+    Args:
+        group: of each row.
+        by: columns to order by, the first counting most.
+    """
+    order = sorted_rows(group, *by)
+    ordered = group[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    count = np.diff(np.append(first, len(ordered)))
+    number = np.empty(len(group), np.int64)
+    number[order] = np.arange(len(ordered)) - np.repeat(first, count)
+    return number
+
 
 #: Times that are replayed at once, over all scenarios: 64 MB of them.
 _AT_ONCE = 1 << 23
@@ -270,3 +414,45 @@ def _closing(work: Work, rows: Ints) -> Ints:
     some = np.bincount(place, optimizes) > 0
     closing = np.flatnonzero(optimizes | ~some[place]) if len(rows) else rows
     return closing[sorted_rows(iteration[closing])]
+
+
+# Slack: how much later work can end without a longer iteration, all else as measured.
+#
+# From the last level of a replay backwards: what follows a row has to start in time, and so have
+# all
+# members of a collective before the first of them may end no later::
+#
+#     rank 0   ├─ B7 ─┤· slack ·│▓ all-reduce ▓┤├ Optimizer ┤
+#     rank 1   ├────── B7 ──────┤▓ all-reduce ▓┤├ Optimizer ┤
+
+
+def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
+    """Return how much later each row could end without a longer iteration; -1 for not replayed.
+
+    Args:
+        work: of all ranks.
+        replay: of it.
+        own_ns: how long each row takes itself.
+        delay_ns: how long each row starts after all that it follows has ended.
+    """
+    count = len(replay.rows)
+    ends_ns = replay.ends_ns(own_ns[:, None], delay_ns)[:count, 0]
+    own_ns, delay_ns = own_ns[replay.rows], delay_ns[replay.rows]
+    iteration = found_in(replay.iterations, work.iteration[replay.rows])
+    closing = ends_ns[replay.closing]
+    whole_ns = group_extents(iteration[replay.closing], len(replay.iterations), closing, closing)[1]
+    # What ends after its iteration does cannot end later; two more places stand for no row.
+    latest_ns = np.append(np.maximum(whole_ns[iteration], ends_ns), (0, 0))
+    starts_ns = np.zeros(count, np.int64)
+    for level in reversed(replay.levels):
+        if len(level.met):
+            latest = np.minimum.reduceat(latest_ns[level.met] - own_ns[level.met], level.first)
+            starts_ns[level.met] = np.repeat(latest, level.sizes)
+        alone = slice(level.start, level.alone)
+        starts_ns[alone] = latest_ns[alone] - own_ns[alone]
+        ready_ns = starts_ns[level.start : level.stop] - delay_ns[level.start : level.stop]
+        for before in level.before:
+            np.minimum.at(latest_ns, before, ready_ns)
+    slack_ns = np.full(len(work), NONE, np.int64)
+    slack_ns[replay.rows] = latest_ns[:count] - ends_ns
+    return slack_ns

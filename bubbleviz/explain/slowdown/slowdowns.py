@@ -8,17 +8,29 @@ stage and that of its replica (``AnalyzerResult`` in the published ``analyzer/me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.links import link_of
-from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
-from bubbleviz.explain.slowdown.replay import Order
-from bubbleviz.explain.slowdown.scenarios import Scenarios
-from bubbleviz.explain.slowdown.work import Work
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.explain.causes.forward_waits import TokenWaits
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.slowdown.messages import link_of, messages_of
+from bubbleviz.explain.slowdown.replay import Order, Work
+from bubbleviz.explain.slowdown.run_work import (
+    computing_rows,
+    delays_of,
+    early_starts,
+    measured_ns,
+    outside_operations,
+    run_order,
+    run_work,
+)
+from bubbleviz.explain.slowdown.scenarios import Scenarios, scenarios_of
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.values import frozen
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
@@ -179,3 +191,47 @@ def _replay_error(scenarios: Scenarios, order: Order) -> ReplayError:
     missed = np.abs(scenarios.lengths_ns - whole_ns) / whole_ns
     delayed_missed = np.abs(delayed - whole_ns) / whole_ns
     return ReplayError(*(float(f()) for m in (missed, delayed_missed) for f in (m.mean, m.max)))
+
+
+# Slowdowns of a run: worked out when they are first asked for, since they take seconds.
+
+
+def work_of_run(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    dependencies: Dependencies,
+    receives: Receives,
+    collectives: CollectiveIntervals,
+    included: Bools,
+    tokens: TokenWaits,
+) -> tuple[Work, Order, Ints]:
+    """Return what ranks did in some iterations, what each row follows, and late collectives.
+
+    The last is by how much hosts launched each row late that is a collective; 0 elsewhere.
+
+    Args:
+        operations: of all ranks.
+        ranks: by number.
+        dependencies: between operations.
+        receives: of these.
+        collectives: of all ranks.
+        included: of each iteration, whether it is wanted.
+        tokens: which operations waited for the token of which.
+    """
+    rows = computing_rows(operations, included)
+    messages = messages_of(operations, dependencies, receives, rows)
+    beside = outside_operations(collectives, operations, included)
+    work = run_work(operations, ranks, rows, messages, beside)
+    late_ns = np.zeros(len(work), np.int64)
+    late_ns[len(work) - len(beside) :] = beside.late_ns
+    return work, run_order(work, rows, messages, operations, tokens), late_ns
+
+
+def scenarios_of_run(work: Work, order: Order) -> Scenarios | None:
+    """Return the replay of a run's work; None where none of it can be replayed.
+
+    Args:
+        work: of all ranks.
+        order: what each of its rows follows.
+    """
+    return scenarios_of(work, order, early_starts(work, order))

@@ -17,18 +17,13 @@ from typing import Any, TypeVar
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, ProfileError
-from bubbleviz.interpret.fleet.dask_cluster import Cluster
-from bubbleviz.interpret.fleet.dask_connection import connected
-from bubbleviz.interpret.fleet.dask_pulses import Pulses
-from bubbleviz.interpret.fleet.dask_tasks import DaskTasks, Task
-from bubbleviz.interpret.fleet.dask_versions import (
-    answering_workers,
-)
+from bubbleviz.interpret.fleet.dask_cluster import Cluster, connected
+from bubbleviz.interpret.fleet.dask_tasks import DaskTasks, Pulses, Task, answering_workers
 from bubbleviz.interpret.fleet.glances import Glance, digest, glance
 from bubbleviz.interpret.fleet.outcome import FilesRead, Outcome, files_read, outcome_of
-from bubbleviz.interpret.gathered import gathered
 from bubbleviz.interpret.record import ReadOptions, renamed
-from bubbleviz.model.natural_order import natural_key
+from bubbleviz.interpret.recording import gathered
+from bubbleviz.model.texts import natural_key
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress
 from bubbleviz.sources.paths import InputFile, find_profiles

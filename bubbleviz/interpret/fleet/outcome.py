@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.gathered import Part
 from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
-from bubbleviz.interpret.tables.clocks import by_clock
+from bubbleviz.interpret.recording import Part
+from bubbleviz.interpret.tables.keys import by_clock
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.timing import Step

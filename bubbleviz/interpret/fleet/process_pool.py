@@ -24,7 +24,7 @@ from shutil import rmtree
 from time import monotonic, sleep
 from typing import Any, Generic, TypeVar, cast
 
-from bubbleviz.model.temporary_files import temporary_folder
+from bubbleviz.model.files import temporary_folder
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -2,20 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 from bubbleviz.errors import MismatchError, ProfileError
-from bubbleviz.interpret.fleet.fleet import Fleet
-from bubbleviz.interpret.fleet.glances import Glance
-from bubbleviz.interpret.gathered import GatheredRecordings, Part, taken_over
+from bubbleviz.interpret.fleet.glances import Glance, digest, glance, size_of
+from bubbleviz.interpret.fleet.outcome import FilesRead, files_read, outcome_of
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import GatheredRecordings, Part, Recording, taken_over
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
+from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress
-from bubbleviz.sources.directories import unreadable_profile
-from bubbleviz.sources.paths import InputFile
+from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
 from bubbleviz.timing import add
+
+# Fleet: where the profiles of a run are read, one after another or many at once.
+#
+# Only a profile's recording, its operations and small statistics, travels and is kept.
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class Fleet(Protocol):
+    """Where profiles are found, looked at and recorded."""
+
+    @property
+    def strict(self) -> bool:
+        """Whether a file that cannot be read ends the run, if it was named."""
+
+    def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
+        """Return the files of some paths; see :func:`~bubbleviz.sources.paths.find_profiles`."""
+
+    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
+        """Return the glance of each file, or why there is none."""
+
+    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
+        """Return the digest of each file, or why there is none."""
+
+    def record(
+        self, paths: Sequence[str], options: ReadOptions, progress: Progress
+    ) -> Iterator[FilesRead]:
+        """Yield what was read, some files or one, in the order in which that is done."""
+
+    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
+        """Return what some work, a function of a module, returns of each of some arguments."""
+
+
+@frozen
+class Local:
+    """This machine, with so many processes, or threads, at work at once."""
+
+    jobs: int
+    strict: bool = True
+
+    def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
+        """Return the files that paths stand for.
+
+        Raises:
+            InputError: a path does not exist, cannot be read, or leads to no profile.
+        """
+        return find_profiles(paths)
+
+    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
+        """Return the glance of each file, or why there is none."""
+        return [_or_error(glance, path) for path in paths]
+
+    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
+        """Return the digest of each file, or why there is none."""
+        return [_or_error(digest, path) for path in paths]
+
+    def record(
+        self, paths: Sequence[str], options: ReadOptions, progress: Progress
+    ) -> Iterator[FilesRead]:
+        """Yield what was read of each file; the largest files are begun first.
+
+        One file is read by threads, several by a process each.
+        """
+        if len(paths) == 1 or self.jobs == 1:
+            for number, path in enumerate(paths):
+                watch = partial(progress.read, path)
+                each = replace(options, jobs=self.jobs)
+                yield files_read([number], [outcome_of(path, each, watch)])
+                watch(1.0)
+            return
+        # Processes take a hundredth of a second to import.
+        from bubbleviz.interpret.fleet.parallel_run import ParallelRun
+
+        sizes = [_or_error(size_of, path) for path in paths]
+        large = [-size if isinstance(size, int) else 0 for size in sizes]
+        order = sorted(range(len(paths)), key=lambda number: (large[number], number))
+        each = replace(options, jobs=max(1, self.jobs // len(paths)))
+        run = ParallelRun(paths, each, progress)
+        for number, outcome in run.outcomes(order, min(self.jobs, len(paths))):
+            yield files_read([number], [outcome])
+
+    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
+        """Return what some work returns of each of some arguments, in their order."""
+        return list(map(work, given))
+
+
+def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
+    try:
+        return work(path)
+    except ProfileError as error:
+        return error
+
 
 #: So many neighbouring files are gathered as soon as they are read.
 _BLOCK = 64
@@ -34,13 +138,13 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
             alike.setdefault(seen, []).append(path)
     candidates = [path for same in alike.values() if len(same) > 1 for path in same]
     known: dict[bytes, str] = {}
-    for path, digest in zip(candidates, fleet.digests(candidates), strict=True):
-        if isinstance(digest, bytes):
-            if digest in known:
+    for path, content in zip(candidates, fleet.digests(candidates), strict=True):
+        if isinstance(content, bytes):
+            if content in known:
                 raise MismatchError(
-                    f"{known[digest]} and {path}: the same profile twice; give each profile once"
+                    f"{known[content]} and {path}: the same profile twice; give each profile once"
                 )
-            known[digest] = path
+            known[content] = path
     return {path: seen.size for seen, same in alike.items() for path in same}
 
 

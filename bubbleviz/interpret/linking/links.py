@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.interpret.linking.lost_kernels import LostKernels
-from bubbleviz.interpret.linking.place_check import PlaceCheck
 from bubbleviz.interpret.linking.row_check import RowCheck
-from bubbleviz.interpret.linking.time_check import TimeCheck
+from bubbleviz.interpret.linking.time_check import PlaceCheck, TimeCheck
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, CallLog, Calls, Source, impossible_times

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.interpret.linking.launches import Launches
+from bubbleviz.interpret.linking.correlations import Launches
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind

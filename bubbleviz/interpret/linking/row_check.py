@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.interpret.linking.launches import Launches
+from bubbleviz.interpret.linking.correlations import Launches
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.interpret.device_work import DeviceWork, RankWork
-from bubbleviz.interpret.spans import ActiveTime, active_time, busy_times
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.coverage import Coverage
+from bubbleviz.interpret.recorded_collectives import ReplicaCollectives, places_by_launch
+from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.interpret.spans import ActiveTime, DeviceWork, RankWork, active_time, busy_times
+from bubbleviz.interpret.tables.keys import KeyedRows, in_host_order, keyed
 from bubbleviz.model import intervals
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.operation_table import OperationTable, RowIntervals
+from bubbleviz.model.grouping import Numbering, looked_up, places_in, sorted_rows
+from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
 from bubbleviz.model.operations import (
     BusyIntervals,
+    HostActivities,
     RankCoverage,
     RankIntervals,
     RankOperations,
     RunningTimes,
 )
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.sources.tables.operations import number_of_iteration
 
 
 @frozen
@@ -221,4 +234,278 @@ def _coverages(rank: Ints, ran: RankWork, count: int) -> tuple[RankCoverage, ...
             copy_ns=0,
         )
         for index, (gpu_ns, own_ns, comm_ns, own_comm_ns) in enumerate(zip(*columns, strict=True))
+    )
+
+
+# Collectives of a table: its rows that are one, by kind, group and order.
+
+
+#: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
+_KINDS = {
+    name.lower(): name
+    for name in (
+        "AllGather",
+        "AllReduce",
+        "AllToAll",
+        "Broadcast",
+        "Gather",
+        "Reduce",
+        "ReduceScatter",
+        "Scatter",
+    )
+}
+_NO_LETTER = re.compile(r"[^a-z]")
+
+
+def collectives_of(
+    table: OperationTable, order: Ints, operations: RankOperations
+) -> CollectiveIntervals:
+    """Return the collectives of a table, in order of (rank, start).
+
+    Args:
+        table: as read.
+        order: its rows in order of (rank, host start).
+        operations: these, with keys.
+    """
+    if "collectives" in table.told:
+        return _as_told(table, order, operations)
+    rows = np.flatnonzero((operations.phase == Phase.COLLECTIVE) & (operations.has_span == 1))
+    own = operations.take(rows)
+    kind, kinds = _numbered(table.kind.at(order[rows]), _kind)
+    group, groups = _numbered(table.group.at(order[rows]), str)
+    # A row without a kind does something, and nobody knows what.
+    kind = np.where(kind == NONE, len(kinds), kind)
+    place = places_by_launch(own.host_start_ns, own.start_ns, own.rank, own.iteration, kind, group)
+    nothing = np.full(len(rows), NONE, np.int64)
+    collectives = CollectiveIntervals(
+        rank=own.rank,
+        iteration=own.iteration,
+        kind=kind,
+        group=group,
+        order=place,
+        sequence=nothing,
+        start_ns=own.start_ns,
+        end_ns=own.end_ns,
+        late_ns=np.zeros(len(rows), np.int64),
+        operation=rows,
+        meeting=nothing.copy(),
+        kinds=(*kinds, ""),
+        groups=tuple(Group(name=name, sole=True) for name in groups),
+    )
+    return collectives.take(sorted_rows(own.rank, own.start_ns))
+
+
+def _as_told(table: OperationTable, order: Ints, operations: RankOperations) -> CollectiveIntervals:
+    """Return the collectives that cells hold, with the meetings that they tell."""
+    told = table.collectives
+    row = places_in(order)[told.row]
+    rank = operations.rank[row]
+    # Iterations go by the names that operations have.
+    number = {name: code for code, name in enumerate(table.iterations)}
+    code = np.array([*(number.get(name, NONE) for name in told.iterations), NONE], np.int64)
+    keys = table.operations.rank[order], table.operations.iteration[order]
+    iteration = looked_up(keys, operations.iteration, (rank, code[told.iteration]))
+    sizes = np.zeros(len(told.groups) + 1, np.int64)
+    sizes[told.group] = told.size
+    collectives = CollectiveIntervals(
+        rank=rank,
+        iteration=np.where(told.iteration == NONE, NONE, iteration),
+        kind=np.where(told.kind == NONE, len(told.kinds), told.kind),
+        group=told.group.copy(),
+        order=told.order.copy(),
+        sequence=told.sequence.copy(),
+        start_ns=told.start_ns.copy(),
+        end_ns=told.end_ns.copy(),
+        late_ns=np.zeros(len(told), np.int64),
+        operation=np.where(told.owned == 1, row, NONE),
+        meeting=told.meeting.copy(),
+        kinds=(*told.kinds, ""),
+        groups=tuple(
+            Group(name=name, size=size)
+            for name, size in zip(told.groups, sizes.tolist(), strict=False)
+        ),
+    )
+    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
+
+
+def _kind(text: str) -> str:
+    """Return NCCL's name of an operation; one that it does not have as it is written."""
+    return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
+
+
+def _numbered(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
+    """Return the number of each row's name, and the names; -1 for none."""
+    numbers: Numbering[str] = Numbering()
+    places = numbers.numbers(map(name, texts.texts))
+    return np.append(places, NONE)[texts.code], numbers.values
+
+
+# Limitations of a table: what it leaves open, or has twice.
+
+
+#: What no table tells, and what one without launches does not tell either.
+_NO_KERNELS = (
+    "a {noun} holds none, so gaps between kernels inside operations are unknown, and "
+    "so is what hosts did instead of launching"
+)
+_NO_LAUNCHES = "; without {launches}, no idle time is found to be a host's"
+
+
+def limitations_of(table: OperationTable, rows: KeyedRows) -> tuple[Limitation, ...]:
+    """Return the limitations of a table.
+
+    Args:
+        table: as read.
+        rows: its operations, with keys.
+    """
+    path = table.source.path
+    reason = _NO_KERNELS.format(noun=table.noun)
+    if "launched_ns" not in table.told:
+        is_table = table.noun.startswith("table")
+        reason += _NO_LAUNCHES.format(launches="a column launched_ns" if is_table else "launches")
+    return (
+        # Of any number of tables once, and so without a path.
+        Limitation("kernels", reason),
+        *table.notes,
+        *(
+            Limitation(what, f"{path}: {reason}", count, kind)
+            for what, reason, count, kind in _candidates(rows)
+            if count
+        ),
+    )
+
+
+def _candidates(rows: KeyedRows) -> Iterator[tuple[str, str, int, LimitationKind]]:
+    operations, other = rows.operations, LimitationKind.OTHER
+    compute = among(operations.phase, COMPUTE)
+    counted = among(operations.phase, COUNTED)
+    yield (
+        "operations without any GPU work",
+        "their rows have no start and no end, so they have no device time",
+        int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
+        other,
+    )
+    yield (
+        "microbatch numbers are inferred",
+        "the table gives none, so they are counted by order within an iteration",
+        int(rows.unnumbered.any()),
+        LimitationKind.MICROBATCHES_INFERRED,
+    )
+    yield (
+        "operations cut by the end of the capture",
+        "the table says so",
+        int((operations.cut > 0).sum()),
+        other,
+    )
+    repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
+    yield (
+        "repeated operations",
+        "the same microbatch, chunk and phase occur again in one iteration",
+        int(repeated.sum()),
+        other,
+    )
+
+
+# Recording of a table: its operations as those of a profile.
+
+
+def recording_of(table: OperationTable) -> Recording:
+    """Return the recording of a table.
+
+    Raises:
+        NothingToAnalyseError: it holds no forward or backward.
+    """
+    if not among(table.operations.phase, COUNTED).any():
+        labels = ", ".join(phase.label for phase in COUNTED)
+        raise NothingToAnalyseError(
+            f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "
+            "there is no bubble to measure; add them"
+        )
+    order = in_host_order(table)
+    numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
+    rows = keyed(table, order, numbers)
+    busy = busy_of(rows.operations, _reordered(table.waits, order))
+    busy_ns = group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
+    lighter = rows.operations.changed(busy_ns=busy_ns).lighter()
+    rows = replace(rows, operations=lighter, hints=rows.hints.compacted())
+    return _recording(table, order, rows, busy.sharing_with(lighter))
+
+
+def _recording(
+    table: OperationTable, order: Ints, rows: KeyedRows, busy: BusyIntervals
+) -> Recording:
+    """Return the recording of a table.
+
+    Args:
+        table: as read.
+        order: its rows in order of (rank, host start).
+        rows: these, with keys and busy times.
+        busy: when they kept their GPU busy.
+    """
+    operations, rank, count = rows.operations, table.operations.rank, len(table.places)
+    unattributed = of_ranks(table.unattributed, rank, count)
+    exposed = of_ranks(table.exposed, rank, count)
+    times = times_of(table, operations, busy, unattributed, exposed)
+    start_ns, end_ns = _extent(operations)
+    convention = table.noun.split(" ", 1)[0]
+    return Recording(
+        source=table.source,
+        convention=convention,
+        conventions=frozenset((convention,)),
+        ranks=tuple(_local_rank(place) for place in table.places),
+        operations=operations,
+        hints=rows.hints,
+        busy=busy,
+        active=times.active,
+        running=times.running,
+        unattributed=unattributed,
+        exposed=times.exposed,
+        overheads=of_ranks(table.overheads, rank, count),
+        hosts=HostActivities.none(),
+        replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
+        collectives=collectives_of(table, order, operations),
+        coverage=_coverage(operations.kernels, times.coverage),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        limitations=limitations_of(table, rows),
+        pauses=of_ranks(table.pauses, rank, count),
+    )
+
+
+def _extent(operations: RankOperations) -> tuple[int, int]:
+    """Return the first start and the last end of operations."""
+    spanned = operations.has_span == 1
+    if not spanned.any():
+        return 0, 0
+    return int(operations.start_ns[spanned].min()), int(operations.end_ns[spanned].max())
+
+
+def _reordered(times: RowIntervals, order: Ints) -> RowIntervals:
+    """Return times of rows that stand in another order now."""
+    return RowIntervals(places_in(order)[times.row], times.start_ns.copy(), times.end_ns.copy())
+
+
+def _local_rank(place: ToldPlace) -> LocalRank:
+    return LocalRank(
+        process=place.number,
+        device_id=0,
+        device=None,
+        global_rank=place.global_rank,
+        place=f"rank {place.number}",
+        world_size=place.world_size,
+        told=place,
+    )
+
+
+def _coverage(kernels: Ints, ranks: tuple[RankCoverage, ...]) -> Coverage:
+    """Return counts of kernels, which all belong to operations."""
+    count = int(kernels.sum())
+    return Coverage(
+        kernels=count,
+        linked_kernels=count,
+        attributed_kernels=count,
+        cross_thread_kernels=0,
+        ambiguous_kernels=0,
+        ranks=ranks,
+        unattributed=(),
     )

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
-from bubbleviz.model.restrictions import written
+from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
-from bubbleviz.render.documents.markdown_parts import cause_line, mean_of
+from bubbleviz.render.documents.gate_report import cause_line, mean_of
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.text.cells import milliseconds, percent
-from bubbleviz.render.text.display import shortened
-from bubbleviz.render.text.tables import BulletList, Table
+from bubbleviz.render.text.tables import BulletList, Table, milliseconds, percent, shortened
 from bubbleviz.report.compare.comparison import Cell, Comparison
 from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
 
@@ -129,7 +127,7 @@ def as_svg(comparison: Comparison, view: View) -> str:
     Raises:
         UsageError: a run was read from a saved report.
     """
-    from bubbleviz.render.picture.panels import Panel, draw_panels
+    from bubbleviz.render.picture.slowdowns import Panel, draw_panels
 
     check_drawable({run.path: run.report is None for run in comparison.runs})
     panels = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
-from bubbleviz.model.restrictions import written
+from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, json_text, one_line
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from bubbleviz.render.text.tables import HangingLines
     from bubbleviz.report.view import View
-    from bubbleviz.schedules.communication.transports import Transport
+    from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.formulas import Formula
     from bubbleviz.schedules.ideal import Estimate, Ideal
+    from bubbleviz.schedules.measured_times import StageTimes
     from bubbleviz.schedules.plan import Schedule
-    from bubbleviz.schedules.stage_times import StageTimes
 
 SCHEMA = "bubbleviz.simulation/1"
 

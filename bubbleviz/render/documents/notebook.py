@@ -14,10 +14,10 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.rows import by_stage, rows_of
-from bubbleviz.render.text.causes import cause_cells, causes_title
 from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.render.text.limitations import limitation_lines
-from bubbleviz.render.text.ratios import ratio_cells
+from bubbleviz.render.text.report import cause_cells, causes_title
+from bubbleviz.render.text.sections import ratio_cells
+from bubbleviz.render.text.stacked_bar import limitation_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report
@@ -80,7 +80,7 @@ def bounded_picture(report: Report, ids: str = "bv-") -> BoundedPicture:
         report: any report.
         ids: the beginning of the ids in it.
     """
-    from bubbleviz.render.picture.drawing import picture
+    from bubbleviz.render.picture.legend import picture
 
     view = View(rows="stage" if by_stage(report, View()) else "rank")
     rows = rows_of(report, view)

@@ -86,7 +86,7 @@ def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[b
         check_typst()
 
     def render(report: Report, view: View) -> bytes:
-        from bubbleviz.render.picture.drawing import picture
+        from bubbleviz.render.picture.legend import picture
         from bubbleviz.render.picture.typesetting import CONVERSIONS
 
         return CONVERSIONS[name](picture(report, view))

@@ -81,7 +81,7 @@ def _columns(report: Report) -> list[Sequence[object]]:
 
 
 def _host(report: Report, row: int) -> tuple[str, str]:
-    from bubbleviz.report.late_hosts import host_activity
+    from bubbleviz.report.standouts import host_activity
 
     call, around = host_activity(report, row)
     return inert(call or ""), inert(around or "")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _tables(report: Report) -> Iterator[ArrowTable]:
-    from bubbleviz.report.rank_parts import rank_parts, rows_of_ranks
+    from bubbleviz.report.rank_means import rank_parts, rows_of_ranks
 
     for first, last in rank_parts(report):
         yield report.bubbles.take(rows_of_ranks(report.bubbles.rank, first, last))

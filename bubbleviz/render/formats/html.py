@@ -21,8 +21,8 @@ def render(report: Report, view: View) -> str:
     from bubbleviz.render.formats.json import document
     from bubbleviz.render.web.data import packed
     from bubbleviz.render.web.page import page
+    from bubbleviz.report.labels import with_relative_paths
     from bubbleviz.report.rank_means import many_ranks, rank_means
-    from bubbleviz.report.relative_paths import with_relative_paths
     from bubbleviz.report.standouts import standouts
     from bubbleviz.report.timeline import timeline_of
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
+    from bubbleviz.count.count import Spread
     from bubbleviz.count.iterations import Account, Iteration, RankIteration
-    from bubbleviz.count.summary import Spread
     from bubbleviz.explain.critical_path import CriticalPath
     from bubbleviz.explain.phase_times import PhaseTime
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.render.parts import File
-    from bubbleviz.report.long_bubbles import LongBubble
+    from bubbleviz.report.bubbles import LongBubble
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -47,10 +47,10 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         by_rank: whether iterations list their ranks, and operations follow.
         slowdown: whether slowdowns are worked out, which takes long for very many ranks.
     """
-    from bubbleviz.model.restrictions import written
+    from bubbleviz.model.limitations import written
     from bubbleviz.report.advice import first_thing
     from bubbleviz.report.advice_list import advice_of
-    from bubbleviz.report.bubble_parts import bubble_parts
+    from bubbleviz.report.bubbles import bubble_parts
     from bubbleviz.report.kernel_time import kernel_time_of
     from bubbleviz.report.methods import methods
     from bubbleviz.report.report import SCHEMA
@@ -200,7 +200,7 @@ def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
 
 def _explained(report: Report) -> dict[str, Any]:
     """Return the explanation except for causes."""
-    from bubbleviz.report.long_bubbles import longest_bubbles
+    from bubbleviz.report.bubbles import longest_bubbles
 
     explanation = report.explanation
     times, path = explanation.phase_times, explanation.path

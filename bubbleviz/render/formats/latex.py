@@ -15,7 +15,7 @@ from bubbleviz.render.formats import Renderer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bubbleviz.count.summary import Spread
+    from bubbleviz.count.count import Spread
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -65,7 +65,7 @@ def _in_ascii(character: str) -> str:
 
 def render(report: Report, view: View) -> str:
     """Return the table of the averaged iterations; the view is that of the figure alone."""
-    from bubbleviz.report.relative_paths import with_relative_paths
+    from bubbleviz.report.labels import with_relative_paths
 
     report = with_relative_paths(report)
     return "".join(f"{line}\n" for line in (*_comments(report, view), *_table(report)))
@@ -94,8 +94,8 @@ def _comments(report: Report, view: View) -> Iterator[str]:
 
 def _figure(report: Report, view: View) -> Iterator[str]:
     """Yield how the picture stands in a paper, with its caption, as comments."""
-    from bubbleviz.render.selection import select
-    from bubbleviz.report.caption import figure_caption
+    from bubbleviz.render.rows import select
+    from bubbleviz.report.labels import figure_caption
 
     selection = select(report, view)
     if selection is None:

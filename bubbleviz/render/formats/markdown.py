@@ -15,9 +15,9 @@ def render(report: Report, view: View) -> str:
     """Return the headline, the ratios and the causes of a report, whatever the view."""
     del view
     from bubbleviz.render.markdown import table, text
-    from bubbleviz.render.text.causes import cause_cells, causes_title
     from bubbleviz.render.text.headline import headline_lines
-    from bubbleviz.render.text.ratios import ratio_cells
+    from bubbleviz.render.text.report import cause_cells, causes_title
+    from bubbleviz.render.text.sections import ratio_cells
     from bubbleviz.report.advice import first_thing
 
     value, bounds, run, why = headline_lines(report)

@@ -29,7 +29,7 @@ def render(report: Report, view: View) -> str:
 
     All panels have the same ratio: one of a single iteration, for a plan has no other.
     """
-    from bubbleviz.render.picture.panels import Panel, draw_panels
+    from bubbleviz.render.picture.slowdowns import Panel, draw_panels
 
     others = report.alternatives
     same = None if others is None else others.same

@@ -20,7 +20,7 @@ def _table(report: Report) -> ArrowTable:
 
 def _tables(report: Report) -> Iterator[ArrowTable]:
     from bubbleviz.report.operation_columns import WrittenOperations, has_tokens
-    from bubbleviz.report.rank_parts import part_of, rank_parts
+    from bubbleviz.report.rank_means import part_of, rank_parts
 
     tokens = has_tokens(report)
     for first, last in rank_parts(report):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def render(report: Report, view: View) -> str:
     """Return the part of the report that ``view`` names as an SVG document."""
-    from bubbleviz.render.picture.drawing import picture
+    from bubbleviz.render.picture.legend import picture
 
     return picture(report, view)
 

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
+from bubbleviz.render.picture.chunk_costs import shows_lower_bound
+from bubbleviz.render.picture.labels import MOST_BRACKETS, row_clocks
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.page import Page, box, px
-from bubbleviz.render.picture.rows.merged import DOTS, DOTS_BELOW
+from bubbleviz.render.picture.overlays.heat_map import draw_heat_maps
+from bubbleviz.render.picture.page import Page, box, px, ticks
+from bubbleviz.render.picture.rows.boxes import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.rows.paints import OperationPaints
-from bubbleviz.render.picture.rows.rows import RowPainter
-from bubbleviz.render.picture.timeline import TimelineContents
+from bubbleviz.render.picture.spread import Layout, draw_title
+from bubbleviz.render.picture.style import style_of
+from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
+from bubbleviz.render.rows import Selection, select
+from bubbleviz.report.labels import figure_caption, with_relative_paths
+from bubbleviz.report.report import Report, distinct_percents
+from bubbleviz.report.view import View
 
 _FRAME = {"stroke": LIGHT.frame, "class_": "bv-frame"}
 #: Width of the frame of a swatch on a screen.
@@ -147,3 +157,258 @@ def _phase_swatches(
         each = max(0.7 * width, text_width(number, inner) + 4)
         swatches.append(_Swatch(each, {"fill": page.fill(look), **_FRAME}, number, look.number))
     return swatches
+
+
+# Notes below a picture: what its marks mean, and the limitations of its report.
+
+
+#: Limitations printed under the picture.
+_MOST_LIMITATIONS = 5
+
+
+def notes_of(
+    page: Page, report: Report, selection: Selection, contents: TimelineContents
+) -> list[str]:
+    """Return a sentence on each thing in the picture that needs one."""
+    return [
+        *_on_colours(contents),
+        *_on_windows(report, selection, contents),
+        *_on_marks(contents, page),
+        *_on_ratios(report, selection),
+    ]
+
+
+def _on_colours(contents: TimelineContents) -> Iterator[str]:
+    paints = contents.rows.paints
+    if paints.shades > 1:
+        numbered = paints.shades == len(paints.chunks)
+        yield f"Chunks run from dark to light{' (numbers in the legend)' if numbered else ''}."
+    if contents.rows.boxes.others:
+        yield "Faded: neighbouring iterations."
+
+
+def _on_windows(report: Report, selection: Selection, contents: TimelineContents) -> Iterator[str]:
+    brackets = len(selection.iterations) <= MOST_BRACKETS
+    if brackets and _windows_differ(selection):
+        yield (
+            "Rows have different windows: brackets span the first row's and give the mean length."
+        )
+    if _lacks_headline(report, selection):
+        headline = one_line(report.headline, 40)
+        yield f"Where an iteration has no {headline}, its schedule window is hatched."
+    if contents.gaps.hidden:
+        yield "Gaps between iterations that are too narrow to be seen are hatched, too."
+    if contents.critical:
+        yield "Line along operations: the critical path, which bounds the iteration."
+    if brackets and len(selection.iterations) > 1:
+        yield "Dashed: first work of an iteration."
+
+
+def _windows_differ(selection: Selection) -> bool:
+    """Return whether the rows have windows of their own."""
+    drawn = {rank.index for rank in selection.ranks}
+    return any(
+        len({window for rank, window in by_rank.items() if rank in drawn}) > 1
+        for by_rank in selection.windows
+    )
+
+
+def _lacks_headline(report: Report, selection: Selection) -> bool:
+    """Return whether a rank has no headline window, so that its ``schedule`` window is hatched."""
+    headline = report.headline
+    return headline != "schedule" and any(
+        headline not in rank.accounts and "schedule" in rank.accounts
+        for it in selection.iterations
+        for rank in it.ranks
+    )
+
+
+def _on_marks(contents: TimelineContents, page: Page) -> Iterator[str]:
+    rows = contents.rows
+    if rows.boxes.cut:
+        yield "Torn edge: cut by the end of the capture."
+    if spanless := len(rows.spanless):
+        yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
+    if rows.merged_words:
+        yield (
+            f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, "
+            "merged by phase; the height of a colour is its share of time, the rest is bubble."
+        )
+
+
+def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
+    drawn = selection.iterations
+    ratio = drawn[0].ratios.get(report.headline) if len(drawn) == 1 else None
+    if shows_lower_bound(ratio):
+        yield "The lower ratio counts unattributed compute as work."
+    if row_clocks(report, selection).several:
+        yield "± and bars: clock uncertainty of a host."
+    if report.contradicted(report.headline):
+        yield "! depends on clocks that contradict each other."
+    interval = None if ratio is None else ratio.interval
+    if interval is not None and interval[0] < interval[1]:
+        ends = " to ".join(f"{end}\u00a0%" for end in distinct_percents(interval, 1, 3))
+        yield f"Clock bounds: {ends}."
+    if any(row.spread for row in selection.rows):
+        yield (
+            "Rows: stages; each is drawn as the copy with the median ratio ran, beside the least "
+            "and the most of its copies' ratios and their mean; the height of the area below is "
+            "the share of the copies at work."
+        )
+        if any(row.why for row in selection.rows):
+            yield "Rows below: ranks that stand out, against the median of their stage."
+    elif any(len(row.replicas) > 1 for row in selection.rows):
+        yield (
+            "Rows: stages; each is drawn as its first replica ran, and its ratio is the mean of "
+            "its replicas."
+        )
+
+
+def draw_limitations(page: Page, report: Report) -> None:
+    """Write the limitations below what is on the page, no more than people read."""
+    report, size = with_relative_paths(report), page.style.letters.note
+    for limitation in report.limitations[:_MOST_LIMITATIONS]:
+        times = f" ({limitation.count:,} times)" if limitation.count > 1 else ""
+        what, reason = one_line(limitation.what, 160), one_line(limitation.reason, 500)
+        page.paragraph(f"{what}{times}: {reason}", size, lines=2)
+    if (more := len(report.limitations) - _MOST_LIMITATIONS) > 0:
+        page.paragraph(f"and {counted(more, 'more limitation')}", size, lines=1)
+
+
+def nothing_to_draw(report: Report, view: View) -> str:
+    """Return why a view of a report selects nothing."""
+    if not report.ranks:
+        missing = "no GPU has any operation"
+    elif not report.iterations:
+        missing = "no iteration was found"
+    else:
+        missing = f"no such {'iteration or ' if view.iterations else ''}rank"
+    return f"Nothing to draw: {missing}"
+
+
+# The axis of time below the rows: a label at every tick, the last one included.
+
+
+#: Most steps between ticks.
+_MOST_STEPS = 10
+#: Between two labels at least, as a share of their font size.
+_APART = 0.7
+
+
+@frozen
+class AxisLabel:
+    """A text centred at ``x``, its width, and its tick; the title of the axis has none."""
+
+    x: float
+    text: str
+    width: float
+    tick: float | None = None
+
+    @property
+    def left(self) -> float:
+        """Left edge."""
+        return self.x - self.width / 2
+
+    @property
+    def right(self) -> float:
+        """Right edge."""
+        return self.x + self.width / 2
+
+
+def axis_labels(layout: Layout, size: float, *, left: float, right: float) -> list[AxisLabel]:
+    """Return the labels of the ticks from left to right, and the title if there is room for one.
+
+    The title stands before the first tick, or behind the last one; where neither has room, the
+    last label has the unit.
+
+    Args:
+        layout: of the rows.
+        size: of the letters.
+        left: nothing stands left of this.
+        right: nothing stands right of this.
+    """
+    gap = _APART * size
+    for steps in range(_MOST_STEPS, 0, -1):
+        times, unit = ticks(layout.span_ns, steps)
+        labels = [
+            AxisLabel(x, text, text_width(text, size), x)
+            for time_ns, text in times
+            for x in [layout.x(layout.start_ns + time_ns)]
+        ]
+        name = f"time ({unit})"
+        width = text_width(name, size)
+        if labels[0].left - gap - width >= left:
+            title = AxisLabel(labels[0].left - gap - width / 2, name, width)
+            labels.insert(0, title)
+        elif labels[-1].right + gap + width <= right:
+            labels.append(AxisLabel(right - width / 2, name, width))
+        else:
+            # The number stays centred on its tick.
+            last, behind = labels[-1], f"\u00a0{unit}"
+            more = text_width(behind, size)
+            x = last.x + more / 2
+            labels[-1] = AxisLabel(x, last.text + behind, last.width + more, last.tick)
+        if labels[-1].right <= right and all(
+            after.left - before.right >= gap for before, after in pairwise(labels)
+        ):
+            return labels
+    # A plot too narrow for two labels has the one at its left edge.
+    return [label for label in labels if label.tick is not None][:1]
+
+
+def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
+    """Draw the axis below ``bottom``, and move the page's cursor below it."""
+    size = page.style.letters.axis
+    y = bottom + 0.5 * size
+    labels = axis_labels(layout, size, left=page.left, right=page.right)
+    group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
+    path = f"M{px(layout.left)} {px(y)}H{px(layout.right)}"
+    for label in labels:
+        if label.tick is not None:
+            path += f"M{px(label.tick)} {px(y)}v{px(0.4 * size)}"
+        page.text(label.text, label.x, y + 1.4 * size, None, into=group, ink=None)
+    page.rule(path)
+    page.elements.append(group)
+    page.y = y + 2.1 * size
+
+
+# The picture: a title, one row per rank with its operations to scale, a time axis and a legend.
+#
+# Laid out from the top down on a page of fixed width, as high as its rows need.
+
+
+def picture(report: Report, view: View, ids: str = "bv-") -> str:
+    """Return the part of ``report`` that ``view`` names as SVG; its ids begin with ``ids``."""
+    selection = select(report, view, with_standouts=True)
+    page = Page(ids, style_of(view))
+    if selection is None:
+        _draw_nothing(page, report, view)
+    else:
+        _draw(page, report, view, selection)
+    if page.style.notes:
+        draw_limitations(page, report)
+    return page.svg()
+
+
+def _draw_nothing(page: Page, report: Report, view: View) -> None:
+    page.title = nothing_to_draw(report, view)
+    page.description = "An empty picture."
+    page.heading(page.title)
+    page.y += 6
+
+
+def _draw(page: Page, report: Report, view: View, selection: Selection) -> None:
+    if page.style.titled:
+        draw_title(page, report, selection)
+    timeline = TimelinePainter(page, report, view, selection)
+    layout = timeline.layout()
+    contents = timeline.draw(layout)
+    draw_axis(page, layout, layout.bottom)
+    draw_legend(page, (contents,))
+    if view.heat_map:
+        draw_heat_maps(page, report, selection, layout)
+    notes = notes_of(page, report, selection, contents)
+    if notes and page.style.notes:
+        page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
+    caption = figure_caption(report, selection.iterations, len(selection.rows))
+    page.title, page.description = caption.sentence, " ".join((caption.note, *notes))

@@ -12,7 +12,7 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.render.selection import Selection
+from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 
 #: Kind of a mark that is compute outside every operation; the other kinds are phase codes.

@@ -11,13 +11,76 @@ from __future__ import annotations
 import drawsvg
 import numpy as np
 
+from bubbleviz.count.count import Spread
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT
-from bubbleviz.render.picture.layout import Layout
-from bubbleviz.render.picture.page import Page, px
-from bubbleviz.render.selection import Selection
+from bubbleviz.render.picture.chunk_costs import iteration_ratio
+from bubbleviz.render.picture.lettering import fitted, text_width
+from bubbleviz.render.picture.page import UNKNOWN, Page, percent, px
+from bubbleviz.render.picture.rows.boxes import LANE_GAP
+from bubbleviz.render.rows import Selection
+from bubbleviz.report.kernel_time import kernel_time_of
+from bubbleviz.report.rank_means import measure_of
 from bubbleviz.report.report import Report
+
+# Layout: where rows, labels and brackets are on the page, and where times are on the axis.
+
+
+@frozen
+class Layout:
+    """Positions on the page, in its units.
+
+    Attributes:
+        stage_x: left edge of the column of stages.
+        name_x: left edge of the column of rank labels.
+        left: left edge of the plot.
+        right: right edge of the plot.
+        brackets: top of the brackets.
+        row: height of a row.
+        pitch: height of a row and the gap below it.
+        lane: height of the communication lane below it, 0 for none.
+        size: font size of the labels beside a row.
+        step: one row in so many has labels; the rows between are lower than letters.
+        tops: top of every row.
+        start_ns: the time at the left edge of the plot.
+        span_ns: the time from the left edge to the right edge.
+        strip: height of the area below a row of many copies, 0 where there is none.
+    """
+
+    stage_x: float
+    name_x: float
+    left: float
+    right: float
+    brackets: float
+    row: float
+    pitch: float
+    lane: float
+    size: float
+    step: int
+    tops: tuple[float, ...]
+    start_ns: int
+    span_ns: int
+    strip: float = 0.0
+
+    @property
+    def width(self) -> float:
+        """Width of the plot."""
+        return self.right - self.left
+
+    @property
+    def bottom(self) -> float:
+        """Lower edge of the last row."""
+        below = (self.lane + LANE_GAP if self.lane else 0) + (self.strip + 2 if self.strip else 0)
+        return self.tops[-1] + self.row + below
+
+    def x(self, time_ns: int) -> float:
+        """Return the x of a time; times outside the plot are at its edges."""
+        share = (time_ns - self.start_ns) / self.span_ns
+        return self.left + self.width * min(max(share, 0.0), 1.0)
+
 
 #: Width of a part of the time, units of the page.
 _PART = 1.5
@@ -79,3 +142,58 @@ def _area(shares: Floats, layout: Layout, bottom: float) -> str:
             path.append(f"H{px(layout.left + part * width)}V{px(bottom - height)}")
         last = height
     return f"{''.join(path)}H{px(layout.right)}V{px(bottom)}z"
+
+
+# The title: the headline bubble ratio, what it is of, and why it is the headline.
+
+
+def headings(report: Report, selection: Selection) -> tuple[str, str]:
+    """Return the ratio as a heading, and what it is of."""
+    drawn = selection.iterations
+    measure = f"{one_line(report.headline, 40)} bubble ratio"
+    head = f"{measure if report.no_pipeline is None else measure_of(report)} "
+    parts = []
+    value = percent(None)
+    if len(drawn) == 1:
+        value = iteration_ratio(report, drawn[0])
+        parts.append(f"iteration {one_line(drawn[0].name, 40)}")
+    spread = report.summary.bubble_ratio.get(report.headline)
+    if spread is not None and spread.mean is not None and spread.n > 0:
+        bounds = _bounds(spread)
+        over = counted(spread.n, "iteration")
+        if value == UNKNOWN:
+            value = percent(spread.mean) + bounds
+            parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
+        elif spread.n > 1:
+            parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
+    parts[:0] = [restriction.text for restriction in report.restrictions]
+    kernels = kernel_time_of(report).sentence
+    if kernels is not None:
+        parts.append(kernels)
+    head += "unknown" if value == UNKNOWN else value
+    return head, " · ".join(parts)
+
+
+def _bounds(spread: Spread) -> str:
+    """Return what stands behind a mean: its two values, its confidence interval, or nothing."""
+    if spread.pair is not None:
+        return " ({} and {})".format(*map(percent, spread.pair))
+    return "" if spread.ci95 is None else f" ± {percent(spread.ci95)} (95 % CI)"
+
+
+def draw_title(page: Page, report: Report, selection: Selection) -> None:
+    """Draw the title below the page's cursor."""
+    head, rest = headings(report, selection)
+    letters = page.style.letters
+    page.heading(head)
+    x = page.left + text_width(head, letters.heading, bold=True) + 14
+    if not page.style.millimetres or x + text_width(rest, letters.beside) <= page.right:
+        shown = fitted(rest, letters.beside, page.right - x)
+        page.text(shown, x, page.y, letters.beside, ink="quiet")
+        page.y += 4
+    elif rest:
+        page.y += 4
+        page.paragraph(rest, letters.beside, lines=3)
+    if reason := one_line(report.headline_reason, 300):
+        page.paragraph(reason, letters.axis)
+    page.y += 4

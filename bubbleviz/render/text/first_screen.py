@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import capitalised, counted, one_line, percent
-from bubbleviz.render.text.display import Display, Line, paragraph
 from bubbleviz.render.text.headline import (
     advice_sentence,
     bounds_of,
@@ -18,10 +17,11 @@ from bubbleviz.render.text.headline import (
     run_of,
     spread_of,
 )
+from bubbleviz.render.text.tables import Display, Line, paragraph
 
 if TYPE_CHECKING:
-    from bubbleviz.render.selection import Selection
-    from bubbleviz.render.text.worst_ranks import WorstRank
+    from bubbleviz.render.rows import Selection
+    from bubbleviz.render.text.ranks import WorstRank
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -47,10 +47,9 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         view: the iteration and the ranks to draw.
         display: where they are shown.
     """
-    from bubbleviz.render.text.many_ranks import first_lines
+    from bubbleviz.render.text.ranks import first_lines, worst_ranks
     from bubbleviz.render.text.report import shown_iteration
-    from bubbleviz.render.text.timeline_cells import timeline_selection
-    from bubbleviz.render.text.worst_ranks import worst_ranks
+    from bubbleviz.render.text.terminal_timeline import timeline_selection
     from bubbleviz.report.rank_means import many_ranks
 
     iteration = shown_iteration(report, view)
@@ -90,7 +89,7 @@ def _joined(blocks: Sequence[Sequence[Line]]) -> list[Line]:
 def _headline(report: Report, display: Display) -> Iterator[Line]:
     """Yield the primary ratio, what it means, and everything that bounds or restricts it."""
     from bubbleviz.count.ratios import ratio_definitions
-    from bubbleviz.report.measure import measure_of
+    from bubbleviz.report.rank_means import measure_of
 
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else percent(mean)
@@ -110,7 +109,7 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
 def _run(report: Report, display: Display) -> Iterator[Line]:
     """Yield what was measured, and the schedule that ran."""
     from bubbleviz.explain.recognition.reasons import NO_PIPELINE
-    from bubbleviz.render.text.schedules import recognised
+    from bubbleviz.render.text.sections import recognised
 
     yield from paragraph(run_of(report), display, most=2)
     for title, found in (("schedule", report.schedule), ("plan", report.plan)):
@@ -128,8 +127,8 @@ def _bubble(report: Report, display: Display) -> list[Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
     from bubbleviz.render.palette import BUBBLE_PARTS
     from bubbleviz.render.text.stacked_bar import BarPart, stacked_bar
-    from bubbleviz.report.bubble_parts import bubble_parts, rounded_shares
-    from bubbleviz.report.measure import idle_of
+    from bubbleviz.report.bubbles import bubble_parts, rounded_shares
+    from bubbleviz.report.rank_means import idle_of
 
     parts = bubble_parts(report)
     if not parts:
@@ -155,7 +154,7 @@ def _advice(report: Report, display: Display) -> list[Line]:
 
 def _worst_ranks(report: Report, ranks: Sequence[WorstRank], display: Display) -> list[Line]:
     """Return the ranks with the largest bubble; nothing where ranks are much alike."""
-    from bubbleviz.report.measure import idle_of
+    from bubbleviz.report.rank_means import idle_of
 
     if not ranks:
         return []
@@ -189,7 +188,7 @@ def _coverage(report: Report, display: Display) -> Iterator[Line]:
 def _limitations(report: Report, display: Display) -> Iterator[Line]:
     """Yield how many limitations there are, and the one that matters most."""
     from bubbleviz.model.limitations import LimitationKind
-    from bubbleviz.render.text.limitations import limitation_lines
+    from bubbleviz.render.text.stacked_bar import limitation_lines
 
     if not report.limitations:
         return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.run_kind import EVALUATION
+from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.cells import between, percent
+from bubbleviz.render.text.tables import between, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ def headline(report: Report) -> RenderableType:
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
-    from bubbleviz.report.measure import measure_of
+    from bubbleviz.report.rank_means import measure_of
 
     marked = "".join(f" ! ({mark})" for mark in restriction_marks(report))
     bounds = "".join(f"{joint}{text}" for joint, text in bounds_of(report))

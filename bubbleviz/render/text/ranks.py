@@ -1,10 +1,15 @@
-"""Ranks: busy time by phase and bubble of each, in one iteration."""
+"""Very many ranks: how their numbers are spread, and what stands out, in place of a row each."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import (
     account_column,
     accounted,
@@ -13,22 +18,207 @@ from bubbleviz.count.rank_iterations import (
     own_ratios,
     phase_columns,
     rank_column,
+    with_index,
 )
+from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.texts import one_line
-from bubbleviz.render.text.cells import MOST_ROWS, in_percent, milliseconds, titled
-from bubbleviz.render.text.display import shortened
-from bubbleviz.render.text.tables import Table
+from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.values import frozen
+from bubbleviz.render.text.tables import (
+    MOST_ROWS,
+    Display,
+    Line,
+    Span,
+    Table,
+    cell_width,
+    in_percent,
+    milliseconds,
+    paragraph,
+    shortened,
+    titled,
+)
+from bubbleviz.report.rank_means import RankMeans, distribution, many_ranks, rank_means
+from bubbleviz.report.report import Report
+from bubbleviz.report.standouts import sentence_of, standouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from rich.console import RenderableType
 
-    from bubbleviz.count.iterations import Iteration, RankIteration
+    from bubbleviz.count.iterations import RankIteration
+    from bubbleviz.model.columns import Floats
     from bubbleviz.model.operations import RankCoverage
-    from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
+
+
+#: Bins of a histogram, and their characters by how many values they hold.
+_BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
+#: What stands out: rows of a table, and sentences on the first screen.
+_LISTED, _NAMED = 20, 2
+
+
+def summarised(report: Report, view: View) -> bool:
+    """Return whether tables summarise the ranks: of very many, unless some or all are asked for."""
+    return many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
+
+
+@frozen
+class RankRows:
+    """A row of a table by rank: its first two cells, and the ranks that it is the mean of."""
+
+    number: str
+    stage: str
+    ranks: tuple[int, ...]
+
+
+@frozen
+class ListedRanks:
+    """The rows of a table by rank.
+
+    Attributes:
+        rows: from top to bottom.
+        omitted: how many ranks are not listed.
+        of: what a row is, where it is no rank, for the title.
+    """
+
+    rows: tuple[RankRows, ...]
+    omitted: int = 0
+    of: str = ""
+
+
+def listed_ranks(report: Report, view: View, iteration: Iteration) -> ListedRanks:
+    """Return the rows of an iteration's ranks: the first of them, or a stage each of very many."""
+    at_work = indices_of(iteration.ranks)
+    if summarised(report, view):
+        return ListedRanks(tuple(_by_stage(report, at_work)), of=" by stage (mean of its ranks)")
+    if many_ranks(len(report.ranks)):
+        wanted = set(view.ranks or at_work)
+        return ListedRanks(tuple(_row(report, rank) for rank in at_work if rank in wanted))
+    shown = at_work[:MOST_ROWS]
+    return ListedRanks(tuple(_row(report, rank) for rank in shown), len(at_work) - len(shown))
+
+
+def _row(report: Report, rank: int) -> RankRows:
+    stage = report.ranks[rank].stage
+    return RankRows(str(rank), "-" if stage is None else str(stage), (rank,))
+
+
+def _by_stage(report: Report, ranks: Sequence[int]) -> Iterator[RankRows]:
+    stages: dict[int | None, list[int]] = {}
+    for rank in ranks:
+        stages.setdefault(report.ranks[rank].stage, []).append(rank)
+    for stage, own in stages.items():
+        yield RankRows("", "-" if stage is None else str(stage), tuple(own))
+
+
+def spread_of_ranks(report: Report) -> Iterator[RenderableType]:
+    """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
+    means = rank_means(report)
+    table = Table(
+        *("over ranks", "least", "median", "95 %", "most", "from least to most"),
+        left=("over ranks", "from least to most"),
+        giving_way=("from least to most",),
+    )
+    for name, values, cell in _quantities(report, means):
+        own = distribution(values)
+        if own is not None and own.high > 0:
+            cells = (cell(value) for value in (own.low, own.median, own.p95, own.high))
+            table.add_row(name, *cells, histogram(values))
+    title = f"How the {counted(len(report.ranks), 'rank')} are spread, means of the iterations"
+    yield from titled(f"{title} ({means.ratio} window)", table)
+    yield from _standing_out(report, means)
+
+
+def _quantities(
+    report: Report, means: RankMeans
+) -> Iterator[tuple[str, Floats, Callable[[float | None], str]]]:
+    from bubbleviz.explain.causes.cause import Cause
+
+    yield "ratio %", means.bubble_ratio, in_percent
+    hosts = [rank.host for rank in report.ranks]
+    pipelines = [rank.pipeline for rank in report.ranks]
+    for name, keys in (("hosts: ratio %", hosts), ("pipelines: ratio %", pipelines)):
+        if len({*keys}) > 1:
+            yield name, _by_key(keys, means.bubble_ratio), in_percent
+    yield "bubble ms", means.bubble_ns, milliseconds
+    for phase, busy_ns in means.busy_ns.items():
+        yield f"{phase} ms", busy_ns, milliseconds
+    yield "launch-gap %", means.launch_gap, in_percent
+    for cause in Cause:
+        yield f"idle: {cause.label} ms", means.idle_ns[:, cause], milliseconds
+    for name, column in means.communication_ns.items():
+        label = name.removesuffix("_ns").replace("communication", "kernels")
+        yield f"communication: {label} ms", column, milliseconds
+
+
+def _by_key(keys: Sequence[Hashable], values: Floats) -> Floats:
+    """Return the mean of the known values of each key."""
+    places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+    of_rank = np.array([places[key] for key in keys], np.int64)
+    known = ~np.isnan(values)
+    counts = np.bincount(of_rank[known], minlength=len(places))
+    sums = np.bincount(of_rank[known], values[known], minlength=len(places))
+    return np.asarray(sums[counts > 0] / counts[counts > 0], np.float64)
+
+
+def histogram(values: Floats) -> str:
+    """Return how many values lie in equal parts from the least to the most, a character each."""
+    known = values[~np.isnan(values)]
+    if not len(known) or known.min() == known.max():
+        return ""
+    counts, _ = np.histogram(known, _BINS)
+    heights = np.ceil(counts * (len(_BARS) - 1) / counts.max()).astype(np.int64)
+    return "".join(_BARS[height] for height in heights.tolist())
+
+
+def _standing_out(report: Report, means: RankMeans) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    found = standouts(report, means)
+    if not found:
+        yield Text("\nNo rank, host, pipeline or stage stands out")
+        return
+    table = Table("what", "ranks", "ratio %", "to the median", "why", left=("what", "why"))
+    for own in found[:_LISTED]:
+        table.add_row(
+            own.name,
+            f"{len(own.ranks):,}",
+            in_percent(own.ratio),
+            f"{100 * own.above:+.2f}",
+            own.why,
+        )
+    if len(found) > _LISTED:
+        table.add_row(f"… and {len(found) - _LISTED:,} more")
+    yield from titled(
+        "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)", table
+    )
+
+
+def first_lines(report: Report, display: Display) -> list[Line]:
+    """Return how ranks are spread, and what stands out most, for the first screen."""
+    means = rank_means(report)
+    own = distribution(means.bubble_ratio)
+    if own is None:
+        return []
+    bars = display.shown(histogram(means.bubble_ratio))
+    lead = f"The {counted(len(report.ranks), 'rank')}: "
+    text = f"{percent(own.low)} {bars} {percent(own.high)}, median {percent(own.median)}"
+    if cell_width(lead + text) > display.width:
+        text = f"{percent(own.low)} to {percent(own.high)}"
+    # Blanks of the histogram stay.
+    lines: list[Line] = [(Span(lead, "bold"), Span(text))]
+    found = standouts(report, means)
+    named = [sentence_of(standout) for standout in found[:_NAMED]]
+    if len(found) > _NAMED:
+        named.append(f"{len(found) - _NAMED:,} more (-v ranks)")
+    if named:
+        lines += paragraph("; ".join(named), display, lead="Standing out:", most=3)
+    return lines
+
+
+# Ranks: busy time by phase and bubble of each, in one iteration.
+
 
 _SHORTEST_LABEL = 12
 _LONGEST_LABEL = 200
@@ -40,7 +230,6 @@ _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[RenderableType]:
     """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
     from bubbleviz.render.rows import rows_of
-    from bubbleviz.render.text.many_ranks import spread_of_ranks, summarised
     from bubbleviz.report.rank_means import many_ranks
 
     name = report.headline
@@ -170,3 +359,75 @@ def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
         if len(set(labels)) == len(set(whole)):
             return labels
     return whole
+
+
+# The worst ranks: those whose bubble is well above the others', and what most of it is.
+
+
+#: Causes that are named of a rank, and the share of its window below which none is.
+_CAUSES, _NOTICEABLE = 2, 0.005
+
+
+@frozen
+class WorstRank:
+    """A rank with a large bubble.
+
+    Attributes:
+        rank: its index.
+        ratio: mean over iterations.
+        sentence: it, its bubble, and what most of that is.
+    """
+
+    rank: int
+    ratio: float
+    sentence: str
+
+
+def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tuple[WorstRank, ...]:
+    """Return the ranks whose bubble is above the median of all, that with the most first.
+
+    Args:
+        report: any report.
+        iteration: looked at where none is averaged.
+        above: by how much, as a fraction of 1.
+    """
+    name = report.explanation.listed_ratio
+    iterations = [i for i in report.iterations if i.averaged] or [i for i in (iteration,) if i]
+    values: dict[int, list[float]] = {}
+    for shown in iterations:
+        own = zip(indices_of(shown.ranks), own_ratios(shown.ranks, name), strict=True)
+        for rank, value in own:
+            if value is not None:
+                values.setdefault(rank, []).append(value)
+    means = {rank: sum(known) / len(known) for rank, known in values.items()}
+    if not means:
+        return ()
+    limit = statistics.median(means.values()) + above
+    worst = sorted((rank for rank in means if means[rank] >= limit), key=lambda r: (-means[r], r))
+    return tuple(
+        WorstRank(rank, means[rank], _sentence(report, rank, means[rank], iterations))
+        for rank in worst[:10]
+    )
+
+
+def _sentence(report: Report, rank: int, ratio: float, iterations: Sequence[Iteration]) -> str:
+    own = report.ranks[rank]
+    stage = "" if own.stage is None else f", stage {own.stage}"
+    causes = _causes(report, rank, iterations)
+    return f"{percent(ratio)} rank {rank} ({one_line(own.label, 40)}){stage}{causes}"
+
+
+def _causes(report: Report, rank: int, iterations: Sequence[Iteration]) -> str:
+    """Return what most of the idle time of a rank is, in % of its window."""
+    name = report.explanation.listed_ratio
+    index = np.array([i.index for i in iterations], np.int64)
+    idle_ns = report.explanation.causes.idle_ns[name][index, rank].sum(axis=0)
+    own = (with_index(i.ranks, rank) for i in iterations)
+    window_ns = sum(each.accounts[name].window_ns for each in own if each and name in each.accounts)
+    most = np.argsort(-idle_ns, kind="stable")[:_CAUSES].tolist()
+    named = [
+        f"{Cause(code).label} {100 * idle_ns[code] / window_ns:.2f}"
+        for code in most
+        if window_ns and idle_ns[code] >= _NOTICEABLE * window_ns
+    ]
+    return f": {', '.join(named)}" if named else ""

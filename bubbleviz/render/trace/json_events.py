@@ -20,8 +20,7 @@ import numpy.typing as npt
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.render.trace.colours import reserved_colour
-from bubbleviz.render.trace.trace import Trace
-from bubbleviz.render.trace.tracks import Argument, Counter, Numbers, Process, SliceTrack
+from bubbleviz.render.trace.trace import Argument, Counter, Numbers, Process, SliceTrack, Trace
 
 #: A text of each row.
 _Column: TypeAlias = npt.NDArray[np.object_]

@@ -23,8 +23,15 @@ from bubbleviz.render.trace.message_columns import (
     same_number,
     side_by_side,
 )
-from bubbleviz.render.trace.trace import Trace
-from bubbleviz.render.trace.tracks import Argument, Counter, FlowEnds, Process, SliceTrack, Value
+from bubbleviz.render.trace.trace import (
+    Argument,
+    Counter,
+    FlowEnds,
+    Process,
+    SliceTrack,
+    Trace,
+    Value,
+)
 
 #: Every packet is of the one sequence whose strings it uses.
 _SEQUENCE = 1

@@ -24,9 +24,9 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
-from bubbleviz.model.run_kind import TRAINING
 from bubbleviz.model.texts import unmarked
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import (
@@ -41,8 +41,7 @@ from bubbleviz.render.palette import (
     shade_of,
 )
 from bubbleviz.render.web.shards import Shards, elements, sharded
-from bubbleviz.report.measure import saved_measure
-from bubbleviz.report.rank_means import RankMeans, many_ranks
+from bubbleviz.report.rank_means import RankMeans, many_ranks, saved_measure
 from bubbleviz.report.standouts import Standout
 from bubbleviz.report.timeline import Timeline
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
-from bubbleviz.report.rank_parts import rank_groups, rows_of_ranks
+from bubbleviz.report.rank_means import rank_groups, rows_of_ranks
 from bubbleviz.report.timeline import Timeline
 
 #: Ranks of a shard: pipelines of fewer share one, those of more have several.

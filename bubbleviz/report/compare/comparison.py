@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import PurePath
 
-from bubbleviz.count.summary import Spread
+from bubbleviz.count.count import Spread
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.bubble_parts import bubble_parts
+from bubbleviz.report.bubbles import bubble_parts
 from bubbleviz.report.compare.significance import MeanDifference, difference
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.report import Report

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
-from bubbleviz.model.restrictions import Restriction
+from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.texts import one_line, suggestion
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport

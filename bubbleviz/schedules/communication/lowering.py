@@ -6,7 +6,6 @@ from collections import Counter, deque
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.communication.deadlock import check_order
 from bubbleviz.schedules.communication.lowered import (
     LoweredPlan,
     Message,
@@ -16,6 +15,7 @@ from bubbleviz.schedules.communication.lowered import (
     needed_by,
     sent_by,
 )
+from bubbleviz.schedules.communication.precedence import check_order
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 
 #: Stages whose parameters PyTorch gathers ahead (``max_active_stages`` of its lowering).

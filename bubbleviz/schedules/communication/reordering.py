@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.communication.lowered import (
+    BUFFERED,
     LoweredPlan,
     Message,
     Step,
     Transfer,
+    Transport,
     needed_by,
     sent_by,
 )
 from bubbleviz.schedules.communication.lowering import lowered
 from bubbleviz.schedules.communication.precedence import Precedence, of_lines
 from bubbleviz.schedules.communication.timing import operation_times, transfer_times
-from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.communication.deadlock import check_lowered
-from bubbleviz.schedules.communication.lowered import LoweredPlan, Message
+from bubbleviz.schedules.communication.lowered import LoweredPlan, Message, Transport
 from bubbleviz.schedules.communication.precedence import (
     OperationTime,
     Precedence,
     TransferTime,
+    check_lowered,
     of_lines,
 )
-from bubbleviz.schedules.communication.transports import Transport
 from bubbleviz.schedules.plan import PlannedOperation
 from bubbleviz.schedules.workload import Workload
 

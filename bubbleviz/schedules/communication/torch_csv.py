@@ -16,12 +16,23 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
-from bubbleviz.errors import InputError, UsageError
+from bubbleviz.errors import InputError, MismatchError, UsageError
+from bubbleviz.model.choices import CARRIERS, one_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import one_line
-from bubbleviz.schedules.communication.lowered import LoweredPlan, Message, Step, Transfer
-from bubbleviz.schedules.files import torch_csv
+from bubbleviz.schedules.communication.lowered import (
+    STREAMS,
+    TRANSPORTS,
+    LoweredPlan,
+    Message,
+    Step,
+    Transfer,
+    Transport,
+)
+from bubbleviz.schedules.communication.precedence import check_lowered, check_order
+from bubbleviz.schedules.files import read_plan, torch_csv
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
@@ -147,3 +158,53 @@ def _check_ends(place: str, text: str, transfer: Transfer, device: int, plan: Pl
         raise InputError(
             f"{place}: {shown} stays on rank {at}, which has both stages; leave it out"
         )
+
+
+# Plans from files, refused where they would deadlock.
+
+
+def transport_named(name: str | None) -> Transport:
+    """Return the transport of that name; None stands for the one of GPUs.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    one_of(name, CARRIERS, "--transport")
+    return next((each for each in TRANSPORTS if each.name == name), STREAMS)
+
+
+def read_checked(path: str, transport: Transport = STREAMS) -> Plan | LoweredPlan:
+    """Return the plan in a file, which runs, with the communication that the file has, if any.
+
+    Raises:
+        InputError: the file cannot be read, or holds no plan.
+        MismatchError: the plan deadlocks; the sentence names the cycle.
+    """
+    plan = read_plan(path)
+    try:
+        check_order(plan)
+        lowered = read_lowered(path)
+        if lowered is None:
+            return plan
+        check_lowered(lowered, transport)
+    except MismatchError as error:
+        raise MismatchError(f"{path}: {error}") from error
+    return lowered
+
+
+def read_lowered(path: str) -> LoweredPlan | None:
+    """Return the lowered plan in a file that :func:`read_plan` reads; None without communication.
+
+    Raises:
+        InputError: its communication cannot be read.
+    """
+    file = Path(path)
+    if file.suffix.lower() != ".csv":
+        return None
+    text = file.read_text(encoding="utf-8-sig")
+    if not holds_communication(text):
+        return None
+    try:
+        return read(text, one_line(file.name, 60))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

@@ -21,14 +21,7 @@ from bubbleviz.schedules.layout.bounds import Sums
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
 from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
-from bubbleviz.schedules.plan import (
-    Memory,
-    Plan,
-    PlanSearch,
-    Schedule,
-    Setting,
-    v_placement,
-)
+from bubbleviz.schedules.plan import Memory, Plan, PlanSearch, Schedule, Setting, v_placement
 from bubbleviz.schedules.workload import Workload, fits
 
 #: How often order and layout of a searched schedule are improved in turn, at most.

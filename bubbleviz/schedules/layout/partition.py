@@ -25,12 +25,221 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.layout.bottleneck import bottleneck_of
 from bubbleviz.schedules.layout.bounds import Sums
-from bubbleviz.schedules.layout.incumbent import Incumbent, balanced
 from bubbleviz.schedules.layout.layers import Layers, Layout, check_enough
-from bubbleviz.schedules.layout.mixtures import add_mixtures
-from bubbleviz.schedules.layout.recurrence import BLOCK, Recurrence
+from bubbleviz.schedules.layout.recurrence import BLOCK, Path, Recurrence
+from bubbleviz.schedules.memory_limits import ROUNDING
+
+# The longest device: with one virtual stage a device, a bound that looks at all of them at once.
+#
+# Where each device has one stage, the path through all that it runs takes every stage before it
+# equally often, and none behind it. So it depends on nothing but the device's own layers::
+#
+#     head and tail of layers 0 .. i-1  +  m times the work of layers i .. j-1
+#
+# and the layout whose longest such path is the shortest is found by dynamic programming.
+
+
+class Bottleneck:
+    """The shortest longest path of what is left, by stage and its first layer.
+
+    Args:
+        lengths: path of each stage that holds layers i to j-1; shape (S, L + 1, L + 1).
+
+    Attributes:
+        rest: by first layer; shape (S + 1, L + 1).
+    """
+
+    def __init__(self, lengths: Floats) -> None:
+        self.lengths = lengths
+        stages, count = lengths.shape[0], lengths.shape[1] - 1
+        self.rest = np.full((stages + 1, count + 1), np.inf)
+        self.rest[stages, count] = 0.0
+        for stage in reversed(range(stages)):
+            longest = np.maximum(lengths[stage], self.rest[stage + 1][None, :])
+            self.rest[stage] = longest.min(axis=1)
+
+    def layout(self) -> Ints:
+        """Return the layout whose longest path is the shortest."""
+        bounds = [0]
+        for stage, lengths in enumerate(self.lengths):
+            longest = np.maximum(lengths[bounds[-1]], self.rest[stage + 1])
+            bounds.append(int(longest.argmin()))
+        return np.array(bounds, np.int64)
+
+
+def bottleneck_of(placement: tuple[int, ...], paths: list[Path], sums: Sums) -> Bottleneck | None:
+    """Return the bottleneck of a plan, None where paths depend on more than a device's layers.
+
+    Args:
+        placement: device of each virtual stage.
+        paths: one through each device, by device.
+        sums: whose first sums these are.
+    """
+    stages = len(placement)
+    if placement != tuple(range(stages)) or len(paths) != stages:
+        return None
+    for stage, path in enumerate(paths):
+        before, behind = path.factors[:, :stage], path.factors[:, stage + 1 :]
+        if (before != before[:, :1]).any() or behind.any() or path.crossed[:, stage:].any():
+            return None
+    lengths = np.full((stages, sums.count + 1, sums.count + 1), np.inf)
+    for stage in range(stages):
+        up_to = sums.up_to[stage]
+        own = up_to[stage][None, :] - up_to[stage][:, None]
+        # Each stage before takes the same of its layers; of what is crossed counts the cheapest.
+        lengths[stage] = own
+        if stage:
+            into = sums.into[stage][1 : stage + 1, 1:-1].min(axis=1).sum()
+            lengths[stage] += up_to[0][:, None] + into
+    place = np.arange(sums.count + 1)
+    lengths[:, place[:, None] >= place[None, :]] = np.inf
+    return Bottleneck(lengths)
+
+
+# The best layout so far, and how one is found quickly: by moving layers.
+
+
+#: Longer than any.
+NEVER = int(np.iinfo(np.int64).max)
+
+
+class Incumbent:
+    """The best layout so far within the memory.
+
+    Args:
+        recurrence: the order.
+        layers: of the model.
+        limit: memory by device; None for no limit.
+
+    Attributes:
+        bounds: the layout; None where none is known that fits.
+        makespan_ns: its makespan, ``NEVER`` where there is none.
+        timed: how many layouts were timed.
+        memory: what devices hold, as sums.
+        limits: by sum.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, layers: Layers, limit: Sequence[float] | None
+    ) -> None:
+        self.recurrence, self.layers = recurrence, layers
+        self.bounds: Ints | None = None
+        self.makespan_ns = NEVER
+        self.timed = 0
+        self.memory = Sums(layers, recurrence.length)
+        self.limits: Floats = np.empty(0)
+        if limit is not None:
+            rows = recurrence.memory_rows()
+            self.memory.add([path for _, path in rows])
+            self.limits = np.array([limit[device] for device, _ in rows]) * (1 + ROUNDING)
+
+    def times(self, bounds: Ints) -> Ints:
+        """Return the makespans of layouts that fit the memory, and keep the best."""
+        self.timed += len(bounds)
+        makespans = self.recurrence.makespans(self.layers, bounds)
+        if len(bounds) and makespans.min() < self.makespan_ns:
+            at = int(makespans.argmin())
+            self.bounds, self.makespan_ns = bounds[at].copy(), int(makespans[at])
+        return makespans
+
+    def climb(self, bounds: Ints) -> Ints:
+        """Move single boundaries, and runs of them, while that is better; return the last layout.
+
+        Args:
+            bounds: a layout; one that does not fit is brought nearer to the memory first.
+        """
+        moves = _moves(self.recurrence.length)
+        excess, makespan_ns = self._measured(bounds[None, :])
+        now = float(excess[0]), int(makespan_ns[0])
+        while True:
+            near = bounds + moves
+            near = near[(np.diff(near, axis=1) > 0).all(axis=1)]
+            if len(near) == 0:
+                return bounds
+            excess, makespan_ns = self._measured(near)
+            at = int(np.lexsort((makespan_ns, excess))[0])
+            if (float(excess[at]), int(makespan_ns[at])) >= now:
+                return bounds
+            bounds, now = near[at], (float(excess[at]), int(makespan_ns[at]))
+
+    def _measured(self, bounds: Ints) -> tuple[Floats, Ints]:
+        """Return by how much each layout exceeds the memory, and its makespan; keep the best."""
+        excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
+        fits = excess == 0
+        makespans = np.full(len(bounds), NEVER)
+        makespans[fits] = self.times(bounds[fits])
+        # Of those that do not fit, how long they take matters little.
+        return excess, makespans
+
+
+def _moves(stages: int) -> Ints:
+    """Return changes of the bounds: each run of boundaries by a layer, single ones by two."""
+    moves = []
+    for low in range(1, stages):
+        for high in range(low, stages):
+            step = np.zeros(stages + 1, np.int64)
+            step[low : high + 1] = 1
+            moves += [step, -step]
+            if low == high:
+                moves += [2 * step, -2 * step]
+    return np.array(moves, np.int64).reshape(len(moves), stages + 1)
+
+
+def balanced(layers: Layers, stages: int) -> Ints:
+    """Return the layout whose boundaries lie closest to equal shares of all work."""
+    work = layers.forward_ns + layers.backward_ns + layers.weight_ns
+    done = np.concatenate(([0], work.cumsum()))
+    wanted = done[-1] * np.arange(stages + 1) / stages
+    bounds = np.abs(done[None, :] - wanted[:, None]).argmin(axis=1)
+    # Where layers take no time, several places are equally close.
+    bounds[0], bounds[-1] = 0, len(layers)
+    # At least one layer a stage, from either end.
+    least = np.arange(stages + 1)
+    bounds = np.maximum.accumulate(bounds - least) + least
+    most = len(layers) - least[::-1]
+    result: Ints = np.minimum(bounds, most)
+    return result
+
+
+# Mixtures of sums: weighted means, which bound the longest of them from below.
+#
+# The longest of some sums is at least any mean of them, and the least value of a mean is found
+# exactly (:mod:`.bounds`). Weights that make it large are Lagrange multipliers of "no sum exceeds
+# the
+# makespan"; they are sought by multiplicative steps towards the sums that are long where the mean
+# is
+# short.
+
+
+#: Steps, mixtures that are kept, and steps between looks at a layout that a mixture prefers.
+_STEPS, _KEPT, _BETWEEN = 96, 6, 8
+
+
+def add_mixtures(sums: Sums, incumbent: Incumbent) -> None:
+    """Add mixtures of the sums whose least value is large, and paths that were met on the way."""
+    share = np.full(len(sums), 1.0 / len(sums))
+    found = []
+    for number in range(_STEPS):
+        up_to = np.tensordot(share, sums.up_to, 1)[None]
+        into = np.tensordot(share, sums.into, 1)[None]
+        rest = sums.least(up_to, into)
+        found.append((float(rest[0, 0, 0]), up_to, into))
+        bounds = sums.best_layout(up_to[0], into[0], rest[0])
+        if number % _BETWEEN == 0:
+            better = incumbent.climb(bounds)
+            recurrence, layers = incumbent.recurrence, incumbent.layers
+            sums.add([recurrence.path(layers, each) for each in (bounds, better)])
+            share = np.concatenate((share * 0.9, [0.05, 0.05]))
+        values = sums.values(bounds[None, :])[0]
+        spread = float(values.max() - values.min())
+        if spread > 0:
+            share = share * np.exp(3.0 / np.sqrt(1 + number) * (values - values.max()) / spread)
+            share /= share.sum()
+    found.sort(key=lambda mixture: -mixture[0])
+    for _, up_to, into in found[:_KEPT]:
+        sums.extend(up_to, into)
+
 
 #: Numbers that a step of the search holds at once.
 _ROOM = 1 << 22

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.planning.best_plan import (
-    BestPlan,
-    Candidate,
-    PlanOptions,
-    best_plan,
-)
+from bubbleviz.schedules.planning.best_plan import BestPlan, Candidate, PlanOptions, best_plan
 
 __all__ = ["BestPlan", "Candidate", "PlanOptions", "best_plan"]

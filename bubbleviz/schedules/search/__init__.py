@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.search.strategy import search
+from bubbleviz.schedules.search.climbing import search
 
 __all__ = ["search"]

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from bubbleviz.model.collectives import Collectives, EventRecords, Group, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, looked_up
-from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.process_groups import Collectives
+from bubbleviz.model.grouping import Numbering, distinct, looked_up
+from bubbleviz.model.profile import UNCORRELATED, process_of
+from bubbleviz.model.values import frozen
 from bubbleviz.sources.kineto.event_columns import (
     CORRELATION,
     DEVICE,
@@ -38,15 +40,158 @@ from bubbleviz.sources.kineto.events import (
     KERNEL,
     OPERATOR,
     CollectiveArgs,
+    ExactKinetoEvent,
+    KinetoEvent,
+    SynchronisationArgs,
     either,
     text_of,
     whole_number,
 )
-from bubbleviz.sources.kineto.process_groups import MOST_RANKS, GroupNumbering, World, world_of
+from bubbleviz.sources.trace_events.columns import times_ns
+
+# Process groups as PyTorch's profiler writes them, with each event and in the document.
+
+
+#: More ranks than there are.
+MOST_RANKS = 1 << 20
+_NUMBER = re.compile(r"-?\d+")
+#: Stands for the ranks that are left out of a long list.
+_ELLIPSIS = "..."
+_FIELDS = ("group", "size", "ranks", "description")
+
+#: Place in the group of each of its ranks.
+Places: TypeAlias = Mapping[int, int]
+
+
+@frozen
+class World:
+    """What ``distributedInfo`` of the document holds.
+
+    Attributes:
+        rank: own; -1 unknown.
+        size: how many ranks there are; -1 unknown.
+        groups: ranks of groups by name; () where two groups share a name.
+    """
+
+    rank: int
+    size: int
+    groups: Mapping[str, tuple[int, ...]]
+
+
+def world_of(metadata: Mapping[str, object]) -> World:
+    """Return the world that the document describes."""
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    configs = info.get("pg_config")
+    groups: dict[str, tuple[int, ...]] = {}
+    for config in configs if isinstance(configs, list) else []:
+        if isinstance(config, dict):
+            name = text_of(config.get("pg_name"))
+            size = max(whole_number(config.get("pg_size"), MOST_RANKS), 0)
+            ranks = _members(config.get("ranks"), size)
+            groups[name] = () if groups.get(name, ranks) != ranks else ranks
+    return World(
+        rank=whole_number(info.get("rank"), MOST_RANKS),
+        size=whole_number(info.get("world_size"), MOST_RANKS),
+        groups=groups,
+    )
+
+
+class GroupNumbering:
+    """Numbers the groups that events name."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._groups: Numbering[Group] = Numbering()
+        self._known: dict[str, tuple[int, Places]] = {}
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups, by number."""
+        return self._groups.values
+
+    def number(self, args: CollectiveArgs, operator: CollectiveArgs) -> tuple[int, Places]:
+        """Return the number of a kernel's group, -1 for an unknown one, and its ranks' places.
+
+        Args:
+            args: of the kernel.
+            operator: arguments of the operator that launched it.
+        """
+        values = [either(args, operator, field) for field in _FIELDS]
+        # Most kernels are of few groups, and a group may have thousands of ranks.
+        key = repr((*values, operator.start, operator.stride))
+        if key not in self._known:
+            group = self._group(operator, *values)
+            number = self._groups.number(group) if group.name or group.ranks else NONE
+            self._known[key] = number, {rank: at for at, rank in enumerate(group.ranks)}
+        return self._known[key]
+
+    def _group(
+        self,
+        operator: CollectiveArgs,
+        name: object,
+        size: object,
+        ranks: object,
+        description: object,
+    ) -> Group:
+        count = max(whole_number(size, MOST_RANKS), 0)
+        members = (
+            _members(ranks, count)
+            or self._of_document(text_of(name), count)
+            or _strided(operator, ranks, count)
+        )
+        return Group(
+            name=text_of(name),
+            ranks_text="" if members else text_of(ranks),
+            ranks=members,
+            size=count or len(members),
+            description=text_of(description),
+        )
+
+    def _of_document(self, name: str, size: int) -> tuple[int, ...]:
+        ranks = self._world.groups.get(name, ())
+        if size and len(ranks) == size:
+            return ranks
+        return tuple(range(size)) if size == self._world.size else ()
+
+
+def _members(ranks: object, size: int) -> tuple[int, ...]:
+    """Return all ranks of a group; () where some are left out, or their number is not its size."""
+    if isinstance(ranks, str) and _ELLIPSIS not in ranks:
+        numbers = _numbers(ranks[: 1 << 20])
+    elif isinstance(ranks, list):
+        numbers = [whole_number(rank, MOST_RANKS) for rank in ranks]
+    else:
+        return ()
+    sound = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
+    return tuple(numbers) if sound and size in (0, len(numbers)) else ()
+
+
+def _strided(operator: CollectiveArgs, ranks: object, size: int) -> tuple[int, ...]:
+    """Return a group's ranks where some are left out, but all lie one stride apart.
+
+    ``[0, 8, 16, ..., 1016]`` shows the stride (torch/csrc/profiler/util.cpp ``format_list``), or
+    ``Global rank start`` and ``stride`` do.
+    """
+    start, stride = (whole_number(n, MOST_RANKS) for n in (operator.start, operator.stride))
+    text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
+    before, _, after = text.partition(_ELLIPSIS)
+    first, last = _numbers(before), _numbers(after)
+    if not (start >= 0 and stride > 0) and len(first) > 1 and last:
+        start, stride = first[0], first[1] - first[0]
+    if not (start >= 0 and stride > 0 and size):
+        return ()
+    members = tuple(range(start, start + stride * size, stride))
+    sound = tuple(first) == members[: len(first)] and tuple(last) in ((), members[-1:])
+    return members if sound else ()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
+
 
 #: More elements than there are.
 _MOST_ELEMENTS = 1 << 55
-_NUMBER = re.compile(r"-?\d+")
 #: Operations whose ``Rank`` is that of the root, or of the peer; else it is the rank's own.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
 _COLUMNS = Collectives.column_names()
@@ -226,3 +371,100 @@ def _is_uneven(split: object) -> bool:
     numbers = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
     sizes: Sequence[object] = numbers if isinstance(numbers, list) else []
     return any(size != sizes[0] for size in sizes)
+
+
+# Synchronisation in a trace of PyTorch's profiler: recorded events, waits, streams of work.
+#
+# They are recorded where ``enable_cuda_sync_events`` is set in the profiler's experimental
+# configuration (libkineto/src/CuptiActivity.cpp):
+#
+# ========== ===================================================================================
+# category   arguments
+# ========== ===================================================================================
+# cuda_sync  ``stream`` that waits, or is waited for; ``wait_on_cuda_event_id``, and of its last
+#            record known then ``wait_on_stream`` and ``wait_on_cuda_event_record_corr_id``
+# cuda_event ``event_id``, ``stream``: a record, of newer versions only
+# ========== ===================================================================================
+#
+# Work has its stream as its thread.
+
+
+_STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
+_DEVICES = 1 << 22
+#: Columns: start, correlation id, device, stream, event, stream and correlation id of its record.
+_START, _CORRELATION, _DEVICE, _STREAM_ID, _EVENT, _RECORD_STREAM, _RECORD = range(7)
+
+
+def synchronisation_of(
+    collector: EventCollector, base_ns: int, work: EventRows, calls: EventRows, threads: Ints
+) -> Synchronisation | None:
+    """Return what a trace holds of waiting; None where that is nothing.
+
+    Args:
+        collector: of its events.
+        base_ns: when its first event began.
+        work: kernels and copies.
+        calls: of the CUDA API.
+        threads: by the numbers that columns hold.
+    """
+    if not collector.waits:
+        return None
+    waits, told = _columns(collector.waits), _columns(collector.records)
+    process = process_of(threads[calls[THREAD]])
+
+    def processes(ids: Ints) -> Ints:
+        return looked_up((calls[CORRELATION],), process, (ids,))
+
+    # A wait tells its record, too, on its own device: events are looked up by context.
+    own = waits[:, (waits[_RECORD_STREAM] != NONE) & (waits[_RECORD] != NONE)]
+    device, event, stream, call = (
+        np.concatenate(columns)
+        for columns in (
+            (told[_DEVICE], own[_DEVICE]),
+            (told[_EVENT], own[_EVENT]),
+            (told[_STREAM_ID], own[_RECORD_STREAM]),
+            (told[_CORRELATION], own[_RECORD]),
+        )
+    )
+    unknown = np.full(len(event), NONE, np.int64)
+    streams = [_stream(tid) for _, tid in collector.threads.values]
+    return Synchronisation(
+        EventRecords(processes(call), device, stream, event, unknown, call, unknown.copy()),
+        Waits(
+            processes(waits[_CORRELATION]),
+            waits[_DEVICE].copy(),
+            waits[_STREAM_ID].copy(),
+            waits[_EVENT].copy(),
+            np.full(waits.shape[1], NONE, np.int64),
+            waits[_CORRELATION].copy(),
+            waits[_START] - base_ns,
+        ),
+        np.array(streams, np.int64)[work[THREAD]],
+    )
+
+
+def _columns(events: Sequence[KinetoEvent | ExactKinetoEvent]) -> Ints:
+    """Return the columns of waits or records, shape (7, events)."""
+    start_ns = times_ns([event.ts for event in events])
+    ids = np.array([_ids(event) for event in events], np.int64).reshape(-1, 6)
+    return np.concatenate((start_ns[None], ids.T))
+
+
+def _ids(event: KinetoEvent | ExactKinetoEvent) -> tuple[int, ...]:
+    args = event.args
+    if not isinstance(args, SynchronisationArgs):
+        return (NONE,) * 6
+    return (
+        whole_number(args.correlation, UNCORRELATED),
+        whole_number(args.device, _DEVICES),
+        whole_number(args.stream, UNCORRELATED),
+        whole_number(args.event if args.waited is None else args.waited, UNCORRELATED),
+        whole_number(args.recorded_stream, UNCORRELATED),
+        whole_number(args.recorded, UNCORRELATED),
+    )
+
+
+def _stream(name: int | str | None) -> int:
+    """Return the number of the stream that a thread of a device stands for; -1 unknown."""
+    found = _STREAM.match(str(name))
+    return NONE if found is None else int(found[1])

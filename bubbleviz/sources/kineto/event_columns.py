@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.kineto.events import (

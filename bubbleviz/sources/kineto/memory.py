@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.memory_events import MemoryEvents
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.sources.trace_events.columns import ThreadName, columns_of, global_threads
 from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
 from bubbleviz.sources.trace_events.file import opened_trace

@@ -11,10 +11,9 @@ import numpy as np
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.profile import Calls, correlations, possible
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.answering import BulkAnswers
-from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.gpu_work import Export
 from bubbleviz.sources.nsys.queries import query
-from bubbleviz.sources.nsys.scan import ROWS, Scan, Stretch
+from bubbleviz.sources.nsys.scan import ROWS, BulkAnswers, Scan, Stretch
 from bubbleviz.timing import step
 
 #: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.

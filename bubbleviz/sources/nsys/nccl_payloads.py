@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.nccl_payloads import Payloads
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.gpu_work import Export
 from bubbleviz.sources.nsys.queries import query
 
 #: Names of fields, and their columns here.

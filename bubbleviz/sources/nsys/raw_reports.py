@@ -14,8 +14,8 @@ from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import not_option, one_line, shell_word
+from bubbleviz.sources.gzip_files import unwinding
 from bubbleviz.sources.nsys.columnar.directory import ENDINGS, holds_tables
-from bubbleviz.sources.signals import unwinding
 
 #: Of a reason that nsys gives, characters.
 _LONGEST = 200
@@ -47,7 +47,7 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     note_paths([str(beside)])
     if keep and beside.exists():
         raise OutputError(f"{beside}: exists already; analyze it instead of {Path(path).name}")
-    from bubbleviz.model.temporary_files import temporary_folder
+    from bubbleviz.model.files import temporary_folder
 
     with unwinding([signal.SIGTERM]), temporary_folder() as folder:
         tables = None if keep or find_spec("pyarrow") is None else _exported_tables(path, folder)

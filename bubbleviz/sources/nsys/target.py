@@ -18,7 +18,7 @@ from bubbleviz.model.profile import (
     possible,
     process_of,
 )
-from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.gpu_work import Export
 from bubbleviz.sources.nsys.queries import tables_read
 
 #: The loss where an optional query cannot run, or gives nothing though it must.

@@ -20,8 +20,7 @@ def _open_file(
     watch: Watch = unwatched,
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.tables.arrow import read_arrow
-    from bubbleviz.sources.tables.file import open_table
+    from bubbleviz.sources.tables.arrow import open_table, read_arrow
 
     return open_table(path, "arrow", watch, read_arrow)
 

@@ -13,7 +13,7 @@ def _open_file(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> AbstractContextManager[OpenFile]:
     """Open a directory; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.nsys.columnar.export import open_directory
+    from bubbleviz.sources.nsys.columnar.answers import open_directory
 
     return open_directory(path, jobs, watch)
 

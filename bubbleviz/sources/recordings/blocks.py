@@ -17,7 +17,7 @@ import numpy as np
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.recordings.columns import RecordedIterations, RecordedOperations, Stretch
 

@@ -11,7 +11,9 @@ from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import NameMeanings, understand
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
 from bubbleviz.model.operations import (
@@ -22,10 +24,8 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
-from bubbleviz.model.sorting import sorted_rows
-from bubbleviz.model.told_collectives import ToldCollectives
 from bubbleviz.sources.recordings.columns import RecordedOperations
-from bubbleviz.sources.recordings.session_reader import RecordedSession, repeated_numbers
+from bubbleviz.sources.recordings.part_reader import RecordedSession, repeated_numbers
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"

@@ -332,6 +332,6 @@ def open_rocpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[R
 @contextmanager
 def open_rpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
     """Open a file of rocmProfileData."""
-    from bubbleviz.sources.rocm.rpd import read_rpd
+    from bubbleviz.sources.rocm.rocpd import read_rpd
 
     yield RocmFile(path, lambda: read_rpd(path, watch))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.operation_table import OperationTable
+from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.operations import (
     OperationKeys,
     OperationLaunches,
@@ -18,13 +19,293 @@ from bubbleviz.model.operations import (
     RankOperations,
 )
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.profile import Source
-from bubbleviz.sources.tables.cells import Cells, refused
-from bubbleviz.sources.tables.collective_cells import told_collectives
-from bubbleviz.sources.tables.interval_cells import row_intervals
-from bubbleviz.sources.tables.keys import iterations, names, paired_numbers, phases
-from bubbleviz.sources.tables.ranks import places, refuse_two_stages
-from bubbleviz.sources.tables.times import spans, times, whole_numbers
+from bubbleviz.model.profile import Source, ToldClock
+from bubbleviz.model.texts import suggestion
+from bubbleviz.sources.tables.cells import (
+    Cells,
+    refused,
+    row_intervals,
+    shown,
+    spans,
+    stripped,
+    times,
+    told_collectives,
+    whole_numbers,
+)
+
+# Keys: what the texts of a table's cells say that an operation is.
+
+
+_PHASES = {phase.label.lower(): phase for phase in Phase}
+#: A number, or two of an operation that names two things.
+_NUMBERS = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
+#: The number of an iteration; training scripts may count more than steps in it.
+_STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
+#: Iterations that no range names, beside one that some range does; reports write these.
+_BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
+
+
+def phases(cells: Cells) -> Ints:
+    """Return the code of each row's phase; in any case of its letters.
+
+    Raises:
+        ProfileError: a phase is unknown, or a cell is empty.
+    """
+    known = ", ".join(phase.label for phase in Phase)
+    return _looked_up(
+        cells,
+        "phase",
+        lambda text: _PHASES.get(text.lower()),
+        lambda text: (
+            f"the phase {shown(text)} is unknown{suggestion(text, [p.label for p in Phase])}; the "
+            f"phases are {known}"
+        ),
+    )
+
+
+def iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
+    """Return the place of each row's iteration among their names, and these; -1 for none.
+
+    Raises:
+        ProfileError: one is no whole number.
+    """
+    column = cells.texts.get("iteration")
+    if column is None:
+        return np.full(cells.rows, NONE, np.int64), ()
+    column = column.occurring()
+    names = []
+    for place, text in enumerate(column.texts):
+        whole = _STEP.fullmatch(text)
+        if whole is None and _BESIDE.fullmatch(text) is None:
+            row = int((column.code == place).argmax())
+            reason = f"the iteration {shown(text)} is no whole number; number the iterations"
+            raise refused(cells.path, row, reason)
+        names.append(text if whole is None else str(int(whole[1])))
+    column = stripped(column.code, names)
+    return column.code, tuple(column.texts)
+
+
+def number_of_iteration(name: str) -> int:
+    """Return the number of an iteration; -1 for one that has none, but a place beside another."""
+    match = _STEP.fullmatch(name)
+    return NONE if match is None else int(match[1])
+
+
+def paired_numbers(cells: Cells, name: str) -> tuple[Ints, Ints]:
+    """Return the number of each row, and its second one, of a column such as microbatches.
+
+    Cells hold ``7``, or ``7;3``; a column ``second_NAME`` holds second ones, too. -1 for none.
+
+    Raises:
+        ProfileError: a cell holds something else.
+    """
+
+    def parsed(group: int) -> Callable[[str], int | None]:
+        def number(text: str) -> int | None:
+            if text == "-1":
+                return NONE
+            match = _NUMBERS.fullmatch(text)
+            return None if match is None else int(match[group] or NONE)
+
+        return number
+
+    def reason(text: str) -> str:
+        return f"the {name} {shown(text)} is no whole number"
+
+    first = _looked_up(cells, name, parsed(1), reason, needed=False)
+    second = _looked_up(cells, name, parsed(2), reason, needed=False)
+    told, known = whole_numbers(cells, f"second_{name}", least=NONE)
+    return first, np.where(known, told, second)
+
+
+def names(cells: Cells, phase: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """Return the place of each row's name among the texts, and these.
+
+    An operation without a name goes by its phase.
+    """
+    labels = [item.label for item in Phase]
+    column = cells.texts.get("name")
+    if column is None:
+        return phase.copy(), tuple(labels)
+    place = np.where(column.known, column.code, len(column.texts) + phase)
+    return place, (*column.texts, *labels)
+
+
+def _looked_up(
+    cells: Cells,
+    name: str,
+    number: Callable[[str], int | None],
+    reason: Callable[[str], str],
+    *,
+    needed: bool = True,
+) -> Ints:
+    """Return the number of each row's text; -1 for no text.
+
+    Args:
+        cells: of the table.
+        name: of the column, which may be missing if it is not needed.
+        number: of a text; None where it has none.
+        reason: why such a text is refused.
+        needed: whether no cell may be empty.
+
+    Raises:
+        ProfileError: a cell is refused.
+    """
+    column = cells.texts.get(name, CodedTexts(np.full(cells.rows, NONE, np.int64), ()))
+    if needed and not column.known.all():
+        raise refused(cells.path, int((~column.known).argmax()), f"{name} is empty; fill it")
+    numbers = []
+    for place, text in enumerate(column.texts):
+        found = number(text)
+        if found is None:
+            rows = column.code == place
+            # Categories need not occur.
+            if rows.any():
+                raise refused(cells.path, int(rows.argmax()), reason(text))
+            found = NONE
+        numbers.append(found)
+    # The last place is that of no text.
+    return np.array([*numbers, NONE], np.int64)[column.code]
+
+
+# Ranks: what the rows of a table tell of the ranks that ran them, which must not contradict.
+
+
+#: More ranks, and so stages and pipelines, than any run has.
+_MOST_RANKS = 1_000_000
+#: Up to about so many numbers of ranks are looked up in a table.
+_FEW = 1 << 20
+
+
+def places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
+    """Return the place of each row's rank among the ranks, and these in order of their numbers.
+
+    Raises:
+        ProfileError: a row has no rank, or two rows contradict each other.
+    """
+    number, known = whole_numbers(cells, "rank", below=_MOST_RANKS)
+    if not known.all():
+        raise refused(cells.path, int((~known).argmax()), "rank is empty; fill it")
+    values, place = _distinct(number)
+    count = len(values)
+    global_rank = _of_ranks(cells, place, count, "global_rank")
+    stage = _of_ranks(cells, place, count, "stage")
+    pipeline = _of_ranks(cells, place, count, "pipeline")
+    host, clock = (_texts_of_ranks(cells, place, count, name) for name in ("host", "clock"))
+    uncertainty_ns = _of_ranks(cells, place, count, "clock_uncertainty_ns")
+    told = [
+        ToldPlace(
+            number=value,
+            global_rank=value if global_rank is None else _or_none(int(global_rank[at])),
+            host=host[at],
+            clock=_clock(clock[at], uncertainty_ns, at),
+            stage=None if stage is None else _or_none(int(stage[at])),
+            pipeline=None if pipeline is None else int(pipeline[at]),
+        )
+        for at, value in enumerate(values.tolist())
+    ]
+    return place, tuple(told)
+
+
+def refuse_two_stages(cells: Cells, place: Ints, chunk: Ints, phase: Ints, stage: Ints) -> None:
+    """Refuse a chunk of a rank that holds two virtual stages.
+
+    Raises:
+        ProfileError: there is one.
+    """
+    rows = np.flatnonzero(np.isin(phase, COUNTED) & (stage != NONE))
+    group = groups_of(place[rows], chunk[rows]).of_row
+    _refuse_two(cells, "virtual_stage", group, rows, stage[rows], str)
+
+
+def _distinct(number: Ints) -> tuple[Ints, Ints]:
+    """Return distinct numbers from 0, ascending, and the place of each row's among them."""
+    if int(number.max(initial=0)) > len(number) + _FEW:
+        values, place = np.unique(number, return_inverse=True)
+        return values, place.reshape(-1).astype(np.int64)
+    occurs = np.bincount(number) > 0
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
+
+
+def _clock(name: str | None, uncertainty_ns: Ints | None, at: int) -> ToldClock | None:
+    """Return the clock of a rank; None for the one that all tables share."""
+    if name is None:
+        return None
+    if uncertainty_ns is None:
+        return ToldClock(name)
+    return ToldClock(name, aligned=True, uncertainty_ns=_or_none(int(uncertainty_ns[at])))
+
+
+def _or_none(number: int) -> int | None:
+    return None if number == NONE else number
+
+
+def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> Ints | None:
+    """Return the number of each rank in a column; -1 none, and None without the column."""
+    if name not in cells.numbers:
+        return None
+    below = 1 << 62 if name == "clock_uncertainty_ns" else _MOST_RANKS
+    values, known = whole_numbers(cells, name, least=NONE, below=below)
+    rows = np.flatnonzero(known & (values != NONE))
+    _refuse_two(cells, name, place[rows], rows, values[rows], str)
+    result = np.full(count, NONE, np.int64)
+    result[place[rows]] = values[rows]
+    return result
+
+
+def _texts_of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[str | None]:
+    """Return the text of each rank in a column; None for none."""
+    if name not in cells.texts:
+        return [None] * count
+    column = cells.texts[name]
+    rows = np.flatnonzero(column.known)
+    codes = column.code[rows]
+    _refuse_two(cells, name, place[rows], rows, codes, lambda code: shown(column.texts[code]))
+    result: list[str | None] = [None] * count
+    code_of = np.full(count, NONE, np.int64)
+    code_of[place[rows]] = codes
+    for at, code in enumerate(code_of.tolist()):
+        result[at] = None if code == NONE else column.texts[code]
+    return result
+
+
+def _refuse_two(
+    cells: Cells,
+    name: str,
+    group: Ints,
+    rows: Ints,
+    values: Ints,
+    told: Callable[[int], str],
+) -> None:
+    """Refuse rows of one group that hold two values.
+
+    Args:
+        cells: of the table.
+        name: of the column.
+        group: of each of the rows.
+        rows: of the table.
+        values: of these.
+        told: returns one of these as a message shows it.
+    """
+    if len(rows) == 0:
+        return
+    first = np.zeros(int(group.max()) + 1, np.int64)
+    # The first of each group is the last to be set.
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    other: Bools = values != values[first[group]]
+    if not other.any():
+        return
+    at = int(other.argmax())
+    before = int(first[group[at]])
+    number, _ = whole_numbers(cells, "rank")
+    raise refused(
+        cells.path,
+        int(rows[at]),
+        f"rank {number[rows[at]]} has {name} {told(int(values[at]))} here, and "
+        f"{told(int(values[before]))} in row {rows[before] + 1}; give each rank "
+        + ("and chunk one" if name == "virtual_stage" else "one"),
+    )
+
 
 #: Nothing takes longer.
 _FARTHEST_NS = 1 << 62

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.numbering import Numbering
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.sources.in_memory import thread_numbers
 from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
 

@@ -13,16 +13,20 @@ from msgspec import json
 
 import bubbleviz
 from bubbleviz.analyses.plan.documents import memory_plot_of
-from bubbleviz.analyses.plan.measured_run import MeasuredRun, of_saved
-from bubbleviz.analyses.plan.memory import MemoryChoice, limited_workload
-from bubbleviz.analyses.plan.planned_run import plan_run
+from bubbleviz.analyses.plan.memory import (
+    MeasuredRun,
+    MemoryChoice,
+    limited_workload,
+    of_saved,
+    plan_run,
+)
 from bubbleviz.analyses.plan.ran_order import order_that_ran
 from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.json import RENDERER
-from bubbleviz.render.text.console import plain_text
+from bubbleviz.render.text.tables import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.memory_use import MeasuredMemory

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bubbleviz.explain.diagnosis.effects import Effects, effects_of
-from bubbleviz.explain.slowdown.work import Kind, Role, Work
+from bubbleviz.explain.diagnosis.fault import Effects, effects_of
+from bubbleviz.explain.slowdown.replay import Kind, Role, Work
 from bubbleviz.model.columns import Ints
 
 KINDS = (Kind("F", Role.FORWARD, "F"), Kind("BW", Role.BACKWARD, "BW"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bubbleviz.explain.diagnosis.host_state import HostState, beside_operations, host_during
+from bubbleviz.explain.diagnosis.fault import HostState, beside_operations, host_during
 from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.phases import Phase
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.effects import effects_of
-from bubbleviz.explain.diagnosis.evidence import Evidence
-from bubbleviz.explain.diagnosis.fault import FaultKind
+from bubbleviz.explain.diagnosis.fault import FaultKind, effects_of
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
 from bubbleviz.explain.diagnosis.shapes import rank, stage
-from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.explain.slowdown.replay import Work
 from bubbleviz.model.columns import Ints
 from tests.explain.diagnosis.test_effects import REPLICAS, STAGES, work_of
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.diagnosis.medians import group_medians, others_medians
+from bubbleviz.explain.diagnosis.fault import group_medians, others_medians
 
 _ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=20)
 

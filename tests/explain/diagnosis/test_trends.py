@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.diagnosis.trends import jumps, lines
+from bubbleviz.explain.diagnosis.fault import jumps, lines
 
 SERIES = st.lists(st.integers(-3, 3), min_size=1, max_size=12)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bubbleviz.explain.slowdown.work import Work
+from bubbleviz.explain.slowdown.replay import Work
 from tests.support.recorded_messages import point_to_point_of
 from tests.support.recorded_slowdowns import recorded
 from tests.support.recorded_tables import Row, table

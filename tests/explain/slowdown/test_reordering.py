@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.recognition.deviations import Deviation
-from bubbleviz.explain.recognition.order_diff import difference
-from bubbleviz.explain.slowdown.reordering import turns_of
+from bubbleviz.explain.recognition.plan_distance import Deviation, difference
+from bubbleviz.explain.slowdown.messages import turns_of
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase

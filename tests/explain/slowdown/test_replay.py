@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
-from bubbleviz.explain.slowdown.replay import Order, replay_of
-from bubbleviz.explain.slowdown.work import Kind, Role, Work, numbered
+from bubbleviz.explain.slowdown.replay import Kind, Order, Role, Work, numbered, replay_of
+from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
 from tests.support.recorded_tables import NO_ORDER
 from tests.support.slow_replay import slow_ends
 

@@ -15,9 +15,8 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain import explanation
-from bubbleviz.explain.slowdown.measured import delays_of, measured_ns
-from bubbleviz.explain.slowdown.run_work import outside_operations
-from bubbleviz.explain.slowdown.work import Role
+from bubbleviz.explain.slowdown.replay import Role
+from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.report.report import Report
 from tests.planting import plant

@@ -11,22 +11,23 @@ from hypothesis import strategies as st
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.communication.deadlock import (
-    check_lowered,
-    check_messages,
-    check_order,
-    deadlock_of,
-    deadlock_of_order,
-)
-from bubbleviz.schedules.communication.lowered import LoweredPlan, Step
-from bubbleviz.schedules.communication.lowering import batched, lowered
-from bubbleviz.schedules.communication.transports import (
+from bubbleviz.schedules.communication.lowered import (
     BLOCKING,
     BUFFERED,
     RENDEZVOUS,
     STREAMS,
     TRANSPORTS,
+    LoweredPlan,
+    Step,
     Transport,
+)
+from bubbleviz.schedules.communication.lowering import batched, lowered
+from bubbleviz.schedules.communication.precedence import (
+    check_lowered,
+    check_messages,
+    check_order,
+    deadlock_of,
+    deadlock_of_order,
 )
 from bubbleviz.schedules.files import torch_csv as compute_csv
 from bubbleviz.schedules.known import schedule_named

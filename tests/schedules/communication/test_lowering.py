@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.schedules.communication import torch_csv
-from bubbleviz.schedules.communication.deadlock import check_lowered
-from bubbleviz.schedules.communication.lowered import LoweredPlan
-from bubbleviz.schedules.communication.lowering import batched, lowered
-from bubbleviz.schedules.communication.reordering import best_lowering, communicated
-from bubbleviz.schedules.communication.timing import timing_of
-from bubbleviz.schedules.communication.transports import (
+from bubbleviz.schedules.communication.lowered import (
     BLOCKING,
     BUFFERED,
     STREAMS,
     TRANSPORTS,
+    LoweredPlan,
     Transport,
 )
+from bubbleviz.schedules.communication.lowering import batched, lowered
+from bubbleviz.schedules.communication.precedence import check_lowered
+from bubbleviz.schedules.communication.reordering import best_lowering, communicated
+from bubbleviz.schedules.communication.timing import timing_of
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload, outcome_of

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
-from bubbleviz.schedules.layout.notation import megatron_layout, torchtitan_layout, torchtitan_text
+from bubbleviz.schedules.layout.layers import (
+    LayerKind,
+    Layers,
+    Layout,
+    megatron_layout,
+    torchtitan_layout,
+    torchtitan_text,
+)
 from bubbleviz.schedules.plan import looped_placement, v_placement
 from tests.schedules.layout.models import model
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.layout.incumbent import balanced
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
-from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
+from bubbleviz.schedules.layout.partition import NoLayout, Partition, balanced, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.workload import outcome_of
 from tests.schedules.layout.models import all_layouts, brute_force, model, simulated

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.bounded_files import read_bounded
+from bubbleviz.model.files import read_bounded
 from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.slowdown.work import Role
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
+from bubbleviz.explain.slowdown.replay import Role
 from bubbleviz.model.grouping import rows_by_value
 
 

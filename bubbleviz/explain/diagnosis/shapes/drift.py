@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.rank_paces import RankPaces
-from bubbleviz.explain.diagnosis.trends import rises
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, rises
+from bubbleviz.explain.diagnosis.rank_paces import Evidence, RankPaces
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import distinct
 

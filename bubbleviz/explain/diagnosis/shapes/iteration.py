@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, losing
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.host_state import HostState, host_during
-from bubbleviz.explain.diagnosis.medians import median_of
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, HostState, host_during, median_of
+from bubbleviz.explain.diagnosis.rank_paces import Evidence, losing
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence, losing
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.host_state import host_during
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, host_during
+from bubbleviz.explain.diagnosis.rank_paces import Evidence, losing
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.medians import group_medians
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, group_medians
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
 from bubbleviz.model.grouping import distinct
 
 #: Ranks whose gaps take less of their computes than this have none to speak of.

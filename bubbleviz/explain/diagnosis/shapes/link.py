@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.medians import group_medians, others_medians
-from bubbleviz.explain.slowdown.links import link_of
-from bubbleviz.explain.slowdown.work import Role
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, group_medians, others_medians
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
+from bubbleviz.explain.slowdown.messages import link_of
+from bubbleviz.explain.slowdown.replay import Role
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of
 

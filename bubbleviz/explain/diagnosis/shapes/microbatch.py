@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.diagnosis.medians import median_of, quantile_of
+from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, median_of, quantile_of
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
 from bubbleviz.model.columns import Bools, Ints
 
 #: Where more than this share of the microbatches stand out, their lengths vary as a whole, unless

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.evidence import Evidence
 from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
-from bubbleviz.explain.slowdown.work import COMPUTING
+from bubbleviz.explain.diagnosis.rank_paces import Evidence
+from bubbleviz.explain.slowdown.replay import COMPUTING
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 

@@ -21,10 +21,10 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT, heat
-from bubbleviz.render.picture.layout import Layout
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import Page, box, duration, px
-from bubbleviz.render.selection import Selection
+from bubbleviz.render.picture.spread import Layout
+from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 
 #: Shades of the scale, and the times of the median at its two ends.

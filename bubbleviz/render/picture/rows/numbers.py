@@ -13,18 +13,85 @@ from typing import Any
 import drawsvg
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.render.palette import WHITE
+from bubbleviz.render.palette import LIGHT, WHITE
 from bubbleviz.render.picture.lettering import text_width
-from bubbleviz.render.picture.marks import Marks
+from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks
+from bubbleviz.render.picture.merging import MergedMarks
 from bubbleviz.render.picture.page import Page, px
 from bubbleviz.render.picture.rows.paints import OperationPaints
-from bubbleviz.render.picture.rows.tooltips import pair
 from bubbleviz.render.picture.style import Lettering
-from bubbleviz.render.selection import Selection
+from bubbleviz.render.rows import Selection
+from bubbleviz.report.report import Report
+
+# Tooltips: what an operation, or a stretch of merged ones, is called under the pointer.
+
+
+class Tooltips:
+    """Names and times of operations.
+
+    Args:
+        report: any report.
+        start_ns: the left edge of the picture, from which times are counted.
+        chunked: whether chunks are named.
+    """
+
+    def __init__(self, report: Report, start_ns: int, *, chunked: bool) -> None:
+        self._operations = report.operations
+        self._start_ns = start_ns
+        self._chunked = chunked
+
+    def label(self, operation: int) -> str:
+        """Return phase, microbatch and, of several, chunk."""
+        operations = self._operations
+        words = [Phase(int(operations.phase[operation])).label]
+        microbatch = int(operations.microbatch[operation])
+        chunk = int(operations.chunk[operation])
+        if microbatch != NONE:
+            words.append(pair(microbatch, int(operations.second_microbatch[operation])))
+        if chunk != NONE and self._chunked:
+            words.append(f"chunk {pair(chunk, int(operations.second_chunk[operation]))}")
+        return " ".join(words)
+
+    def tooltip(self, operation: int) -> str:
+        """Return label, range name, start and duration."""
+        operations = self._operations
+        start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
+        name_id = int(operations.name_id[operation])
+        name = one_line(operations.names[name_id], 80) if name_id != NONE else ""
+        named = f" ({name})" if name else ""
+        cut = ", cut" if operations.cut[operation] else ""
+        since, length = (start - self._start_ns) / 1e6, (end - start) / 1e6
+        return f"{self.label(operation)}{named}: at {since:.3f} ms for {length:.3f} ms{cut}"
+
+
+def pair(first: int, second: int) -> str:
+    """Return ``3``, or ``3;7`` for an operation on two microbatches or chunks."""
+    return f"{first};{second}" if second != NONE else str(first)
+
+
+def merged_tooltip(merged: MergedMarks, counts: Ints) -> str:
+    """Return merged marks by their counts: ``137 operations (F 90, B 47), merged``."""
+    by_kind: dict[int, int] = defaultdict(int)
+    for (kind, _), count in zip(merged.kinds, counts.tolist(), strict=True):
+        by_kind[kind] += count
+    outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
+    phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
+    return f"{counted_work(sum(by_kind.values()), outside, f' ({phases})')}, merged"
+
+
+def counted_work(operations: int, outside: int, phases: str = "") -> str:
+    """Return the number of operations, and of intervals of unattributed compute, in words."""
+    parts = [f"{counted(operations, 'operation')}{phases}"] * bool(operations)
+    if outside:
+        parts.append(f"{counted(outside, 'time')} unattributed compute")
+    return " and ".join(parts)
+
 
 #: A mark narrower than this has no number, units of the page.
 _NARROWEST = 4
@@ -196,3 +263,48 @@ def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
         for operation, index in widest.items()
         if int(operations.microbatch[operation]) != NONE
     }
+
+
+# Hollow marks: one before each row that has operations without device time.
+
+
+#: So many operations without device time are named on each row.
+_NAMED = 8
+
+
+class SpanlessOperations:
+    """The operations of the drawn iterations and ranks that have no device time."""
+
+    def __init__(self, operations: Operations, selection: Selection, tooltips: Tooltips) -> None:
+        rows = selection.row_of_rank
+        lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
+        lacking &= selection.drawn(operations.iteration) & (operations.rank < len(rows))
+        spanless = np.flatnonzero(lacking)
+        row = rows[operations.rank[spanless]]
+        spanless, row = spanless[row != NONE], row[row != NONE]
+        self._tooltips = tooltips
+        self._by_row = {place: spanless[row == place] for place in distinct(row).tolist()}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_row.values()))
+
+    def draw(self, group: Any, row: int, height: float) -> None:
+        """Draw one hollow mark before a row of that height for all of its operations."""
+        operations = self._by_row.get(row)
+        if operations is None:
+            return
+        mark = drawsvg.Circle(
+            -6,
+            px(height / 2),
+            2.6,
+            fill="none",
+            stroke=LIGHT.text,
+            stroke_width=1,
+            class_="bv-mark",
+        )
+        names = ", ".join(
+            self._tooltips.label(operation) for operation in operations[:_NAMED].tolist()
+        )
+        more = f" and {len(operations) - _NAMED} more" if len(operations) > _NAMED else ""
+        mark.append_title(f"without device time: {names}{more}")
+        group.append(mark)

@@ -19,7 +19,7 @@ from bubbleviz.render.palette import (
     shade_of,
 )
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.selection import Selection
+from bubbleviz.render.rows import Selection
 
 
 class OperationPaints:

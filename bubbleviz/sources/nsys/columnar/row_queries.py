@@ -13,9 +13,8 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.sources.nsys.columnar.cells import kept, present, texts_of
 from bubbleviz.sources.nsys.columnar.plain_queries import CALLS
-from bubbleviz.sources.nsys.columnar.tables import Block, Tables
+from bubbleviz.sources.nsys.columnar.tables import Block, Tables, kept, present, texts_of
 from bubbleviz.sources.sqlite.queries import Binds, Query
 
 Rows = list[tuple[object, ...]]

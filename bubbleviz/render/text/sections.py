@@ -1,0 +1,315 @@
+"""Schedules: the recognised order of operations, and its match with a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.text.tables import (
+    BulletList,
+    Table,
+    between,
+    in_percent,
+    milliseconds,
+    percent,
+    titled,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from bubbleviz.explain.recognition.plan_distance import Deviation
+    from bubbleviz.explain.recognition.recognition import Recognition
+    from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+    from bubbleviz.report.report import Report
+
+
+_DEVIATIONS = 5
+
+
+def orders(report: Report) -> Iterator[RenderableType]:
+    """Yield the recognised schedule and the match with a plan, with some deviations of each."""
+    from rich.text import Text
+
+    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
+
+    for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
+        if recognition is None:
+            continue
+        if recognition.reason in NO_PIPELINE:
+            yield Text(f"no {title}: {recognition.reason}")
+            continue
+        yield Text(f"{title}: {recognised(recognition)}")
+        yield from _deviations(report, recognition)
+
+
+def plan_deviations(report: Report) -> Iterator[RenderableType]:
+    """Yield some operations that are out of the plan's order, if any."""
+    from rich.text import Text
+
+    if report.plan is not None and report.plan.name is not None and report.plan.deviations:
+        yield Text("\nOut of the plan's order", style="bold")
+        yield from _deviations(report, report.plan)
+
+
+def _deviations(report: Report, recognition: Recognition) -> Iterator[RenderableType]:
+    if recognition.name is not None and recognition.deviations:
+        lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
+        if recognition.deviation_count > len(lines):
+            lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
+        yield BulletList(lines)
+
+
+def recognised(recognition: Recognition) -> str:
+    """Return the recognised schedule and its match, on one line."""
+    from bubbleviz.explain.recognition.reasons import FORWARD_ONLY
+
+    if recognition.reason == FORWARD_ONLY:
+        return f"none, {FORWARD_ONLY}"
+    if recognition.name is None:
+        return f"not recognised: {recognition.reason}"
+    also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""
+    exact = sum(iteration.exact for iteration in recognition.agreeing)
+    total = len(recognition.judged)
+    matches = f"order matches in {exact} of {counted(total, 'iteration')}"
+    if exact < total and recognition.distance is None:
+        agreeing = len(recognition.agreeing)
+        matches = f"by structure in {agreeing} of {counted(total, 'iteration')}"
+    elif exact < total:
+        matches = f"{percent(recognition.distance)} of operations out of order, {matches}"
+    if recognition.inferred:
+        matches += "; microbatches are numbered by order, so another schedule may look the same"
+    line = f"{one_line(recognition.name, 60)}{also} ({matches})"
+    names = {name for i in recognition.iterations for name in (i.name, *i.names)}
+    others = sorted({name or "an order of its own" for name in names if name != recognition.name})
+    return f"{line}; other iterations: {one_line(', '.join(others), 120)}" if others else line
+
+
+def _deviation(report: Report, deviation: Deviation) -> str:
+    """Return an operation that is out of the schedule's order, on one line."""
+    rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
+    chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
+    places = f" by {deviation.places}" if deviation.places else ""
+    return (
+        f"{one_line(rank.label, 40)}, iteration {one_line(iteration.name, 20)}: "
+        f"{deviation.phase.label}{deviation.microbatch}{chunk} {deviation.what}{places}"
+    )
+
+
+# Memory: what each virtual stage holds, and the peaks of ranks.
+
+
+#: Virtual stages that are listed.
+_MOST = 64
+
+
+def memory(report: Report) -> Iterator[RenderableType]:
+    """Yield the activations of each virtual stage, where memory was read."""
+    from rich.text import Text
+
+    from bubbleviz.model.memory_sizes import memory_text
+    from bubbleviz.model.phases import Phase
+
+    if report.memory is None:
+        return
+    peaks: dict[int | None, list[int]] = {}
+    for peak in report.memory.ranks:
+        peaks.setdefault(report.ranks[peak.rank].stage, []).append(peak.peak_bytes)
+    columns = ("F leaves", "held to B", "kept to W", "F needs", "backward needs", "rank's peak")
+    table = Table("virtual stage", *columns)
+    stage_of = {k.virtual_stage: k.stage for k in report.explanation.phase_times.kinds}
+    kinds = report.memory.operations
+    for own in [kind for kind in kinds if kind.phase is Phase.F][:_MOST]:
+        back = [k.above_bytes for k in kinds
+                if k.virtual_stage == own.virtual_stage and k.phase is not Phase.F]  # fmt: skip
+        most = max(peaks.get(stage_of.get(own.virtual_stage), []), default=None)
+        amounts = (
+            *(own.net_bytes, own.held_bytes, own.kept_bytes, own.above_bytes - own.net_bytes),
+            *(max(back, default=None), most),
+        )
+        cells = ["-" if amount is None else memory_text(amount) for amount in amounts]
+        table.add_row("-" if own.virtual_stage < 0 else str(own.virtual_stage), *cells)
+    yield from titled("Memory of a microbatch", table)
+    yield Text(
+        "held to B, kept to W: activations; needs: beside what it leaves, at its fullest moment "
+        "(bubbleviz guide memory)"
+    )
+
+
+# Slowdowns: how many times longer iterations take than ideal ones, and what makes them so.
+
+
+#: So many of each kind are listed, the slowest.
+_LISTED = 3
+
+
+def slowdowns(report: Report) -> Iterator[RenderableType]:
+    """Yield what stragglers cost over all averaged iterations."""
+    from rich.text import Text
+
+    found = report.slowdowns
+    source = report.explanation.slowdown_source
+    if found is None:
+        if source is not None and source.reason:
+            yield Text(f"\nSlowdowns are unknown: {source.reason}")
+        return
+    table = Table("what", "slowdown", left=("what",), wrap=("what",))
+    table.add_row("all together", _times(found.total))
+    for name, value in _slowest(report, found):
+        table.add_row(one_line(name, 60), _times(value))
+    yield from titled(
+        f"Slowdown against an ideal iteration, over {counted(len(found.by_iteration), 'iteration')}"
+        f" ({milliseconds(found.original_ns)} against {milliseconds(found.ideal_ns)} ms)",
+        table,
+    )
+    yield BulletList(_notes(found))
+
+
+def _slowest(report: Report, found: Slowdowns) -> Iterator[tuple[str, float]]:
+    """Yield what costs most of each kind, the slowest first."""
+    from bubbleviz.report.labels import numbered_rank
+
+    groups = (
+        [(f"phase {name}", s) for name, s in found.by_phase.items()],
+        [(f"stage {stage}", s) for stage, s in found.by_stage.items()],
+        [(f"replica {replica}", s) for replica, s in found.by_replica.items()],
+        [(numbered_rank(report, rank), s) for rank, s in found.by_rank.items()],
+        [(f"microbatch {number}", s) for number, s in found.by_microbatch.items()],
+        [(f"link {ends[0]} to {ends[1]}", s) for ends, s in found.by_link.items()],
+        [(f"iteration {report.iterations[n].name}", s) for n, s in found.by_iteration.items()],
+    )
+    for group in groups:
+        if len(group) > 1:
+            yield from sorted(group, key=lambda pair: -pair[1])[:_LISTED]
+
+
+def _notes(found: Slowdowns) -> Iterator[str]:
+    yield (
+        "ideal: every kind of operation takes its mean over all ranks and iterations, every "
+        "transfer its median; a part is the ideal with only its own times put back"
+    )
+    if found.worker_share is not None:
+        yield (
+            "share of the slowdown that goes without the slowest 3 % of the ranks (at least one): "
+            f"{in_percent(found.worker_share)} %"
+        )
+    if found.last_stage_share is not None:
+        yield f"share that goes without the last stage: {in_percent(found.last_stage_share)} %"
+    error = found.replay_error
+    yield (
+        f"the replay, without launch delays, is off by {in_percent(error.mean)} % on average and "
+        f"{in_percent(error.maximum)} % at most, with them by "
+        f"{in_percent(error.mean_with_delays)} % and {in_percent(error.maximum_with_delays)} %"
+    )
+
+
+def _times(slowdown: float) -> str:
+    return f"{slowdown:.3f}"
+
+
+# Iterations that are not averaged, and their ratios.
+
+
+_MOST_ITERATIONS = 12
+
+
+def not_averaged(report: Report) -> Iterator[RenderableType]:
+    """Yield the iterations that are not averaged, if any."""
+    others = [i for i in report.iterations if not i.averaged]
+    if not others:
+        return
+    table = Table(
+        "iteration",
+        "kind",
+        "complete",
+        "microbatches",
+        report.headline,
+        left=("iteration", "kind", "complete"),
+    )
+    for iteration in others[:_MOST_ITERATIONS]:
+        table.add_row(
+            one_line(iteration.name, 60),
+            iteration.kind,
+            "yes" if iteration.complete else "no",
+            "-" if iteration.microbatches is None else str(iteration.microbatches),
+            percent(iteration.ratios[report.headline].value),
+        )
+    if len(others) > _MOST_ITERATIONS:
+        table.add_row(f"… {len(others) - _MOST_ITERATIONS} more", "", "", "", "")
+    yield from titled("Iterations not averaged", table)
+
+
+# Advice: what would shorten iterations, and by how much a replay of them proves.
+
+
+def advice_table(report: Report) -> Iterator[RenderableType]:
+    """Yield what saves most, then at most four more; savings overlap and do not add up."""
+    from bubbleviz.report.advice_list import advice_of
+
+    diagnosis, listed = report.explanation.diagnosis, advice_of(report)
+    if diagnosis is None or not listed:
+        return
+    table = Table("saves ms", "share", "what to do", left=("what to do",), wrap=("what to do",))
+    for advice in listed:
+        # The saving has its own columns.
+        what = one_line(advice.action, 400)
+        table.add_row(milliseconds(advice.saving_ns), percent(advice.saving_ratio), what)
+    yield from titled(
+        f"What would shorten an iteration ({milliseconds(diagnosis.length_ns)} ms), by a replay of "
+        f"{counted(diagnosis.iterations, 'iteration')}; savings do not add up",
+        table,
+    )
+
+
+# Bubble ratios over the averaged iterations, a row each.
+
+
+#: Columns that go first where a terminal is narrow.
+_GIVING_WAY = (
+    *("window\nSD ms", "bubble /\ncompute", "min", "max", "n", "window", "lower\nbound"),
+    *("SD", "window\nms", "clock\nbounds"),
+)
+
+
+def ratios(report: Report) -> Iterator[RenderableType]:
+    """Yield the table of bubble ratios."""
+    rows = ratio_cells(report)
+    table = Table(*rows[0], left=("ratio", "window"), wrap=("window",), giving_way=_GIVING_WAY)
+    for row in rows:
+        table.add_row(*row.values())
+    yield from titled("Bubble ratios over the averaged iterations, in %", table)
+
+
+def ratio_cells(report: Report) -> list[dict[str, str]]:
+    """Return a row of cells by column for each ratio, without columns that are empty."""
+    from bubbleviz.count.ratios import ratio_definitions
+
+    summary = report.summary
+    rows = []
+    for definition in ratio_definitions():
+        ratio, low = summary.bubble_ratio[definition.name], summary.bubble_low[definition.name]
+        window = summary.window_ns[definition.name]
+        mark = " !" if report.contradicted(definition.name) else ""
+        rows.append(
+            {
+                "ratio": definition.name,
+                "mean": in_percent(ratio.mean) + mark,
+                "lower\nbound": in_percent(low.mean) if low.mean != ratio.mean else "",
+                "clock\nbounds": between(summary.bubble_interval[definition.name])
+                if definition.common_clock
+                else "not needed",
+                "SD": in_percent(ratio.std),
+                "min": in_percent(ratio.min),
+                "max": in_percent(ratio.max),
+                "n": str(ratio.n),
+                "bubble /\ncompute": in_percent(summary.bubble_overhead[definition.name].mean),
+                "window\nms": milliseconds(window.mean),
+                "window\nSD ms": milliseconds(window.std),
+                "window": definition.summary,
+            }
+        )
+    nothing = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
+    columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
+    return [{column: row[column] for column in columns} for row in rows]

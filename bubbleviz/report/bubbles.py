@@ -1,0 +1,272 @@
+"""Long bubbles: the longest of a run, each in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import account_column, accounted
+from bubbleviz.count.ratios import CountedWork, ratio_definitions
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.texts import capitalised, inert
+from bubbleviz.model.values import frozen
+from bubbleviz.report.labels import in_ms, operation_label, rank_label
+from bubbleviz.report.report import Report
+from bubbleviz.report.standouts import host_state
+
+#: Causes that come with the schedule itself.
+_INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
+#: The end of a sentence on a bubble at either end of an iteration of ranks that are no pipeline.
+_EDGES = {
+    Cause.WARMUP: "another rank has begun the iteration",
+    Cause.DRAIN: "another rank has not ended the iteration",
+}
+
+
+@frozen
+class LongBubble:
+    """One of the longest bubbles, for people.
+
+    Attributes:
+        row: of the table of bubbles.
+        sentence: what happened.
+    """
+
+    row: int
+    sentence: str
+
+
+def longest_bubbles(report: Report, count: int = 5) -> tuple[LongBubble, ...]:
+    """Return the longest bubbles of averaged iterations that the schedule does not imply.
+
+    Where there are none, those that it implies. Of the bubbles of one rank with one cause before
+    operations of one phase, only the longest is listed.
+    """
+    bubbles = report.bubbles
+    implied, avoidable = _averaged_bubbles(report)
+    rows = avoidable if len(avoidable) else implied
+    # Of similar bubbles, the longest stands for all.
+    after = np.append(report.operations.phase, NONE)[bubbles.after[rows]]
+    alike = groups_of(bubbles.rank[rows], bubbles.cause[rows], after)
+    times = np.bincount(alike.of_row, minlength=len(alike))
+    shown = np.sort(alike.first)[:count]
+    return tuple(
+        LongBubble(int(rows[at]), _sentence(report, int(rows[at]), int(times[alike.of_row[at]])))
+        for at in shown.tolist()
+    )
+
+
+def longest_implied(report: Report) -> LongBubble | None:
+    """Return the longest bubble that the schedule implies, where one it does not is listed."""
+    implied, avoidable = _averaged_bubbles(report)
+    if not len(implied) or not len(avoidable):
+        return None
+    row = int(implied[0])
+    return LongBubble(row, _sentence(report, row, 1))
+
+
+def _averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
+    """Return the bubbles of averaged iterations, longest first: implied by the schedule or not."""
+    bubbles = report.bubbles
+    averaged = np.array([i.averaged for i in report.iterations] or [False])
+    some = (
+        np.flatnonzero(averaged[bubbles.iteration]) if averaged.any() else np.arange(len(bubbles))
+    )
+    length_ns = (bubbles.end_ns - bubbles.start_ns)[some]
+    some = some[sorted_rows(-length_ns)]
+    inherent = np.isin(bubbles.cause[some], _INHERENT)
+    return some[inherent], some[~inherent]
+
+
+def _sentence(report: Report, row: int, times: int) -> str:
+    bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
+    who = rank_label(report, int(bubbles.rank[row]))
+    who = capitalised(who)
+    length = in_ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
+    after, peer_operation = int(bubbles.after[row]), int(bubbles.peer_operation[row])
+    upto = f" before {operation_label(report, after)}" if after != NONE else ""
+    iteration = report.iterations[int(bubbles.iteration[row])].name
+    idle = f"{who} is idle for {length}{upto} in iteration {iteration}: "
+    similar = f" (the longest of {times:,})" if times > 1 else ""
+    return idle + _reason(report, row, cause, peer_operation) + similar
+
+
+def _reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
+    """Return why a rank is idle, given the operation whose result the next one takes."""
+    producer = ""
+    if peer_operation != NONE:
+        peer = rank_label(report, int(report.operations.rank[peer_operation]))
+        producer = f"{operation_label(report, peer_operation)} of {peer}"
+    if report.bubbles.waits_in_collective[row]:
+        return _waits_in_collective(report, row, peer_operation)
+    if cause is Cause.DEPENDENCY and producer:
+        return f"it waits for {producer}"
+    if cause is Cause.COMMUNICATION and producer:
+        return f"the result of {producer} is in transfer"
+    if report.no_pipeline is not None and cause in _EDGES:
+        return _EDGES[cause]
+    return cause.sentence + (host_state(report, row) if cause is Cause.HOST else "")
+
+
+def _waits_in_collective(report: Report, row: int, peer_operation: int) -> str:
+    """Return whom a rank waits for in a collective."""
+    kind = report.bubbles.kinds[int(report.bubbles.collective[row])] or "a collective"
+    if peer_operation == NONE:
+        return f"it waits in {kind} for the last rank to enter"
+    last = rank_label(report, int(report.operations.rank[peer_operation]))
+    after = operation_label(report, peer_operation)
+    return f"it waits in {kind} for {last}, which enters it last, after {after}"
+
+
+# Bubble parts: what the primary ratio is made of, so that the parts add up to it.
+#
+# The ratio is the mean over iterations of their ratios, so each part is a mean of shares, too; the
+# ratio of all idle time to all windows would differ where iterations are not equally long.
+
+
+#: Time that counts as bubble though something ran in it, by the name of its part.
+_NO_WORK = {
+    "unattributed": "compute outside every operation",
+    "next iterations": "compute of other iterations",
+    "optimizer": "the Optimizer, which this ratio does not count as work",
+}
+
+
+@frozen
+class BubblePart:
+    """One part of the bubble.
+
+    Attributes:
+        name: label of a cause of idle time, or what ran that does not count as work.
+        meaning: the same, in words.
+        share: of the window, a fraction of 1; mean over the averaged iterations.
+        time_ns: mean over these and their ranks.
+    """
+
+    name: str
+    meaning: str
+    share: float
+    time_ns: float
+
+
+def bubble_parts(report: Report) -> tuple[BubblePart, ...]:
+    """Return the parts of the bubble, the largest first; none without an averaged iteration.
+
+    Their shares add up to the mean of the ratio ``report.explanation.listed_ratio``.
+    """
+    return parts_of(report, [iteration for iteration in report.iterations if iteration.averaged])
+
+
+def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePart, ...]:
+    """Return the parts of the bubble of some iterations, as of :func:`bubble_parts`."""
+    name = report.explanation.listed_ratio
+    known = [
+        (iteration, window_ns)
+        for iteration in iterations
+        if iteration.ratios[name].value is not None
+        and (window_ns := _summed(iteration, name, "window_ns"))
+    ]
+    ranks = sum(int(accounted(iteration.ranks, name).sum()) for iteration, _ in known)
+    meanings = {cause.label: cause.meaning for cause in Cause} | _NO_WORK
+    time_ns = dict.fromkeys(meanings, 0)
+    share = dict.fromkeys(meanings, 0.0)
+    for iteration, window_ns in known:
+        idle_ns = report.explanation.causes.of_iteration(name, iteration.index)
+        for part, part_ns in (idle_ns | _without_work(iteration, name)).items():
+            time_ns[part] += part_ns
+            share[part] += part_ns / window_ns / len(known)
+    parts = (
+        BubblePart(part, meaning, share[part], time_ns[part] / ranks)
+        for part, meaning in meanings.items()
+        if time_ns[part]
+    )
+    return tuple(sorted(parts, key=lambda part: -part.share))
+
+
+def rounded_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
+    """Return shares in percent, rounded so that what is printed adds up to the rounded sum."""
+    scale = 100 * 10**digits
+    whole = [int(share * scale) for share in shares]
+    left = round(sum(shares) * scale) - sum(whole)
+    rest = [share * scale - down for share, down in zip(shares, whole, strict=True)]
+    for at in sorted(range(len(rest)), key=lambda at: (-rest[at], at))[: max(left, 0)]:
+        whole[at] += 1
+    return [f"{number / 10**digits:.{digits}f}" for number in whole]
+
+
+def _summed(iteration: Iteration, name: str, time: str) -> int:
+    """Return a time of the accounts of a ratio, summed over an iteration's ranks."""
+    return int(account_column(iteration.ranks, name, time).sum())
+
+
+def _without_work(iteration: Iteration, name: str) -> dict[str, int]:
+    """Return the time in which something ran that the ratio does not count as work, by part."""
+    work = next((r.work for r in ratio_definitions() if r.name == name), CountedWork.EVERYTHING)
+    overlaps = work is not CountedWork.EVERYTHING
+    optimizes = work is CountedWork.ITERATION
+    return {
+        "unattributed": _summed(iteration, name, "unattributed_ns"),
+        "next iterations": _summed(iteration, name, "overlap_ns") if overlaps else 0,
+        "optimizer": _summed(iteration, name, "optimizer_ns") if optimizes else 0,
+    }
+
+
+# Collective cells: the collectives of a report in the rows of its operations, as JSON.
+
+
+def collective_cells(report: Report, beside: Ints) -> CodedTexts:
+    """Return a cell for each operation; see :mod:`bubbleviz.model.collectives`.
+
+    Args:
+        report: with its collectives.
+        beside: row of the operation that began last before each of them; -1 for none.
+    """
+    table = report.collectives
+    owned = table.operation != NONE
+    row = np.where(owned, table.operation, beside)
+    order = np.flatnonzero(row != NONE)
+    order = order[sorted_rows(row[order])]
+    table, row, owned = table.take(order), row[order], owned[order]
+    iterations = [*(iteration.name for iteration in report.iterations), ""]
+    kinds = [*table.kinds, ""]
+    groups = [*_names([group.label for group in table.groups]), ""]
+    sizes = np.array([*(group.size for group in table.groups), 0], np.int64)
+    columns = (
+        [iterations[number] for number in table.iteration.tolist()],
+        [kinds[number] for number in table.kind.tolist()],
+        [groups[number] for number in table.group.tolist()],
+        *(
+            column.tolist()
+            for column in (
+                *(sizes[table.group], table.order, table.sequence, table.meeting),
+                *(owned.astype(np.int64), table.start_ns, table.end_ns),
+            )
+        ),
+    )
+    entries = [json.dumps(entry, separators=(",", ":")) for entry in zip(*columns, strict=True)]
+    first = np.flatnonzero(np.diff(row, prepend=NONE))
+    code = np.full(len(report.operations), NONE, np.int64)
+    code[row[first]] = np.arange(len(first))
+    return CodedTexts(code, _joined(entries, first.tolist()))
+
+
+def _names(labels: Sequence[str]) -> list[str]:
+    """Return labels of groups that tell them apart."""
+    flat = [inert(label) for label in labels]
+    return [
+        name if name and flat.count(name) == 1 else f"{name} ({number})".strip()
+        for number, name in enumerate(flat)
+    ]
+
+
+def _joined(entries: Sequence[str], first: Sequence[int]) -> list[str]:
+    """Return the lists of the cells that begin at some entries."""
+    bounds = [*first, len(entries)]
+    return [f"[{','.join(entries[low:high])}]" for low, high in pairwise(bounds)]
