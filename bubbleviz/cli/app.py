@@ -106,8 +106,7 @@ def _version(wanted: bool) -> None:
 
 def _bubbleviz(
     _: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """How large are the pipeline bubbles of a training run, where, and why."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,6 +46,34 @@ _SHORTER = {"--show-completion": "Print that for the current shell."}
 _WIDEST = 100
 #: Two columns between a term and its meaning; a term wider than this stands on a line of its own.
 _GAP, _WIDEST_TERM = 2, 32
+
+
+def option(
+    summary: str,
+    panel: str | None,
+    *names: str,
+    complete: Sequence[str] | Callable[[], list[str]] | None = None,
+    **settings: Any,
+) -> Any:
+    """Return an option of a command, as typer takes it.
+
+    Args:
+        summary: what it does, in one line.
+        panel: of the help, under which it stands; None for the last one.
+        names: such as ``--jobs`` and ``-j``; else those that typer makes of the argument.
+        complete: the words that shells offer, or what finds them.
+        settings: of :func:`typer.Option`.
+    """
+    offered = None if complete is None else beginning(complete)
+    return typer.Option(
+        *names, help=summary, rich_help_panel=panel, autocompletion=offered, **settings
+    )
+
+
+def argument(metavar: str, summary: str, complete: Callable[[], list[str]] | None = None) -> Any:
+    """Return an argument of a command, as typer takes it; see :func:`option`."""
+    offered = None if complete is None else beginning(complete)
+    return typer.Argument(metavar=metavar, help=summary, autocompletion=offered)
 
 
 @frozen
@@ -220,23 +248,23 @@ _OF_PATHS = frozenset("/\\.*?-")
 
 AnalysisDetails = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Print these tables, all if none is named.",
+        TABLES,
         "--details",
         "-v",
         metavar="[TABLE,...]",
-        help="Print these tables, all if none is named.",
-        rich_help_panel=TABLES,
-        autocompletion=beginning((*OF_ANALYZE, ALL)),
+        complete=(*OF_ANALYZE, ALL),
     ),
 ]
 AllDetails = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Print all tables instead of the first screen.",
+        TABLES,
         "--details",
         "-v",
         metavar=f"[{ALL}]",
-        help="Print all tables instead of the first screen.",
-        rich_help_panel=TABLES,
     ),
 ]
 

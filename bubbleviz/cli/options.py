@@ -1,18 +1,16 @@
-"""The options that several commands share, alone and in groups."""
+"""The options that several commands share, and what gives a command its groups and outputs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
-
-from bubbleviz.cli.completion import beginning, convention_names
-from bubbleviz.cli.help import NAMES, OUTPUTS, READING, SELECTION
+from bubbleviz.cli.completion import convention_names
+from bubbleviz.cli.help import NAMES, OUTPUTS, READING, SELECTION, argument, option
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.values import frozen
@@ -20,23 +18,18 @@ from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.model.window import Window as RunWindow
+    from bubbleviz.render.parts import Parts
     from bubbleviz.report.report import Report
 
 
 #: The value of every option that names a file.
 FILE = "FILE"
 
-
-def output(name: str, summary: str) -> Any:
-    """Return the option that names a file, or ``-``, to write in one format."""
-    return typer.Option(f"--{name}", metavar=FILE, help=summary, rich_help_panel=OUTPUTS)
-
-
 RunProfiles = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PROFILES...",
-        help="Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, "
+    argument(
+        "PROFILES...",
+        "Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, "
         "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), "
         "PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), tables of "
         "operations (.csv, .parquet, .arrow).",
@@ -44,72 +37,35 @@ RunProfiles = Annotated[
 ]
 Output = Annotated[
     list[str] | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar=FILE,
-        help="Write as its suffix says; repeat for several.",
-        rich_help_panel=OUTPUTS,
+    option(
+        "Write as its suffix says; repeat for several.", OUTPUTS, "--output", "-o", metavar=FILE
     ),
 ]
-Force = Annotated[
-    bool,
-    typer.Option("--force", "-f", help="Replace existing files.", rich_help_panel=OUTPUTS),
-]
+Force = Annotated[bool, option("Replace existing files.", OUTPUTS, "--force", "-f")]
 Skip = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="Leave the first N iterations out of averages.",
-        rich_help_panel=SELECTION,
-    ),
+    int, option("Leave the first N iterations out of averages.", SELECTION, metavar="N", min=0)
 ]
+
+
+def _conventions(summary: str) -> Any:
+    return option(summary, NAMES, "--convention", metavar="NAME|FILE", complete=convention_names)
+
+
 Conventions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--convention",
-        metavar="NAME|FILE",
-        help="Convention of range names, if not recognised.",
-        rich_help_panel=NAMES,
-        autocompletion=beginning(convention_names),
-    ),
+    list[str] | None, _conventions("Convention of range names, if not recognised.")
 ]
-Additions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--convention",
-        metavar="NAME|FILE",
-        help="Names further kernels of communication.",
-        rich_help_panel=NAMES,
-        autocompletion=beginning(convention_names),
-    ),
-]
+Additions = Annotated[list[str] | None, _conventions("Names further kernels of communication.")]
 Window = Annotated[
     str | None,
-    typer.Option(
-        metavar="PART",
-        help="Only iteration:5-8, or time:1.5s-3s of profile 1.",
-        rich_help_panel=SELECTION,
-    ),
+    option("Only iteration:5-8, or time:1.5s-3s of profile 1.", SELECTION, metavar="PART"),
 ]
 KeepExport = Annotated[
-    bool,
-    typer.Option(
-        "--keep-export",
-        help="Keep exports made of .nsys-rep reports.",
-        rich_help_panel=READING,
-    ),
+    bool, option("Keep exports made of .nsys-rep reports.", READING, "--keep-export")
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        min=1,
-        metavar="N",
-        help="Processes, or threads of one profile [all]",
-        rich_help_panel=READING,
+    option(
+        "Processes, or threads of one profile [all]", READING, "--jobs", "-j", min=1, metavar="N"
     ),
 ]
 
@@ -120,24 +76,25 @@ def _hide_names(given: bool) -> bool:
     return given
 
 
-Anonymous = Annotated[
+_Anonymous = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Hide hosts, files, threads, functions.",
+        NAMES,
         "--anonymous",
         callback=_hide_names,
         is_eager=True,
-        help="Hide hosts, files, threads, functions.",
-        rich_help_panel=NAMES,
     ),
 ]
-JsonFile = Annotated[str | None, output("json", "JSON, for programs")]
-CsvFile = Annotated[str | None, output("csv", "CSV")]
-OrderFile = Annotated[str | None, output("csv", "order of operations as PyTorch's CSV")]
-LoweredFile = Annotated[str | None, output("comms", "that with sends and receives (.comms.csv)")]
-SvgFile = Annotated[str | None, output("svg", "picture as SVG")]
-PdfFile = Annotated[str | None, output("pdf", "picture as PDF, for a paper")]
-PngFile = Annotated[str | None, output("png", "picture as PNG, in pixels")]
-MarkdownFile = Annotated[str | None, output("markdown", "summary for a pull request")]
+
+#: Files that commands write, each with what it is in ``--help``.
+JSON = {"json": "JSON, for programs"}
+CSV = {"csv": "CSV"}
+MARKDOWN = {"markdown": "summary for a pull request"}
+SVG = {"svg": "picture as SVG"}
+PICTURE_FILES = {**SVG, "pdf": "picture as PDF, for a paper", "png": "picture as PNG, in pixels"}
+ORDER = {"csv": "order of operations as PyTorch's CSV"}
+LOWERED = {"comms": "that with sends and receives (.comms.csv)"}
 
 
 @frozen
@@ -171,9 +128,28 @@ class MeasurementOptions:
     convention: Conventions = None
     jobs: Jobs = None
 
-    def given(self) -> bool:
-        """Return whether any of them was given."""
-        return bool(self.skip or self.convention or self.jobs)
+    def job_count(self) -> int:
+        """Return the number of jobs: that given, or as many as there are cores."""
+        return jobs_or_cores(self.jobs)
+
+    def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
+        """Return whether a run is one saved report rather than profiles.
+
+        Raises:
+            UsageError: there are several reports, or options of profiles for one.
+        """
+        from bubbleviz.report.saved import looks_saved
+
+        if len(run) > 1 and any(map(looks_saved, run)):
+            raise UsageError(
+                f"{command} {verb} one report; give a single report, or the profiles of one run"
+            )
+        saved = looks_saved(run[0])
+        if saved and (self.skip or self.convention or self.jobs):
+            raise UsageError(
+                "--skip, --convention and --jobs apply to profiles; leave them out for a report"
+            )
+        return saved
 
     def measure(self, paths: str | Sequence[str], *, memory: bool = False) -> Report:
         """Return the report on the profiles of one run, with progress on standard error.
@@ -194,7 +170,7 @@ class MeasurementOptions:
                 skip=self.skip,
                 convention=self.convention or (),
                 memory=memory,
-                jobs=jobs_or_cores(self.jobs),
+                jobs=self.job_count(),
                 progress=bars,
             )
         return anonymous(report)
@@ -207,27 +183,82 @@ def jobs_or_cores(jobs: int | None) -> int:
     return jobs or cores()
 
 
-def formats_by_file(
-    files: Mapping[str, str | None], outputs: Sequence[str] | None = None
+@frozen
+class Outputs:
+    """The files that a command is to write.
+
+    Attributes:
+        formats: the format of each file, by its name.
+        force: whether existing files are replaced.
+    """
+
+    formats: Mapping[str, str]
+    force: bool
+
+    def check(self, inputs: Iterable[str]) -> None:
+        """Refuse, before any work, files that cannot be written, or are read.
+
+        Raises:
+            UsageError: an output is named twice.
+            OutputError: an output exists, is an input, or its directory does not exist.
+        """
+        from bubbleviz.cli.outputs import check_outputs
+
+        # Formats of one file refuse a slash before.
+        folders = [file for file in self.formats if is_folder(file)]
+        check_outputs(list(self.formats), list(inputs), force=self.force, folders=folders)
+
+    def deliver(
+        self,
+        content: Callable[[str], str | bytes | Parts],
+        print_result: Callable[[], None],
+        *,
+        inputs: Sequence[str],
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """Write all files, print warnings, then fill standard output.
+
+        Args:
+            content: returns what is written in a format.
+            print_result: prints the result where standard output is free.
+            inputs: files that no output may replace.
+            warnings: lines for standard error.
+
+        Raises:
+            OutputError: a file cannot be written.
+        """
+        from bubbleviz.cli.terminal import deliver
+
+        contents = {file: content(name) for file, name in self.formats.items()}
+        deliver(contents, print_result, inputs=inputs, force=self.force, warnings=warnings)
+
+
+def _formats(
+    files: Mapping[str, str | None], outputs: Iterable[str], endings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the output format of each file that an option names.
+    """Return the output format of each file.
 
     Args:
         files: file by format; None where the option was not given.
         outputs: further files, of these formats by their suffixes.
+        endings: formats of the command alone by the endings of their files.
 
     Raises:
         UsageError: two formats have the same file, or a suffix is of none of them.
         OutputError: a format needs a package that is not installed, or is binary and standard
             output is a terminal.
     """
+    known = {renderer.name: renderer for renderer in renderers() if renderer.name in files}
     given = [(file, name) for name, file in files.items() if file is not None]
-    given += [(file, suffixed(file, files)) for file in outputs or ()]
+    for file in outputs:
+        name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
+        given.append((file, name or suffixed(file, known)))
     named = dict(given)
     if len(named) < len(given):
-        raise _same_file()
-    known = {renderer.name: renderer for renderer in renderers()}
+        raise UsageError("two outputs name the same file; give each its own")
     for file, name in named.items():
+        if name not in known:
+            continue
         if is_folder(file) and known[name].parts is None:
             raise UsageError(f"{file}: --{name} writes a file; leave the slash out")
         known[name].check()
@@ -238,121 +269,73 @@ def formats_by_file(
     return named
 
 
-def formats_by_ending(
-    files: Mapping[str, str | None],
-    own: Mapping[str, str | None],
-    endings: Mapping[str, str],
-    outputs: Sequence[str],
-) -> dict[str, str]:
-    """Return the output format of each file, where some are of one command alone.
+def command(
+    files: Mapping[str, str] | None = None, endings: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return what makes a function a command, with options that typer reads from its signature.
+
+    A parameter that is a dataclass becomes one option for each of its fields. ``outputs`` (see
+    :class:`Outputs`) becomes ``-o``, an option for each format, and ``--force``. Every command has
+    ``--anonymous``.
 
     Args:
-        files: as :func:`formats_by_file` takes them.
-        own: likewise, of formats that the command alone has.
-        endings: these formats by the endings of their files.
-        outputs: further files, of any of these formats.
-
-    Raises:
-        UsageError: two formats have the same file, or a suffix is of none of them.
-        OutputError: see :func:`formats_by_file`.
+        files: the formats that the command writes, with their lines in ``--help``.
+        endings: formats of the command alone by the endings of their files.
     """
-    rest, named = [], [(file, name) for name, file in own.items() if file is not None]
-    for file in outputs:
-        name = next((n for end, n in endings.items() if file.lower().endswith(end)), None)
-        if name is None:
-            rest.append(file)
-        else:
-            named.append((file, name))
-    known = formats_by_file(files, rest)
-    if len({*known, *(file for file, _ in named)}) < len(known) + len(named):
-        raise _same_file()
-    return {**known, **dict(named)}
+    formats = {name: name.replace("-", "_") for name in files or ()}
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        declared = signature(function, eval_str=True).parameters.values()
+        groups: dict[str, Any] = {
+            p.name: p.annotation for p in declared if is_dataclass(p.annotation)
+        }
+        groups.pop("outputs", None)
+
+        @wraps(function)
+        def with_options(**options: Any) -> None:
+            options.pop("anonymous")
+            for name, group in groups.items():
+                values = {field.name: options.pop(field.name) for field in fields(group)}
+                options[name] = group(**values)
+            if files is not None:
+                suffixed_files, force = options.pop("output") or (), options.pop("force")
+                named = {name: options.pop(key) for name, key in formats.items()}
+                options["outputs"] = Outputs(_formats(named, suffixed_files, endings or {}), force)
+            function(**options)
+
+        parameters: list[Parameter] = []
+        for parameter in declared:
+            if parameter.name in groups:
+                parameters += _group_options(groups[parameter.name])
+            elif parameter.name == "outputs":
+                parameters += _output_options(files or {})
+            else:
+                parameters.append(parameter)
+        parameters.append(_keyword("anonymous", _Anonymous, False))
+        signed: Any = with_options
+        signed.__signature__ = signature(function).replace(parameters=parameters)
+        signed.__annotations__ = {p.name: p.annotation for p in parameters}
+        return with_options
+
+    return decorate
 
 
-def _same_file() -> UsageError:
-    return UsageError("two outputs name the same file; give each its own")
-
-
-# Option groups: a command takes a dataclass, and each of its fields is an option.
-#
-# Typer reads options from a command's signature, so groups are expanded there.
-
-
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for each field of the dataclasses that it takes."""
-    declared = signature(command, eval_str=True).parameters.values()
-    groups: dict[str, type[Any]] = {
-        p.name: p.annotation for p in declared if _is_group(p.annotation)
-    }
-
-    @wraps(command)
-    def with_grouped(**options: Any) -> None:
-        for name, group in groups.items():
-            values = {field.name: options.pop(field.name) for field in fields(group)}
-            options[name] = group(**values)
-        command(**options)
-
-    parameters: list[Parameter] = []
-    for parameter in declared:
-        group = groups.get(parameter.name)
-        parameters += [parameter] if group is None else _parameters(group)
-    return _signed(with_grouped, parameters)
-
-
-def with_outputs(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command ``-o`` and an option for each renderer, as ``outputs`` (renderer by file)."""
-    by_name = {renderer.name: renderer for renderer in renderers()}
-    arguments = {name: name.replace("-", "_") for name in by_name}
-
-    @wraps(command)
-    def with_collected(**options: Any) -> None:
-        suffixed = options.pop("output")
-        files = {name: options.pop(argument) for name, argument in arguments.items()}
-        formats = formats_by_file(files, suffixed)
-        command(**options, outputs={file: by_name[name] for file, name in formats.items()})
-
-    added = [_parameter("output", Output, None)]
-    for name, renderer in by_name.items():
-        annotation = Annotated[str | None, output(name, renderer.summary)]
-        added.append(_parameter(arguments[name], annotation, None))
-    parameters: list[Parameter] = []
-    for parameter in signature(command, eval_str=True).parameters.values():
-        parameters += added if parameter.name == "outputs" else [parameter]
-    return _signed(with_collected, parameters)
-
-
-def with_anonymity(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option that hides names of hosts, files, threads and functions."""
-
-    @wraps(command)
-    def with_hidden_names(**options: Any) -> None:
-        options.pop("anonymous")
-        command(**options)
-
-    parameters = list(signature(command, eval_str=True).parameters.values())
-    added = _parameter("anonymous", Anonymous, False)
-    return _signed(with_hidden_names, [*parameters, added])
-
-
-def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and is_dataclass(annotation)
-
-
-def _parameters(group: type[Any]) -> Iterator[Parameter]:
+def _group_options(group: Any) -> Iterator[Parameter]:
     """Yield a parameter for each field of a dataclass."""
     hints = get_type_hints(group, include_extras=True)
     for field in fields(group):
         default = Parameter.empty if field.default is MISSING else field.default
-        yield _parameter(field.name, hints[field.name], default)
+        yield _keyword(field.name, hints[field.name], default)
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
+def _output_options(files: Mapping[str, str]) -> Iterator[Parameter]:
+    """Yield the parameters of the files that a command writes."""
+    yield _keyword("output", Output, None)
+    for name, summary in files.items():
+        file = Annotated[str | None, option(summary, OUTPUTS, f"--{name}", metavar=FILE)]
+        yield _keyword(name.replace("-", "_"), file, None)
+    yield _keyword("force", Force, False)
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _signed(command: Callable[..., None], parameters: Sequence[Parameter]) -> Callable[..., None]:
-    """Return a command with another signature."""
-    signed = signature(command).replace(parameters=parameters)
-    command.__signature__ = signed  # type: ignore[attr-defined]  # PEP 362
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command

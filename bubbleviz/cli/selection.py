@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from bubbleviz.cli.completion import beginning
-from bubbleviz.cli.help import PICTURES, SELECTION
+from bubbleviz.cli.help import PICTURES, SELECTION, option
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.pointers import millimetres
@@ -86,18 +83,15 @@ class PaperOptions:
     """Options of pictures for a paper: their width and style."""
 
     width: Annotated[
-        str | None,
-        typer.Option(
-            metavar="89mm", help="Width on paper, letters of 7 pt.", rich_help_panel=PICTURES
-        ),
+        str | None, option("Width on paper, letters of 7 pt.", PICTURES, metavar="89mm")
     ] = None
     style: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Paper: no title, no notes, 183mm wide.",
+            PICTURES,
             metavar="screen|paper",
-            help="Paper: no title, no notes, 183mm wide.",
-            rich_help_panel=PICTURES,
-            autocompletion=beginning(STYLES),
+            complete=STYLES,
         ),
     ] = None
 
@@ -110,11 +104,9 @@ class PaperOptions:
         one_of(self.style, STYLES, "--style")
         if self.width is not None:
             millimetres(self.width, "--width")
-        for option, value in (("width", self.width), ("style", self.style)):
+        for name, value in (("width", self.width), ("style", self.style)):
             if value is not None and not {"svg", "pdf", "png"} & set(outputs):
-                raise UsageError(
-                    f"--{option}: needs a picture to draw on; add --svg, --pdf or --png"
-                )
+                raise UsageError(f"--{name}: needs a picture to draw on; add --svg, --pdf or --png")
 
     def styled(self) -> View:
         """Return a view of everything in this style."""
@@ -132,62 +124,34 @@ class PictureOptions(PaperOptions):
 
     iteration: Annotated[
         str | None,
-        typer.Option(
-            metavar="N|A-B|all",
-            help="Iterations to draw; else the median one.",
-            rich_help_panel=SELECTION,
-        ),
+        option("Iterations to draw; else the median one.", SELECTION, metavar="N|A-B|all"),
     ] = None
-    ranks: Annotated[
-        str | None,
-        typer.Option(metavar="0-3,5", help="Ranks to draw, by index.", rich_help_panel=SELECTION),
-    ] = None
-    stages: Annotated[
-        str | None,
-        typer.Option(metavar="0-3,5", help="Stages to draw.", rich_help_panel=SELECTION),
-    ] = None
-    pipelines: Annotated[
-        str | None,
-        typer.Option(metavar="0-3,5", help="Pipelines to draw.", rich_help_panel=SELECTION),
-    ] = None
-    hosts: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Hosts to draw, by name.", rich_help_panel=SELECTION),
-    ] = None
+    ranks: Annotated[str | None, option("Ranks to draw, by index.", SELECTION, metavar="0-3,5")] = (
+        None
+    )
+    stages: Annotated[str | None, option("Stages to draw.", SELECTION, metavar="0-3,5")] = None
+    pipelines: Annotated[str | None, option("Pipelines to draw.", SELECTION, metavar="0-3,5")] = (
+        None
+    )
+    hosts: Annotated[str | None, option("Hosts to draw, by name.", SELECTION, metavar="A,B")] = None
     rows: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "What a row is; stages above 64 ranks.",
+            PICTURES,
             metavar="rank|stage|spread",
-            help="What a row is; stages above 64 ranks.",
-            rich_help_panel=PICTURES,
-            autocompletion=beginning(ROWS),
+            complete=ROWS,
         ),
     ] = None
     communication: Annotated[
-        bool,
-        typer.Option(
-            help="Draw a lane of communication under each rank.", rich_help_panel=PICTURES
-        ),
+        bool, option("Draw a lane of communication under each rank.", PICTURES)
     ] = False
-    causes: Annotated[
-        bool,
-        typer.Option("--causes", help="Colour idle time by its cause.", rich_help_panel=PICTURES),
-    ] = False
+    causes: Annotated[bool, option("Colour idle time by its cause.", PICTURES, "--causes")] = False
     heat_map: Annotated[
-        bool,
-        typer.Option(
-            "--heat-map",
-            help="Draw which microbatch took long on which stage.",
-            rich_help_panel=PICTURES,
-        ),
+        bool, option("Draw which microbatch took long on which stage.", PICTURES, "--heat-map")
     ] = False
     critical_path: Annotated[
-        bool,
-        typer.Option(
-            "--critical-path",
-            help="Draw what bounds the iteration as a line.",
-            rich_help_panel=PICTURES,
-        ),
+        bool, option("Draw what bounds the iteration as a line.", PICTURES, "--critical-path")
     ] = False
 
     def check(self, outputs: Iterable[Renderer[Any]]) -> None:
@@ -210,11 +174,11 @@ class PictureOptions(PaperOptions):
             "style": self.style is not None,
             "width": self.width is not None,
         }
-        for option, given in overlays.items():
-            if given and option not in drawn:
-                able = [f"--{r.name}" for r in renderers() if option in r.draws]
+        for name, given in overlays.items():
+            if given and name not in drawn:
+                able = [f"--{r.name}" for r in renderers() if name in r.draws]
                 raise UsageError(
-                    f"--{option}: needs a picture to draw on; add {', '.join(able[:-1])} or "
+                    f"--{name}: needs a picture to draw on; add {', '.join(able[:-1])} or "
                     f"{able[-1]}"
                 )
 
@@ -258,16 +222,16 @@ def _ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
         (picture.stages, "--stages", "stage"),
         (picture.pipelines, "--pipelines", "pipeline"),
     )
-    for text, option, field in numbered:
+    for text, name, field in numbered:
         if text is None:
             continue
-        wanted = set(numbers(text, option))
+        wanted = set(numbers(text, name))
         kept = [i for i in chosen if getattr(report.ranks[i], field) in wanted]
         known = {getattr(rank, field) for rank in report.ranks}
         if not wanted <= known or not kept:
             lacking = min(wanted - known, default=None)
             lost = "selects nothing" if lacking is None else f"there is no {lacking}"
-            raise UsageError(f"{option} {text}: {lost}; the report holds {_listed(known)}")
+            raise UsageError(f"{name} {text}: {lost}; the report holds {_listed(known)}")
         chosen = kept
     if picture.hosts is not None:
         chosen = _of_hosts(report, chosen, picture.hosts)

@@ -144,7 +144,6 @@ def _as_memory_plot(report: LayoutReport) -> str:
 
 
 #: Endings of files of this analysis' own.
-ENDINGS = {".memory.svg": "memory-plot"}
 RENDERINGS: Mapping[str, Callable[[LayoutReport], str | bytes]] = {
     "json": as_json,
     "csv": as_csv,

@@ -194,4 +194,3 @@ RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "png": lambda planned, view: as_png(as_svg(planned, view)),
 }
 #: Endings of files of this analysis' own.
-ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "memory-plot"}

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.completion import beginning
-from bubbleviz.cli.help import ALL, CLOCKS, NAMES, OF_ANALYZE, READING, SCHEDULE, AnalysisDetails
+from bubbleviz.cli.help import (
+    ALL,
+    CLOCKS,
+    NAMES,
+    OF_ANALYZE,
+    READING,
+    SCHEDULE,
+    AnalysisDetails,
+    option,
+)
 from bubbleviz.cli.help import details as tables_of
 from bubbleviz.cli.options import (
     FILE,
     Conventions,
-    Force,
+    Outputs,
     ReadingOptions,
     RunProfiles,
     Skip,
-    with_anonymity,
-    with_groups,
-    with_outputs,
+    command,
 )
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.cli.terminal import (
@@ -36,158 +42,106 @@ from bubbleviz.cli.terminal import (
 )
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
-from bubbleviz.model.values import frozen
-from bubbleviz.render.formats import Renderer, is_folder
+from bubbleviz.render.formats import renderers
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
 
-@frozen
-class AnalysisOptions:
-    """Options of the analysis: averages, names, stage order, clocks, sizes, plan and cluster."""
-
-    skip: Skip = 0
-    convention: Conventions = None
-    what_if: Annotated[
-        bool,
-        typer.Option(
-            "--what-if",
-            help="Simulate other schedules at the measured times.",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = False
-    memory: Annotated[
-        bool,
-        typer.Option(
-            "--memory",
-            help="Read allocations of PyTorch's traces, too.",
-            rich_help_panel=READING,
-        ),
-    ] = False
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Which schedules fit in 80GB, say.",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = None
-    cross_thread: Annotated[
-        bool,
-        typer.Option(help="Leave kernels of autograd's thread out of B.", rich_help_panel=NAMES),
-    ] = True
-    order: Annotated[
-        str | None,
-        typer.Option(
-            metavar="2,0,1",
-            help="Ranks in the order of stages, if not inferred.",
-            rich_help_panel=CLOCKS,
-        ),
-    ] = None
-    same_clock: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="A,B", help="Hosts (or containers) that share a clock.", rich_help_panel=CLOCKS
-        ),
-    ] = None
-    align: Annotated[
-        str | None,
-        typer.Option(
-            metavar="causal|utc|none",
-            help="Align clocks by waits (causal), UTC, or not.",
-            rich_help_panel=CLOCKS,
-            autocompletion=beginning(ALIGNMENTS),
-        ),
-    ] = None
-    parallel: Annotated[
-        str | None,
-        typer.Option(
-            metavar="tp=2,pp=4,dp=8",
-            help="Sizes, ranks as Megatron's, if not inferred.",
-            rich_help_panel=CLOCKS,
-        ),
-    ] = None
-    plan: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE,
-            help="Compare with a planned order (PyTorch's CSV).",
-            rich_help_panel=SCHEDULE,
-        ),
-    ] = None
-    dask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS|FILE",
-            help="Read on a Dask cluster; trusted networks only.",
-            rich_help_panel=READING,
-        ),
-    ] = None
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of :func:`bubbleviz.api.analyze`.
-
-        Raises:
-            UsageError: an option is not of its form.
-        """
-        from bubbleviz.cli.selection import numbers, parallel_of
-
-        return {
-            "skip": self.skip,
-            "convention": self.convention or (),
-            "what_if": self.what_if,
-            "memory": self.memory,
-            "memory_limit": self.memory_limit,
-            "cross_thread": self.cross_thread,
-            "order": numbers(self.order, "--order") if self.order else (),
-            "same_clock": [group.split(",") for group in self.same_clock or ()],
-            "align": self.align,
-            "parallel": None if self.parallel is None else parallel_of(self.parallel),
-            "plan": self.plan,
-            "dask": self.dask,
-        }
-
-
-@with_anonymity
-@with_outputs
-@with_groups
+@command({renderer.name: renderer.summary for renderer in renderers()})
 def analyze(
     profiles: RunProfiles,
     *,
     context: typer.Context,
-    outputs: dict[str, Renderer[Any]],
-    force: Force = False,
+    outputs: Outputs,
     picture: PictureOptions,
-    analysis: AnalysisOptions,
+    skip: Skip = 0,
+    convention: Conventions = None,
+    what_if: Annotated[
+        bool, option("Simulate other schedules at the measured times.", SCHEDULE, "--what-if")
+    ] = False,
+    memory: Annotated[
+        bool, option("Read allocations of PyTorch's traces, too.", READING, "--memory")
+    ] = False,
+    memory_limit: Annotated[
+        str | None, option("Which schedules fit in 80GB, say.", SCHEDULE, metavar="SIZE")
+    ] = None,
+    cross_thread: Annotated[bool, option("Leave kernels of autograd's thread out of B.", NAMES)] = (
+        True
+    ),
+    order: Annotated[
+        str | None,
+        option("Ranks in the order of stages, if not inferred.", CLOCKS, metavar="2,0,1"),
+    ] = None,
+    same_clock: Annotated[
+        list[str] | None, option("Hosts (or containers) that share a clock.", CLOCKS, metavar="A,B")
+    ] = None,
+    align: Annotated[
+        str | None,
+        option(
+            "Align clocks by waits (causal), UTC, or not.",
+            CLOCKS,
+            metavar="causal|utc|none",
+            complete=ALIGNMENTS,
+        ),
+    ] = None,
+    parallel: Annotated[
+        str | None,
+        option("Sizes, ranks as Megatron's, if not inferred.", CLOCKS, metavar="tp=2,pp=4,dp=8"),
+    ] = None,
+    plan: Annotated[
+        str | None, option("Compare with a planned order (PyTorch's CSV).", SCHEDULE, metavar=FILE)
+    ] = None,
+    dask: Annotated[
+        str | None,
+        option("Read on a Dask cluster; trusted networks only.", READING, metavar="ADDRESS|FILE"),
+    ] = None,
     reading: ReadingOptions,
     details: AnalysisDetails = None,
     timings: Annotated[
-        bool,
-        typer.Option(
-            "--timings", help="Print seconds and rows of each step.", rich_help_panel=READING
-        ),
+        bool, option("Print seconds and rows of each step.", READING, "--timings")
     ] = False,
 ) -> None:
     """Measure the bubbles of one run: a summary, and files."""
+    from bubbleviz.cli.selection import numbers, parallel_of
+    from bubbleviz.sources.paths import find_profiles
     from bubbleviz.timing import noting, step
 
     tables = tables_of(details, OF_ANALYZE)
-    inputs = _inputs(profiles, outputs, analysis, force=force)
-    arguments = analysis.arguments()
-    for host in (*chain(*arguments["same_clock"]), *([analysis.dask] if analysis.dask else [])):
+    # With --dask, profiles lie on other machines, and stand as given.
+    inputs = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
+    inputs = [*inputs, *(convention or ()), *([] if plan is None else [plan])]
+    outputs.check(inputs)
+    clocks = [group.split(",") for group in same_clock or ()]
+    for host in (*chain(*clocks), *([dask] if dask else [])):
         note_host(host)
-    arguments["window"] = reading.run_window()
-    arguments["ideal"] = any(renderer.compares for renderer in outputs.values())
-    picture.check(outputs.values())
+    by_name = {renderer.name: renderer for renderer in renderers()}
+    written = [by_name[name] for name in outputs.formats.values()]
+    ranks = numbers(order, "--order") if order else ()
+    sizes = None if parallel is None else parallel_of(parallel)
+    window = reading.run_window()
+    picture.check(written)
     with noting() as steps:
         with step("load the analysis"):
             from bubbleviz.api import analyze as analyze_run
         with progress_bars() as bars:
             report = analyze_run(
                 profiles,
-                **arguments,
+                skip=skip,
+                convention=convention or (),
+                what_if=what_if,
+                memory=memory,
+                memory_limit=memory_limit,
+                cross_thread=cross_thread,
+                order=ranks,
+                same_clock=clocks,
+                align=align,
+                parallel=sizes,
+                plan=plan,
+                dask=dask,
+                window=window,
+                ideal=any(renderer.compares for renderer in written),
                 keep_export=reading.keep_export,
                 jobs=reading.job_count(),
                 progress=bars,
@@ -199,40 +153,17 @@ def analyze(
         view = picture.view_of(report)
         with step("render"):
             contents = {
-                file: renderer.content(report, view, file) for file, renderer in outputs.items()
+                file: by_name[name].content(report, view, file)
+                for file, name in outputs.formats.items()
             }
         deliver(
             contents,
-            lambda: _print(report, view, tables, compared=analysis.what_if),
+            lambda: _print(report, view, tables, compared=what_if),
             inputs=inputs,
-            force=force,
+            force=outputs.force,
         )
     if timings:
         show_steps(steps)
-
-
-def _inputs(
-    profiles: Sequence[str],
-    outputs: Mapping[str, Renderer[Any]],
-    analysis: AnalysisOptions,
-    *,
-    force: bool,
-) -> list[str]:
-    """Return the files to be read, once no output would replace one of them.
-
-    With ``--dask``, profiles lie on other machines, and stand as given.
-    """
-    from bubbleviz.cli.outputs import check_outputs
-    from bubbleviz.sources.paths import find_profiles
-
-    local = analysis.dask is None
-    files = [file.path for file in find_profiles(profiles)] if local else profiles
-    inputs = [*files, *(analysis.convention or ())]
-    inputs += [] if analysis.plan is None else [analysis.plan]
-    # Formats of one file refuse a slash before.
-    folders = [file for file in outputs if is_folder(file)]
-    check_outputs(list(outputs), inputs, force=force, folders=folders)
-    return inputs
 
 
 def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:

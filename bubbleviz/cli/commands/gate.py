@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.completion import beginning, limit_beginnings
-from bubbleviz.cli.help import LIMITS
-from bubbleviz.cli.options import Force, MarkdownFile, Output, formats_by_file, with_anonymity
-from bubbleviz.cli.terminal import deliver, pass_on, show
+from bubbleviz.cli.completion import limit_beginnings
+from bubbleviz.cli.help import LIMITS, argument, option
+from bubbleviz.cli.options import MARKDOWN, Outputs, command
+from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
@@ -23,32 +23,24 @@ if TYPE_CHECKING:
 TOO_LARGE = 3
 
 
-@with_anonymity
+@command(MARKDOWN)
 def gate(
-    report: Annotated[
-        str, typer.Argument(metavar="REPORT.json", help="Report written by analyze --json.")
-    ],
+    report: Annotated[str, argument("REPORT.json", "Report written by analyze --json.")],
     max_bubble: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Most a mean may be: schedule=12% or =0.12.",
+            LIMITS,
             metavar="RATIO=LIMIT",
-            help="Most a mean may be: schedule=12% or =0.12.",
-            rich_help_panel=LIMITS,
-            autocompletion=beginning(limit_beginnings),
+            complete=limit_beginnings,
         ),
     ] = None,
     *,
     allow_incomplete: Annotated[
         bool,
-        typer.Option(
-            "--allow-incomplete",
-            help="Check the ranks here though some are missing.",
-            rich_help_panel=LIMITS,
-        ),
+        option("Check the ranks here though some are missing.", LIMITS, "--allow-incomplete"),
     ] = False,
-    output: Output = None,
-    markdown: MarkdownFile = None,
-    force: Force = False,
+    outputs: Outputs,
 ) -> None:
     """Fail where a bubble ratio is, or may be, above its limit.
 
@@ -58,22 +50,19 @@ def gate(
     and any other doubt of the profiled ranks still fail. Exit codes: 0 all within limits, 3 one
     above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
-    from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.render.documents.gate_report import as_markdown
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
-    files = formats_by_file({"markdown": markdown}, output)
-    check_outputs(list(files), [report], force=force)
+    outputs.check([report])
     saved = read_saved(report)
     results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        deliver(
-            {file: anonymous(as_markdown(saved, results)) for file in files},
+        outputs.deliver(
+            lambda _: anonymous(as_markdown(saved, results)),
             lambda: _print(results),
             inputs=[report],
-            force=force,
         )
     if not all(check.passed for check in results):
         raise typer.Exit(TOO_LARGE)

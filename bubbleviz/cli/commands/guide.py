@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bubbleviz.cli.completion import beginning, guide_names, guide_pages
+from bubbleviz.cli.completion import guide_names, guide_pages
+from bubbleviz.cli.help import argument
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import suggestion
@@ -19,12 +18,7 @@ if TYPE_CHECKING:
 
 def guide(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="Name of a guide; all if not given.",
-            autocompletion=beginning(guide_names),
-        ),
+        str | None, argument("[NAME]", "Name of a guide; all if not given.", complete=guide_names)
     ] = None,
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from bubbleviz.cli.help import AllDetails
+from bubbleviz.cli.help import AllDetails, argument
 from bubbleviz.cli.help import details as tables_of
-from bubbleviz.cli.options import Conventions, with_anonymity
+from bubbleviz.cli.options import Conventions, command
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.model.private_names import anonymous
 
 
-@with_anonymity
+@command()
 def inspect(
-    profiles: Annotated[
-        list[str], typer.Argument(metavar="PROFILES...", help="Profiles, or directories of them.")
-    ],
+    profiles: Annotated[list[str], argument("PROFILES...", "Profiles, or directories of them.")],
     convention: Conventions = None,
     details: AllDetails = None,
 ) -> None:

@@ -4,48 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from bubbleviz.cli.help import CLOCKS, AllDetails
+from bubbleviz.cli.help import CLOCKS, AllDetails, argument, option
 from bubbleviz.cli.help import details as tables_of
-from bubbleviz.cli.options import (
-    Additions,
-    CsvFile,
-    Force,
-    JsonFile,
-    Output,
-    ReadingOptions,
-    formats_by_file,
-    with_anonymity,
-    with_groups,
-)
-from bubbleviz.cli.terminal import deliver, progress_bars, show
+from bubbleviz.cli.options import CSV, JSON, Additions, Outputs, ReadingOptions, command
+from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
 
-@with_anonymity
-@with_groups
+@command({**CSV, **JSON})
 def nccl(
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILES...",
-            help="Event files of NCCL's profiler plugin or proxy profiler, profiles of the same "
+        argument(
+            "FILES...",
+            "Event files of NCCL's profiler plugin or proxy profiler, profiles of the same "
             "run, or both; or directories of them.",
         ),
     ],
     *,
-    output: Output = None,
-    csv: CsvFile = None,
-    json: JsonFile = None,
-    force: Force = False,
+    outputs: Outputs,
     anchor: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[FILE:]EVENT=NS",
-            help="Clock of an event file: EVENT was at NS.",
-            rich_help_panel=CLOCKS,
-        ),
+        option("Clock of an event file: EVENT was at NS.", CLOCKS, metavar="[FILE:]EVENT=NS"),
     ] = None,
     convention: Additions = None,
     reading: ReadingOptions,
@@ -59,13 +39,11 @@ def nccl(
     """
     from bubbleviz.analyses.nccl import measure_communication
     from bubbleviz.analyses.nccl.profiles import find_inputs
-    from bubbleviz.cli.outputs import check_outputs
 
     everything = bool(tables_of(details))
     window = reading.run_window()
-    formats = formats_by_file({"csv": csv, "json": json}, output)
     inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
-    check_outputs(list(formats), inputs, force=force)
+    outputs.check(inputs)
     from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
     from bubbleviz.analyses.nccl.text import first_screen, sections
 
@@ -81,10 +59,9 @@ def nccl(
         )
     report = anonymous(report)
     written = {"csv": csv_of_operations, "json": as_json}
-    deliver(
-        {file: written[name](report) for file, name in formats.items()},
+    outputs.deliver(
+        lambda name: written[name](report),
         lambda: show(sections(report) if everything else first_screen(report)),
         inputs=inputs,
-        force=force,
         warnings=[limitation.sentence for limitation in report.limitations],
     )

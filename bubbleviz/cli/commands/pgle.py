@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bubbleviz.cli.completion import beginning, statistic_names
-from bubbleviz.cli.help import COST, OUTPUTS, SELECTION
-from bubbleviz.cli.options import (
-    FILE,
-    Additions,
-    Force,
-    Jobs,
-    KeepExport,
-    jobs_or_cores,
-    with_anonymity,
-    with_groups,
-)
+from bubbleviz.cli.completion import statistic_names
+from bubbleviz.cli.help import COST, OUTPUTS, SELECTION, argument, option
+from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, command, jobs_or_cores
 from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
@@ -35,37 +24,18 @@ class CostFileOptions:
 
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar=FILE,
-            help="Write costs as text (.pbtxt), binary (.pb).",
-            rich_help_panel=OUTPUTS,
+        option(
+            "Write costs as text (.pbtxt), binary (.pb).", OUTPUTS, "--output", "-o", metavar=FILE
         ),
     ] = None
     against: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE,
-            help="Compare estimates in a file with the costs.",
-            rich_help_panel=SELECTION,
-        ),
+        str | None, option("Compare estimates in a file with the costs.", SELECTION, metavar=FILE)
     ] = None
     csv: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE,
-            help="The comparison with --against as CSV.",
-            rich_help_panel=OUTPUTS,
-        ),
+        str | None, option("The comparison with --against as CSV.", OUTPUTS, metavar=FILE)
     ] = None
     modules: Annotated[
-        bool,
-        typer.Option(
-            "--modules",
-            help="One file a module: costs.jit_step.pbtxt.",
-            rich_help_panel=OUTPUTS,
-        ),
+        bool, option("One file a module: costs.jit_step.pbtxt.", OUTPUTS, "--modules")
     ] = False
 
     def outputs(self) -> list[str]:
@@ -86,70 +56,34 @@ class CostFileOptions:
         return [file for file in files if file is not None]
 
 
-@frozen
-class CostOptions:
-    """Which executions are measured, and which of their times becomes the cost."""
-
-    aggregate: Annotated[
-        str,
-        typer.Option(
-            metavar="STAT",
-            help="max, median, mean, min, or pNN.",
-            rich_help_panel=COST,
-            autocompletion=beginning(statistic_names),
-        ),
-    ] = "p90"
-    aggregate_collectives: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STAT",
-            help="The same for collectives, if another.",
-            rich_help_panel=COST,
-            autocompletion=beginning(statistic_names),
-        ),
-    ] = None
-    module: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only this module; repeat for several.",
-            rich_help_panel=SELECTION,
-        ),
-    ] = None
-    skip: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Leave out the first N executions.",
-            rich_help_panel=SELECTION,
-        ),
-    ] = 1
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of :func:`bubbleviz.analyses.pgle.analysis.measure_costs`."""
-        return {
-            "aggregate": self.aggregate,
-            "aggregate_collectives": self.aggregate_collectives,
-            "modules": self.module or (),
-            "skip": self.skip,
-        }
-
-
-@with_anonymity
-@with_groups
+@command()
 def pgle(
     profiles: Annotated[
         list[str],
-        typer.Argument(
-            metavar="PROFILES...",
-            help="Profiles of one JAX run, or directories of them: Nsight Systems exports "
+        argument(
+            "PROFILES...",
+            "Profiles of one JAX run, or directories of them: Nsight Systems exports "
             "(.sqlite) or reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
         ),
     ],
     *,
     files: CostFileOptions,
-    cost: CostOptions,
+    aggregate: Annotated[
+        str,
+        option("max, median, mean, min, or pNN.", COST, metavar="STAT", complete=statistic_names),
+    ] = "p90",
+    aggregate_collectives: Annotated[
+        str | None,
+        option(
+            "The same for collectives, if another.", COST, metavar="STAT", complete=statistic_names
+        ),
+    ] = None,
+    module: Annotated[
+        list[str] | None, option("Only this module; repeat for several.", SELECTION, metavar="NAME")
+    ] = None,
+    skip: Annotated[
+        int, option("Leave out the first N executions.", SELECTION, metavar="N", min=0)
+    ] = 1,
     convention: Additions = None,
     keep_export: KeepExport = False,
     jobs: Jobs = None,
@@ -178,7 +112,10 @@ def pgle(
     with progress_bars() as bars:
         costs = measure_costs(
             profiles,
-            **cost.arguments(),
+            aggregate=aggregate,
+            aggregate_collectives=aggregate_collectives,
+            modules=module or (),
+            skip=skip,
             apart=files.modules,
             convention=convention or (),
             keep_export=keep_export,

@@ -5,26 +5,11 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bubbleviz.cli.completion import beginning, schedule_names
-from bubbleviz.cli.help import MEMORY, SCHEDULE, TIMES
-from bubbleviz.cli.options import (
-    FILE,
-    Force,
-    JsonFile,
-    LoweredFile,
-    OrderFile,
-    Output,
-    PdfFile,
-    PngFile,
-    SvgFile,
-    formats_by_ending,
-    with_anonymity,
-    with_groups,
-)
+from bubbleviz.cli.completion import schedule_names
+from bubbleviz.cli.help import MEMORY, SCHEDULE, TIMES, option
+from bubbleviz.cli.options import FILE, JSON, LOWERED, ORDER, PICTURE_FILES, Outputs, command
 from bubbleviz.cli.selection import PaperOptions
-from bubbleviz.cli.terminal import deliver, search_bar, show
+from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.model.private_names import anonymous
@@ -33,9 +18,8 @@ from bubbleviz.model.values import frozen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.saved import SavedTimes
     from bubbleviz.schedules.communication.lowered import Transport
-    from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
+    from bubbleviz.schedules.ideal import Estimate, Ideal
     from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes
 
 
@@ -44,34 +28,16 @@ class TimeOptions:
     """How long the operations of a microbatch take."""
 
     tf: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MS[,MS...]",
-            help="Forward of a microbatch, or one a stage.",
-            rich_help_panel=TIMES,
-        ),
+        str | None, option("Forward of a microbatch, or one a stage.", TIMES, metavar="MS[,MS...]")
     ] = None
     tb: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MS[,MS...]",
-            help="Backward for the input gradients.",
-            rich_help_panel=TIMES,
-        ),
+        str | None, option("Backward for the input gradients.", TIMES, metavar="MS[,MS...]")
     ] = None
     tw: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MS[,MS...]",
-            help="Backward for the weight gradients.",
-            rich_help_panel=TIMES,
-        ),
+        str | None, option("Backward for the weight gradients.", TIMES, metavar="MS[,MS...]")
     ] = None
     tcomm: Annotated[
-        float | None,
-        typer.Option(
-            metavar="MS", help="Transfer between two devices; else 0.", rich_help_panel=TIMES
-        ),
+        float | None, option("Transfer between two devices; else 0.", TIMES, metavar="MS")
     ] = None
 
     def stage_times(self, measured: MeasuredTimes | None) -> StageTimes:
@@ -83,7 +49,7 @@ class TimeOptions:
         from bubbleviz.schedules.measured_times import StageTimes
 
         given = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
-        lacking = [option for option, value in given.items() if value is None]
+        lacking = [name for name, value in given.items() if value is None]
         if measured is None and lacking:
             raise UsageError(f"give {_listed(lacking)}, or a report with --from")
         times = StageTimes((), (), ()) if measured is None else measured.times
@@ -101,114 +67,57 @@ class ScheduleOptions:
 
     schedule: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Name of a schedule; see bubbleviz schedules.",
+            SCHEDULE,
             metavar="NAME",
-            help="Name of a schedule; see bubbleviz schedules.",
-            rich_help_panel=SCHEDULE,
-            autocompletion=beginning(schedule_names),
+            complete=schedule_names,
         ),
     ] = None
     stages: Annotated[
         int | None,
-        typer.Option(
-            "--stages",
-            "-p",
-            metavar="P",
-            help="Number of stages, one per device.",
-            rich_help_panel=SCHEDULE,
-        ),
+        option("Number of stages, one per device.", SCHEDULE, "--stages", "-p", metavar="P"),
     ] = None
     microbatches: Annotated[
-        int | None,
-        typer.Option(
-            "--microbatches",
-            "-m",
-            metavar="M",
-            help="Number of microbatches.",
-            rich_help_panel=SCHEDULE,
-        ),
+        int | None, option("Number of microbatches.", SCHEDULE, "--microbatches", "-m", metavar="M")
     ] = None
     chunks: Annotated[
-        int | None,
-        typer.Option(
-            metavar="V",
-            help="Chunks per stage, if not the schedule's usual.",
-            rich_help_panel=SCHEDULE,
-        ),
+        int | None, option("Chunks per stage, if not the schedule's usual.", SCHEDULE, metavar="V")
     ] = None
     memory_limit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="M",
-            help="Memory of a device, in the unit of M_B.",
-            rich_help_panel=MEMORY,
-        ),
+        float | None, option("Memory of a device, in the unit of M_B.", MEMORY, metavar="M")
     ] = None
     memory_b: Annotated[
-        float | None,
-        typer.Option(
-            metavar="M_B",
-            help="A microbatch holds from F to B; else 1.",
-            rich_help_panel=MEMORY,
-        ),
+        float | None, option("A microbatch holds from F to B; else 1.", MEMORY, metavar="M_B")
     ] = None
     memory_w: Annotated[
-        float | None,
-        typer.Option(
-            metavar="M_W",
-            help="Part of M_B that is held until W.",
-            rich_help_panel=MEMORY,
-        ),
+        float | None, option("Part of M_B that is held until W.", MEMORY, metavar="M_W")
     ] = None
 
-    def memory(self) -> MemoryOptions:
-        """Return the memory options as the library takes them."""
-        from bubbleviz.schedules.ideal import MemoryOptions
 
-        return MemoryOptions(self.memory_limit, self.memory_b, self.memory_w)
-
-
-@with_anonymity
-@with_groups
+@command({**JSON, **PICTURE_FILES, **ORDER, **LOWERED}, {".comms.csv": "comms"})
 def simulate(
     *,
     times: TimeOptions,
     report: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="REPORT",
-            help="Take what is not given from a JSON report.",
-            rich_help_panel=TIMES,
-        ),
+        option("Take what is not given from a JSON report.", TIMES, "--from", metavar="REPORT"),
     ] = None,
     sizes: ScheduleOptions,
     plan: Annotated[
-        str | None,
-        typer.Option(
-            metavar=FILE,
-            help="The order in a file (PyTorch's CSV) instead.",
-            rich_help_panel=SCHEDULE,
-        ),
+        str | None, option("The order in a file (PyTorch's CSV) instead.", SCHEDULE, metavar=FILE)
     ] = None,
     transport: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Transfers: buffered, rendezvous, blocking [streams].",
+            SCHEDULE,
             metavar="NAME",
-            help="Transfers: buffered, rendezvous, blocking [streams].",
-            rich_help_panel=SCHEDULE,
-            autocompletion=beginning(CARRIERS),
+            complete=CARRIERS,
         ),
     ] = None,
-    output: Output = None,
-    json: JsonFile = None,
-    svg: SvgFile = None,
-    pdf: PdfFile = None,
-    png: PngFile = None,
-    csv: OrderFile = None,
-    comms: LoweredFile = None,
+    outputs: Outputs,
     paper: PaperOptions,
-    force: Force = False,
 ) -> None:
     """Simulate a schedule: cost, bubble ratios, activations.
 
@@ -216,51 +125,38 @@ def simulate(
     Without --memory-limit, zb-1p, zb-2p, v-half and v-min keep within p, 2p, (p+2)/2 and
     (p+4)/3 M_B; without --memory-w, zb-1p and zb-2p hold 32/74 of M_B until W, others all of it.
     """
-    from bubbleviz.cli.outputs import check_outputs
-
-    files = {"json": json, "svg": svg, "pdf": pdf, "png": png, "csv": csv}
-    outputs = formats_by_ending(files, {"comms": comms}, {".comms.csv": "comms"}, output or ())
-    paper.check_drawn(outputs.values())
+    paper.check_drawn(outputs.formats.values())
     inputs = [file for file in (plan, report) if file is not None]
-    check_outputs(list(outputs), inputs, force=force)
+    outputs.check(inputs)
     from bubbleviz.render.documents import ideal_report
     from bubbleviz.report.saved import read_times
     from bubbleviz.schedules.communication.torch_csv import transport_named
     from bubbleviz.schedules.ideal import check_name
+    from bubbleviz.schedules.measured_times import measured_times
 
     carried = transport_named(transport)
     if sizes.schedule is not None:
         check_name(sizes.schedule)
     saved = None if report is None else read_times(report)
-    measured = None if saved is None else _measured(saved)
+    measured, ran = None, None
+    if saved is not None:
+        measured = measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
+        ran = saved.schedule
     stage_times = times.stage_times(measured)
     if plan is None:
-        result = _of_schedule(
-            sizes, stage_times, measured, None if saved is None else saved.schedule
-        )
+        result = _of_schedule(sizes, stage_times, measured, ran)
     else:
         result = anonymous(_of_plan(plan, sizes, stage_times, carried))
     if saved is not None:
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
-    deliver(
-        {
-            file: ideal_report.as_lowered_csv(result, stage_times, carried)
-            if name == "comms"
-            else ideal_report.RENDERINGS[name](result, view)
-            for file, name in outputs.items()
-        },
-        lambda: show(ideal_report.sections(result)),
-        inputs=inputs,
-        force=force,
-    )
 
+    def content(name: str) -> str | bytes:
+        if name == "comms":
+            return ideal_report.as_lowered_csv(result, stage_times, carried)
+        return ideal_report.RENDERINGS[name](result, view)
 
-def _measured(saved: SavedTimes) -> MeasuredTimes:
-    """Return the times as schedules are simulated with them."""
-    from bubbleviz.schedules.measured_times import measured_times
-
-    return measured_times(saved.kinds, saved.transfer_ns, saved.microbatches)
+    outputs.deliver(content, lambda: show(ideal_report.sections(result)), inputs=inputs)
 
 
 def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport) -> Ideal:
@@ -293,7 +189,7 @@ def _of_schedule(
     Raises:
         UsageError: there is no name, or a size is neither given nor measured.
     """
-    from bubbleviz.schedules.ideal import theory
+    from bubbleviz.schedules.ideal import MemoryOptions, theory
 
     stages, microbatches = sizes.stages, sizes.microbatches
     if measured is not None:
@@ -301,7 +197,7 @@ def _of_schedule(
         microbatches = measured.microbatches if microbatches is None else microbatches
     name = sizes.schedule or ran
     given = {"--schedule NAME": name, "-p P": stages, "-m M": microbatches}
-    lacking = [option for option, value in given.items() if value is None]
+    lacking = [size for size, value in given.items() if value is None]
     if name is None or stages is None or microbatches is None:
         named = "; the report names no schedule" if measured is not None and name is None else ""
         raise UsageError(f"give {_listed(lacking)}, or --plan FILE{named}")
@@ -312,7 +208,7 @@ def _of_schedule(
             microbatches,
             times,
             sizes.chunks,
-            memory=sizes.memory(),
+            memory=MemoryOptions(sizes.memory_limit, sizes.memory_b, sizes.memory_w),
             watch=watch,
         )
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bubbleviz.cli.completion import beginning, limit_beginnings
-from bubbleviz.cli.help import LIMITS
-from bubbleviz.cli.options import with_anonymity
+from bubbleviz.cli.completion import limit_beginnings
+from bubbleviz.cli.help import LIMITS, argument, option
+from bubbleviz.cli.options import command
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous
@@ -31,57 +31,44 @@ TOO_LARGE = 3
 _EVENTS = 4
 
 
-@with_anonymity
+@command()
 def watch(
-    folder: Annotated[
-        str, typer.Argument(metavar="RUN/", help="Directory that the ranks record into.")
-    ],
+    folder: Annotated[str, argument("RUN/", "Directory that the ranks record into.")],
     *,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Print a line an iteration, and no page.")
+        bool, option("Print a line an iteration, and no page.", None, "--plain")
     ] = False,
     jsonl: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Add a line of JSON an iteration to it.")
+        str | None, option("Add a line of JSON an iteration to it.", None, metavar="FILE")
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics, as 127.0.0.1:9100."),
+        option("Serve Prometheus metrics, as 127.0.0.1:9100.", None, metavar="HOST:PORT"),
     ] = None,
     tensorboard: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write scalars for TensorBoard.")
+        str | None, option("Write scalars for TensorBoard.", None, metavar="DIR")
     ] = None,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Look for new iterations so often.")
+        float, option("Look for new iterations so often.", None, metavar="SECONDS")
     ] = 1.0,
     stop_after: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End when nothing was written for so long."),
+        float | None, option("End when nothing was written for so long.", None, metavar="SECONDS")
     ] = None,
     max_bubble: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Most a ratio may be: schedule=20% or =0.2.",
+            LIMITS,
             metavar="RATIO=LIMIT",
-            help="Most a ratio may be: schedule=20% or =0.2.",
-            rich_help_panel=LIMITS,
-            autocompletion=beginning(limit_beginnings),
+            complete=limit_beginnings,
         ),
     ] = None,
     for_: Annotated[
         int,
-        typer.Option(
-            "--for",
-            metavar="N",
-            help="How many iterations in a row it has to be above.",
-            rich_help_panel=LIMITS,
-        ),
+        option("How many iterations in a row it has to be above.", LIMITS, "--for", metavar="N"),
     ] = 1,
     run: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Run this, once, in place of ending.",
-            rich_help_panel=LIMITS,
-        ),
+        str | None, option("Run this, once, in place of ending.", LIMITS, metavar="COMMAND")
     ] = None,
 ) -> None:
     """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
@@ -95,12 +82,20 @@ def watch(
     from bubbleviz.analyses.watch.measurement import Watcher
     from bubbleviz.analyses.watch.outputs import opened
 
-    _check(folder, interval, stop_after)
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise InputError(
+            f"{folder}: is no directory; give the one that the ranks record into, or bubbleviz "
+            f"analyze {folder}"
+        )
+    if not 0.0 < interval <= 3_600.0:
+        raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
+    if stop_after is not None and not stop_after > 0.0:
+        raise UsageError(f"--stop-after {stop_after:g}: must be more than 0 seconds")
     if not max_bubble and (run is not None or for_ != 1):
-        option = "--for" if run is None else "--run"
-        raise UsageError(f"{option} needs --max-bubble, which says what the limit is")
+        extra = "--for" if run is None else "--run"
+        raise UsageError(f"{extra} needs --max-bubble, which says what the limit is")
     limits = LimitWatch(max_bubble or (), for_)
-    command = _Command(run)
+    on_limit = _LimitCommand(run)
     watcher = Watcher(folder)
     with (
         opened(jsonl, listen, tensorboard) as outputs,
@@ -120,28 +115,12 @@ def watch(
                     stack.close()
                     complain(reason, TOO_LARGE)
                     raise typer.Exit(TOO_LARGE)
-                command.start(reason)
-            command.look()
+                on_limit.start(reason)
+            on_limit.look()
             written_s = now_s if sight.iterations else written_s
             if stop_after is not None and now_s - written_s >= stop_after:
                 return
             time.sleep(interval)
-
-
-def _check(
-    folder: str,
-    interval: float,
-    stop_after: float | None,
-) -> None:
-    if Path(folder).exists() and not Path(folder).is_dir():
-        raise InputError(
-            f"{folder}: is no directory; give the one that the ranks record into, or bubbleviz "
-            f"analyze {folder}"
-        )
-    if not 0.0 < interval <= 3_600.0:
-        raise UsageError(f"--interval {interval:g}: must be more than 0 and at most 3600 seconds")
-    if stop_after is not None and not stop_after > 0.0:
-        raise UsageError(f"--stop-after {stop_after:g}: must be more than 0 seconds")
 
 
 def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], None]:
@@ -175,7 +154,7 @@ def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], N
     return page
 
 
-class _Command:
+class _LimitCommand:
     """The command of a limit, which is run once; the job is watched on meanwhile."""
 
     def __init__(self, text: str | None) -> None:
