@@ -72,8 +72,8 @@ def best_draft(
         if not among(names.phase, COUNTED).any():
             continue
         try:
-            kinds = extended_kinds((convention, *additions))
-            recording = interpret(linked_profile(profile, last, names, kinds), last, names)
+            kinds = extended_kinds((*last, *additions))
+            recording = interpret(linked_profile(profile, names, kinds), last, names, kinds)
             trial = _trial(recording, parts=bool(names.part.any()))
         except BubblevizError:
             continue

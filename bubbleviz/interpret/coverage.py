@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bubbleviz.interpret.linking.links import LinkRule, Links, WorklessCalls
+from bubbleviz.interpret.linking import CompactTimes, LinkRule, Links
 from bubbleviz.interpret.spans import RankWork
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, rows_by_value
@@ -198,7 +198,7 @@ OPEN, UNRECORDED = 1, 2
 
 
 def mark_unrecorded(
-    operations: RankOperations, workless: WorklessCalls, process: Ints
+    operations: RankOperations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
 ) -> RankOperations:
     """Return the operations with ``cut`` set where the capture ended before their work did.
 
@@ -209,7 +209,7 @@ def mark_unrecorded(
 
     Args:
         operations: of one profile, in order of (rank, host start), with their spans.
-        workless: calls without work in the profile.
+        workless: when calls without work in the profile began, by process.
         process: of each rank.
     """
     compute = np.flatnonzero(among(operations.phase, COMPUTE))
@@ -217,7 +217,15 @@ def mark_unrecorded(
     last = np.full(len(process), NONE, np.int64)
     np.maximum.at(last, rank[spanned], np.flatnonzero(spanned))
     tail = (np.arange(len(compute)) > last[rank]) & (last[rank] >= 0)
-    calls = _workless_calls(operations, compute, workless, process)
+    # How many calls without work in the profile each operation's process made in it.
+    calls = np.zeros(len(compute), np.int64)
+    for number, process_of_rank in enumerate(process.tolist()):
+        times = [base + after.astype(np.int64) for base, after in workless.get(process_of_rank, ())]
+        starts_ns = np.sort(np.concatenate((np.empty(0, np.int64), *times)))
+        at = compute[rank == number]
+        until, since = operations.host_end_ns[at], operations.host_start_ns[at]
+        made = np.searchsorted(starts_ns, until, "right") - np.searchsorted(starts_ns, since)
+        calls[rank == number] = made
     tail &= (calls > 0) & ~_always_idle(operations, compute, tail)
     short = last[last >= 0]
     short = short[_cut_short(operations, compute, short, calls)]
@@ -225,19 +233,6 @@ def mark_unrecorded(
     lost = compute[np.concatenate((np.flatnonzero(tail), short))]
     cut[lost[cut[lost] == 0]] = UNRECORDED
     return operations.changed(cut=cut)
-
-
-def _workless_calls(
-    operations: RankOperations, rows: Ints, workless: WorklessCalls, process: Ints
-) -> Ints:
-    """Return how many calls without work in the profile each operation's process made in it."""
-    count = np.zeros(len(rows), np.int64)
-    for rank, process_of_rank in enumerate(process.tolist()):
-        starts_ns = workless.starts_ns(process_of_rank)
-        at = operations.rank[rows] == rank
-        since, until = operations.host_start_ns[rows[at]], operations.host_end_ns[rows[at]]
-        count[at] = np.searchsorted(starts_ns, until, "right") - np.searchsorted(starts_ns, since)
-    return count
 
 
 def _always_idle(operations: RankOperations, rows: Ints, tail: Bools) -> Bools:

@@ -16,8 +16,7 @@ from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.coverage import OPEN, UNRECORDED, mark_unrecorded, measure_coverage
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
-from bubbleviz.interpret.linking.linker import enclosing_ranges, link
-from bubbleviz.interpret.linking.links import LinkResult, LinkRule, Links
+from bubbleviz.interpret.linking import LinkedProfile, LinkRule, Links, enclosing_ranges, link
 from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
 from bubbleviz.interpret.operation_ranges import (
     OperationRanges,
@@ -30,14 +29,13 @@ from bubbleviz.interpret.recorded_collectives import recorded_collectives
 from bubbleviz.interpret.recording import LocalRank, Recording
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Codes, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import distinct, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
-from bubbleviz.model.values import frozen
 from bubbleviz.timing import step
 
 # Limitations: what linking and interpretation of one profile could not determine.
@@ -178,73 +176,42 @@ def _of_operations(operations: RankOperations, *, inferred: bool) -> Iterator[_C
     )
 
 
-@frozen
-class LinkedProfile:
-    """A profile whose kernels and copies are linked to calls and ranges.
-
-    Attributes:
-        profile: of whose work is kept what can be, without correlation ids.
-        named: the ranges that the convention names.
-        linked: the links to these.
-        kinds: lists of what kernels and threads are, the conventions' own among them.
-    """
-
-    profile: Profile
-    named: Ranges
-    linked: LinkResult
-    kinds: Kinds
-
-
 def linked_profile(
-    profile: Profile,
-    conventions: Sequence[Convention],
-    names: NameMeanings,
-    kinds: Kinds,
-    *,
-    cross_thread: bool = True,
+    profile: Profile, names: NameMeanings, kinds: Kinds, *, cross_thread: bool = True
 ) -> LinkedProfile:
     """Return a profile with its work linked.
 
+    Of its work that keeps what can be, without correlation ids.
+
     Args:
         profile: as read, with at least the ranges that the convention may name.
-        conventions: how its ranges are named; the first that knows a name decides.
-        names: what they make of ``profile.ranges.names``.
-        kinds: lists of what kernels and threads are.
+        names: what its conventions make of ``profile.ranges.names``.
+        kinds: lists of what kernels and threads are, the conventions' own among them.
         cross_thread: whether backward kernels may be launched from another thread.
 
     Raises:
         NothingToAnalyseError: no kernel has times that can be.
     """
-    for convention in conventions:
-        kinds = kinds.extended(convention.communication, convention.helper_threads)
     profile = with_added_communication(profile, kinds)
     named = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
     with step("link kernels to calls and ranges") as rows:
-        linked = link(
-            profile.activities,
-            profile.calls,
-            named,
-            names.phase[named.name_id],
-            profile.threads,
-            kinds.helper_threads,
-            devices=profile.devices,
-            cross_thread=cross_thread,
-            launches_known=profile.launches_known,
-        )
+        phase = names.phase[named.name_id] if cross_thread else None
+        linked = link(profile, named, phase, kinds.helper_threads)
         rows.count = len(profile.activities)
-    if linked.activities.kernels == 0:
+    activities = linked.profile.activities
+    if activities.kernels == 0:
         raise NothingToAnalyseError(
             f"{profile.source.path}: the times of all kernels contradict the calls that launched "
             "them, or lie outside the capture; export or record the profile again"
         )
-    linked = replace(linked, activities=linked.activities.uncorrelated())
-    return LinkedProfile(replace(profile, activities=linked.activities), named, linked, kinds)
+    return replace(linked, profile=replace(profile, activities=activities.uncorrelated()))
 
 
 def interpret(
     linked: LinkedProfile,
     conventions: Sequence[Convention],
     names: NameMeanings,
+    kinds: Kinds,
     *,
     layers: bool = False,
     memory: bool = False,
@@ -255,25 +222,27 @@ def interpret(
         linked: the profile.
         conventions: how its ranges are named.
         names: what they make of these names.
+        kinds: lists of what kernels and threads are, the conventions' own among them.
         layers: whether ranges of layers are looked at, too.
         memory: whether memory events are.
     """
     with step("attribute kernels") as rows:
         rows.count = len(linked.profile.activities)
-        return _recording(linked, conventions, names, layers=layers, memory=memory)
+        return _recording(linked, conventions, names, kinds, layers=layers, memory=memory)
 
 
 def _recording(
-    source: LinkedProfile,
+    linked: LinkedProfile,
     conventions: Sequence[Convention],
     names: NameMeanings,
+    kinds: Kinds,
     *,
     layers: bool,
     memory: bool,
 ) -> Recording:
     """Return the operations of a profile whose work is linked."""
-    profile, named, linked, kinds = source.profile, source.named, source.linked, source.kinds
-    activities, links = named_as_told(profile, linked), linked.links
+    profile, named, links = linked.profile, linked.named, linked.links
+    activities = named_as_told(linked)
     phase = names.phase[named.name_id]
     work = work_of(activities, links, named, names, kinds)
     placed, homeless = operation_ranges_of(profile, named, names, work)
@@ -281,12 +250,14 @@ def _recording(
     all_work = ProfileWork(
         activities=activities,
         work=work,
-        links=links if profile.launches_known else links.without_calls(),
+        links=links
+        if profile.launches_known
+        else replace(links, call=np.full(len(links), NONE, np.int32)),
         calls=profile.calls,
         ranges=len(named),
         placed=placed,
         receives=enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase),
-        collectives=recorded_collectives(profile, activities, linked, work.communication, kinds),
+        collectives=recorded_collectives(linked, activities, work.communication, kinds),
     )
     ranks = list(record_ranks(all_work, keys, kinds))
     operations = joined([rank.operations for rank in ranks])
@@ -319,7 +290,7 @@ def _recording(
         start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
         end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
-            *linked.limitations(profile.source, profile.limitations),
+            *linked.limitations,
             *profile.limitations,
             *candidates_of(profile, kinds),
             *homeless,

@@ -17,7 +17,7 @@ from dataclasses import field
 import numpy as np
 
 from bubbleviz.conventions.layer_names import LayerName, layer_of
-from bubbleviz.interpret.linking.links import Links
+from bubbleviz.interpret.linking import Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model.columns import NONE, Bools, Ints, Table

@@ -11,8 +11,7 @@ from bubbleviz.conventions.launching_calls import operation_of, operation_of_ran
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.interpret.homeless_ranges import limitations_of_homeless
 from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations, occurrences
-from bubbleviz.interpret.linking.linker import ThreadRanges
-from bubbleviz.interpret.linking.links import LinkResult, Links
+from bubbleviz.interpret.linking import LinkedProfile, Links, ThreadRanges
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives
@@ -344,19 +343,15 @@ class ToldOperations:
     names: tuple[str, ...]
 
 
-def told_operations(
-    collectives: Collectives | None, ranges: Ranges, linked: LinkResult, profile: Profile
-) -> ToldOperations:
+def told_operations(collectives: Collectives | None, linked: LinkedProfile) -> ToldOperations:
     """Return the operation that each kernel of a vague name carries out.
 
     Args:
         collectives: that kernels are recorded to carry out, by the rows of ``linked``; None
             without any.
-        ranges: of the profile, those that name operations of NCCL among them.
-        linked: the profile's work and its launches.
-        profile: whose work it is.
+        linked: the profile, whose ranges name operations of NCCL, too.
     """
-    activities = linked.activities
+    profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
     vague = np.append(matching(activities.names, (_VAGUE,)), False)
     rows = np.flatnonzero(vague[activities.name_id[: activities.kernels]])
     of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
@@ -399,13 +394,12 @@ def with_told_operations(collectives: Collectives, told: ToldOperations) -> Coll
     return replace(joined((collectives, more)), names=(*collectives.names, *told.names))
 
 
-def named_as_told(profile: Profile, linked: LinkResult) -> Activities:
+def named_as_told(linked: LinkedProfile) -> Activities:
     """Return the work of a profile, kernels of vague names named ``nccl:`` and the operation."""
-    collectives = profile.collectives
+    collectives, activities = linked.profile.collectives, linked.profile.activities
     if collectives is not None:
         collectives = sound_collectives(collectives, linked.sound)
-    told = told_operations(collectives, profile.ranges, linked, profile)
-    activities = linked.activities
+    told = told_operations(collectives, linked)
     rows = np.flatnonzero(told.operation != NONE)
     if len(rows) == 0:
         return activities

@@ -14,8 +14,7 @@ import numpy as np
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.interpret.coverage import UnattributedName, rank_coverages, unattributed_names
 from bubbleviz.interpret.late_launches import LateWork, late_launched, late_launches, stalls
-from bubbleviz.interpret.linking.linker import EnclosingRanges
-from bubbleviz.interpret.linking.links import NEVER, Links
+from bubbleviz.interpret.linking import NEVER, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
 from bubbleviz.interpret.recorded_collectives import (
     CollectiveNames,
@@ -144,7 +143,7 @@ class ProfileWork:
     calls: CallLog
     ranges: int
     placed: OperationRanges
-    receives: EnclosingRanges
+    receives: tuple[Ints, Ints]
     collectives: RecordedCollectives
 
 
@@ -215,15 +214,16 @@ def record_ranks(
     """
     kernels = _KernelKinds.of(profile.activities.names, kinds)
     count = len(profile.activities.ranks)
-    rank_of_receive = profile.work.rank[profile.receives.activity]
+    activity, around = profile.receives
+    rank_of_receive = profile.work.rank[activity]
     bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
     ran = np.bincount(profile.activities.rank, minlength=count)
     for ranks in together(ran, profile.ranges):
         first, end = bounds[ranks.start], bounds[ranks.stop]
-        receives = profile.receives.take(_among(rank_of_receive, ranks))
+        at = np.flatnonzero(_among(rank_of_receive, ranks))
         # No variable keeps the work of ranks while that of the next ones is taken.
         recording = _record_ranks(
-            _work_of(ranks, profile, receives, first),
+            _work_of(ranks, profile, (activity[at], around[at]), first),
             profile,
             keys.take(slice(first, end)),
             kernels,
@@ -243,7 +243,9 @@ def _among(rank: Codes, ranks: range) -> Bools:
     return np.asarray((rank >= ranks.start) & (rank < ranks.stop))
 
 
-def _work_of(ranks: range, profile: ProfileWork, receives: EnclosingRanges, first: int) -> RankWork:
+def _work_of(
+    ranks: range, profile: ProfileWork, receives: tuple[Ints, Ints], first: int
+) -> RankWork:
     """Return the work of ranks, whose operations are numbered from ``first`` in the profile."""
     rows = np.flatnonzero(_among(profile.activities.rank, ranks)).astype(np.int32)
     order = None
@@ -253,14 +255,14 @@ def _work_of(ranks: range, profile: ProfileWork, receives: EnclosingRanges, firs
     work = profile.work.take(rows)
     operation_of = operations_of_ranges(profile.placed, ranks, profile.ranges)
     operation_of[operation_of != NONE] -= first
-    received = np.searchsorted(rows, receives.activity, sorter=order)
+    received = np.searchsorted(rows, receives[0], sorter=order)
     received = received if order is None else order[received]
     if len(ranks) == 1:
-        owner, around = operation_of[0][work.range], operation_of[0][receives.range]
+        owner, around = operation_of[0][work.range], operation_of[0][receives[1]]
     else:
         of_rank = work.rank - ranks.start
         owner = operation_of[of_rank, work.range]
-        around = operation_of[of_rank[received], receives.range]
+        around = operation_of[of_rank[received], receives[1]]
     return RankWork(
         ranks=ranks,
         rows=rows,

@@ -180,11 +180,13 @@ def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
             names = understand(profile.ranges.names, *last)
             rows.count = len(profile.ranges.names)
         if among(names.phase[profile.ranges.name_id], COUNTED).any():
-            kinds = extended_kinds(options.conventions)
-            linked = linked_profile(profile, last, names, kinds, cross_thread=options.cross_thread)
+            kinds = extended_kinds((*options.conventions, *last))
+            linked = linked_profile(profile, names, kinds, cross_thread=options.cross_thread)
             # Of its work that keeps what linking alone needs.
             del profile
-            return interpret(linked, last, names, layers=options.layers, memory=options.memory)
+            return interpret(
+                linked, last, names, kinds, layers=options.layers, memory=options.memory
+            )
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
     ]

@@ -15,7 +15,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
-from bubbleviz.interpret.linking.links import NEVER, LinkResult, Links
+from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links
 from bubbleviz.interpret.operation_ranges import sound_collectives
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals
@@ -26,7 +26,7 @@ from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, WORK, Phase
-from bubbleviz.model.profile import Activities, Profile
+from bubbleviz.model.profile import Activities
 from bubbleviz.model.values import frozen
 
 
@@ -50,21 +50,17 @@ class RecordedCollectives(Table):
 
 
 def recorded_collectives(
-    profile: Profile,
-    activities: Activities,
-    linked: LinkResult,
-    communication: Bools,
-    kinds: Kinds,
+    linked: LinkedProfile, activities: Activities, communication: Bools, kinds: Kinds
 ) -> RecordedCollectives:
     """Return what a profile records of the collectives of its kernels.
 
     Args:
-        profile: the profile, whose file is still open.
+        linked: the profile, whose file is still open.
         activities: its work, named as what it carries out.
-        linked: its work and launches.
         communication: which of the work is communication.
         kinds: lists of what kernels are.
     """
+    profile = linked.profile
     if profile.collectives is not None:
         return _of_pytorch(sound_collectives(profile.collectives, linked.sound))
     if profile.payloads is None or not profile.payloads_described:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.interpret.linking.links import Links
+from bubbleviz.interpret.linking import Links
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of

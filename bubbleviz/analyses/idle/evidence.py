@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.iterations import Steps, frequent_names, steps_of
-from bubbleviz.interpret.linking.linker import link_by_thread
+from bubbleviz.interpret.linking import link
 from bubbleviz.model.collectives import Synchronisation
 from bubbleviz.model.columns import NONE, Codes, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
@@ -113,11 +112,9 @@ def linked_profile(profile: Profile, kinds: Kinds) -> LinkedProfile:
         kinds: lists of what kernels are.
     """
     profile = with_added_communication(profile, kinds)
-    linked = link_by_thread(profile, no_ranges())
-    losses = tuple(linked.limitations(profile.source, profile.limitations))
+    linked = link(profile, no_ranges())
     links = linked.links
-    profile = replace(profile, activities=linked.activities)
-    return LinkedProfile(profile, links.call, links.launched_ns, losses)
+    return LinkedProfile(linked.profile, links.call, links.launched_ns, linked.limitations)
 
 
 def evidence_of(

@@ -28,7 +28,7 @@ from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
 from bubbleviz.interpret.homeless_ranges import other_commands
-from bubbleviz.interpret.linking.linker import link_by_thread
+from bubbleviz.interpret.linking import link
 from bubbleviz.interpret.operation_ranges import (
     ToldOperations,
     sound_collectives,
@@ -335,14 +335,14 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     ranges = profile.ranges
     of_nccl = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
     ranges = ranges.take(of_nccl[ranges.name_id])
-    linked = link_by_thread(profile, ranges)
-    lost = (*profile.limitations, *linked.limitations(profile.source, profile.limitations))
+    linked = link(profile, ranges)
+    lost = (*profile.limitations, *linked.limitations)
     if profile.collectives is not None:
         collectives = sound_collectives(profile.collectives, linked.sound)
-        told = told_operations(collectives, profile.ranges, linked, profile)
-        found = kernels_of(linked.activities, kinds)
+        told = told_operations(collectives, linked)
+        found = kernels_of(linked.profile.activities, kinds)
         return _of_pytorch(profile, collectives, told, lost, *found)
-    kernels, rows = kernels_of(linked.activities, kinds)
+    kernels, rows = kernels_of(linked.profile.activities, kinds)
     range_of_kernel = linked.links.range[rows].astype(np.int64)
     operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
     bare = int(((range_of_kernel == NONE) & kernels.of_nccl).sum())

@@ -6,7 +6,7 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.homeless_ranges import other_commands
-from bubbleviz.interpret.linking.linker import link_by_thread
-from bubbleviz.interpret.linking.links import LinkRule, Links
+from bubbleviz.interpret.linking import LinkRule, Links, link
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
@@ -244,8 +243,8 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
         raise without_instructions(profile)
     ranges = profile.ranges.take(rows)
     profile = with_added_communication(profile, kinds)
-    linked = link_by_thread(profile, ranges)
-    profile = replace(profile, activities=linked.activities)
+    linked = link(profile, ranges)
+    profile = linked.profile
     thunks = thunks_of(profile.ranges, rows, names)
     work = _work(profile, linked.links, thunks, kinds)
     if len(work.groups_first) == 0:
@@ -256,7 +255,7 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     keep, left_out, once = _kept(work, thunks, profile.ranges, skip)
     notes = (
         *profile.limitations,
-        *linked.limitations(profile.source, profile.limitations),
+        *linked.limitations,
         *_notes(profile, linked.links, thunks, work, keep),
     )
     if once:

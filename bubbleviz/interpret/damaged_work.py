@@ -1,0 +1,476 @@
+"""Damaged work: kernels and copies whose times, places or rows cannot be, and those that are lost.
+
+Work whose times contradict its launching call, or the capture, is left out::
+
+    calls          ├──────── capture ────────┤
+    launch         │     ▼                   │
+    sound          │      ████               │ ██     launched late in the capture, ended after it
+    left out       │ ██                      │        began before its own launch
+    left out   ██  │                         │    ███ lies outside the capture, and far from it
+
+Launches whose kernel the profile does not hold, though the capture went on, are counted::
+
+    launches     │ a  b  c  d  e  f │
+    kernels      │  a  b     d      │     c is lost; e and f had not run when the capture ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from bubbleviz.interpret.launches import Launches, WorklessRows
+from bubbleviz.model.capture import outside_capture
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.profile import (
+    IMPOSSIBLE_NS,
+    UNCORRELATED,
+    Activities,
+    CallLog,
+    Calls,
+    Device,
+    Source,
+    outside_limitation,
+    pid_of,
+    process_of,
+)
+from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.values import frozen
+
+#: Work may begin so much before its launching call, as clocks differ; ns.
+_CLOCK_GRAIN_NS = 100_000
+#: So much where many kernels do; ns.
+_CLOCK_DRIFT_NS = 10_000_000
+#: Such a part of all kernels are many.
+_MANY = 20
+#: Rows that are looked at together, as memory is short.
+_PIECE = 1 << 16
+#: Work of an unknown place is damaged if it is no more than such a part of all work.
+_FEW = 100
+#: Places that a limitation lists.
+_LISTED = 4
+#: Some profilers count in microseconds, so that a kernel of no length may have taken one or two.
+_LONG_NS = 10_000
+#: So many calls without work are looked at first, and the others only where one of these is lost.
+_FIRST = 1 << 13
+#: Where such a part of the kernels of a process is lost, ratios are those of another run.
+_NOTICEABLE = 0.01
+#: So many lost kernels of a sample tell how many there are (to a third).
+_ENOUGH = 10
+#: Stands for the launch of a thread that made none, and for a time that never comes.
+_NEVER, _FOREVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+_Notes: TypeAlias = list[Limitation]
+
+
+def check_times(
+    path: str,
+    activities: Activities,
+    call: Codes,
+    launched_ns: Ints,
+    capture_ns: tuple[int, int] | None,
+) -> tuple[Bools | None, _Notes]:
+    """Hold the times of work against its launching call and the capture.
+
+    The clocks of a GPU and its host differ by microseconds, and by milliseconds where the profiler
+    corrects their drift badly. Such a difference shows in many kernels alike, and then nothing is
+    left out; a damaged time is alone. The clock of each device is judged for itself.
+
+    Args:
+        path: of the profile.
+        activities: kernels, then copies.
+        call: the launching call of each; -1 unknown.
+        launched_ns: when that began.
+        capture_ns: start of the first call and end of the last; None where no host made them.
+
+    Returns:
+        Which work has times that can be, None for all, and limitations.
+    """
+    start_ns, notes = activities.start_ns, list[Limitation]()
+    early = np.zeros(len(activities), bool)
+    skewed = skew_ns = 0
+    pieces = (slice(at, at + _PIECE) for at in range(0, len(call), _PIECE))
+    any_early = any(
+        bool(((start_ns[p] < launched_ns[p] - _CLOCK_GRAIN_NS) & (call[p] != NONE)).any())
+        for p in pieces
+    )
+    for rank in range(len(activities.ranks)) if any_early else ():
+        rows = np.flatnonzero((activities.rank == rank) & (call != NONE))
+        delay_ns = start_ns[rows] - launched_ns[rows]
+        left_out = delay_ns < -_most_early_ns(delay_ns)
+        kept = (delay_ns < -_CLOCK_GRAIN_NS) & ~left_out
+        if kept.any():
+            skewed += int(kept.sum())
+            skew_ns = max(skew_ns, int(-delay_ns[kept].min()))
+        early[rows[left_out]] = True
+    kind = LimitationKind.KERNELS_LEFT_OUT
+    count = int(early.sum()) if any_early else 0
+    if count:
+        reason = f"{path}: they start before the call that launched them; they are left out"
+        what = "kernels and copies before their launching call"
+        notes.append(Limitation(what, reason, count, kind))
+    outside = outside_capture(start_ns, activities.end_ns, capture_ns)
+    if outside is not None and (beyond := int((outside & ~early).sum())):
+        notes.append(outside_limitation("kernels and copies", path, beyond, kind))
+    if skewed:
+        reason = (
+            f"{path}: many start before the call that launched them, by up to "
+            f"{skew_ns / 1e6:,.3f} ms, so the clocks of GPU and host differ; they are "
+            "kept, and what the host did before them is uncertain by as much"
+        )
+        notes.append(Limitation("the clock of the GPU", reason, skewed))
+    if outside is not None:
+        early |= outside
+    return (None if outside is None and not count else ~early), notes
+
+
+def _most_early_ns(delay_ns: Ints) -> int:
+    """Return how long before its call work may begin (ns); for ever where most of it does."""
+    negative = int((delay_ns < 0).sum())
+    before = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
+    if 2 * negative > len(delay_ns):
+        return IMPOSSIBLE_NS
+    many = before > max(1, len(delay_ns) // _MANY) or negative >= 2 * before > 0
+    return _CLOCK_DRIFT_NS if many else _CLOCK_GRAIN_NS
+
+
+def check_places(
+    source: Source, activities: Activities, devices: Sequence[Device], calling: Ints | None
+) -> tuple[Bools, _Notes]:
+    """Hold the processes and devices of work against the lists of devices, and the calls.
+
+    A damaged identifier gives a kernel a process, or a device, of its own::
+
+        calls of      process 1   process 2
+        devices of    process 1   process 2
+        kernels of    process 1   process 2   process 7     a few: left out
+                       GPU 0       GPU 1       GPU 1
+
+    Where many kernels ran there, it is the lists that lack something: they are kept, and that is
+    told.
+
+    Args:
+        source: of the profile.
+        activities: kernels, then copies.
+        devices: that the profile lists; empty where it lists none.
+        calling: processes that made calls; None where no host's calls are known.
+
+    Returns:
+        Which ranks are left out, and limitations.
+    """
+    places = activities.ranks.tolist()
+    work = np.zeros(len(places), np.int64)
+    for at in range(0, len(activities), _PIECE):
+        work += np.bincount(activities.rank[at : at + _PIECE], minlength=len(places))
+    known = {(device.pid, device.device_id) for device in devices}
+    unlisted = np.array([not known & {(None, d), (pid_of(p), d)} for p, d in places], bool)
+    if not known or unlisted.all():
+        unlisted[:] = False
+    silent = np.zeros(len(places), bool)
+    if calling is not None and len(calling):
+        silent = ~np.isin(activities.ranks[:, 0], calling)
+    left_out = (unlisted | silent) & (work <= max(1, len(activities) // _FEW))
+    if left_out.all():
+        left_out[:] = False
+    unlisted &= ~left_out
+
+    def in_words(ranks: Bools) -> str:
+        chosen = [places[rank] for rank in np.flatnonzero(ranks).tolist()]
+        words = [f"pid {pid_of(process)} {source.place(device)}" for process, device in chosen]
+        return f"{source.path}: {listed(words, _LISTED)}"
+
+    notes = []
+    if count := int(work[left_out].sum()):
+        reason = (
+            f"{in_words(left_out)}: no call and no list of devices mentions these, so an "
+            "identifier is damaged; they are left out"
+        )
+        what = "kernels and copies of unknown processes or devices"
+        notes.append(Limitation(what, reason, count, LimitationKind.COSTS))
+    if unlisted.any():
+        ran = counted(int(work[unlisted].sum()), "kernel or copy", "kernels and copies")
+        reason = f"{in_words(unlisted)}: {ran} ran there, and are kept"
+        what = "devices that the profile does not list"
+        notes.append(Limitation(what, reason, int(unlisted.sum())))
+    return left_out, notes
+
+
+def check_rows(
+    path: str, activities: Activities, launches: Launches, calls: CallLog
+) -> tuple[Ints, _Notes]:
+    """Look for work that is recorded twice, and kernels without a length.
+
+    A call launches a kernel once, so that two rows of one call, name and device with the same times
+    are the same, but for those of a CUDA graph, whose nodes may run side by side. A kernel cannot
+    end as it begins where others of its name take long.
+
+    Args:
+        path: of the profile.
+        activities: kernels, then copies.
+        launches: of all of these.
+        calls: all calls, by row.
+
+    Returns:
+        The rows that are left out, for an earlier one is the same, and limitations.
+    """
+    repeated, notes = _repeated(activities, launches.by_id), list[Limitation]()
+    if len(repeated):
+        call = launches.call[repeated].astype(np.int64)
+        of_graphs = calls.graph_launches(distinct(call[call != NONE]))
+        repeated = repeated[~np.isin(call, of_graphs)]
+    if len(repeated):
+        reason = f"{path}: call, name and times are those of another row; each counts once"
+        what, kind = "kernels and copies recorded twice", LimitationKind.COSTS
+        notes.append(Limitation(what, reason, len(repeated), kind))
+    if lengthless := _lengthless(activities):
+        reason = (
+            f"{path}: they end as they begin, though others of their name take long, so the "
+            "profile is damaged: their time counts as idle; export or record it again"
+        )
+        kind = LimitationKind.KERNELS_LEFT_OUT
+        notes.append(Limitation("kernels without a duration", reason, lengthless, kind))
+    return repeated, notes
+
+
+def _repeated(activities: Activities, by_id: Codes) -> Ints:
+    """Return the rows that an earlier one equals."""
+    sharing = [np.empty(0, np.int64)]
+    ids = activities.correlation_id
+    for at in range(0, len(by_id), _PIECE):
+        rows = by_id[at : at + _PIECE + 1]
+        own = ids[rows]
+        same = np.flatnonzero((own[1:] == own[:-1]) & (own[1:] != UNCORRELATED))
+        if len(same):
+            sharing.extend((rows[same], rows[same + 1]))
+    # A row between two others is here twice.
+    rows = distinct(*sharing)
+    if len(rows) == 0:
+        return rows
+    names = ("rank", "correlation_id", "name_id", "start_ns", "end_ns")
+    columns = [*(getattr(activities, name)[rows] for name in names), rows < activities.kernels]
+    order = np.lexsort((rows, *columns))
+    equal = np.ones(len(rows) - 1, bool)
+    for column in columns:
+        equal &= column[order][1:] == column[order][:-1]
+    repeated: Ints = rows[order[1:][equal]]
+    return repeated
+
+
+def _lengthless(activities: Activities) -> int:
+    """Return how many kernels end as they begin, while most of their name are long."""
+    count = activities.kernels
+    start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
+    pieces = (slice(at, at + _PIECE) for at in range(0, count, _PIECE))
+    found = [p.start + np.flatnonzero(start_ns[p] == end_ns[p]) for p in pieces]
+    rows = np.concatenate([np.empty(0, np.int64), *found])
+    if len(rows) == 0:
+        return 0
+    name = activities.name_id[:count]
+    wanted = np.zeros(len(activities.names), bool)
+    wanted[name[rows]] = True
+    rows = np.flatnonzero(wanted[name])
+    name, duration_ns = name[rows], end_ns[rows] - start_ns[rows]
+    order = np.lexsort((duration_ns, name))
+    name, duration_ns = name[order], duration_ns[order]
+    # Of each name those without a length come first.
+    first = np.flatnonzero(np.append(True, name[1:] != name[:-1]))
+    after = np.append(first[1:], len(name))
+    without = np.add.reduceat(duration_ns == 0, first, dtype=np.int64)
+    real = after - first - without
+    # Half of them at least are as long.
+    middle = np.minimum(first + without + real // 2, after - 1)
+    return int(without[(real > 0) & (duration_ns[middle] >= _LONG_NS)].sum())
+
+
+@frozen
+class ProcessLoss:
+    """What a process launched that the profile could hold.
+
+    Attributes:
+        process: the process.
+        count: of kernels that are lost; an estimate where calls were sampled.
+        seen: of these, in the sample.
+        kernels: that the profile holds, of the time in which kernels count as lost.
+    """
+
+    process: int
+    count: int
+    seen: int
+    kernels: int
+
+
+def lost_kernels(
+    workless: WorklessRows,
+    launches: Launches,
+    activities: Activities,
+    of_launch: tuple[Codes, Ints],
+    calls: CallLog,
+) -> tuple[tuple[ProcessLoss, ...], bool]:
+    """Return how many kernels each process launched before others that the profile does not hold.
+
+    A launch that failed makes no kernel, and neither does one while a stream is captured into a
+    CUDA graph. Where very many calls have no work, a sample of them stands for all.
+
+    Args:
+        workless: calls without work.
+        launches: of all activities.
+        activities: kernels, then copies.
+        of_launch: of each activity the row of its launch's thread, which means nothing where it
+            has none; and the threads that made calls.
+        calls: all calls, by row.
+
+    Returns:
+        The processes that launched any kernel, by number, none where nothing is lost; and whether
+        only some of the calls without work were looked at.
+    """
+    rows, step = workless.sample(_FIRST)
+    some = _launches_without_kernel(rows, launches, calls)
+    if len(some) == 0:
+        return (), step > 1
+    known = np.flatnonzero(launches.call != NONE)
+    launched_ns, thread = launches.start_ns[known], of_launch[0][known]
+    threads = of_launch[1]
+    until_ns = _until(launched_ns, activities.start_ns[known], thread, threads)
+    order = np.argsort(threads)
+
+    def before_the_end(some: Calls) -> Calls:
+        at = order[found_in(threads[order], some.thread)]
+        return some.take(some.start_ns < until_ns[at])
+
+    some = before_the_end(some)
+    if len(some) and step > workless.step:
+        rows, step = workless.sample()
+        some = before_the_end(_launches_without_kernel(rows, launches, calls))
+    if len(some) == 0:
+        return (), step > 1
+    # The launch that a bound was taken from is before it, too.
+    counts = (known < activities.kernels) & (launched_ns <= until_ns[thread])
+    kernels = np.bincount(thread[counts], minlength=len(threads))
+    process = process_of(threads)
+    seen = {number: len(rows) for number, rows in rows_by_value(process_of(some.thread))}
+    losses = tuple(
+        ProcessLoss(number, step * seen.get(number, 0), seen.get(number, 0), total)
+        for number in distinct(process).tolist()
+        if (total := int(kernels[process == number].sum())) or number in seen
+    )
+    return losses, step > 1
+
+
+def _launches_without_kernel(rows: Ints, launches: Launches, calls: CallLog) -> Calls:
+    """Return those of some calls that should have made a kernel, and share their id with none."""
+    some = calls.at(calls.kernel_launches(rows))
+    some = some.take(~launches.have_work(some))
+    if len(some):
+        some = some.take(~calls.failed(some.row))
+    if len(some):
+        some = some.take(~_captured(some, calls))
+    return some
+
+
+def _until(launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints) -> Ints:
+    """Return until when kernels that each thread launched had to be recorded.
+
+    That is until the thread launched what is recorded last. A thread that launched nothing of it
+    counts until another one of its process last did; if none did either, until the end of time.
+
+    A stream may still wait when the capture ends, while others go on. Which stream a lost kernel
+    was for is not recorded, so that the longest wait of any work of the process is granted::
+
+        launches     │ a     b     c     │
+        kernels      │   a        b   c  │    one at the time of c may have waited as long as b
+
+    Args:
+        launched_ns: of the work whose launch is known.
+        start_ns: when it began.
+        thread: that launched it, as row of ``threads``.
+        threads: that made calls.
+    """
+    processes = groups_of(process_of(threads))
+    process = processes.of_row[thread]
+    latest_ns: Ints = np.full(len(threads), _NEVER, np.int64)
+    np.maximum.at(latest_ns, thread, launched_ns)
+    of_process, last_ns = (np.full(len(processes), _NEVER, np.int64) for _ in range(2))
+    np.maximum.at(of_process, processes.of_row, latest_ns)
+    latest_ns = np.where(latest_ns == _NEVER, of_process[processes.of_row], latest_ns)
+    wait_ns: Ints = np.zeros(len(processes), np.int64)
+    np.maximum.at(wait_ns, process, start_ns - launched_ns)
+    np.maximum.at(last_ns, process, start_ns)
+    until_ns = np.where(last_ns == _NEVER, _FOREVER, last_ns - wait_ns + 1)
+    bound_ns = np.minimum(latest_ns, until_ns[processes.of_row])
+    return np.where(latest_ns == _NEVER, _FOREVER, bound_ns)
+
+
+def _captured(some: Calls, calls: CallLog) -> Bools:
+    """Tell which calls were made while their process captured a stream into a CUDA graph.
+
+    Several threads may capture at once, and one may end what another began; a capture that never
+    ends lasts, and one that failed to begin has no end.
+    """
+    began, ended = (calls.containing(f"Stream{what}Capture") for what in ("Begin", "End"))
+    begin, end = calls.at(began[~calls.failed(began)]), calls.at(ended)
+    captured = np.zeros(len(some), bool)
+    for process, rows in rows_by_value(process_of(some.thread)):
+        began_ns = begin.start_ns[process_of(begin.thread) == process]
+        ended_ns = end.end_ns[process_of(end.thread) == process]
+        times_ns = np.concatenate((began_ns, ended_ns))
+        change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
+        order = np.lexsort((change, times_ns))
+        open_now = np.append(0, np.cumsum(change[order]))
+        # An end without a beginning, which was before the profile, ends nothing else.
+        open_now -= np.minimum.accumulate(open_now)
+        at = np.searchsorted(times_ns[order], some.start_ns[rows], side="right")
+        captured[rows] = open_now[at] > 0
+    return captured
+
+
+def limitations_of_lost(
+    path: str, processes: Sequence[ProcessLoss], left_out: int, *, sampled: bool
+) -> Iterator[Limitation]:
+    """Yield what to tell of lost kernels, if anything.
+
+    Args:
+        path: of the profile.
+        processes: what they lost.
+        left_out: how many kernels were left out as they were read, which is told already.
+        sampled: whether only some of the calls without work were looked at.
+    """
+    total, kernels = (sum(getattr(p, name) for p in processes) for name in ("count", "kernels"))
+    count = total - left_out
+    if count <= 0:
+        return
+    # What is told already may be any process's.
+    part = count / total
+    about = "about " if sampled else ""
+    # Two decimals show no less.
+    share = _share(total * part, kernels)
+    in_words = "less than 0.01 %" if share < 1e-4 else f"{about}{percent(share)}"
+    # A process without any kernel is no rank, and counts in the file's sum only.
+    enough = _ENOUGH if sampled else 1
+    whole = ProcessLoss(NONE, total, sum(p.seen for p in processes), kernels)
+    noticeable = any(
+        loss.count
+        and loss.seen >= enough
+        and _share(part * loss.count, loss.kernels) >= _NOTICEABLE
+        for loss in (whole, *(loss for loss in processes if loss.kernels))
+    )
+    where = ["though later ones are"] * any(p.count and p.kernels for p in processes)
+    pids = [str(pid_of(p.process)) for p in processes if p.count and not p.kernels]
+    if pids:
+        where.append(f"which holds none of process{'es' * (len(pids) > 1)} {', '.join(pids)}")
+    yield Limitation(
+        "kernels that were launched and not recorded",
+        f"{path}: {in_words} of the kernels that the host launched are not in the profile, "
+        f"{' and '.join(where)}: their time counts as idle; profile again with larger "
+        "buffers, or export again",
+        count,
+        LimitationKind.KERNELS_LOST if noticeable else LimitationKind.COSTS,
+    )
+
+
+def _share(lost: float, kernels: int) -> float:
+    """Return the part of all kernels that is lost."""
+    return lost / (lost + kernels)

@@ -1,0 +1,450 @@
+"""Linking: kernel to launching call to operation range, by these rules and in this order.
+
+1. A kernel's launching call has its correlation id and its process.
+2. The call belongs to the innermost range, of those that a convention names, around it on its
+   own thread (a start/end range that another thread ends covers the whole process).
+3. A call with no such range on its own thread belongs to the innermost backward range open at
+   its start on another thread: PyTorch runs backward on a thread of its own::
+
+       main thread      ├─B3────────────────┤  (pushed here)
+       autograd thread      call call call     (launched here)  -> B3
+
+Nothing else is linked, and what is not linked is counted. Calls come in blocks and are not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.interpret.damaged_work import (
+    check_places,
+    check_rows,
+    check_times,
+    limitations_of_lost,
+    lost_kernels,
+)
+from bubbleviz.interpret.launches import Launches, LongCalls, WorklessRows
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
+from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
+from bubbleviz.model.intervals import Innermost
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import BACKWARD, COMPUTE, Phase
+from bubbleviz.model.profile import (
+    Activities,
+    CallLog,
+    Calls,
+    Profile,
+    Ranges,
+    Thread,
+    impossible_times,
+    is_main,
+    process_of,
+)
+from bubbleviz.model.values import frozen
+
+#: What stands for the launch of work whose launch is unknown: the end of time.
+NEVER = int(np.iinfo(np.int64).max)
+#: Times as the earliest of them, and how long after it each is, in as few bits as that needs.
+CompactTimes: TypeAlias = tuple[int, npt.NDArray[np.unsignedinteger[Any]]]
+#: Rows of ranges that are looked at together, and their index; the first that has one decides.
+_Layers: TypeAlias = list[tuple[Ints, Innermost]]
+
+
+class LinkRule(IntEnum):
+    """The rule by which an activity got its operation."""
+
+    UNLINKED = 0
+    OUTSIDE = 1
+    OWN_THREAD = 2
+    CROSS_THREAD = 3
+    AMBIGUOUS = 4
+    HELPER_THREAD = 5
+
+
+@frozen
+class Links(Table):
+    """For each activity (kernel or copy): its call and its range; -1 is none.
+
+    Attributes:
+        call: row of the launching call.
+        launched_ns: when that began; means nothing where there is none.
+        thread: row of ``threads``; as ``launched_ns``.
+        range: row of the range whose operation it belongs to.
+        rule: code of :class:`LinkRule`.
+        threads: that made calls.
+    """
+
+    call: Codes
+    launched_ns: Ints
+    thread: Codes
+    range: Codes
+    rule: npt.NDArray[np.int8]
+    threads: Ints = field(metadata={"shared": True})
+
+    def calls_of(self, rows: Codes, calls: CallLog) -> Calls:
+        """Return the call of each of some activities, none of which lacks one."""
+        called, of_row = np.unique(self.call[rows], return_inverse=True)
+        return calls.at(called.astype(np.int64)).take(of_row)
+
+    def launch_times_ns(self, rows: Codes) -> Ints:
+        """Return when the host launched some activities; the end of time where that is unknown."""
+        known = self.call[rows] != NONE
+        return np.where(known, self.launched_ns[rows], NEVER)
+
+
+@frozen
+class LinkedProfile:
+    """A profile whose kernels and copies are linked to calls and ranges.
+
+    Attributes:
+        profile: with the kernels, then copies, whose times and places can be.
+        named: the ranges that these are linked to.
+        links: of each of these.
+        sound: which of the work that was read these are; None for all.
+        workless: when calls without work began, of threads that launched some, by process.
+        start_ns: when the first call began.
+        end_ns: when the last one ended.
+        long_calls: calls in which a thread spent real time; None where there are none.
+        limitations: what the profile lacks, and what was left out of it.
+    """
+
+    profile: Profile
+    named: Ranges
+    links: Links
+    sound: Bools | None
+    workless: Mapping[int, Sequence[CompactTimes]]
+    start_ns: int
+    end_ns: int
+    long_calls: Calls | None
+    limitations: tuple[Limitation, ...]
+
+
+class ThreadRanges:
+    """Some of the ranges that are open around calls of each thread; push/pop before start/end."""
+
+    def __init__(self, ranges: Ranges, rows: Ints) -> None:
+        self._ranges, self._rows = ranges, rows
+        some = ranges.take(rows)
+        wide = some.start_end & (some.end_thread != NONE) & (some.end_thread != some.thread)
+        self._on_thread = dict(rows_by_value(np.where(wide, NONE, some.thread)))
+        self._on_process = dict(rows_by_value(np.where(wide, process_of(some.thread), NONE)))
+        self._on_thread.pop(NONE, None)
+        self._on_process.pop(NONE, None)
+        self._layers: dict[int, _Layers] = {}
+
+    def of(self, thread: int) -> _Layers:
+        """Return the ranges for the calls of a thread, its own and those of its whole process."""
+        if thread not in self._layers:
+            none = np.empty(0, np.int64)
+            rows = self._rows[self._on_thread.get(thread, none)]
+            shared = self._rows[self._on_process.get(thread >> 24, none)]
+            self._layers[thread] = _layers(self._ranges, rows, shared)
+        return self._layers[thread]
+
+    def around(self, calls: Calls) -> Ints:
+        """Return the row of the innermost range around each call by its own thread; -1 none.
+
+        Where a push/pop range holds the call, no start/end range can take it.
+        """
+        threads = calls.thread
+        # Calls of a thread mostly follow each other.
+        if len(calls) and threads.min() == threads.max():
+            return _innermost(self.of(int(threads[0])), calls.start_ns, calls.end_ns)
+        best = np.full(len(calls), NONE, np.int64)
+        for thread, at in rows_by_value(threads):
+            best[at] = _innermost(self.of(thread), calls.start_ns[at], calls.end_ns[at])
+        return best
+
+
+def _layers(ranges: Ranges, rows: Ints, shared: Ints | None = None) -> _Layers:
+    """Return the index of push/pop ranges, and that of start/end ranges and shared ones."""
+    start_end = ranges.start_end[rows]
+    free = rows[start_end] if shared is None else np.concatenate((rows[start_end], shared))
+    return [
+        (some, Innermost.of(ranges.start_ns[some], ranges.end_ns[some]))
+        for some in (rows[~start_end], np.sort(free))
+        if len(some)
+    ]
+
+
+def _innermost(layers: _Layers, start_ns: Ints, end_ns: Ints) -> Ints:
+    """Return the row of the innermost range around each [start, end]; -1 none."""
+    if not layers:
+        return np.full(len(start_ns), NONE, np.int64)
+    (rows, index), *others = layers
+    at = index.around(start_ns, end_ns)
+    best = np.where(at >= 0, rows[at], NONE)
+    for rows, index in others:
+        left = np.flatnonzero(best == NONE)
+        if len(left):
+            at = index.around(start_ns[left], end_ns[left])
+            best[left] = np.where(at >= 0, rows[at], NONE)
+    return best
+
+
+def enclosing_ranges(
+    rows: Ints, links: Links, calls: CallLog, ranges: Ranges, phase: Ints
+) -> tuple[Ints, Ints]:
+    """Return (activity, range): the compute ranges around launches, whatever lies between.
+
+    Args:
+        rows: the activities.
+        links: of all activities.
+        calls: the profile's calls.
+        ranges: the ranges of operations.
+        phase: phase of each range.
+    """
+    rows = rows[links.call[rows] >= 0]
+    launches = links.calls_of(rows, calls)
+    crossed = np.flatnonzero(links.rule[rows] == LinkRule.CROSS_THREAD)
+    pairs = [(rows[crossed], links.range[rows[crossed]].astype(np.int64))]
+    compute = ThreadRanges(ranges, np.flatnonzero(among(phase, COMPUTE)))
+    for thread, at in rows_by_value(launches.thread):
+        for of_layer, index in compute.of(thread):
+            around = index.all_around(launches.start_ns[at], launches.end_ns[at])
+            pairs.extend((rows[at[query]], of_layer[row]) for query, row in around)
+    activity, of_range = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return activity, of_range
+
+
+def helper_threads(threads: Sequence[Thread], patterns: Sequence[str]) -> Ints:
+    """Return the threads whose names are those of threads that never run backward.
+
+    A name that the process's main thread has too means nothing: threads inherit it.
+    """
+    helper = re.compile("|".join(patterns) or r"(?!)", re.IGNORECASE)
+    inherited = {(t.thread >> 24, t.name) for t in threads if is_main(t.thread)}
+    named = {
+        t.thread
+        for t in threads
+        if helper.search(t.name)
+        and (is_main(t.thread) or (t.thread >> 24, t.name) not in inherited)
+    }
+    return np.array(sorted(named), np.int64)
+
+
+class _Linker:
+    """Links activities as the blocks of calls come; columns as of :class:`Links`."""
+
+    def __init__(
+        self, activities: Activities, ranges: Ranges, phase: Ints | None, helpers: Ints
+    ) -> None:
+        count = len(activities)
+        self.activities = activities
+        self.launches = Launches(activities)
+        self.threads = BlockNumbering()
+        self.thread: Codes = np.full(count, NONE, np.int16)
+        self.range = np.full(count, NONE, np.int32)
+        self.rule = np.full(count, LinkRule.UNLINKED, np.int8)
+        self.workless_rows = WorklessRows()
+        self.long_calls = LongCalls()
+        self.start_ns, self.end_ns = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        self.impossible = 0
+        self._workless: list[tuple[int, CompactTimes]] = []
+        self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
+        self._helpers = helpers
+        # The backward ranges that each thread opens; none where another's count for nothing.
+        self._backward: dict[int, _Layers] = {}
+        if phase is None:
+            return
+        backward = np.flatnonzero(among(phase, BACKWARD))
+        for thread, at in rows_by_value(ranges.thread[backward]):
+            self._backward[thread] = _layers(ranges, backward[at])
+        # Threads that open these themselves launch no backward of another thread.
+        forward = among(phase, (Phase.F, Phase.FB, Phase.OPTIMIZER))
+        self._forward_threads = distinct(ranges.thread[forward])
+
+    def add(self, calls: Calls) -> None:
+        """Link what these calls launched."""
+        self.impossible += calls.impossible
+        if len(calls) == 0:
+            return
+        self.start_ns = min(self.start_ns, int(calls.start_ns.min()))
+        self.end_ns = max(self.end_ns, int(calls.end_ns.max()))
+        self.long_calls.add(calls)
+        thread = self.threads.numbers(calls.thread)
+        block = self.launches.of(calls)
+        # A call that had launched something, until an earlier one with its id came.
+        self._add_workless(block.lost_start_ns, self.thread[block.lost])
+        workless = np.flatnonzero(~block.launched)
+        self._add_workless(calls.start_ns[workless], thread[workless])
+        self.workless_rows.add(calls.row[workless])
+        of_range, rule = self._attributed(calls.take(block.launched))
+        launch = (np.cumsum(block.launched) - 1)[block.call]
+        self.thread = widened(self.thread, thread)
+        self.thread[block.activity] = thread[block.call]
+        self.range[block.activity] = of_range[launch]
+        self.rule[block.activity] = rule[launch]
+
+    def _add_workless(self, start_ns: Ints, thread: Codes) -> None:
+        """Keep the starts of calls that launched nothing; ``thread`` numbers their threads."""
+        for number, rows in rows_by_value(thread):
+            base_ns = int(start_ns[rows].min())
+            after_ns = start_ns[rows] - base_ns
+            shortest = np.min_scalar_type(int(after_ns.max()))
+            self._workless.append((number, (base_ns, after_ns.astype(shortest))))
+
+    def workless(self) -> dict[int, list[CompactTimes]]:
+        """Return when calls without work began, by process.
+
+        Threads that launch nothing do not count: a watchdog asks, again and again.
+        """
+        # One place more for what no call launched (-1).
+        launching = np.zeros(len(self.threads) + 1, bool)
+        launching[self.thread] = True
+        process = process_of(self.threads.values).tolist()
+        starts: dict[int, list[CompactTimes]] = {}
+        for number, times in self._workless:
+            if launching[number]:
+                starts.setdefault(process[number], []).append(times)
+        return starts
+
+    def links(self) -> Links:
+        """Return the links of all activities."""
+        launches, threads = self.launches, self.threads.values
+        return Links(launches.call, launches.start_ns, self.thread, self.range, self.rule, threads)
+
+    def _attributed(self, calls: Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
+        """Return the range of each call, and by which rule."""
+        of_range = self._ranges.around(calls)
+        rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
+        if not self._backward:
+            return of_range, rule
+        rest = np.flatnonzero(of_range < 0)
+        rest = rest[found_in(self._forward_threads, calls.thread[rest]) == NONE]
+        backward, several = self._only_backward(calls.thread[rest], calls.start_ns[rest])
+        rule[rest[backward >= 0]] = LinkRule.CROSS_THREAD
+        rule[rest[several]] = LinkRule.AMBIGUOUS
+        helper = np.isin(calls.thread[rest], self._helpers)
+        rule[rest[helper & ((backward >= 0) | several)]] = LinkRule.HELPER_THREAD
+        of_range[rest[~helper]] = backward[~helper]
+        return of_range, rule
+
+    def _only_backward(
+        self, thread: Ints, time_ns: Ints, eligible: Callable[[int, Ints], Bools] | None = None
+    ) -> tuple[Ints, Bools]:
+        """Return the backward open on just one other thread, -1 none, and where it is several.
+
+        Args:
+            thread: of each call.
+            time_ns: when each began.
+            eligible: for which of some calls (rows) a thread is; None for all.
+        """
+        backward = np.full(len(thread), NONE, np.int64)
+        count = np.zeros(len(thread), np.int64)
+        processes = dict(rows_by_value(process_of(thread)))
+        for owner, layers in self._backward.items():
+            rows = processes.get(owner >> 24, np.empty(0, np.int64))
+            rows = rows[thread[rows] != owner]
+            if len(rows) == 0:
+                continue
+            inside = _innermost(layers, time_ns[rows], time_ns[rows])
+            rows, inside = rows[inside >= 0], inside[inside >= 0]
+            if eligible is not None:
+                chosen = eligible(owner, rows)
+                rows, inside = rows[chosen], inside[chosen]
+            backward[rows] = inside
+            count[rows] += 1
+        backward[count > 1] = NONE
+        return backward, count > 1
+
+    def decide_by_device(self) -> None:
+        """Settle what several threads' backward could own, where one of them used the device."""
+        rows = np.flatnonzero(self.rule == LinkRule.AMBIGUOUS)
+        if len(rows) == 0:
+            return
+        ranks, rank = self.activities.ranks, self.activities.rank
+        device_id = ranks[:, 1][rank[rows]]
+        # The (thread, device) pairs that threads' own kernels ran on.
+        kernels = np.flatnonzero(self.thread[: self.activities.kernels] != NONE)
+        codes = distinct(self.thread[kernels].astype(np.int64) * len(ranks) + rank[kernels])
+        threads, devices = self.threads.values[codes // len(ranks)], ranks[codes % len(ranks), 1]
+
+        def used(thread: int, calls: Ints) -> Bools:
+            return np.isin(device_id[calls], devices[threads == thread])
+
+        thread = self.threads.values[self.thread[rows]]
+        backward, _ = self._only_backward(thread, self.launches.start_ns[rows], used)
+        self.range[rows] = backward
+        self.rule[rows[backward >= 0]] = LinkRule.CROSS_THREAD
+
+
+def link(
+    profile: Profile,
+    named: Ranges,
+    phase: Ints | None = None,
+    helpers: Sequence[str] = (),
+) -> LinkedProfile:
+    """Return each activity's call, range and rule, and which calls launched nothing.
+
+    Work whose times contradict its launch or the capture is left out, and so is some of a process
+    or device that nothing else mentions.
+
+    Args:
+        profile: as read.
+        named: the ranges that work is linked to.
+        phase: phase of each of them (codes of :class:`~bubbleviz.model.phases.Phase`); None for
+            ranges without, of which no rule looks at other threads.
+        helpers: regexes of names of threads that never run backward.
+    """
+    linker = _Linker(profile.activities, named, phase, helper_threads(profile.threads, helpers))
+    for block in profile.calls.blocks():
+        linker.add(block)
+    linker.decide_by_device()
+    activities, links = profile.activities, linker.links()
+    sound, left_out, notes = _checked(linker, profile)
+    if sound is not None:
+        activities, links = activities.chosen(sound), links.take(sound)
+    if left_out.any():
+        number = (np.cumsum(~left_out) - 1).astype(activities.rank.dtype)
+        ranks = activities.ranks[~left_out]
+        activities = replace(activities, rank=number[activities.rank], ranks=ranks)
+    return LinkedProfile(
+        profile=replace(profile, activities=activities),
+        named=named,
+        links=links,
+        sound=sound,
+        workless=linker.workless(),
+        start_ns=linker.start_ns,
+        end_ns=linker.end_ns,
+        long_calls=linker.long_calls.collected(),
+        limitations=notes,
+    )
+
+
+def _checked(
+    linker: _Linker, profile: Profile
+) -> tuple[Bools | None, Bools, tuple[Limitation, ...]]:
+    """Return which work can be, None for all; which ranks are left out; and limitations."""
+    path, activities, launches = profile.source.path, profile.activities, linker.launches
+    known = profile.launches_known
+    bounded = known and linker.start_ns <= linker.end_ns
+    capture_ns = (linker.start_ns, linker.end_ns) if bounded else None
+    calling = distinct(process_of(linker.threads.values)) if known else None
+    sound, timed = check_times(path, activities, launches.call, launches.start_ns, capture_ns)
+    left_out, placed = check_places(profile.source, activities, profile.devices, calling)
+    if left_out.any():
+        kept = ~left_out[activities.rank]
+        sound = kept if sound is None else sound & kept
+    lost: Iterable[Limitation] = ()
+    repeating: list[Limitation] = []
+    if known:
+        of_launch = linker.thread, linker.threads.values
+        losses = lost_kernels(linker.workless_rows, launches, activities, of_launch, profile.calls)
+        told = [n for n in profile.limitations if n.kind is LimitationKind.KERNELS_LEFT_OUT]
+        lost = limitations_of_lost(path, losses[0], sum(n.count for n in told), sampled=losses[1])
+        repeated, repeating = check_rows(path, activities, launches, profile.calls)
+        if len(repeated):
+            sound = np.ones(len(activities), bool) if sound is None else sound
+            sound[repeated] = False
+    calls = {f"{profile.source.api} API calls": linker.impossible}
+    notes = (*lost, *impossible_times(path, calls), *timed, *placed, *repeating)
+    return sound, left_out, notes

@@ -1,0 +1,707 @@
+"""Work that cannot be is left out and counted, and so are kernels that were launched and lost."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bubbleviz import analyze
+from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.count.ratios import Extents
+from bubbleviz.count.ratios.period import RATIO as PERIOD
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.damaged_work import (
+    ProcessLoss,
+    check_rows,
+    check_times,
+    limitations_of_lost,
+)
+from bubbleviz.interpret.launches import Launches, LongCalls, WorklessRows
+from bubbleviz.interpret.linking import link
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
+from bubbleviz.render.formats.json import render
+from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.report.compare.comparison import saved_of
+from bubbleviz.report.methods import methods
+from bubbleviz.report.report import Report
+from bubbleviz.report.saved import read_saved
+from bubbleviz.report.view import View
+from bubbleviz.sources.in_memory import no_calls, no_ranges
+from bubbleviz.sources.readers import reader_of
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
+from tests.support.torch_traces import traces_of
+
+TWICE, LENGTHLESS = "kernels and copies recorded twice", "kernels without a duration"
+UNTIMED, CLOCK = "kernels without timestamps", "the clock of the GPU"
+EARLY = "kernels and copies before their launching call"
+OUTSIDE = "kernels and copies outside the capture"
+NOWHERE = "kernels and copies of unknown processes or devices"
+UNLISTED = "devices that the profile does not list"
+LOST = "kernels that were launched and not recorded"
+KERNEL, CALL = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+DAY_NS = 86_400_000_000_000
+
+
+def _changed(folder: Path, *statements: str, example: str = "1f1b/node0.sqlite") -> Path:
+    """Return a copy of an example on which SQL was run."""
+    path = folder / Path(example).name
+    shutil.copy(FIXTURES / example, path)
+    path.chmod(0o644)
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            assert database.execute(statement).rowcount
+    return path
+
+
+def _damaged(folder: Path, change: str, rows: str) -> Path:
+    return _changed(folder, f"UPDATE {KERNEL} SET {change} WHERE rowid IN ({rows})")
+
+
+def _counts(notes: Iterable[Limitation]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for note in notes:
+        counts[note.what] = counts.get(note.what, 0) + note.count
+    return counts
+
+
+def _counted(report: Report) -> dict[str, int]:
+    return _counts(report.limitations)
+
+
+def _linked(path: Path) -> tuple[Limitation, ...]:
+    """Return the limitations of linking a profile's work, whatever its ranges."""
+    with reader_of(str(path)).open_file(str(path), 1, lambda *_: None) as file:
+        return link(file.read(("*",), partial=True), no_ranges()).limitations
+
+
+def _work(*rows: tuple[int, int, int, int], kernels: int | None = None) -> Activities:
+    """Return work of one rank: start, end, correlation id, name."""
+    start, end, correlation, name = np.array(rows, np.int64).reshape(-1, 4).T
+    return Activities(
+        start_ns=start.copy(),
+        end_ns=end.copy(),
+        rank=np.zeros(len(start), np.int16),
+        correlation_id=correlation.astype(np.uint32),
+        name_id=name.astype(np.int32),
+        kernels=len(start) if kernels is None else kernels,
+        names=tuple(map(str, range(int(name.max(initial=1)) + 1))),
+        ranks=np.array([[1, 0]]),
+    )
+
+
+def test_the_healthy_example_loses_nothing() -> None:
+    found = set(_counted(analyze(FIXTURES / "1f1b")))
+    assert not found & {TWICE, LENGTHLESS, UNTIMED, CLOCK, EARLY, OUTSIDE, NOWHERE, UNLISTED, LOST}
+
+
+@pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
+def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
+    data = Path(os.environ["BUBBLEVIZ_DATA"])
+    paths = [
+        path
+        for path in (*data.glob("nsys/*.sqlite"), *data.glob("kineto/*.gz"))
+        if "no_kernels" not in path.name
+    ]
+    assert len(paths) > 15
+    found = {path.name: {n.what for n in _linked(path)} for path in paths}
+    assert {name: told for name, told in found.items() if told & {TWICE, LENGTHLESS, LOST}} == {}
+
+
+# Rows that are recorded twice, and kernels without a length.
+
+
+def _checked_rows(work: Activities) -> tuple[list[int], dict[str, int]]:
+    repeated, notes = check_rows("a", work, Launches(work), no_calls())
+    return repeated.tolist(), _counts(notes)
+
+
+def test_many_names_without_a_length_take_no_longer() -> None:
+    names, each = 60_000, 5
+    number = np.arange(names * each)
+    # Of each name one kernel has no length; of every second name the others are long.
+    duration = np.where(number < names, 0, np.where(number % 2, 50_000, 2_000))
+    start = number * 100_000
+    columns = (start, start + duration, number, number % names)
+    work = _work(*zip(*(column.tolist() for column in columns), strict=True))
+    assert _checked_rows(work) == ([], {LENGTHLESS: names // 2})
+
+
+def test_equal_rows_of_one_call_are_one() -> None:
+    first, other = (10, 20, 5, 0), (30, 40, 6, 0)
+    assert _checked_rows(_work(first, other, first, first)) == ([2, 3], {TWICE: 2})
+    assert _checked_rows(_work()) == ([], {})
+
+
+def test_kernels_of_one_graph_are_not_the_same() -> None:
+    unknown = (10, 20, UNCORRELATED, 0)
+    for work in (
+        _work((10, 20, 5, 0), (10, 20, 5, 1), (10, 21, 5, 0), (11, 20, 5, 0)),
+        _work(unknown, unknown),
+        # A kernel and a copy of the same numbers are two things.
+        _work((10, 20, 5, 0), (10, 20, 5, 0), kernels=1),
+    ):
+        assert _checked_rows(work) == ([], {})
+
+
+@pytest.mark.parametrize(("others", "told"), [(50_000, {LENGTHLESS: 1}), (2_000, {}), (0, {})])
+def test_no_length_is_told_where_others_are_long(others: int, told: dict[str, int]) -> None:
+    work = _work((10, 10, 1, 0), (20, 20 + others, 2, 0), (100, 100_000, 3, 1))
+    assert _checked_rows(work)[1] == told
+
+
+def test_nodes_of_one_graph_are_not_one(tmp_path: Path) -> None:
+    kernels = [K(20, 30, 1, stream=7, graph_node=5), K(20, 30, 1, stream=8, graph_node=6)]
+    for name, repeated in (("cudaGraphLaunch_v10000", 0), ("cudaLaunchKernel_v7000", 1)):
+        path = profile(tmp_path, kernels, [C(10, 12, 1, name=name)])
+        assert _counts(_linked(path)).get(TWICE, 0) == repeated
+
+
+def test_a_kernel_recorded_twice_changes_no_number(tmp_path: Path) -> None:
+    path = _changed(tmp_path, f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE rowid % 5 = 0")
+    report, true = analyze([path]), analyze([FIXTURES / "1f1b"])
+    assert _counted(report)[TWICE] == 141
+    assert report.summary == true.summary
+    assert [p.kernels for p in report.profiles] == [p.kernels for p in true.profiles]
+    assert sum(_counted(analyze([t])).get(TWICE, 0) for t in traces_of(path, tmp_path)) == 141
+
+
+def test_kernels_without_a_length_are_told(tmp_path: Path) -> None:
+    rows = (
+        f"SELECT rowid FROM {KERNEL} WHERE demangledName IN "
+        "(SELECT id FROM StringIds WHERE value LIKE 'ampere%') LIMIT 3"
+    )
+    assert _counted(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
+
+
+# Times that cannot be.
+
+#: SQL that damages the kernels of some rows, and the limitation that counts them.
+DAMAGES = {
+    "no timestamps": ('start = 0, "end" = 0', UNTIMED),
+    "a second before its launch": ('start = start - 1000000000, "end" = "end" - 1e9', EARLY),
+    "starts 5 ms early": ("start = start - 5000000", EARLY),
+    "starts at 0": ("start = 0", EARLY),
+    "starts a day early": (f"start = start - {DAY_NS}", EARLY),
+    "ends a day late": (f'"end" = "end" + {DAY_NS}', OUTSIDE),
+    "ends a minute late": ('"end" = "end" + 60000000000', OUTSIDE),
+    "a day late": (f'start = start + {DAY_NS}, "end" = "end" + {DAY_NS}', OUTSIDE),
+    "a day early, without its call": (
+        f'start = start - {DAY_NS}, "end" = "end" - {DAY_NS}, correlationId = NULL',
+        OUTSIDE,
+    ),
+}
+
+
+def _ratios(report: Report) -> list[float | None]:
+    return [iteration.ratios["schedule"].value for iteration in report.iterations]
+
+
+def _windows(report: Report) -> list[int]:
+    return [
+        ratio.window_ns
+        for iteration in report.iterations
+        for ratio in iteration.ratios.values()
+        if ratio.window_ns is not None
+    ]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("rows", ["100", "707", "3, 250, 600"])
+def test_damaged_kernels_are_left_out_and_counted(damage: str, rows: str, tmp_path: Path) -> None:
+    change, what = DAMAGES[damage]
+    report = analyze([_damaged(tmp_path, change, rows)])
+    # What the kernels did is gone, as if they had never been recorded.
+    (tmp_path / "without").mkdir()
+    delete = f"DELETE FROM {KERNEL} WHERE rowid IN ({rows})"
+    true = analyze([_changed(tmp_path / "without", delete)])
+    assert _counted(report)[what] == len(rows.split(","))
+    assert min(_windows(report)) > 0
+    assert _ratios(report) == _ratios(true)
+
+
+def test_idle_time_leaves_them_out_too(tmp_path: Path) -> None:
+    report = idle([_damaged(tmp_path, f'"end" = "end" + {DAY_NS}', "7, 8")])
+    assert _counts(report.limitations)[OUTSIDE] == 2
+    assert all(rank.breakdown.end_ns - rank.breakdown.start_ns < 10**9 for rank in report.ranks)
+
+
+def test_a_profile_of_which_no_kernel_has_a_time_is_refused(tmp_path: Path) -> None:
+    path = _damaged(tmp_path, 'start = 0, "end" = 0', f"SELECT rowid FROM {KERNEL}")
+    with pytest.raises(NothingToAnalyseError, match="708 kernels without timestamps"):
+        analyze([path])
+
+
+def test_a_rank_of_which_no_kernel_has_a_time_is_no_rank(tmp_path: Path) -> None:
+    rows = f"SELECT rowid FROM {KERNEL} WHERE deviceId = 3"
+    report = analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)])
+    assert _counted(report)[UNTIMED] > 100
+    assert all(window > 0 for window in _windows(report))
+
+
+@pytest.mark.parametrize("shift_ns", [-90_000, -2_000_000, -3_600_000_000_000, 3_000_000_000])
+def test_a_clock_of_the_gpu_that_differs_loses_nothing(shift_ns: int, tmp_path: Path) -> None:
+    change = f'start = start + {shift_ns}, "end" = "end" + {shift_ns}'
+    rows = f"SELECT rowid FROM {KERNEL} WHERE deviceId = 1"
+    counts = _counted(analyze([_damaged(tmp_path, change, rows)]))
+    assert not {EARLY, OUTSIDE} & set(counts)
+    assert (CLOCK in counts) == (shift_ns < -100_000)
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "launched_ns", "end_ns"),
+    [([], [], None), ([5, 5, 5], [5, 5, 5], 10), ([10, 20, 30], [-1, -1, -1], 40)],
+    ids=["no work", "at the instant of the launch", "unknown launches"],
+)
+def test_sound_times(start_ns: list[int], launched_ns: list[int], end_ns: int | None) -> None:
+    work = _work(*((start, start + 1000, i, 0) for i, start in enumerate(start_ns)))
+    launched = np.array(launched_ns, np.int64)
+    call = np.where(launched < 0, -1, np.arange(len(work)))
+    capture_ns = None if end_ns is None else (0, end_ns)
+    assert check_times("a", work, call, launched, capture_ns) == (None, [])
+
+
+def test_a_drift_that_many_kernels_show_is_no_damage() -> None:
+    launched_ns = np.arange(0, 100_000_000, 100_000)
+    start_ns = launched_ns + 200_000 - launched_ns // 250
+    work = _work(*((start, start + 1000, i, 0) for i, start in enumerate(start_ns.tolist())))
+    call = np.arange(len(work))
+    sound, (note,) = check_times("a", work, call, launched_ns, (0, 100_000_000))
+    assert (sound, note.what, note.count) == (None, CLOCK, 249)
+    assert "by up to 0.200 ms" in note.reason
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"ts": 0, "dur": 0}, {"ts": -1_000_000}, {"dur": 86_400e6}, {"ts": 86_400e6}],
+    ids=["no timestamps", "before its launch", "ends a day late", "a day late"],
+)
+def test_traces_of_pytorch_leave_them_out_too(damage: dict[str, float], tmp_path: Path) -> None:
+    traces = traces_of(FIXTURES / "1f1b" / "node0.sqlite", tmp_path)
+    trace = json.loads(gzip.decompress(traces[0].read_bytes()))
+    kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+    kernel = kernels[700 % len(kernels)]
+    for key, value in damage.items():
+        kernel[key] = value if damage == {"ts": 0, "dur": 0} else kernel[key] + value
+    traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
+    report = analyze(traces)
+    trace["traceEvents"].remove(kernel)
+    traces[0].write_bytes(gzip.compress(json.dumps(trace).encode()))
+    counts = _counted(report)
+    impossible = "kernels and copies with impossible times"
+    assert sum(counts.get(what, 0) for what in (EARLY, OUTSIDE, impossible)) == 1
+    assert _ratios(report) == _ratios(analyze(traces))
+
+
+def test_an_iteration_that_starts_before_the_last_has_no_period() -> None:
+    first_ns = np.array([[100, 100], [50, 200], [300, 300]])
+    present = np.ones((3, 2), bool)
+    windows = PERIOD.windows(Extents(first_ns, first_ns + 10, first_ns + 10, present))
+    assert windows.known.tolist() == [False, True, False]
+
+
+# Processes and devices that nothing else mentions.
+
+#: SQL that gives kernels another place, and where they seem to have run.
+ELSEWHERE = {
+    "another process": (f"globalPid = globalPid + {5 << 24}", "pid 2070 GPU 1"),
+    "another host": (f"globalPid = globalPid + {1 << 48}", "pid 2065 GPU 1"),
+    "another device": ("deviceId = 77", "pid 2065 GPU 77"),
+    "a device of another process": ("deviceId = 0", "pid 2065 GPU 0"),
+}
+
+
+def _moved(folder: Path, change: str) -> Path:
+    of_process = "globalPid >> 24 & 16777215 = 2065"
+    return _changed(folder, f"UPDATE {KERNEL} SET {change} WHERE {of_process} AND rowid IN (100)")
+
+
+@pytest.mark.parametrize("damage", ELSEWHERE)
+def test_a_kernel_of_nowhere_makes_no_rank(damage: str, tmp_path: Path) -> None:
+    change, place = ELSEWHERE[damage]
+    path = _moved(tmp_path, change)
+    report, idle_time = analyze(path), idle([path])
+    (note,) = (note for note in report.limitations if note.what == NOWHERE)
+    assert note.count == 1
+    assert place in note.reason
+    assert len(report.ranks) == len(idle_time.ranks) == 4
+    assert report.schedule is not None
+    assert report.schedule.name == "1f1b"
+    assert _counts(idle_time.limitations)[NOWHERE] == 1
+    # The rest is as if it had not been recorded.
+    without = analyze(_changed(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid = 100"))
+    assert [i.ratios["schedule"] for i in report.iterations] == [
+        i.ratios["schedule"] for i in without.iterations
+    ]
+    assert NOWHERE not in _counted(without)
+
+
+def test_kernels_of_many_wrong_places_are_left_out_together(tmp_path: Path) -> None:
+    scattered = f"UPDATE {KERNEL} SET deviceId = 100 + rowid WHERE rowid % 50 = 0"
+    report = analyze(_changed(tmp_path, scattered))
+    assert len(report.ranks) == 4
+    assert _counted(report)[NOWHERE] == 708 // 50
+
+
+def test_a_device_that_the_tables_lack_is_kept_and_told(tmp_path: Path) -> None:
+    report = analyze(_changed(tmp_path, "DELETE FROM TARGET_INFO_CUDA_DEVICE WHERE cudaId = 3"))
+    assert len(report.ranks) == 4
+    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
+    (note,) = (note for note in report.limitations if note.what == UNLISTED)
+    assert "GPU 3" in note.reason
+
+
+def test_without_a_list_of_devices_only_silent_processes_are_unknown(tmp_path: Path) -> None:
+    kernels = [K(100 * n, 100 * n + 90, n) for n in range(300)]
+    calls = [C(100 * n - 9, 100 * n - 8, n) for n in range(300)]
+    ranges = [R(0, 30_000, "F0.0.0")]
+    strays = [K(5, 7, 7, pid=9), K(9, 11, 8, device=5)]
+    report = analyze(profile(tmp_path, [*kernels, *strays], calls, ranges))
+    assert _counted(report)[NOWHERE] == 1
+    assert [(rank.pid, rank.device_id) for rank in report.ranks] == [(1, 0), (1, 5)]
+
+
+def test_the_only_kernel_is_kept(tmp_path: Path) -> None:
+    report = analyze(profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")]))
+    assert not {NOWHERE, UNLISTED} & set(_counted(report))
+
+
+# Lost kernels.
+
+#: Kernels of which a later one of the same thread is left, so that no capture's end took them.
+_BEFORE_THE_LAST = """
+    SELECT COUNT(*) FROM lost
+    JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call
+      ON call.correlationId = lost.id AND call.globalTid >> 24 = lost.process
+    WHERE call.start < (
+        SELECT MAX(later.start) FROM CUPTI_ACTIVITY_KIND_RUNTIME AS later
+        JOIN CUPTI_ACTIVITY_KIND_KERNEL AS kernel
+          ON kernel.correlationId = later.correlationId
+         AND kernel.globalPid >> 24 = later.globalTid >> 24
+        WHERE later.globalTid = call.globalTid
+    )
+"""
+
+
+def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
+    """Return a copy of an example without some kernels, and how many of these must be told."""
+    path = _changed(folder, example=example)
+    with closing(sqlite3.connect(path)) as database, database:
+        kernels = f"FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE {rows}"
+        database.execute(
+            f"CREATE TEMP TABLE lost AS SELECT correlationId AS id, globalPid >> 24 AS process "
+            f"{kernels}"
+        )
+        database.execute(f"DELETE {kernels}")
+        return path, int(database.execute(_BEFORE_THE_LAST).fetchone()[0])
+
+
+def _lost_of(path: Path) -> tuple[int, bool]:
+    """Return how many lost kernels linking counts, and whether of a sample."""
+    for note in _linked(path):
+        if note.what == LOST:
+            return note.count, "about" in note.reason
+    return 0, False
+
+
+@pytest.mark.parametrize("example", ["1f1b/node0.sqlite", "zb-h2/node0.sqlite"])
+def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path) -> None:
+    path, lost = _without(example, tmp_path, "rowid * 7 % 10 = 3")
+    report = analyze([path])
+    assert lost > 50
+    assert _counted(report)[LOST] == lost
+    assert next(note.what for note in report.limitations if str(path) in note.reason) == LOST
+    marked = "incomplete: kernels that were launched are not in the profile"
+    assert marked in headline_lines(report)[1]
+    assert report.incomplete or report.restriction == marked
+    # What gates and comparisons read is the same.
+    file = tmp_path / "report.json"
+    file.write_text(render(report, View()), encoding="utf-8")
+    assert read_saved(str(file)).restriction == saved_of(report).restriction == report.restriction
+    assert "kernels that were launched are not in the profile" in methods(report)
+    assert _counts(idle([path]).limitations)[LOST] == lost
+
+
+def test_a_few_lost_kernels_are_counted_and_mark_nothing(tmp_path: Path) -> None:
+    path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid IN (100, 302)")
+    report = analyze([path])
+    assert _counted(report)[LOST] == lost == 2
+    assert report.restriction is None
+
+
+def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
+    path, lost = _without("1f1b/node0.sqlite", tmp_path, "rowid % 10 = 3")
+    report = analyze(traces_of(path, tmp_path))
+    assert _counted(report)[LOST] == lost > 50
+
+
+def test_kernels_that_the_end_of_the_capture_cut_are_not_lost(tmp_path: Path) -> None:
+    path, lost = _without(
+        "1f1b/node0.sqlite", tmp_path, "start > (SELECT AVG(start) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
+    )
+    report = analyze([path])
+    assert lost == 0
+    assert LOST not in _counted(report)
+
+
+def test_kernels_left_out_as_they_were_read_are_told_once(tmp_path: Path) -> None:
+    rows = f"SELECT rowid FROM {KERNEL} WHERE rowid % 10 = 3"
+    notes = _counted(analyze([_damaged(tmp_path, 'start = 0, "end" = 0', rows)]))
+    assert "kernels without timestamps" in notes
+    assert LOST not in notes
+
+
+def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel") -> Path:
+    """Write an export of three launches, the second of which has no kernel."""
+    calls = [C(10, 12, 1), C(20, 22, 2, name=name), *more, C(30, 32, 3)]
+    return profile(folder, [K(13, 15, 1), K(33, 35, 3)], calls)
+
+
+def test_without_calls_nothing_is_lost(tmp_path: Path) -> None:
+    assert _lost_of(profile(tmp_path, [K(13, 15, 1)])) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("cudaLaunchKernel_v7000", 1),
+        ("cudaLaunchKernelExC_v11060_ptsz", 1),
+        ("cudaLaunchCooperativeKernel_v9000", 1),
+        ("cuLaunchKernelEx", 1),
+        ("cudaStreamSynchronize_v3020", 0),
+        ("cudaLaunchHostFunc_v10000", 0),
+        ("cudaMemsetAsync_v3020", 0),
+    ],
+)
+def test_only_launches_of_kernels_lose_some(name: str, lost: int, tmp_path: Path) -> None:
+    assert _lost_of(_three_launches(tmp_path, name=name)) == (lost, False)
+
+
+def test_a_failed_launch_makes_no_kernel(tmp_path: Path) -> None:
+    path = _three_launches(tmp_path)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 2 WHERE start = 20")
+    assert _lost_of(path) == (0, False)
+
+
+def test_a_launch_into_a_graph_makes_no_kernel(tmp_path: Path) -> None:
+    begin, end = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
+    around = C(18, 19, 8, name=begin), C(24, 25, 9, name=end)
+    assert _lost_of(_three_launches(tmp_path, *around)) == (0, False)
+    # One that has ended captures nothing more; one that never ends, all.
+    before = C(14, 15, 8, name=begin), C(16, 17, 9, name=end)
+    assert _lost_of(_three_launches(tmp_path, *before)) == (1, False)
+    assert _lost_of(_three_launches(tmp_path, around[0])) == (0, False)
+    other = C(18, 19, 8, name=begin, pid=2), C(24, 25, 9, name=end, pid=2)
+    assert _lost_of(_three_launches(tmp_path, *other)) == (1, False)
+
+
+def test_several_threads_capture_at_once(tmp_path: Path) -> None:
+    begin, end = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
+    calls = [
+        C(14, 15, 8, name=begin),
+        C(15, 16, 9, name=begin, tid=5),
+        C(17, 18, 10, name=end, tid=5),
+        C(24, 25, 11, name=end),
+    ]
+    assert _lost_of(_three_launches(tmp_path, *calls)) == (0, False)
+    # The end of a capture that began before the profile ends no other.
+    assert _lost_of(_three_launches(tmp_path, C(13, 14, 7, name=end), *calls)) == (0, False)
+
+
+def test_a_capture_that_failed_to_begin_has_no_end(tmp_path: Path) -> None:
+    begin = C(18, 19, 8, name="cudaStreamBeginCapture_v10000")
+    path = _three_launches(tmp_path, begin)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 9 WHERE start = 18")
+    assert _lost_of(path) == (1, False)
+
+
+def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
+    calls = [C(10 * i, 10 * i + 1, i) for i in range(1, 21)]
+    # Every second launch is for a stream whose work waits 70, the others for one that waits for 3.
+    start = {i: 10 * i + (3 if i % 2 else 70) for i in range(1, 21)}
+    kernels = [K(start[i], start[i] + 1, i) for i in start if start[i] < 200]
+    assert 0 < len(kernels) < 18
+    assert _lost_of(profile(tmp_path, kernels, calls)) == (0, False)
+    # One that is missing earlier is lost.
+    assert _lost_of(profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
+
+
+def test_a_launch_in_both_interfaces_has_one_kernel(tmp_path: Path) -> None:
+    path = _three_launches(tmp_path, name="cudaGetDevice")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME SELECT start + 1, end - 1, eventClass, "
+            "globalTid, correlationId, nameId, 0, NULL FROM CUPTI_ACTIVITY_KIND_RUNTIME "
+            "WHERE correlationId = 1"
+        )
+    assert _lost_of(path) == (0, False)
+
+
+def test_a_thread_without_any_kernel_has_the_end_of_its_process(tmp_path: Path) -> None:
+    calls = [
+        C(10, 12, 1),
+        C(20, 22, 2, tid=5),
+        C(30, 32, 3),
+        C(40, 42, 4, tid=5),
+        C(9, 9, 5, pid=2),
+    ]
+    kernels = [K(13, 15, 1), K(33, 35, 3)]
+    # Of a process without any, every launch is one whose kernel is lost.
+    assert _lost_of(profile(tmp_path, kernels, calls)) == (2, False)
+
+
+def test_of_many_calls_a_sample_without_a_period_is_kept() -> None:
+    rows = WorklessRows(most=1 << 10)
+    assert [part.tolist() for part in rows.sample(10)[:1]] == [[]]
+    for start in range(0, 1 << 16, 700):
+        rows.add(np.arange(start, min(start + 700, 1 << 16)))
+    kept, step = rows.sample(1 << 10)
+    assert step == rows.step
+    assert 0.8 < len(kept) * step / (1 << 16) < 1.2
+    assert (np.diff(kept) > 0).all()
+    for period in (2, 4, 16):
+        each = np.bincount(kept % period, minlength=period)
+        assert each.min() > 0.2 * len(kept) / period
+    few, longer = rows.sample(64)
+    assert longer > step
+    assert np.isin(few, kept).all()
+    assert 16 < len(few) < 128
+
+
+def _periodic(folder: Path, order: tuple[str, ...], count: int, kept: int) -> Path:
+    """Write an export of ``count`` launches, of which each ``kept``-th has a kernel.
+
+    Beside each of the others are some calls of other names. They are rows of one statement, for
+    there are many.
+    """
+    path = profile(folder, [K(3, 5, 1)], [C(1, 2, 1), C(1, 2, 2, name="cudaEventRecord")])
+    with closing(sqlite3.connect(path)) as database, database:
+        ids = dict(database.execute("SELECT value, id FROM StringIds").fetchall())
+        ((thread, process, kernel),) = database.execute(
+            "SELECT r.globalTid, k.globalPid, k.demangledName "
+            "FROM CUPTI_ACTIVITY_KIND_RUNTIME AS r JOIN CUPTI_ACTIVITY_KIND_KERNEL AS k "
+            "ON k.correlationId = r.correlationId"
+        ).fetchall()
+        places = [
+            (i, place)
+            for i in range(1, count + 1)
+            for place, name in enumerate(order)
+            if i % kept or name == "cudaLaunchKernel"
+        ]
+        database.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)",
+            [
+                (100 * i + at, 100 * i + at + 1, thread, 10 * i + at, ids[order[at]])
+                for i, at in places
+            ],
+        )
+        launch = order.index("cudaLaunchKernel")
+        database.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 1, 7, ?, ?, ?, ?, NULL)",
+            [
+                (100 * i + 50, 100 * i + 60, 10 * i + launch, process, kernel, kernel)
+                for i in range(1, count + 1)
+                if i % kept == 0
+            ],
+        )
+    return path
+
+
+@pytest.mark.parametrize(
+    "order", [("cudaEventRecord", "cudaLaunchKernel"), ("cudaLaunchKernel", "cudaEventRecord")]
+)
+@pytest.mark.parametrize("most", [1 << 18, 1 << 12])
+def test_lost_kernels_of_periodic_calls_are_told(
+    order: tuple[str, ...], most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WorklessRows.__init__, "__defaults__", (most,))
+    lost, sampled = _lost_of(_periodic(tmp_path, order, 12_000, 2))
+    assert sampled == (most == 1 << 12)
+    assert lost == 6_000 if not sampled else 5_000 < lost < 7_000
+
+
+def _loss(*processes: ProcessLoss, sampled: bool = False) -> Limitation:
+    (note,) = limitations_of_lost("a.sqlite", processes, 0, sampled=sampled)
+    return note
+
+
+def test_a_few_of_a_sample_mark_nothing() -> None:
+    few, more = (ProcessLoss(1, 2048 * seen, seen, 200_000) for seen in (3, 30))
+    assert _loss(few, sampled=True).kind is LimitationKind.COSTS
+    assert _loss(more, sampled=True).kind is LimitationKind.KERNELS_LOST
+
+
+def test_the_process_that_lost_most_decides_whatever_shares_its_file() -> None:
+    loss = ProcessLoss(1, 20, 20, 980)
+    assert _loss(loss).kind is LimitationKind.KERNELS_LOST
+    others = (ProcessLoss(number, 0, 0, 10_000) for number in range(2, 9))
+    together = _loss(loss, *others)
+    assert together.kind is LimitationKind.KERNELS_LOST
+    assert together.reason.startswith("a.sqlite: 0.03 % of the kernels")
+    helper = ProcessLoss(9, 1, 1, 0)
+    assert _loss(helper, ProcessLoss(1, 0, 0, 10_000)).kind is LimitationKind.COSTS
+
+
+def test_what_is_lost_is_told_in_words() -> None:
+    some, none = ProcessLoss(7, 500, 500, 500), ProcessLoss(8, 100, 100, 0)
+    assert "50.00 % of the" in _loss(some).reason
+    assert "profile, though later ones are: " in _loss(some).reason
+    assert "100.00 % of the" in _loss(none).reason
+    assert "profile, which holds none of process 8: " in _loss(none).reason
+    assert "though later ones are and which holds none of process 8" in _loss(some, none).reason
+    assert "less than 0.01 %" in _loss(ProcessLoss(7, 1, 1, 1_000_000)).reason
+
+
+# Calls that are long.
+
+
+def calls_of(*lengths_us: int) -> Calls:
+    """Return calls of these lengths, one after the other."""
+    row = np.arange(len(lengths_us))
+    start_ns = row * 10_000_000
+    return Calls(
+        row=row,
+        start_ns=start_ns,
+        end_ns=start_ns + np.array(lengths_us, np.int64) * 1_000,
+        thread=np.ones(len(row), np.int64),
+        correlation_id=row.astype(np.uint32),
+    )
+
+
+def lengths(long_calls: LongCalls) -> list[int]:
+    """Return the lengths that were kept, us."""
+    kept = long_calls.collected()
+    return [] if kept is None else ((kept.end_ns - kept.start_ns) // 1_000).tolist()
+
+
+def test_launches_are_not_kept_and_waits_are() -> None:
+    long_calls = LongCalls()
+    long_calls.add(calls_of())
+    assert long_calls.collected() is None
+    long_calls.add(calls_of(5, 19, 20, 3_000))
+    long_calls.add(calls_of(1))
+    long_calls.add(calls_of(40))
+
+    assert lengths(long_calls) == [20, 3_000, 40]
+
+
+def test_of_too_many_the_longer_ones_are_kept_in_their_order() -> None:
+    long_calls = LongCalls(most=3)
+    long_calls.add(calls_of(25, 90, 30))
+    long_calls.add(calls_of(50, 41))
+    # Shorter than 40 us goes, and is no longer looked at.
+    long_calls.add(calls_of(39))
+
+    assert lengths(long_calls) == [90, 50, 41]
