@@ -1,6 +1,7 @@
 """Outputs: written whole, under their own names, at the end, or not at all.
 
-An existing pipe or device is written into, as a shell's redirection does.
+An existing pipe or device is written into, as a shell's redirection does. A folder is written part
+by part beside its place, which it takes when all parts are there.
 """
 
 from __future__ import annotations
@@ -10,105 +11,15 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.model import files as temporary_files
 from bubbleviz.model.part_names import NAMES
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.render.parts import Parts
-
-# Output folders: written part by part beside their place, which they take when all are there.
-
-
-def check_folder(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
-    """Refuse a folder that cannot be written.
-
-    Args:
-        output: as it was named.
-        place: its path.
-        inputs: files that are read.
-        force: whether a folder of parts is replaced.
-
-    Raises:
-        OutputError: it is a file, holds what is read or what is no part, exists and ``force`` is
-            off, or its own folder does not exist.
-    """
-    if place.is_file():
-        raise OutputError(f"{output}: is a file; leave the slash out, or name another folder")
-    if not place.parent.is_dir():
-        raise OutputError(f"{output}: its directory does not exist; create it first")
-    if place == place.parent or any(place in (path, *path.parents) for path in inputs):
-        raise OutputError(
-            f"{output}: holds an input, and inputs are never replaced; name another folder"
-        )
-    if not place.exists():
-        return
-    strange = next((own for own in sorted(place.iterdir()) if not NAMES.fullmatch(own.name)), None)
-    if strange is not None:
-        raise OutputError(
-            f"{output}: holds {strange.name[:60]!r}, which is no part of a report; name a folder "
-            "that does not exist"
-        )
-    if not force:
-        raise in_the_way(output)
-
-
-def in_the_way(output: str) -> OutputError:
-    """Return the error of an output that exists."""
-    return OutputError(f"{output}: exists already; replace it with --force")
-
-
-def written_folder(output: str, parts: Parts) -> str:
-    """Write a folder under a temporary name beside its place, and return that name.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    from bubbleviz.model import files as temporary_files
-
-    folder = Path(temporary_files.create_folder(Path(output).resolve().parent))
-    try:
-        mask = os.umask(0)
-        os.umask(mask)
-        for name, content in parts.files():
-            file = folder / name
-            file.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-            file.chmod(0o666 & ~mask)
-        folder.chmod(0o777 & ~mask)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return str(folder)
-
-
-def place_folder(temporary: str, output: str, *, force: bool) -> None:
-    """Give a finished folder its name; one that is replaced goes once the new one is there.
-
-    Raises:
-        OutputError: a folder came meanwhile.
-        OSError: it cannot take its name.
-    """
-    target = Path(output).resolve()
-    if not target.exists():
-        Path(temporary).rename(target)
-        return
-    if not force:
-        raise in_the_way(output)
-    check_folder(output, target, (), force=True)
-    from bubbleviz.model import files as temporary_files
-
-    old = Path(temporary_files.create_folder(target.parent))
-    old.rmdir()
-    target.rename(old)
-    try:
-        Path(temporary).rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
-
 
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10
@@ -131,28 +42,27 @@ def check_outputs(
             exist.
     """
     note_paths([*inputs, *outputs])
-    profiles = {Path(path).resolve() for path in inputs if _exists(path)}
+    profiles = set()
+    for path in inputs:
+        with suppress(OSError):  # a name that is too long for one
+            profiles |= {Path(path).resolve()} if Path(path).exists() else set()
     seen: set[Path | str] = set()
     for output in outputs:
-        try:
+        # A name too long, a folder without permission, a circle of links, a NUL.
+        with _writing(output, (OSError, RuntimeError, ValueError)):
             place = output if output == "-" else Path(output).resolve()
             if place in seen:
                 raise UsageError(f"{output}: named by two outputs; give each its own file")
             seen.add(place)
             if isinstance(place, Path):
-                if output in folders:
-                    check_folder(output, place, profiles, force=force)
-                else:
-                    _check_place(output, place, profiles, force=force)
-        except (OSError, RuntimeError, ValueError) as error:
-            # A name too long, a folder without permission, a circle of links, a NUL.
-            raise _unwritable(output, error) from error
+                check = _check_folder if output in folders else _check_file
+                check(output, place, profiles, force=force)
 
 
-def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) -> None:
+def _check_file(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
     if not output:
         raise OutputError("the path of an output is empty; name a file, or - for standard output")
-    if place in profiles:
+    if place in inputs:
         raise OutputError(
             f"{output}: is an input, and inputs are never replaced; name another file"
         )
@@ -163,7 +73,33 @@ def _check_place(output: str, place: Path, profiles: set[Path], *, force: bool) 
     if not place.parent.is_dir():
         raise OutputError(f"{output}: its directory does not exist; create it first")
     if place.exists() and not force:
-        raise in_the_way(output)
+        raise _exists_already(output)
+
+
+def _check_folder(output: str, place: Path, inputs: Collection[Path], *, force: bool) -> None:
+    """Refuse a file, a folder that holds what is read or what is no part, and one in the way."""
+    if place.is_file():
+        raise OutputError(f"{output}: is a file; leave the slash out, or name another folder")
+    if not place.parent.is_dir():
+        raise OutputError(f"{output}: its directory does not exist; create it first")
+    if place == place.parent or any(place in (path, *path.parents) for path in inputs):
+        raise OutputError(
+            f"{output}: holds an input, and inputs are never replaced; name another folder"
+        )
+    if not place.exists():
+        return
+    strange = next((own for own in sorted(place.iterdir()) if not NAMES.fullmatch(own.name)), None)
+    if strange is not None:
+        raise OutputError(
+            f"{output}: holds {strange.name[:60]!r}, which is no part of a report; name a folder "
+            "that does not exist"
+        )
+    if not force:
+        raise _exists_already(output)
+
+
+def _exists_already(output: str) -> OutputError:
+    return OutputError(f"{output}: exists already; replace it with --force")
 
 
 def encoded(content: str | bytes) -> bytes:
@@ -179,38 +115,51 @@ def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -
     Raises:
         OutputError: a file cannot be written; files that took their names already stay.
     """
-    channels = {
-        output: content
-        for output, content in contents.items()
-        if not isinstance(content, Parts) and _is_channel(output)
-    }
-    ready: dict[str, str] = {}
+    channels: dict[str, bytes] = {}
+    ready: dict[str, Path] = {}
     try:
         for output, content in contents.items():
-            if isinstance(content, Parts):
-                ready[output] = _temporary_folder(output, content)
-            elif output not in channels:
-                ready[output] = _temporary(output, encoded(content))
+            with _writing(output):
+                if isinstance(content, Parts):
+                    ready[output] = _temporary_folder(output, content)
+                elif _is_channel(output):
+                    channels[output] = encoded(content)
+                else:
+                    ready[output] = _temporary_file(output, encoded(content))
         for output, temporary in ready.items():
-            if isinstance(contents[output], Parts):
-                _place_folder(temporary, output, force=force)
-            else:
-                _place(temporary, output, force=force)
+            place = _place_folder if isinstance(contents[output], Parts) else _place_file
+            with _writing(output):
+                place(temporary, output, force=force)
     finally:
-        for left in map(Path, ready.values()):
+        for left in ready.values():
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
-    for output, content in channels.items():
-        _write_into(output, encoded(content))
+    for output, rest in channels.items():
+        with (
+            _writing(output),
+            os.fdopen(_open_channel(output), "wb", buffering=0) as channel,
+        ):
+            left_over = memoryview(rest)
+            while left_over:
+                left_over = left_over[channel.write(left_over) :]
 
 
-def _exists(path: str) -> bool:
+@contextmanager
+def _writing(output: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Turn errors of the operating system into the sentence about an output."""
     try:
-        return Path(path).exists()
-    except OSError:  # a name that is too long for one
-        return False
+        yield
+    except errors as error:
+        if getattr(error, "errno", None) == errno.ENXIO:
+            raise OutputError(
+                f"{output}: nothing reads this pipe; start its reader first"
+            ) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(
+            f"{output}: cannot be written ({reason}); name a file in a directory you may write to"
+        ) from error
 
 
 def _is_channel(output: str) -> bool:
@@ -242,82 +191,76 @@ def _open_channel(output: str) -> int:
             return descriptor
 
 
-def _write_into(output: str, content: bytes) -> None:
+def _temporary_file(output: str, content: bytes) -> Path:
+    """Write a file under a temporary name beside its place."""
+    handle, name = temporary_files.create(Path(output).resolve().parent)
+    file = Path(name)
     try:
-        with os.fdopen(_open_channel(output), "wb", buffering=0) as channel:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[channel.write(rest) :]
-    except OSError as error:
-        raise _unwritable(output, error) from error
-
-
-def _temporary_folder(output: str, parts: Parts) -> str:
-    try:
-        return written_folder(output, parts)
-    except OSError as error:
-        raise _unwritable(output, error) from error
-
-
-def _place_folder(temporary: str, output: str, *, force: bool) -> None:
-    try:
-        place_folder(temporary, output, force=force)
-    except OSError as error:
-        raise _unwritable(output, error) from error
-
-
-def _temporary(output: str, content: bytes) -> str:
-    from bubbleviz.model import files as temporary_files
-
-    try:
-        handle, name = temporary_files.create(Path(output).resolve().parent)
-    except OSError as error:
-        raise _unwritable(output, error) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise _unwritable(output, error) from error
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(content)
+        file.chmod(0o666 & ~_mask())
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         raise
-    return name
+    return file
 
 
-def _place(temporary: str, output: str, *, force: bool) -> None:
+def _temporary_folder(output: str, parts: Parts) -> Path:
+    """Write a folder under a temporary name beside its place."""
+    folder = Path(temporary_files.create_folder(Path(output).resolve().parent))
+    try:
+        for name, content in parts.files():
+            file = folder / name
+            file.write_bytes(encoded(content))
+            file.chmod(0o666 & ~_mask())
+        folder.chmod(0o777 & ~_mask())
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _mask() -> int:
+    """Return which permissions this process withholds from new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _place_file(temporary: Path, output: str, *, force: bool) -> None:
     """Give a finished file its name; without ``force`` never over a file that came meanwhile.
 
     Where the output is a symbolic link, the file it leads to is replaced, not the link.
     """
     target = Path(output).resolve()
+    if force:
+        # Who may read the file is not for its content to change.
+        with suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        temporary.replace(target)
+        return
     try:
-        if force:
-            # Who may read the file is not for its content to change.
-            with suppress(FileNotFoundError):
-                Path(temporary).chmod(stat.S_IMODE(target.stat().st_mode))
-            Path(temporary).replace(target)
-        else:
-            os.link(temporary, target)
-    except FileExistsError as error:
-        raise in_the_way(output) from error
-    except OSError:
+        os.link(temporary, target)
+    except OSError as error:
+        if target.exists():
+            raise _exists_already(output) from error
         # File systems without hard links.
-        if target.exists() and not force:
-            raise in_the_way(output) from None
-        try:
-            Path(temporary).replace(target)
-        except OSError as error:
-            raise _unwritable(output, error) from error
+        temporary.replace(target)
 
 
-def _unwritable(output: str, error: Exception) -> OutputError:
-    reason = getattr(error, "strerror", None) or str(error)
-    if getattr(error, "errno", None) == errno.ENXIO:
-        return OutputError(f"{output}: nothing reads this pipe; start its reader first")
-    return OutputError(
-        f"{output}: cannot be written ({reason}); name a file in a directory you may write to"
-    )
+def _place_folder(temporary: Path, output: str, *, force: bool) -> None:
+    """Give a finished folder its name; one that is replaced goes once the new one is there."""
+    target = Path(output).resolve()
+    if not target.exists():
+        temporary.rename(target)
+        return
+    _check_folder(output, target, (), force=force)
+    old = Path(temporary_files.create_folder(target.parent))
+    old.rmdir()
+    target.rename(old)
+    try:
+        temporary.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

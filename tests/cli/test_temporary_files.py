@@ -23,7 +23,7 @@ from bubbleviz.cli.app import main
 def place(*_, **__):
     os.kill(os.getpid(), {number})
 
-outputs._place = place
+outputs._place_file = place
 sys.exit(main(sys.argv[1:]))
 """
 
