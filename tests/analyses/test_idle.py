@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle import gap_calls
+from bubbleviz.analyses.idle import host
 from bubbleviz.analyses.idle.gaps import gaps_of, split
 from bubbleviz.analyses.idle.report import advice, title_of
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
@@ -202,7 +202,7 @@ def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
     assert spent(only(bubbleviz.idle(file)))["allocation"] == 2 + 3 + 4 + 5 + 6
-    monkeypatch.setattr(gap_calls, "_MOST", 3)
+    monkeypatch.setattr(host, "_MOST", 3)
 
     report = bubbleviz.idle(file)
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bubbleviz.analyses.idle.evidence import IdleOptions
-from bubbleviz.analyses.idle.ranks import ranks_of
+from bubbleviz.analyses.idle.ranks import IdleOptions, ranks_of
 from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
-from bubbleviz.conventions.host_activities import ActivityList, default_activities
+from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
 from bubbleviz.interpret.iterations import pattern_of
@@ -42,11 +41,15 @@ class NotebookIdleReport(IdleReport):
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""
         from bubbleviz.analyses.idle.picture import draw_idle
-        from bubbleviz.render.documents.notebook import before_picture, picture_in_fragment
+        from bubbleviz.render.documents.notebook import (
+            before_picture,
+            paragraph,
+            picture_in_fragment,
+        )
 
-        head = "".join(_head(self))
-        picture = picture_in_fragment(draw_idle(self))
-        return f"{before_picture(head)}{picture}{''.join(_foot(self))}</div>"
+        head = before_picture("".join(_head(self)))
+        foot = "".join(paragraph(limitation.sentence) for limitation in self.limitations)
+        return f"{head}{picture_in_fragment(draw_idle(self))}{foot}</div>"
 
     def _repr_svg_(self) -> str:
         """Return the picture as an SVG document."""
@@ -70,13 +73,6 @@ def _head(report: IdleReport) -> Iterator[str]:
     ):
         cells = [dict(zip(shown.headers, row, strict=True)) for row in shown.rows if row]
         yield from table(caption, cells)
-
-
-def _foot(report: IdleReport) -> Iterator[str]:
-    """Yield the elements below it."""
-    from bubbleviz.render.documents.notebook import paragraph
-
-    yield from (paragraph(limitation.sentence) for limitation in report.limitations)
 
 
 def idle(
@@ -125,26 +121,30 @@ def idle(
     refuse_same_content(Local(jobs), [file.path for file in files])
 
     def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
-        return _of_profile(path, options, jobs, watch, keep_export=keep_export)
+        with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+            ranks, lost = ranks_of(file.read((), partial=True), options)
+        # A temporary export goes by its report's name.
+        named = tuple(replace(rank, path=path) for rank in ranks)
+        return named, renamed_limitations(lost, export, path)
 
     profiles, unreadable = read_each(files, read, progress)
-    ranks = [rank for of_profile, _ in profiles for rank in of_profile]
+    ranks = _labelled([rank for of_profile, _ in profiles for rank in of_profile])
     for rank in ranks:
         note_host(rank.host)
-    limitations = [*unreadable, *(note for _, lost in profiles for note in lost)]
-    report = _report(_labelled(ranks), options.activities, options.shortest_ns, limitations)
-    return replace(report, window=None if window is None else window.text)
-
-
-def _of_profile(
-    path: str, options: IdleOptions, jobs: int, watch: Watch, *, keep_export: bool
-) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
-    with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        ranks, lost = ranks_of(file.read((), partial=True), options)
-    # A temporary export goes by its report's name.
-    return (
-        tuple(replace(rank, path=path) for rank in ranks),
-        renamed_limitations(lost, export, path),
+    counts: Counter[tuple[str, str]] = Counter()
+    for limitation in (*unreadable, *(note for _, lost in profiles for note in lost)):
+        counts[limitation.what, limitation.reason] += limitation.count
+    totals = _summed(ranks)
+    shown = {total.activity: options.activities.named(total.activity) for total in totals}
+    known_activities = {name: activity for name, activity in shown.items() if activity}
+    return NotebookIdleReport(
+        ranks=ranks,
+        activities=totals,
+        shortest_ns=options.shortest_ns,
+        advice={name: a.advice for name, a in known_activities.items() if a.advice},
+        meaning={name: a.meaning for name, a in known_activities.items() if a.meaning},
+        limitations=tuple(Limitation(*key, count) for key, count in counts.items()),
+        window=None if window is None else window.text,
     )
 
 
@@ -158,28 +158,6 @@ def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     ]
     labels = next((texts for texts in candidates if len(set(texts)) == len(texts)), candidates[-1])
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
-
-
-def _report(
-    ranks: tuple[RankIdle, ...],
-    host_activities: ActivityList,
-    shortest_ns: int,
-    limitations: Sequence[Limitation],
-) -> IdleReport:
-    activities = _summed(ranks)
-    names = [total.activity for total in activities]
-    known = {name: activity for name in names if (activity := host_activities.named(name))}
-    counts: Counter[tuple[str, str]] = Counter()
-    for limitation in limitations:
-        counts[limitation.what, limitation.reason] += limitation.count
-    return NotebookIdleReport(
-        ranks=ranks,
-        activities=activities,
-        shortest_ns=shortest_ns,
-        advice={name: known[name].advice for name in known if known[name].advice},
-        meaning={name: known[name].meaning for name in known if known[name].meaning},
-        limitations=tuple(Limitation(*key, count) for key, count in counts.items()),
-    )
 
 
 def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
@@ -196,4 +174,4 @@ def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
         )
         for totals in by_activity.values()
     )
-    return tuple(sorted(summed, key=lambda total: (-total.idle_ns, total.activity)))
+    return tuple(sorted(summed, key=ActivityIdle.order))

@@ -16,18 +16,14 @@ The parts of a gap, first that fits:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from bubbleviz.analyses.idle.gap_calls import BLOCKED, BlockedGaps, Kind
-from bubbleviz.analyses.idle.gaps import GapLaunches, Gaps, covered, cuts_of, split
-from bubbleviz.analyses.idle.host_record import (
-    SYNCHRONISED,
-    GapSegments,
-    HostIntervals,
-    with_activities,
-)
+from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, holding, split
+from bubbleviz.analyses.idle.host import HostEvents, events_around
+from bubbleviz.analyses.idle.report import ProvedWait
+from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
 from bubbleviz.conventions.host_activities import (
     DEVICE,
     LAUNCH,
@@ -37,12 +33,22 @@ from bubbleviz.conventions.host_activities import (
     TRANSFER,
     UNLINKED,
     UNTRACED,
-    WAITING,
 )
+from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
-from bubbleviz.model.grouping import Numbering, distinct
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile
 from bubbleviz.model.values import frozen
+
+#: The name of work that has none.
+COPY_NAME = "copy or memset"
+
+
+def work_name(activities: Activities, row: int) -> str:
+    """Return the name of a kernel or copy."""
+    name = int(activities.name_id[row])
+    return COPY_NAME if name == NONE else activities.names[name]
 
 
 @frozen
@@ -54,117 +60,111 @@ class AttributedIdle(Table):
         start_ns: start.
         end_ns: end.
         activity: number of the activity that it is attributed to.
-        synchronised: row of the calls in which the host waited for known work meanwhile; -1 none.
-        blocked: whether the stream of the next work waited for an event.
+        waiting: row of the host's events: the call that waited for known work; -1 none.
     """
 
     gap: Ints
     start_ns: Ints
     end_ns: Ints
     activity: Ints
-    synchronised: Ints
-    blocked: Bools
+    waiting: Ints
 
 
 def attribute(
     gaps: Gaps,
-    launches: GapLaunches,
-    blocked: BlockedGaps,
-    host: HostIntervals,
+    activities: Activities,
+    held: HeldWork,
+    host: HostEvents,
     others: Sequence[int],
     overhead: intervals.Intervals,
-    shortest_ns: int,
     numbers: Numbering[str],
-    migrations: Bools,
 ) -> AttributedIdle:
     """Attribute the idle time of a device to what its host did.
 
     Args:
-        gaps: its idle gaps.
-        launches: the call that launched the work after each.
-        blocked: how long the stream of that work waited for an event, and for what.
+        gaps: its idle gaps, with the calls that launched the work after each.
+        activities: kernels and copies.
+        held: work that waited for an event.
         host: what threads did.
         others: threads to look at where nothing is recorded of the launching one.
         overhead: when the profiler held the process up.
-        shortest_ns: shorter gaps are kernel-to-kernel gaps.
         numbers: of the activities' names.
-        migrations: whether the work after each gap is a page migration.
     """
-    cuts = cuts_of(gaps, launches)
-    short = gaps.end_ns - gaps.start_ns < shortest_ns
-    attributable = ~short & (launches.thread != NONE)
-    row = np.arange(len(gaps))
-    unlaunched = [numbers.number(UNLINKED)]
-    if migrations.any():
-        unlaunched.append(numbers.number(MIGRATION))
-    whole = np.where(short, numbers.number(SHORT), np.array(unlaunched)[migrations.astype(int)])
-    in_call = np.where(launches.copies, numbers.number(TRANSFER), numbers.number(LAUNCH))
+    start_ns, end_ns, row = gaps.start_ns, gaps.end_ns, np.arange(len(gaps))
+    known = gaps.thread != NONE
+    linked = ~gaps.short & known
+    copies = gaps.after >= activities.kernels
+    migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
+    migrations = migrates[activities.name_id[gaps.after]] & copies
+    unlinked = numbers.number(UNLINKED)
+    migration = numbers.number(MIGRATION) if migrations.any() else unlinked
+    whole = np.where(gaps.short, numbers.number(SHORT), np.where(migrations, migration, unlinked))
+    in_call = np.where(copies, numbers.number(TRANSFER), numbers.number(LAUNCH))
     device = np.full(len(gaps), numbers.number(DEVICE))
-    until_ns = np.clip(blocked.until_ns, cuts.under_way_ns, gaps.end_ns)
-    by = _blocked_by(blocked, numbers)
-    unknown = np.full(len(row), NONE)
-    before_call = GapSegments(row, launches.thread, gaps.start_ns, cuts.entered_ns, unknown)
-    waits = _host_activities(before_call.take(attributable), host, others)
+
+    # [start, entered) is the host's, [entered, under way) the launch's, the rest the device's, of
+    # which [under way, until) is that of the event that the stream waited for.
+    due_ns = np.maximum(gaps.call_end_ns, gaps.call_start_ns + LATENCY_NS)
+    entered_ns, under_way_ns = (
+        np.clip(np.where(known, time_ns, end_ns), start_ns, end_ns)
+        for time_ns in (gaps.call_start_ns, due_ns)
+    )
+    at = found_in(held.work, gaps.after)
+    until_ns = np.append(held.end_ns, np.iinfo(np.int64).min)[at]
+    until_ns = np.clip(until_ns, under_way_ns, end_ns)
+    kind = np.append(held.kind, COMPUTE)[at]
+    kinds = set(kind[at != NONE].tolist())
+    blocked = [numbers.number(name) if k in kinds else NONE for k, name in enumerate(BLOCKED)]
+
+    before_call = np.flatnonzero(linked & (entered_ns > start_ns))
     untraced = numbers.number(UNTRACED)
+    unknown = np.full(len(row), NONE)
     pieces = [
-        (
-            waits.gap,
-            waits.start_ns,
-            waits.end_ns,
-            np.where(waits.activity == NONE, untraced, waits.activity),
+        *_by_host(
+            before_call,
+            gaps.thread[before_call],
+            start_ns[before_call],
+            entered_ns[before_call],
+            host,
+            others,
+            untraced,
         ),
         *(
-            (row[mask], start[mask], end[mask], activity[mask])
+            (row[mask], start[mask], end[mask], activity[mask], unknown[mask])
             for mask, start, end, activity in (
-                (~attributable, gaps.start_ns, gaps.end_ns, whole),
-                (attributable, cuts.entered_ns, cuts.under_way_ns, in_call),
-                (attributable, cuts.under_way_ns, until_ns, by[blocked.kind]),
-                (attributable, until_ns, gaps.end_ns, device),
+                (~linked, start_ns, end_ns, whole),
+                (linked, entered_ns, under_way_ns, in_call),
+                (linked, under_way_ns, until_ns, np.array(blocked, np.int64)[kind]),
+                (linked, until_ns, end_ns, device),
             )
         ),
     ]
-    gap, start_ns, end_ns, activity = (np.concatenate(c) for c in zip(*pieces, strict=True))
-    order = np.argsort(start_ns, kind="stable")
-    order = order[(end_ns > start_ns)[order]]
-    idle = _pieces(gap[order], start_ns[order], end_ns[order], activity[order], by, numbers)
+    idle = AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+    idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
+    idle = idle.take(idle.end_ns > idle.start_ns)
     return _merged(_with_overhead(idle, overhead, numbers))
 
 
-def _blocked_by(blocked: BlockedGaps, numbers: Numbering[str]) -> Ints:
-    """Return the number of the activity for each kind that blocks any gap; -1 for the others."""
-    kinds = set(blocked.kind[blocked.held != NONE].tolist())
-    return np.array([numbers.number(BLOCKED[k]) if k in kinds else NONE for k in Kind], np.int64)
-
-
-def _pieces(
-    gap: Ints, start_ns: Ints, end_ns: Ints, activity: Ints, by: Ints, numbers: Numbering[str]
-) -> AttributedIdle:
-    """Return pieces of idle time, the calls in which a host waited apart from what it did."""
-    in_call = activity >= SYNCHRONISED
-    synchronised = np.where(in_call, activity - SYNCHRONISED, NONE)
-    if in_call.any():
-        activity = np.where(in_call, numbers.number(WAITING), activity)
-    return AttributedIdle(gap, start_ns, end_ns, activity, synchronised, np.isin(activity, by))
-
-
-def _host_activities(
-    segments: GapSegments, host: HostIntervals, others: Sequence[int]
-) -> GapSegments:
-    """Return segments with the launching thread's activities, else those of other threads."""
-    segments = segments.take(segments.end_ns > segments.start_ns)
-    segments = with_activities(segments, host)
-    for thread in others:
-        unknown = (segments.activity == NONE) & (segments.thread != thread)
-        rest = segments.take(unknown)
-        on_thread = GapSegments(
-            rest.gap,
-            np.full(len(rest), thread, np.int64),
-            rest.start_ns,
-            rest.end_ns,
-            rest.activity,
-        )
-        segments = joined((segments.take(~unknown), with_activities(on_thread, host)))
-    return segments
+def _by_host(
+    gap: Ints,
+    thread: Ints,
+    start_ns: Ints,
+    end_ns: Ints,
+    host: HostEvents,
+    others: Sequence[int],
+    untraced: int,
+) -> Iterator[tuple[Ints, ...]]:
+    """Yield columns of pieces: what the launching thread did, else what other threads did."""
+    waits = np.where(np.append(host.by, NONE) != NONE, np.arange(len(host) + 1), NONE)
+    activity = np.append(host.activity, untraced)
+    for other in (None, *others):
+        asked = thread if other is None else np.full(len(gap), other, np.int64)
+        row, start_ns, end_ns, event = events_around(host, asked, start_ns, end_ns)
+        gap, known = gap[row], event != NONE
+        columns = (gap, start_ns, end_ns, activity[event], waits[event])
+        yield tuple(column[known] for column in columns)
+        gap, start_ns, end_ns = gap[~known], start_ns[~known], end_ns[~known]
+    yield gap, start_ns, end_ns, np.full(len(gap), untraced), np.full(len(gap), NONE)
 
 
 def _with_overhead(
@@ -174,18 +174,17 @@ def _with_overhead(
     if len(overhead[0]) == 0:
         return idle
     row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
-    under = covered(overhead, start_ns)
+    under = holding(*overhead, start_ns) != NONE
     activity = np.where(under, numbers.number(PROFILER), idle.activity[row])
-    synchronised = np.where(under, NONE, idle.synchronised[row])
-    blocked = idle.blocked[row] & ~under
-    return AttributedIdle(idle.gap[row], start_ns, end_ns, activity, synchronised, blocked)
+    waiting = np.where(under, NONE, idle.waiting[row])
+    return AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
 
 
 def _merged(idle: AttributedIdle) -> AttributedIdle:
     """Return the pieces, neighbours of one activity (and call that waits) in one gap merged."""
     first = np.zeros(len(idle.gap), bool)
     first[:1] = True
-    for column in (idle.gap, idle.activity, idle.synchronised):
+    for column in (idle.gap, idle.activity, idle.waiting):
         first[1:] |= column[1:] != column[:-1]
     last = np.append(first[1:], True)[: len(first)]
     return AttributedIdle(
@@ -193,6 +192,118 @@ def _merged(idle: AttributedIdle) -> AttributedIdle:
         idle.start_ns[first],
         idle.end_ns[last],
         idle.activity[first],
-        idle.synchronised[first],
-        idle.blocked[first],
+        idle.waiting[first],
     )
+
+
+# Proved waits: what streams and hosts waited for, summed by who waited and for which work.
+
+
+def proved_waits(
+    device: Device,
+    profile: Profile,
+    waiting: Waiting,
+    host: HostEvents,
+    idle: AttributedIdle,
+    numbers: Numbering[str],
+    kinds: Kinds,
+) -> tuple[tuple[ProvedWait, ...], int, int]:
+    """Return the waits of a device's streams, and of hosts while it was idle.
+
+    Args:
+        device: that they delayed.
+        profile: with its work.
+        waiting: what it proves of waiting.
+        host: what threads did.
+        idle: the device's idle time, attributed.
+        numbers: of the activities' names.
+        kinds: names of communication kernels.
+
+    Returns:
+        The waits, those with most time without compute first; then how much of the exposed
+        communication, and of the exposed copies, streams waited for.
+    """
+    activities, held = profile.activities, waiting.held
+
+    def stream(row: int) -> str:
+        """Return the stream of an activity, with its device where that is another."""
+        text, rank = f"stream {int(waiting.streams[row])}", int(activities.rank[row])
+        if rank == device.rank:
+            return text
+        return f"{profile.source.place(int(activities.ranks[rank, 1]))} {text}"
+
+    def summed(
+        who: Ints, by: Ints, kind: Ints, waiting_at: Callable[[int], str], *columns: Ints
+    ) -> Iterator[ProvedWait]:
+        each = groups_of(
+            who,
+            activities.rank[by].astype(np.int64),
+            waiting.streams[by],
+            activities.name_id[by].astype(np.int64),
+            kind,
+        )
+        sums = (intervals.group_sum(each.of_row, len(each), c).tolist() for c in columns)
+        for first, *spent in zip(each.first.tolist(), *sums, strict=True):
+            work = int(by[first])
+            name, kind_name = work_name(activities, work), KIND_NAMES[int(kind[first])]
+            yield ProvedWait(waiting_at(first), stream(work), name, kind_name, *spent)
+
+    rows = np.flatnonzero(activities.rank[held.work] == device.rank)
+    low_ns, high_ns = (np.clip(t[rows], *device.span_ns) for t in (held.start_ns, held.end_ns))
+    lasting = high_ns > low_ns
+    rows, low_ns, high_ns = rows[lasting], low_ns[lasting], high_ns[lasting]
+    found: list[ProvedWait] = []
+    if len(rows):
+        work, blocked_ns = held.work[rows], high_ns - low_ns
+        computing_ns = intervals.measure_within(device.times["compute"], low_ns, high_ns)
+        idle_ns = _idle_by_held(device.gaps, held, idle, numbers)[rows]
+        found += summed(
+            waiting.streams[work],
+            held.by[rows],
+            held.kind[rows],
+            lambda first: stream(int(work[first])),
+            np.ones(len(rows), np.int64),
+            blocked_ns,
+            blocked_ns - computing_ns,
+            idle_ns,
+        )
+    pieces = np.flatnonzero(idle.waiting != NONE)
+    if len(pieces):
+        call = idle.waiting[pieces]
+        by, spent_ns = host.by[call], idle.end_ns[pieces] - idle.start_ns[pieces]
+        # A call may be in several gaps.
+        once = np.zeros(len(pieces), np.int64)
+        once[np.unique(call, return_index=True)[1]] = 1
+        found += summed(
+            host.call[call],
+            by,
+            kinds_of(activities, by, kinds),
+            lambda first: f"host, {host.calls[int(host.call[call[first]])]}",
+            once,
+            *(spent_ns,) * 3,
+        )
+
+    def awaited_ns(part: str, kind: str) -> int:
+        of_kind = held.kind[rows] == KIND_NAMES.index(kind)
+        waits = intervals.union(low_ns[of_kind], high_ns[of_kind])
+        exposed = device.times[part]
+        return intervals.measure(exposed) - intervals.measure(intervals.difference(exposed, waits))
+
+    return (
+        tuple(sorted(found, key=ProvedWait.order)),
+        awaited_ns("exposed_communication", "communication"),
+        awaited_ns("exposed_copy", "copy"),
+    )
+
+
+def _idle_by_held(
+    gaps: Gaps, held: HeldWork, idle: AttributedIdle, numbers: Numbering[str]
+) -> Ints:
+    """Return the idle time that is attributed to each held work's wait."""
+    at = found_in(held.work, gaps.after)[idle.gap]
+    until_ns = np.append(held.end_ns, NONE)[at]
+    blocked: Bools = np.array([name in BLOCKED for name in numbers.values], bool)[idle.activity]
+    rows = np.flatnonzero((at != NONE) & blocked & (idle.start_ns < until_ns))
+    spent_ns = np.zeros(len(held), np.int64)
+    np.add.at(spent_ns, at[rows], idle.end_ns[rows] - idle.start_ns[rows])
+    return spent_ns

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz._version import __version__
 from bubbleviz.analyses.idle.report import (
-    BUSY,
     DEFINITIONS,
     ActivityIdle,
-    Breakdown,
     IdleReport,
     RankIdle,
     StepIdle,
     advice,
 )
-from bubbleviz.analyses.idle.stream_order import ProvedWait
 from bubbleviz.model.texts import csv_text, inert, json_text
-from bubbleviz.model.values import frozen
 
 SCHEMA = "bubbleviz.idle/1"
+#: Of breakdowns, in the JSON.
+_BREAKDOWN = (
+    *("start_ns", "end_ns", "span_ns", "busy_ns", "idle_ns", "compute_ns", "communication_ns"),
+    *("copy_ns", "exposed_communication_ns", "exposed_point_to_point_ns", "exposed_copy_ns"),
+    "overlap",
+)
 COLUMNS = (
     "rank",
     "host",
@@ -73,68 +75,29 @@ def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
         "device_id": rank.device_id,
         "device": rank.place,
         "gpu": rank.gpu,
-        **_breakdown(rank.breakdown),
+        **{name: getattr(rank.breakdown, name) for name in _BREAKDOWN},
         "duty_cycle": rank.duty_cycle,
         "compute_duty": rank.compute_duty,
         "activities": [_activity(total, rank.breakdown.idle_ns) for total in rank.activities],
         "steps_by": rank.steps_by,
         "steps": [_step(step, rank) for step in rank.steps],
-        "waits": [_wait(wait) for wait in rank.waits],
-        "awaited_communication_ns": rank.awaited.communication_ns,
-        "awaited_copy_ns": rank.awaited.copy_ns,
+        "waits": [asdict(wait) for wait in rank.waits],
+        "awaited_communication_ns": rank.awaited_communication_ns,
+        "awaited_copy_ns": rank.awaited_copy_ns,
         "gaps": len(rank.gaps),
         "longest_gaps": _longest_gaps(rank, top),
     }
 
 
-def _breakdown(breakdown: Breakdown) -> dict[str, Any]:
-    return {
-        "start_ns": breakdown.start_ns,
-        "end_ns": breakdown.end_ns,
-        "span_ns": breakdown.span_ns,
-        "busy_ns": breakdown.busy_ns,
-        "idle_ns": breakdown.idle_ns,
-        "compute_ns": breakdown.compute_ns,
-        "communication_ns": breakdown.communication_ns,
-        "copy_ns": breakdown.copy_ns,
-        "exposed_communication_ns": breakdown.exposed_communication_ns,
-        "exposed_point_to_point_ns": breakdown.exposed_point_to_point_ns,
-        "exposed_copy_ns": breakdown.exposed_copy_ns,
-        "overlap": breakdown.overlap,
-    }
-
-
 def _activity(total: ActivityIdle, idle_ns: int, *, with_rank: bool = False) -> dict[str, Any]:
-    gap = total.example
-    example = gap and {
-        **({"rank": total.rank} if with_rank else {}),
-        "start_ns": gap.start_ns,
-        "end_ns": gap.end_ns,
-        "before": gap.before,
-        "after": gap.after,
-        "step": gap.step,
-        "where": list(gap.where),
-    }
+    rank = {"rank": total.rank} if with_rank else {}
     return {
         "activity": total.activity,
         "idle_ns": total.idle_ns,
         "share": total.idle_ns / idle_ns if idle_ns else None,
         "gaps": total.gaps,
         "longest_ns": total.longest_ns,
-        "example": example,
-    }
-
-
-def _wait(wait: ProvedWait) -> dict[str, Any]:
-    return {
-        "waiting": wait.waiting,
-        "stream": wait.stream,
-        "work": wait.work,
-        "kind": wait.kind,
-        "waits": wait.waits,
-        "blocked_ns": wait.blocked_ns,
-        "without_compute_ns": wait.without_compute_ns,
-        "idle_ns": wait.idle_ns,
+        "example": total.example and {**rank, **asdict(total.example)},
     }
 
 
@@ -163,7 +126,7 @@ def _longest_gaps(rank: RankIdle, top: int) -> list[dict[str, Any]]:
             "start_ns": int(gaps.start_ns[row]),
             "end_ns": int(gaps.end_ns[row]),
             "idle_ns": int(length_ns[row]),
-            "step": _step_name(rank, int(gaps.step[row])),
+            "step": None if gaps.step[row] < 0 else rank.steps[int(gaps.step[row])].name,
             "activity": gaps.activities[int(gaps.activity[row])],
             "before": gaps.works[int(gaps.before[row])],
             "after": gaps.works[int(gaps.after[row])],
@@ -179,10 +142,6 @@ def _longest_gaps(rank: RankIdle, top: int) -> list[dict[str, Any]]:
         }
         for row, low, high in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True)
     ]
-
-
-def _step_name(rank: RankIdle, step: int) -> str | None:
-    return None if step < 0 else rank.steps[step].name
 
 
 def csv_of_gaps(report: IdleReport) -> str:
@@ -220,49 +179,3 @@ def _rows(index: int, rank: RankIdle) -> Iterator[tuple[object, ...]]:
             works[after],
             json.dumps(spent_ns, ensure_ascii=True),
         )
-
-
-# Devices side by side: what each spent its span on, in shares that one can compare.
-
-
-Shares = npt.NDArray[np.float64]
-#: The name of what is left over.
-REST = "everything else"
-
-
-@frozen
-class DeviceShares:
-    """What devices spent their spans on.
-
-    Attributes:
-        ranks: index of each device in the report's ranks; hosts and devices with a single kernel or
-            copy are left out. Shape (devices,), in the report's order.
-        names: ``compute``, ``communication`` and ``copies`` (:data:`BUSY`), then the activities of
-            hosts that take most of all devices' idle time, then :data:`REST` if there are more.
-        shares: of the device's span, 0 to 1; each row adds up to 1. Shape (devices, names).
-    """
-
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    shares: Shares
-
-    @property
-    def idle(self) -> Shares:
-        """The idle share of each device; shape (devices,)."""
-        return np.asarray(self.shares[:, len(BUSY) :].sum(axis=1), np.float64)
-
-
-def device_shares(report: IdleReport, activities: int) -> DeviceShares:
-    """Return what each device spent its span on.
-
-    Args:
-        report: of some profiles.
-        activities: how many activities of hosts are named, at most.
-    """
-    shown = [at for at, rank in enumerate(report.ranks) if rank.duty_cycle is not None]
-    main = tuple(total.activity for total in report.activities[:activities])
-    names = (*BUSY, *main, *([REST] if len(report.activities) > len(main) else ()))
-    spent_ns = np.zeros((len(shown), len(names)), np.int64)
-    for row, at in enumerate(shown):
-        spent_ns[row] = report.ranks[at].strip.gathered(names).sum(axis=1)
-    return DeviceShares(tuple(shown), names, spent_ns / spent_ns.sum(axis=1, keepdims=True))

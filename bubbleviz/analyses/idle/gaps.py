@@ -1,4 +1,4 @@
-"""Gaps: when a device ran nothing, and which part of each gap lies before the next launch.
+"""Gaps: when devices were busy, with what, and when they ran nothing.
 
 ::
 
@@ -11,12 +11,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
 import numpy as np
 
+from bubbleviz.analyses.idle.report import Breakdown
+from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant
 from bubbleviz.model.grouping import distinct, found_in
-from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Calls
+from bubbleviz.model.profile import Activities, Calls
 from bubbleviz.model.values import frozen
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
@@ -25,112 +30,133 @@ LATENCY_NS = 20_000
 
 
 @frozen
-class Busy:
-    """When a device of a process was busy, and with what.
-
-    Attributes:
-        any_ns: intervals in which anything ran.
-        compute_ns: in which a kernel ran that is no communication.
-        communication_ns: in which a communication kernel ran.
-        point_to_point_ns: in which one ran that passes data from one rank to another.
-        copy_ns: in which a copy or memset ran.
-    """
-
-    any_ns: intervals.Intervals
-    compute_ns: intervals.Intervals
-    communication_ns: intervals.Intervals
-    point_to_point_ns: intervals.Intervals
-    copy_ns: intervals.Intervals
-
-    def within(self, low_ns: int, high_ns: int) -> Busy:
-        """Return the part between two instants."""
-        return Busy(
-            intervals.within(self.any_ns, low_ns, high_ns),
-            intervals.within(self.compute_ns, low_ns, high_ns),
-            intervals.within(self.communication_ns, low_ns, high_ns),
-            intervals.within(self.point_to_point_ns, low_ns, high_ns),
-            intervals.within(self.copy_ns, low_ns, high_ns),
-        )
-
-
-@frozen
 class Gaps(Table):
-    """Idle gaps of a device, in order.
+    """Idle gaps of a device, in order; the call is the one that launched the work after a gap.
 
     Attributes:
         start_ns: end of the work before.
         end_ns: start of the work after.
         before: row of the activities: the one that ended last before it.
         after: row of the activities: the one that began first after it; of several the first row.
+        short: whether it is a kernel-to-kernel gap.
+        thread: of the call; -1 unknown.
+        call_start_ns: start of the call.
+        call_end_ns: end of the call.
     """
 
     start_ns: Ints
     end_ns: Ints
     before: Ints
     after: Ints
-
-    def within(self, low_ns: int, high_ns: int) -> Gaps:
-        """Return the parts of gaps between two instants."""
-        start_ns, end_ns = (np.clip(time, low_ns, high_ns) for time in (self.start_ns, self.end_ns))
-        return Gaps(start_ns, end_ns, self.before.copy(), self.after.copy()).take(end_ns > start_ns)
-
-
-@frozen
-class GapLaunches(Table):
-    """The call that launched the work after each gap; one row a gap.
-
-    Attributes:
-        thread: of the call; -1 unknown.
-        call_start_ns: start of the call.
-        call_end_ns: end of the call.
-        copies: whether the call copied rather than launched a kernel.
-    """
-
+    short: Bools
     thread: Ints
     call_start_ns: Ints
     call_end_ns: Ints
-    copies: Bools
+
+    def launched_by(self, call: Codes, calls: Calls) -> Gaps:
+        """Return the gaps with the calls that launched the work after them.
+
+        Args:
+            call: row of the launching call of every activity; -1 unknown.
+            calls: some calls, in order of their rows; all others count as unknown.
+        """
+        at = found_in(calls.row, call[self.after].astype(np.int64))
+        thread, start_ns, end_ns = (
+            np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
+        )
+        return replace(self, thread=thread, call_start_ns=start_ns, call_end_ns=end_ns)
 
 
-def busy_of(
-    activities: Activities, rows: Ints, communication: Bools, point_to_point: Bools
-) -> Busy:
-    """Return the intervals in which a device was busy.
+@frozen
+class Device:
+    """A device of a process: when it was busy, and its gaps.
+
+    Attributes:
+        rank: row of the profile's ranks.
+        process: of the device.
+        times: intervals of each kind of time, by the names of :class:`.report.Breakdown`.
+        gaps: all of them.
+        span_ns: from the start of its first work to the end of its last, inside the window.
+        single: whether a single kernel or copy is all that it ran.
+    """
+
+    rank: int
+    process: int
+    times: Mapping[str, intervals.Intervals]
+    gaps: Gaps
+    span_ns: tuple[int, int]
+    single: bool
+
+    @property
+    def long_gaps(self) -> Gaps:
+        """The gaps that are attributed to what the host did."""
+        return self.gaps.take(~self.gaps.short)
+
+    def within(self, low_ns: int, high_ns: int, shortest_ns: int) -> Device | None:
+        """Return the part between two instants; None where that misses the span."""
+        low_ns, high_ns = max(low_ns, self.span_ns[0]), min(high_ns, self.span_ns[1])
+        if high_ns <= low_ns:
+            return None
+        gaps = self.gaps
+        start_ns, end_ns = (np.clip(time, low_ns, high_ns) for time in (gaps.start_ns, gaps.end_ns))
+        short = end_ns - start_ns < shortest_ns
+        gaps = replace(gaps, start_ns=start_ns, end_ns=end_ns, short=short).take(end_ns > start_ns)
+        times = {name: intervals.within(time, low_ns, high_ns) for name, time in self.times.items()}
+        return replace(self, times=times, gaps=gaps, span_ns=(low_ns, high_ns))
+
+    def breakdown(self) -> Breakdown:
+        """Return the lengths of all kinds of time."""
+        lengths = {f"{name}_ns": intervals.measure(time) for name, time in self.times.items()}
+        return Breakdown(start_ns=self.span_ns[0], end_ns=self.span_ns[1], **lengths)
+
+
+def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterator[Device]:
+    """Yield the devices on which work took any time.
 
     Args:
         activities: of a profile.
-        rows: those of the device.
-        communication: which names are those of communication kernels.
-        point_to_point: which of these pass data from one rank to another.
+        kinds: names of communication kernels.
+        shortest_ns: shorter gaps are kernel-to-kernel gaps.
     """
-    start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
-    copy = rows >= activities.kernels
     # Copies have no name: the last place stands for them.
-    name = activities.name_id[rows]
-    communicates = np.append(communication, False)[name] & ~copy
-    passes = np.append(communication & point_to_point, False)[name] & ~copy
+    communication = np.append(matching(activities.names, kinds.communication), False)
+    point_to_point = np.append(matching(activities.names, kinds.point_to_point), False)
+    for rank, process in enumerate(activities.ranks[:, 0].tolist()):
+        rows = np.flatnonzero(activities.rank == rank)
+        start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]
+        name, copies = activities.name_id[rows], rows >= activities.kernels
+        communicates = communication[name] & ~copies
+        busy, compute, communicating, passing, copying = (
+            intervals.union(start_ns[mask], end_ns[mask])
+            for mask in (
+                slice(None),
+                ~communicates & ~copies,
+                communicates,
+                communicates & point_to_point[name],
+                copies,
+            )
+        )
+        if not len(busy[0]):
+            continue
+        start_ns, end_ns = (
+            np.concatenate(pair) for pair in zip(compute, communicating, strict=True)
+        )
+        kernels = intervals.union(start_ns, end_ns)
+        times = {
+            "busy": busy,
+            "compute": compute,
+            "communication": communicating,
+            "copy": copying,
+            "exposed_communication": intervals.difference(communicating, compute),
+            "exposed_point_to_point": intervals.difference(passing, compute),
+            "exposed_copy": intervals.difference(copying, kernels),
+        }
+        span_ns = int(busy[0][0]), int(busy[1][-1])
+        gaps = gaps_of(activities, rows, shortest_ns)
+        yield Device(rank, process, times, gaps, span_ns, len(rows) == 1)
 
-    def union_of(mask: Bools) -> intervals.Intervals:
-        return intervals.union(start_ns[mask], end_ns[mask])
 
-    return Busy(
-        any_ns=intervals.union(start_ns, end_ns),
-        compute_ns=union_of(~communicates & ~copy),
-        communication_ns=union_of(communicates),
-        point_to_point_ns=union_of(passes),
-        copy_ns=union_of(copy),
-    )
-
-
-def migrations_of(activities: Activities) -> Bools:
-    """Tell which activities are page migrations of managed memory."""
-    migrates = [name == PAGE_MIGRATION for name in activities.names]
-    migrations: Bools = np.array([*migrates, False], bool)[activities.name_id]
-    migrations[: activities.kernels] = False
-    return migrations
-
-
-def gaps_of(activities: Activities, rows: Ints) -> Gaps:
+def gaps_of(activities: Activities, rows: Ints, shortest_ns: int = 0) -> Gaps:
     """Return the gaps between the activities of a device; those without duration are ignored."""
     rows = rows[activities.end_ns[rows] > activities.start_ns[rows]]
     start_ns = activities.start_ns[rows]
@@ -140,50 +166,19 @@ def gaps_of(activities: Activities, rows: Ints) -> Gaps:
     latest_ns = np.maximum.accumulate(end_ns)
     last = np.maximum.accumulate(np.where(end_ns == latest_ns, np.arange(len(rows)), 0))
     at = np.flatnonzero(start_ns[1:] > latest_ns[:-1])
-    return Gaps(latest_ns[at], start_ns[at + 1], rows[last[at]], rows[at + 1])
+    begin_ns, until_ns, unknown = latest_ns[at], start_ns[at + 1], constant(NONE, len(at))
+    short = until_ns - begin_ns < shortest_ns
+    return Gaps(begin_ns, until_ns, rows[last[at]], rows[at + 1], short, *(unknown,) * 3)
 
 
-def launches_of(gaps: Gaps, call: Codes, calls: Calls, kernels: int) -> GapLaunches:
-    """Return the call that launched the work after each gap.
-
-    Args:
-        gaps: of a device.
-        call: row of the launching call of every activity; -1 unknown.
-        calls: some calls, in order of their rows; all others count as unknown.
-        kernels: how many activities are kernels.
-    """
-    row = call[gaps.after].astype(np.int64)
-    at = found_in(calls.row, row)
-    thread, start_ns, end_ns = (
-        np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
-    )
-    return GapLaunches(thread, start_ns, end_ns, gaps.after >= kernels)
-
-
-@frozen
-class Cuts:
-    """Where gaps are cut: [start, entered) is the host's, [entered, under_way) the launch's.
-
-    The rest, [under_way, end), is the device's.
-
-    Attributes:
-        entered_ns: start of the launching call, inside the gap; the gap's end if it is unknown.
-        under_way_ns: when the work should have started.
-    """
-
-    entered_ns: Ints
-    under_way_ns: Ints
-
-
-def cuts_of(gaps: Gaps, launches: GapLaunches) -> Cuts:
-    """Return where gaps are cut."""
-    known = launches.thread != NONE
-    due_ns = np.maximum(launches.call_end_ns, launches.call_start_ns + LATENCY_NS)
-    entered_ns = np.where(known, launches.call_start_ns, gaps.end_ns)
-    return Cuts(
-        np.clip(entered_ns, gaps.start_ns, gaps.end_ns),
-        np.clip(np.where(known, due_ns, gaps.end_ns), gaps.start_ns, gaps.end_ns),
-    )
+def idle_by_process(devices: Sequence[Device]) -> Mapping[int, intervals.Intervals]:
+    """Return the idle intervals of each process's devices, without kernel-to-kernel gaps."""
+    idle = {}
+    for process in {device.process for device in devices}:
+        gaps = [device.long_gaps for device in devices if device.process == process]
+        start_ns = np.concatenate([table.start_ns for table in gaps])
+        idle[process] = intervals.union(start_ns, np.concatenate([t.end_ns for t in gaps]))
+    return idle
 
 
 def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, Ints]:
@@ -207,8 +202,13 @@ def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, In
     return row, begin_ns, np.where(last, end_ns[row], np.append(begin_ns[1:], 0))
 
 
-def covered(intervals_ns: intervals.Intervals, time_ns: Ints) -> Bools:
-    """Tell which instants lie in a set of intervals."""
-    row = np.searchsorted(intervals_ns[0], time_ns, side="right") - 1
-    ends = np.append(intervals_ns[1], NONE)
-    return np.asarray((row >= 0) & (time_ns < ends[row]), bool)
+def holding(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
+    """Return which of disjoint, ascending intervals holds each instant; -1 none."""
+    row = np.searchsorted(start_ns, time_ns, side="right") - 1
+    return np.where((row >= 0) & (time_ns < np.append(end_ns, NONE)[row]), row, NONE)
+
+
+def touching(start_ns: Ints, end_ns: Ints, idle: intervals.Intervals) -> Bools:
+    """Tell which intervals touch a set of disjoint, ascending ones."""
+    before = np.searchsorted(idle[1], start_ns, side="right")
+    return np.asarray(before < np.searchsorted(idle[0], end_ns), bool)

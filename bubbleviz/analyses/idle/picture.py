@@ -15,8 +15,7 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.analyses.idle.documents import REST, device_shares
-from bubbleviz.analyses.idle.report import BUSY, IdleReport, RankIdle, title_of
+from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, RankIdle, title_of
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
 from bubbleviz.render.picture.lettering import fitted, text_width
@@ -181,8 +180,9 @@ def _draw_side_by_side(
     page: Page, report: IdleReport, colours: dict[str, str], left: float, right: float
 ) -> None:
     """Draw a bar a device, as long as all others, divided as its time was; none for one alone."""
-    shares = device_shares(report, _COLOURED)
-    count = min(len(shares.ranks), _MOST_BARS)
+    ranks, names, shares = report.device_shares(_COLOURED)
+    idle = shares[:, len(BUSY) :].sum(axis=1)
+    count = min(len(ranks), _MOST_BARS)
     if count < 2:
         return
     page.y += 16
@@ -190,21 +190,21 @@ def _draw_side_by_side(
     page.y += 10
     page.text("idle", right + 10, page.y - 4, 9.5, ink="quiet")
     top, size = page.y, 10.5
-    for row, at in enumerate(shares.ranks[:count]):
+    for row, at in enumerate(ranks[:count]):
         base = top + row * _PITCH + _BAR - 3
         label = fitted(one_line(report.ranks[at].label, 60), size, left - page.left - 8)
         page.text(label, page.left, base, size)
-        page.text(percent(float(shares.idle[row])), right + 10, base, size)
+        page.text(percent(float(idle[row])), right + 10, base, size)
     # From the left edge of the first part to the right edge of the last.
-    edges = left + (right - left) * np.pad(np.cumsum(shares.shares, axis=1), ((0, 0), (1, 0)))
-    for column, name in enumerate(shares.names):
+    edges = left + (right - left) * np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
+    for column, name in enumerate(names):
         path = "".join(
             box(start, top + row * _PITCH, end, top + row * _PITCH + _BAR)
             for row, (start, end) in enumerate(edges[:count, column : column + 2].tolist())
-            if shares.shares[row, column] > 0
+            if shares[row, column] > 0
         )
         if path:
             page.elements.append(drawsvg.Path(path, fill=colours.get(name, _REST_COLOUR)))
     page.y += count * _PITCH
-    if len(shares.ranks) > count:
-        page.paragraph(f"and {len(shares.ranks) - count:,} more devices", 9.5)
+    if len(ranks) > count:
+        page.paragraph(f"and {len(ranks) - count:,} more devices", 9.5)

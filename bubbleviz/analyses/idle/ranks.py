@@ -2,300 +2,132 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.attribution import AttributedIdle, attribute
-from bubbleviz.analyses.idle.evidence import IdleEvidence, IdleOptions, evidence_of, linked_profile
-from bubbleviz.analyses.idle.gap_calls import (
-    KIND_NAMES,
-    BlockedGaps,
-    Kind,
-    blocked_gaps_of,
-    kinds_of,
+from bubbleviz.analyses.idle.attribution import (
+    COPY_NAME,
+    AttributedIdle,
+    attribute,
+    proved_waits,
+    work_name,
 )
-from bubbleviz.analyses.idle.gaps import migrations_of
-from bubbleviz.analyses.idle.held_work import HeldWork, Waiting
-from bubbleviz.analyses.idle.host_record import (
+from bubbleviz.analyses.idle.gaps import Device, devices_of, holding, idle_by_process
+from bubbleviz.analyses.idle.host import (
+    GRAIN_NS,
     ON_DEVICE,
-    SynchronisedCalls,
-    host_of_rank,
+    HostEvents,
+    gap_calls_of,
+    host_events_of,
+    host_ranges_of,
     main_thread,
     names_around,
 )
 from bubbleviz.analyses.idle.report import Chunks, Example, IdleGaps, RankIdle
-from bubbleviz.analyses.idle.stream_order import (
-    COPY,
-    Awaited,
-    ProvedWait,
-    order_of,
+from bubbleviz.analyses.idle.totals import by_activity, by_step, strip_of
+from bubbleviz.analyses.idle.waits import (
+    RecordTimes,
+    Waiting,
+    nothing_proved,
     synchronisation_of,
+    waiting_of,
     with_streams_of,
 )
-from bubbleviz.analyses.idle.totals import (
-    DeviceTime,
-    by_activity,
-    by_step,
-    devices_of,
-    main_activity,
-    step_at,
-    strip_of,
+from bubbleviz.conventions.host_activities import (
+    DEVICE,
+    KNOWN,
+    SHORT,
+    UNLINKED,
+    UNTRACED,
+    ActivityList,
+    ActivityLookup,
 )
-from bubbleviz.conventions.host_activities import SHORT, UNLINKED, UNTRACED
-from bubbleviz.errors import InputError, NothingToAnalyseError
+from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.communication_candidates import candidates_of
-from bubbleviz.interpret.iterations import Steps
+from bubbleviz.interpret.iterations import Steps, frequent_names, steps_of
+from bubbleviz.interpret.linking import link
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.collectives import Synchronisation
+from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import Activities, Profile, Source, pid_of
+from bubbleviz.model.profile import Profile, Ranges, pid_of
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
+from bubbleviz.sources.in_memory import no_ranges
 
-# Examples: where the longest gap of an activity is, and what the host did around it.
-
-
+#: Steps are no shorter than this part of a device's time.
+_SHORTEST_STEP = 20_000
 #: Of the ranges around an example, so many of the innermost are shown.
 _WHERE = 6
 
 
-class Examples:
-    """Describes gaps of one device."""
+@frozen
+class IdleOptions:
+    """How idle time is analysed.
 
-    def __init__(
-        self,
-        device: DeviceTime,
-        evidence: IdleEvidence,
-        idle: AttributedIdle,
-        others: Sequence[int],
-    ) -> None:
-        """Take a device.
+    Attributes:
+        shortest_ns: shorter gaps are kernel-to-kernel gaps.
+        step: names of the ranges that are steps; None to recognise them.
+        activities: what hosts do, by name.
+        kinds: what kernels are, by name.
+        window: the part of the run to analyse; None for all of it.
+    """
 
-        Args:
-            device: whose gaps they are.
-            evidence: for its idle time.
-            idle: its idle time, attributed.
-            others: threads to look at where nothing is recorded of the launching one.
-        """
-        self._device = device
-        self._evidence = evidence
-        self._idle = idle
-        self._others = others
-
-    def of(self, gap: int, activity: str) -> Example | None:
-        """Return a gap of which an activity took a part; None of a kernel-to-kernel gap."""
-        if activity == SHORT:
-            return None
-        evidence = self._evidence
-        steps = evidence.steps[self._device.process]
-        gaps = self._device.gaps
-        start_ns, end_ns = int(gaps.start_ns[gap]), int(gaps.end_ns[gap])
-        step = int(step_at(steps, np.array([start_ns]))[0])
-        number = evidence.numbers.number(activity)
-        return Example(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            before=self._work(int(gaps.before[gap])),
-            after=self._work(int(gaps.after[gap])),
-            step=None if step == NONE else steps.names[int(steps.name_id[step])],
-            where=self._where(gap, self._middle_ns(gap, number)),
-        )
-
-    def _work(self, row: int) -> str:
-        """Return the name of an activity of the device."""
-        activities = self._evidence.profile.activities
-        name = int(activities.name_id[row])
-        return COPY if name == NONE else activities.names[name]
-
-    def _where(self, gap: int, time_ns: int) -> tuple[str, ...]:
-        """Return the ranges of the host around a time of a gap.
-
-        Once the work after it is launched, the time of that call counts.
-        """
-        launches = self._evidence.launches[self._device.rank]
-        thread = int(launches.thread[gap])
-        if thread == NONE:
-            return ()
-        time_ns = min(time_ns, int(launches.call_start_ns[gap]))
-        for candidate in (thread, *self._others):
-            around = names_around(self._evidence.ranges, candidate, time_ns)
-            names = tuple(name for name in around if name != ON_DEVICE)
-            if names:
-                return names[-_WHERE:]
-        return ()
-
-    def _middle_ns(self, gap: int, activity: int) -> int:
-        """Return the middle of the longest piece of an activity in a gap."""
-        idle = self._idle
-        low, high = np.searchsorted(idle.gap, (gap, gap + 1)).tolist()
-        start_ns, end_ns = idle.start_ns[low:high], idle.end_ns[low:high]
-        length_ns = np.where(idle.activity[low:high] == activity, end_ns - start_ns, NONE)
-        longest = int(length_ns.argmax())
-        return int(start_ns[longest] + end_ns[longest]) // 2
-
-
-# Proved waits: what streams and hosts waited for, summed by who waited and for which work.
+    shortest_ns: int
+    step: re.Pattern[str] | None
+    activities: ActivityList
+    kinds: Kinds
+    window: Window | None = None
 
 
 @frozen
-class WaitNames:
-    """Writes what waits name: streams, and work.
+class _Linked:
+    """A profile with the work whose times can be, and its devices.
 
     Attributes:
-        activities: of the profile.
-        streams: of each activity.
-        source: of the profile.
-        rank: of the device that waits.
+        profile: itself.
+        call: row of the launching call of each kernel and copy; -1 unknown.
+        launched_ns: when that began; means nothing where there is none.
+        devices: on which work took any time.
+        limitations: what is lost.
     """
 
-    activities: Activities
-    streams: Ints
-    source: Source
-    rank: int
-
-    def stream(self, row: int) -> str:
-        """Return the stream of an activity, with its device where that is another."""
-        text = f"stream {int(self.streams[row])}"
-        rank = int(self.activities.rank[row])
-        if rank == self.rank:
-            return text
-        return f"{self.source.place(int(self.activities.ranks[rank, 1]))} {text}"
-
-    def work(self, row: int) -> str:
-        """Return the name of an activity."""
-        name = int(self.activities.name_id[row])
-        return COPY if name == NONE else self.activities.names[name]
+    profile: Profile
+    call: Codes
+    launched_ns: Ints
+    devices: tuple[Device, ...]
+    limitations: tuple[Limitation, ...]
 
 
 @frozen
-class RankWaits:
-    """The waits of a device's streams, and of hosts while it was idle.
+class _Evidence:
+    """All that a profile holds to explain idle time.
 
     Attributes:
-        device: that they delayed.
-        waiting: what the profile proves of waiting.
-        kind: code of :class:`Kind` of what held work waited for.
-        call_kind: of what the synchronised calls of hosts waited for.
-        calls: synchronised calls of hosts.
-        names: write what they name.
+        devices: with the calls that launched the work after their gaps.
+        ranges: what hosts did, without steps.
+        host: what hosts did, as activities.
+        steps: by process.
+        lead: the thread that launched the work after most gaps of the whole run, by rank.
+        numbers: of the activities' names.
+        waiting: what streams and hosts are proved to have waited for.
+        limitations: what is left out.
     """
 
-    device: DeviceTime
+    devices: tuple[Device, ...]
+    ranges: Ranges
+    host: HostEvents
+    steps: Mapping[int, Steps]
+    lead: Mapping[int, int]
+    numbers: Numbering[str]
     waiting: Waiting
-    kind: Ints
-    call_kind: Ints
-    calls: SynchronisedCalls
-    names: WaitNames
-
-    def waits(self, blocked: BlockedGaps, idle: AttributedIdle) -> tuple[ProvedWait, ...]:
-        """Return the waits, those with most time without compute first.
-
-        Args:
-            blocked: how long the stream of the work after each gap waited.
-            idle: the device's idle time, attributed.
-        """
-        found = [*self._of_streams(blocked, idle), *self._of_hosts(idle)]
-        return tuple(sorted(found, key=order_of))
-
-    def awaited(self) -> Awaited:
-        """Return how much of the exposed communication and copies streams waited for."""
-        held, low_ns, high_ns = self._held()
-        _, communication, copies = self.device.exposed()
-
-        def shared(part: intervals.Intervals, kind: Kind) -> int:
-            rows = self.kind[held] == kind
-            waits = intervals.union(low_ns[rows], high_ns[rows])
-            return intervals.measure(part) - intervals.measure(intervals.difference(part, waits))
-
-        return Awaited(shared(communication, Kind.COMMUNICATION), shared(copies, Kind.COPY))
-
-    def _held(self) -> tuple[Ints, Ints, Ints]:
-        """Return the rows of the held work of the device, from when and until when it waited."""
-        held: HeldWork = self.waiting.held
-        rows = np.flatnonzero(self.names.activities.rank[held.work] == self.device.rank)
-        low_ns = np.clip(held.start_ns[rows], *self.device.span_ns)
-        high_ns = np.clip(held.end_ns[rows], *self.device.span_ns)
-        lasting = high_ns > low_ns
-        return rows[lasting], low_ns[lasting], high_ns[lasting]
-
-    def _of_streams(self, blocked: BlockedGaps, idle: AttributedIdle) -> Iterator[ProvedWait]:
-        held, low_ns, high_ns = self._held()
-        if len(held) == 0:
-            return
-        table, activities = self.waiting.held, self.names.activities
-        work, by = table.work[held], table.by[held]
-        each = groups_of(
-            self.waiting.streams[work],
-            activities.rank[by].astype(np.int64),
-            self.waiting.streams[by],
-            activities.name_id[by].astype(np.int64),
-            self.kind[held],
-        )
-        blocked_ns = intervals.group_sum(each.of_row, len(each), high_ns - low_ns)
-        computing_ns = intervals.measure_within(self.device.busy.compute_ns, low_ns, high_ns)
-        computing_ns = intervals.group_sum(each.of_row, len(each), computing_ns)
-        idle_ns = self._idle_by_held(blocked, idle)[held]
-        idle_ns = intervals.group_sum(each.of_row, len(each), idle_ns)
-        count = np.bincount(each.of_row, minlength=len(each))
-        columns = (each.first, count, blocked_ns, blocked_ns - computing_ns, idle_ns)
-        for first, waits, spent, without_compute, idled in zip(
-            *(column.tolist() for column in columns), strict=True
-        ):
-            yield ProvedWait(
-                waiting=self.names.stream(int(work[first])),
-                stream=self.names.stream(int(by[first])),
-                work=self.names.work(int(by[first])),
-                kind=KIND_NAMES[Kind(int(self.kind[held[first]]))],
-                waits=waits,
-                blocked_ns=spent,
-                without_compute_ns=without_compute,
-                idle_ns=idled,
-            )
-
-    def _idle_by_held(self, blocked: BlockedGaps, idle: AttributedIdle) -> Ints:
-        """Return the idle time that is attributed to each held work's wait."""
-        held = blocked.held[idle.gap]
-        begun_ns, until_ns = idle.start_ns, blocked.until_ns[idle.gap]
-        rows = np.flatnonzero((held != NONE) & idle.blocked & (begun_ns < until_ns))
-        spent_ns = np.zeros(len(self.waiting.held), np.int64)
-        np.add.at(spent_ns, held[rows], idle.end_ns[rows] - idle.start_ns[rows])
-        return spent_ns
-
-    def _of_hosts(self, idle: AttributedIdle) -> Iterator[ProvedWait]:
-        rows = np.flatnonzero(idle.synchronised != NONE)
-        if len(rows) == 0:
-            return
-        calls, activities = self.calls, self.names.activities
-        call = idle.synchronised[rows]
-        by = calls.by[call]
-        each = groups_of(
-            calls.name_id[call],
-            activities.rank[by].astype(np.int64),
-            self.waiting.streams[by],
-            activities.name_id[by].astype(np.int64),
-            self.call_kind[call],
-        )
-        spent_ns = idle.end_ns[rows] - idle.start_ns[rows]
-        spent_ns = intervals.group_sum(each.of_row, len(each), spent_ns)
-        # A call may be in several gaps.
-        pairs = groups_of(each.of_row, call)
-        count = np.bincount(each.of_row[pairs.first], minlength=len(each))
-        for first, waits, spent in zip(
-            each.first.tolist(), count.tolist(), spent_ns.tolist(), strict=True
-        ):
-            yield ProvedWait(
-                waiting=f"host, {calls.names[int(calls.name_id[call[first]])]}",
-                stream=self.names.stream(int(by[first])),
-                work=self.names.work(int(by[first])),
-                kind=KIND_NAMES[Kind(int(self.call_kind[call[first]]))],
-                waits=waits,
-                blocked_ns=spent,
-                without_compute_ns=spent,
-                idle_ns=spent,
-            )
+    limitations: tuple[Limitation, ...]
 
 
 def ranks_of(
@@ -309,14 +141,13 @@ def ranks_of(
         UsageError: no range has the name of a step that the user gave.
     """
     found, unread = synchronisation_of(profile)
-    linked = linked_profile(profile, options.kinds)
+    linked = _linked(profile, options)
     found = found and with_streams_of(linked.profile.activities, found, profile.activities)
     profile = linked.profile
-    devices = _devices(profile, options)
-    evidence, lost = evidence_of(linked, devices, options, found)
+    evidence = _evidence_of(linked, options, found)
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
-        parts = [device.within(low_ns, high_ns, options.shortest_ns) for device in devices]
+        parts = [device.within(low_ns, high_ns, options.shortest_ns) for device in linked.devices]
         devices = tuple(device for device in parts if device is not None)
         if not devices:
             raise NothingToAnalyseError(
@@ -327,11 +158,16 @@ def ranks_of(
             process: table.within(low_ns, high_ns) for process, table in evidence.steps.items()
         }
         whole = replace(evidence, steps=steps)
-        evidence, lost = evidence_of(linked, devices, options, whole=whole)
-    ranks = tuple(_rank(device, evidence, options) for device in devices)
-    candidates = candidates_of(profile, options.kinds)
-    losses = (*profile.limitations, *unread, *linked.limitations, *candidates, *lost)
-    return ranks, (*losses, *_limitations(evidence, ranks))
+        evidence = _evidence_of(replace(linked, devices=devices), options, whole=whole)
+    ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
+    losses = (
+        *profile.limitations,
+        *unread,
+        *linked.limitations,
+        *candidates_of(profile, options.kinds),
+        *evidence.limitations,
+    )
+    return ranks, (*losses, *_limitations(profile, evidence, ranks))
 
 
 def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
@@ -341,18 +177,20 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
         InputError: no step lies in it.
         NothingToAnalyseError: no work took any time.
     """
-    linked = linked_profile(profile, options.kinds)
-    evidence, _ = evidence_of(linked, _devices(linked.profile, options), options)
-    return _extent(linked.profile, window, evidence.steps)
+    linked = _linked(profile, options)
+    return _extent(linked.profile, window, _evidence_of(linked, options).steps)
 
 
-def _devices(profile: Profile, options: IdleOptions) -> tuple[DeviceTime, ...]:
+def _linked(profile: Profile, options: IdleOptions) -> _Linked:
+    linked = link(with_added_communication(profile, options.kinds), no_ranges())
+    profile = linked.profile
     devices = tuple(devices_of(profile.activities, options.kinds, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
             f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
         )
-    return devices
+    links = linked.links
+    return _Linked(profile, links.call, links.launched_ns, devices, linked.limitations)
 
 
 def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
@@ -374,80 +212,222 @@ def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tup
     return int(start_ns[inside].min()), int(end_ns[inside].max())
 
 
-def _rank(device: DeviceTime, evidence: IdleEvidence, options: IdleOptions) -> RankIdle:
-    profile, launches = evidence.profile, evidence.launches[device.rank]
+def _evidence_of(
+    linked: _Linked,
+    options: IdleOptions,
+    found: Synchronisation | None = None,
+    whole: _Evidence | None = None,
+) -> _Evidence:
+    """Return the evidence for the idle time of devices.
+
+    Args:
+        linked: a profile with its devices, or parts of them.
+        options: of the analysis.
+        found: what the profile holds of waiting.
+        whole: where devices are parts, the evidence for the whole, with the steps of the parts.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    profile, call = linked.profile, linked.call
+    idle = idle_by_process(linked.devices)
+    launching = distinct(
+        np.concatenate([call[d.long_gaps.after].astype(np.int64) for d in linked.devices])
+    )
+    records = RecordTimes(found.records) if found else None
+    calls, shortest_ns = gap_calls_of(profile.calls, launching[launching != NONE], idle, records)
+    waiting = whole.waiting if whole else nothing_proved()
+    if found and records:
+
+        def returned_ns(rows: Ints) -> Ints:
+            returned = profile.calls.at(rows)
+            return np.append(returned.end_ns, NONE)[found_in(returned.row, rows)]
+
+        waiting = waiting_of(
+            found,
+            records,
+            profile.activities,
+            call,
+            linked.launched_ns,
+            returned_ns,
+            options.kinds,
+        )
+    devices = tuple(replace(d, gaps=d.gaps.launched_by(call, calls)) for d in linked.devices)
+    lead = whole.lead if whole else {device.rank: _lead(device) for device in devices}
+    processes = distinct(profile.activities.ranks[:, 0]).tolist()
+    main = [main_thread(process, profile.threads) for process in processes]
+    threads = without(
+        distinct(
+            np.array([*main, *lead.values()], np.int64), *(device.gaps.thread for device in devices)
+        ),
+        np.array([NONE]),
+    )
+    lookup, numbers = options.activities.lookup(), Numbering[str]()
+    steps = whole.steps if whole else _steps(profile, devices, threads, lookup, options.step)
+    ranges = host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
+    lookup.known[ON_DEVICE] = DEVICE, KNOWN
+    host = host_events_of(
+        ranges, calls, shortest_ns, call, profile.calls, lookup, numbers, waiting.hosts
+    )
+    lost = Limitation(
+        f"short {profile.source.api} API calls in gaps",
+        f"{profile.source.path}: they are too many; those of less than {shortest_ns:,} ns count as "
+        "part of what is around them",
+    )
+    limitations = (lost,) if shortest_ns > GRAIN_NS else ()
+    return _Evidence(devices, ranges, host, steps, lead, numbers, waiting, limitations)
+
+
+def _lead(device: Device) -> int:
+    """Return the thread that launched the work after most gaps; -1 where none is known."""
+    threads = device.long_gaps.thread
+    known, count = np.unique(threads[threads != NONE], return_counts=True)
+    return int(known[count.argmax()]) if len(known) else NONE
+
+
+def _steps(
+    profile: Profile,
+    devices: Sequence[Device],
+    threads: Ints,
+    lookup: ActivityLookup,
+    pattern: re.Pattern[str] | None,
+) -> dict[int, Steps]:
+    """Return the steps of each process.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    since, until = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
+    shortest_ns = max(int((until - since).min()) // _SHORTEST_STEP, 1)
+    first, last = np.array([since.min()]), np.array([until.max()])
+    ranges = profile.every_range.lasting(shortest_ns, threads, first, last)
+    steps = {
+        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
+        for process in sorted({device.process for device in devices})
+    }
+    if pattern is not None and not any(len(table) for table in steps.values()):
+        raise UsageError(
+            f"--step: no range of a launching thread in {profile.source.path} has this name; the "
+            f"longer ones are {frequent_names(ranges)}"
+        )
+    return steps
+
+
+def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOptions) -> RankIdle:
+    activities, source, numbers = profile.activities, profile.source, evidence.numbers
     lead, main = evidence.lead[device.rank], main_thread(device.process, profile.threads)
     others = list(dict.fromkeys((lead, main)))
-    threads = distinct(np.append(launches.thread, others))
+    threads = distinct(np.append(device.gaps.thread, others))
     overheads = profile.overheads.take(profile.overheads.process == device.process)
-    numbers = evidence.numbers
-    proved = _proved(device, evidence, options)
-    blocked = blocked_gaps_of(device.gaps, evidence.waiting.held, proved.kind)
+    host = evidence.host.seen_from(activities, device.rank, threads, numbers)
     idle = attribute(
         device.gaps,
-        launches,
-        blocked,
-        host_of_rank(evidence.host, profile.activities, device.rank, threads, numbers),
+        activities,
+        evidence.waiting.held,
+        host,
         others,
         intervals.union(overheads.start_ns, overheads.end_ns),
-        options.shortest_ns,
         numbers,
-        migrations_of(profile.activities)[device.gaps.after],
     )
-    names, steps = numbers.values, evidence.steps[device.process]
-    gaps, chunks = _gap_tables(device, evidence, idle, steps)
-    activities = by_activity(idle, names, Examples(device, evidence, idle, others).of)
-    process, device_id = profile.activities.ranks[device.rank].tolist()
+    steps = evidence.steps[device.process]
+
+    def example(gap: int, number: int) -> Example | None:
+        if numbers.values[number] == SHORT:
+            return None
+        return _example(device, profile, evidence, idle, others, gap, number)
+
+    totals, most = by_activity(idle, len(device.gaps), numbers.values, example)
+    gaps, chunks = _gap_tables(device, profile, idle, most, steps, numbers.values)
+    waits, awaited_communication_ns, awaited_copy_ns = proved_waits(
+        device, profile, evidence.waiting, host, idle, numbers, options.kinds
+    )
+    process, device_id = activities.ranks[device.rank].tolist()
     pid = pid_of(process)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     return RankIdle(
-        label=f"{profile.source.host} pid {pid} {profile.source.place(device_id)}",
-        path=profile.source.path,
-        host=profile.source.host,
+        label=f"{source.host} pid {pid} {source.place(device_id)}",
+        path=source.path,
+        host=source.host,
         pid=pid,
         device_id=device_id,
-        place=profile.source.place(device_id),
-        on_host=profile.source.on_host,
-        single=device.single and not profile.source.on_host,
+        place=source.place(device_id),
+        on_host=source.on_host,
+        single=device.single and not source.on_host,
         gpu=models[0] if models and models[0] else None,
         breakdown=device.breakdown(),
-        activities=activities,
-        steps=by_step(idle, device.busy.any_ns, steps, device.span_ns, names),
+        activities=totals,
+        steps=by_step(idle, device, steps, numbers.values),
         steps_by=steps.by,
         gaps=gaps,
         chunks=chunks,
-        strip=strip_of(idle, device.exposed(), activities, numbers, device.span_ns),
-        format=profile.source.format,
-        waits=proved.waits(blocked, idle),
-        awaited=proved.awaited(),
+        strip=strip_of(idle, device, totals, numbers),
+        format=source.format,
+        waits=waits,
+        awaited_communication_ns=awaited_communication_ns,
+        awaited_copy_ns=awaited_copy_ns,
     )
 
 
-def _proved(device: DeviceTime, evidence: IdleEvidence, options: IdleOptions) -> RankWaits:
-    """Return the waits of a device's streams, and of hosts while it was idle."""
-    profile, waiting, calls = evidence.profile, evidence.waiting, evidence.host.synchronised
-    return RankWaits(
-        device,
-        waiting,
-        kinds_of(profile.activities, waiting.held.by, options.kinds),
-        kinds_of(profile.activities, calls.by, options.kinds),
-        calls,
-        WaitNames(profile.activities, waiting.streams, profile.source, device.rank),
+def _example(
+    device: Device,
+    profile: Profile,
+    evidence: _Evidence,
+    idle: AttributedIdle,
+    others: Sequence[int],
+    gap: int,
+    number: int,
+) -> Example:
+    """Return where a gap is, and what the host did around the longest piece of an activity."""
+    gaps, steps = device.gaps, evidence.steps[device.process]
+    step = int(holding(steps.start_ns, steps.end_ns, gaps.start_ns[gap : gap + 1])[0])
+    low, high = np.searchsorted(idle.gap, (gap, gap + 1)).tolist()
+    start_ns, end_ns = idle.start_ns[low:high], idle.end_ns[low:high]
+    length_ns = np.where(idle.activity[low:high] == number, end_ns - start_ns, NONE)
+    longest = int(length_ns.argmax())
+    # Once the work after it is launched, the time of that call counts.
+    middle_ns = int(start_ns[longest] + end_ns[longest]) // 2
+    time_ns = min(middle_ns, int(gaps.call_start_ns[gap]))
+    thread = int(gaps.thread[gap])
+    where: tuple[str, ...] = ()
+    for candidate in () if thread == NONE else (thread, *others):
+        around = names_around(evidence.ranges, candidate, time_ns)
+        where = tuple(name for name in around if name != ON_DEVICE)[-_WHERE:]
+        if where:
+            break
+    return Example(
+        start_ns=int(gaps.start_ns[gap]),
+        end_ns=int(gaps.end_ns[gap]),
+        before=work_name(profile.activities, int(gaps.before[gap])),
+        after=work_name(profile.activities, int(gaps.after[gap])),
+        step=None if step == NONE else steps.names[int(steps.name_id[step])],
+        where=where,
     )
 
 
 def _gap_tables(
-    device: DeviceTime, evidence: IdleEvidence, idle: AttributedIdle, steps: Steps
+    device: Device,
+    profile: Profile,
+    idle: AttributedIdle,
+    most: Ints,
+    steps: Steps,
+    names: tuple[str, ...],
 ) -> tuple[IdleGaps, Chunks]:
-    """Return the gaps that are attributed, and these cut by activity."""
-    rows = np.flatnonzero(~device.short)
-    gaps, activities = device.gaps.take(rows), evidence.profile.activities
-    place = np.full(len(device.short), NONE, np.int64)
-    place[rows] = np.arange(len(rows))
+    """Return the gaps that are attributed, and these cut by activity.
+
+    Args:
+        device: whose gaps they are.
+        profile: with its work.
+        idle: its idle time, attributed.
+        most: the activity with most of each gap.
+        steps: of its process.
+        names: of activities.
+    """
+    gaps, activities = device.long_gaps, profile.activities
+    place = np.where(device.gaps.short, NONE, np.cumsum(~device.gaps.short) - 1)
     pieces = idle.take(place[idle.gap] != NONE)
     chunks = Chunks(place[pieces.gap], pieces.start_ns, pieces.end_ns, pieces.activity)
-    works = (*activities.names, COPY)
+    works = (*activities.names, COPY_NAME)
     work_ids = [activities.name_id[column].astype(np.int64) for column in (gaps.before, gaps.after)]
     before, after = (np.where(ids == NONE, len(works) - 1, ids) for ids in work_ids)
     table = IdleGaps(
@@ -455,17 +435,19 @@ def _gap_tables(
         end_ns=gaps.end_ns,
         before=before,
         after=after,
-        activity=main_activity(idle, len(device.short))[rows],
-        step=step_at(steps, gaps.start_ns).astype(np.int64),
+        activity=most[~device.gaps.short],
+        step=holding(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64),
         works=works,
-        activities=evidence.numbers.values,
+        activities=names,
     )
     return table, chunks
 
 
-def _limitations(evidence: IdleEvidence, ranks: Sequence[RankIdle]) -> Iterator[Limitation]:
+def _limitations(
+    profile: Profile, evidence: _Evidence, ranks: Sequence[RankIdle]
+) -> Iterator[Limitation]:
     """Yield why idle time could not be attributed."""
-    path = evidence.profile.source.path
+    path, waiting = profile.source.path, evidence.waiting
     single = sum(rank.single for rank in ranks)
     if single:
         yield Limitation(
@@ -474,7 +456,6 @@ def _limitations(evidence: IdleEvidence, ranks: Sequence[RankIdle]) -> Iterator[
             "it counts in no sum",
             single,
         )
-    waiting = evidence.waiting
     if 2 * waiting.unrecorded > waiting.asked:
         yield Limitation(
             "what streams waited for",

@@ -7,8 +7,7 @@ from dataclasses import field
 
 import numpy as np
 
-from bubbleviz.analyses.idle.stream_order import Awaited, ProvedWait
-from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
@@ -134,6 +133,41 @@ class ActivityIdle:
     example: Example | None
     rank: int = 0
 
+    def order(self) -> tuple[int, str]:
+        """Return by what activities are sorted: the longest first."""
+        return -self.idle_ns, self.activity
+
+
+@frozen
+class ProvedWait:
+    """What a stream of a device, or a host while it was idle, waited for, by all of its waits.
+
+    Attributes:
+        waiting: who: ``stream 7``, or ``host, cudaStreamSynchronize``.
+        stream: of the work that was waited for; with its device where that is another.
+        work: its name.
+        kind: what it is: ``compute``, ``communication`` or ``copy``.
+        waits: how many.
+        blocked_ns: how long the stream's next work, launched, waited for it; of hosts, while the
+            device was idle. Several streams may wait at a time.
+        without_compute_ns: the part in which the device computed nothing.
+        idle_ns: the device's idle time that is attributed to it.
+    """
+
+    waiting: str
+    stream: str
+    work: str
+    kind: str
+    waits: int
+    blocked_ns: int
+    without_compute_ns: int
+    idle_ns: int
+
+    def order(self) -> tuple[object, ...]:
+        """Return by what waits are sorted: the most time without compute first."""
+        names = self.waiting, self.stream, self.work
+        return (-self.without_compute_ns, -self.blocked_ns, *names)
+
 
 @frozen
 class StepIdle:
@@ -212,8 +246,9 @@ class Chunks(Table):
 
 
 #: What a device did in a strip, before the activities of its host.
-COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY = "compute", "communication", "copies"
-BUSY = (COMPUTE, EXPOSED_COMMUNICATION, EXPOSED_COPY)
+BUSY = ("compute", "communication", "copies")
+#: The name of what is left over.
+REST = "everything else"
 
 
 @frozen
@@ -270,7 +305,9 @@ class RankIdle:
         format: of its profile; "" unknown.
         waits: what its streams and hosts waited for, as far as it is proved, the most time
             without compute first.
-        awaited: how much of its exposed time held up launched work, as far as it is proved.
+        awaited_communication_ns: exposed communication while a stream is proved to have waited for
+            a communication kernel.
+        awaited_copy_ns: exposed copies while a stream is proved to have waited for one.
     """
 
     label: str
@@ -291,7 +328,8 @@ class RankIdle:
     strip: Strip
     format: str = ""
     waits: tuple[ProvedWait, ...] = ()
-    awaited: Awaited = Awaited(0, 0)
+    awaited_communication_ns: int = 0
+    awaited_copy_ns: int = 0
 
     @property
     def duty_cycle(self) -> float | None:
@@ -331,10 +369,14 @@ class IdleReport:
         """The ranks that are devices, not hosts."""
         return tuple(rank for rank in self.ranks if not rank.on_host)
 
+    def summed(self, name: str) -> int:
+        """Return a time of the breakdown over all devices that ran more than one kernel or copy."""
+        return sum(getattr(rank.breakdown, name) for rank in self.devices if not rank.single)
+
     @property
     def idle_ns(self) -> int:
         """Idle time of all devices."""
-        return sum(rank.breakdown.idle_ns for rank in self.devices if not rank.single)
+        return self.summed("idle_ns")
 
     @property
     def proved_idle_ns(self) -> int:
@@ -345,7 +387,26 @@ class IdleReport:
     @property
     def span_ns(self) -> int:
         """Spans of all devices that ran more than a single kernel or copy."""
-        return sum(rank.breakdown.span_ns for rank in self.devices if not rank.single)
+        return self.summed("span_ns")
+
+    def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
+        """Return what each device spent its span on; hosts and single kernels are left out.
+
+        Args:
+            activities: how many activities of hosts are named, at most.
+
+        Returns:
+            Index of each device in the ranks; :data:`BUSY`, the activities that take most of all
+            idle time, and :data:`REST` if there are more; shares of the span, shape
+            (devices, names), whose rows add up to 1.
+        """
+        shown = tuple(at for at, rank in enumerate(self.ranks) if rank.duty_cycle is not None)
+        main = tuple(total.activity for total in self.activities[:activities])
+        names = (*BUSY, *main, *([REST] if len(self.activities) > len(main) else ()))
+        spent_ns = np.zeros((len(shown), len(names)), np.int64)
+        for row, at in enumerate(shown):
+            spent_ns[row] = self.ranks[at].strip.gathered(names).sum(axis=1)
+        return shown, names, spent_ns / spent_ns.sum(axis=1, keepdims=True)
 
 
 # Advice: how idle devices are, and what to look at first, in a sentence each.
@@ -388,7 +449,7 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
     devices = counted(len(report.devices), "device")
     if report.span_ns:
         devices += f", idle for {written(report.idle_ns / report.span_ns)} of the time"
-        compute_ns = sum(rank.breakdown.compute_ns for rank in report.devices if not rank.single)
+        compute_ns = report.summed("compute_ns")
         # Busy is not computing: what only communicates or copies is said apart.
         if report.span_ns - report.idle_ns - compute_ns >= _SHARE * report.span_ns:
             devices += f" and computing for {written(compute_ns / report.span_ns)}"
@@ -409,12 +470,11 @@ def advice(report: IdleReport) -> tuple[str, ...]:
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
             "the run",
         )
-    times = [device.breakdown for device in report.devices if not device.single]
-    waiting_ns = sum(time.exposed_point_to_point_ns for time in times)
+    waiting_ns = report.summed("exposed_point_to_point_ns")
     exposed_ns = [
         (waiting_ns, _WAITING),
-        (sum(time.exposed_communication_ns for time in times) - waiting_ns, _COMMUNICATION),
-        (sum(time.exposed_copy_ns for time in times), _COPIES),
+        (report.summed("exposed_communication_ns") - waiting_ns, _COMMUNICATION),
+        (report.summed("exposed_copy_ns"), _COPIES),
     ]
     found = [
         (ns, f"{percent(ns / report.span_ns)} {sentence}")
@@ -425,7 +485,7 @@ def advice(report: IdleReport) -> tuple[str, ...]:
         found.append((report.idle_ns, _advice_on_idle_devices(report)))
     # The sort is stable: what stands first in the list goes first among equals.
     found.sort(key=lambda part: -part[0])
-    return tuple(sentence for _, sentence in found) or (_advice_on_busy_devices(times),)
+    return tuple(sentence for _, sentence in found) or (_advice_on_busy_devices(report),)
 
 
 def _advice_on_idle_devices(report: IdleReport) -> str:
@@ -449,12 +509,12 @@ def _how_to_record(report: IdleReport) -> str:
     return "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
 
 
-def _advice_on_busy_devices(times: Sequence[Breakdown]) -> str:
+def _advice_on_busy_devices(report: IdleReport) -> str:
     """Return the advice on devices that are hardly idle: overlap what no compute covers."""
-    span_ns = sum(time.span_ns for time in times)
+    span_ns = report.span_ns
     exposed = [
-        (sum(time.exposed_communication_ns for time in times), "communicate", "communication"),
-        (sum(time.exposed_copy_ns for time in times), "copy or fill memory", "copies"),
+        (report.summed("exposed_communication_ns"), "communicate", "communication"),
+        (report.summed("exposed_copy_ns"), "copy or fill memory", "copies"),
     ]
     exposed = [part for part in exposed if part[0] and part[0] >= _LITTLE * span_ns]
     exposed.sort(key=lambda part: -part[0])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from bubbleviz.analyses.idle.documents import device_shares
 from bubbleviz.analyses.idle.report import (
     BUSY,
     DEFINITIONS,
@@ -19,7 +18,6 @@ from bubbleviz.analyses.idle.report import (
     advice,
     title_of,
 )
-from bubbleviz.analyses.idle.stream_order import order_of
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.conventions.kinds import plain_name
 from bubbleviz.model.texts import one_line
@@ -71,7 +69,7 @@ def wait_table(report: IdleReport, top: int) -> Table:
     )
     waits = [(wait, rank) for rank in report.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
-    for wait, rank in sorted(waits, key=lambda pair: order_of(pair[0]))[:top]:
+    for wait, rank in sorted(waits, key=lambda pair: pair[0].order())[:top]:
         work = plain_name(one_line(wait.work, None))
         table.add_row(
             shortened(one_line(rank.label, None), _DEVICE),
@@ -94,12 +92,12 @@ def _shares(report: IdleReport) -> Iterator[str]:
     for what, awaited_ns, exposed_ns in (
         (
             "communication",
-            sum(rank.awaited.communication_ns for rank in devices),
+            sum(rank.awaited_communication_ns for rank in devices),
             sum(rank.breakdown.exposed_communication_ns for rank in devices),
         ),
         (
             "copies",
-            sum(rank.awaited.copy_ns for rank in devices),
+            sum(rank.awaited_copy_ns for rank in devices),
             sum(rank.breakdown.exposed_copy_ns for rank in devices),
         ),
     ):
@@ -215,24 +213,26 @@ def device_table(ranks: Sequence[RankIdle]) -> Table:
 
 def _side_by_side(report: IdleReport, top: int) -> Iterator[RenderableType]:
     """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
-    shares = device_shares(report, _COMPARED)
-    if len(shares.ranks) < 2 or not report.activities:
+    ranks, names, shares = report.device_shares(_COMPARED)
+    if len(ranks) < 2 or not report.activities:
         return
+    shares, names = shares[:, len(BUSY) :], names[len(BUSY) :]
+    idle = shares.sum(axis=1)
     # The sort is stable: devices that are equally idle keep their order.
-    order = np.argsort(-shares.idle, kind="stable")
+    order = np.argsort(-idle, kind="stable")
     most, least = order[0], order[-1]
-    labels = [_short_name(report.ranks[at].label) for at in shares.ranks]
-    names = [_short_name(name, _HEADER) for name in shares.names[len(BUSY) :]]
-    table = Table("device", "idle", *names, left=("device",))
+    labels = [_short_name(report.ranks[at].label) for at in ranks]
+    headers = (_short_name(name, _HEADER) for name in names)
+    table = Table("device", "idle", *headers, left=("device",))
     for row in order[:top].tolist():
-        cells = (in_percent(share) for share in shares.shares[row, len(BUSY) :].tolist())
-        table.add_row(labels[row], in_percent(float(shares.idle[row])), *cells)
+        cells = (in_percent(share) for share in shares[row].tolist())
+        table.add_row(labels[row], in_percent(float(idle[row])), *cells)
     yield from titled("Devices side by side, the idlest first: idle time in % of the span", table)
     yield from _omitted(len(order), top)
     yield Text(
-        f"idle: {percent(float(shares.idle[least]))} ({labels[least]}) to "
-        f"{percent(float(shares.idle[most]))} ({labels[most]}), median "
-        f"{percent(float(np.median(shares.idle)))} of {len(order)} devices"
+        f"idle: {percent(float(idle[least]))} ({labels[least]}) to "
+        f"{percent(float(idle[most]))} ({labels[most]}), median "
+        f"{percent(float(np.median(idle)))} of {len(order)} devices"
     )
 
 

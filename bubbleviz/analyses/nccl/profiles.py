@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.analyses.idle.evidence import IdleOptions
-from bubbleviz.analyses.idle.ranks import window_extent
+from bubbleviz.analyses.idle.ranks import IdleOptions, window_extent
 from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
 from bubbleviz.analyses.nccl.kernels import (
     Kernels,

@@ -1,0 +1,380 @@
+"""Host: what threads did at every instant, as ranges and calls tell.
+
+Of the ranges and calls around an instant the strongest counts, of equally strong ones the
+innermost::
+
+    range       ├─data loading (3)──────────────┤
+    call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
+    segment     ├───────────────────────────────────────────────────────┤
+    result      ├─data loading──────────────────┤.├─cudaMalloc─────┤....    . unknown
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+
+import numpy as np
+
+from bubbleviz.analyses.idle.gaps import split, touching
+from bubbleviz.analyses.idle.waits import RecordTimes
+from bubbleviz.conventions.host_activities import (
+    FRAME,
+    KNOWN,
+    LAUNCH,
+    OTHER_DEVICE,
+    TRANSFER,
+    WAITING,
+    ActivityLookup,
+)
+from bubbleviz.conventions.range_names import bare_name
+from bubbleviz.interpret.iterations import Steps
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
+from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
+from bubbleviz.model.intervals import Innermost, disjoint_layers
+from bubbleviz.model.profile import (
+    DEVICE_THREAD,
+    Activities,
+    CallLog,
+    Calls,
+    Profile,
+    Ranges,
+    Thread,
+    pid_of,
+    process_of,
+)
+from bubbleviz.model.values import frozen
+from bubbleviz.sources.in_memory import no_calls
+
+#: Shorter calls and ranges count as part of what is around them.
+GRAIN_NS = 1_000
+#: About so many calls in gaps are kept; where there are more, the longer ones.
+_MOST = 1 << 20
+#: The name that ranges of a device's own thread get.
+ON_DEVICE = "a module runs on the device"
+#: What XLA names the ranges of what it runs on a device.
+_XLA = re.compile(r"(?:XlaModule|Thunk):#")
+#: What XLA's profiler names the thread that runs the program, whose number it does not record.
+_PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
+
+
+def gap_calls_of(
+    log: CallLog,
+    launching: Ints,
+    idle: Mapping[int, intervals.Intervals],
+    records: RecordTimes | None = None,
+) -> tuple[Calls, int]:
+    """Return the calls that launched the work after a gap, or ran during one, by their rows.
+
+    Args:
+        log: the profile's calls.
+        launching: rows of the calls that launched the work after gaps, distinct and ascending.
+        idle: when a device of each process was idle.
+        records: sees all calls; None for nothing.
+
+    Returns:
+        The calls, and the length below which those that launched nothing are left out.
+    """
+    kept: list[Calls] = []
+    count, shortest_ns = 0, GRAIN_NS
+    for block in log.blocks():
+        if records is not None:
+            records.add(block)
+        lasting = block.end_ns - block.start_ns >= shortest_ns
+        in_gap = _in_idle_time(block.thread, block.start_ns, block.end_ns, idle, lasting)
+        kept.append(block.take((found_in(launching, block.row) != NONE) | in_gap))
+        count += len(kept[-1])
+        while count > _MOST + len(launching):
+            shortest_ns *= 2
+            calls = joined(kept)
+            lasting = calls.end_ns - calls.start_ns >= shortest_ns
+            kept = [calls.take(lasting | (found_in(launching, calls.row) != NONE))]
+            count = len(kept[0])
+    calls = joined(kept) if kept else no_calls().calls
+    return calls.take(np.argsort(calls.row, kind="stable")), shortest_ns
+
+
+def _in_idle_time(
+    thread: Ints,
+    start_ns: Ints,
+    end_ns: Ints,
+    idle: Mapping[int, intervals.Intervals],
+    chosen: Bools,
+) -> Bools:
+    """Tell which chosen intervals of threads touch a time in which a device was idle."""
+    inside = np.zeros(len(thread), bool)
+    chosen_rows = np.flatnonzero(chosen)
+    process = process_of(thread[chosen_rows])
+    for number in distinct(process).tolist():
+        if number in idle:
+            rows = chosen_rows[process == number]
+            inside[rows] = touching(start_ns[rows], end_ns[rows], idle[number])
+    return inside
+
+
+@frozen
+class HostEvents(Table):
+    """Ranges, then calls, of threads that launch and of main threads, each with an activity.
+
+    Attributes:
+        thread: of the range or call.
+        start_ns: start.
+        end_ns: end.
+        activity: number of what the host does in it.
+        strength: of the activity (:mod:`bubbleviz.conventions.host_activities`).
+        launched: row of the activities: the one that a call launched; -1 none.
+        by: row of the activities: the work that a call waited for last; -1 none, or unknown.
+        call: row of ``calls``: the name of a call that waited for known work; -1 of others.
+        calls: distinct names of these calls.
+    """
+
+    thread: Ints
+    start_ns: Ints
+    end_ns: Ints
+    activity: Ints
+    strength: Ints
+    launched: Ints
+    by: Ints
+    call: Ints
+    calls: tuple[str, ...] = field(metadata={"shared": True})
+
+    def seen_from(
+        self, activities: Activities, rank: int, threads: Ints, numbers: Numbering[str]
+    ) -> HostEvents:
+        """Return the events of some threads as a rank sees them.
+
+        Args:
+            activities: kernels and copies.
+            rank: that was idle meanwhile; launches for others are ``other device``.
+            threads: that may have kept it waiting.
+            numbers: of the activities' names.
+        """
+        elsewhere, transfer, launch = map(numbers.number, (OTHER_DEVICE, TRANSFER, LAUNCH))
+        events = self.take(np.isin(self.thread, threads))
+        activity = np.where(events.launched >= activities.kernels, transfer, launch)
+        activity = np.where(activities.rank[events.launched] == rank, activity, elsewhere)
+        activity = np.where(events.launched == NONE, events.activity, activity)
+        return replace(events, activity=activity)
+
+
+def host_events_of(
+    ranges: Ranges,
+    calls: Calls,
+    shortest_ns: int,
+    call: Codes,
+    log: CallLog,
+    lookup: ActivityLookup,
+    numbers: Numbering[str],
+    waits: tuple[Ints, Ints, Ints],
+) -> HostEvents:
+    """Return the ranges and calls of threads as activities.
+
+    Args:
+        ranges: of threads that launch, and of main threads, without steps.
+        calls: the calls that matter, by their rows.
+        shortest_ns: shorter ones are left out.
+        call: row of the launching call of each activity; -1 unknown.
+        log: of the profile's calls, for their names.
+        lookup: activities of names.
+        numbers: of the activities' names.
+        waits: process and correlation id of calls in which a host waited, and for which work.
+    """
+    launched = np.full(len(calls), NONE, np.int64)
+    at = found_in(calls.row, call)
+    rows = np.flatnonzero(at != NONE)
+    launched[at[rows]] = rows
+    lasting = calls.end_ns - calls.start_ns >= shortest_ns
+    launches = calls.take(lasting & (launched != NONE))
+    others = calls.take(lasting & (launched == NONE))
+
+    of_range = [lookup.of(name) for name in ranges.names]
+    of_ranges = _with_frames_united(
+        _events(
+            ranges,
+            np.array([numbers.number(name) for name, _ in of_range], np.int64)[ranges.name_id],
+            np.array([strength for _, strength in of_range], np.int64)[ranges.name_id],
+        )
+    )
+
+    names = log.names(others.row)
+    of_call = {name: lookup.call(name) for name in set(names)}
+    waiting = np.array([of_call[name][0] == WAITING for name in names], bool)
+    ids = process_of(others.thread), others.correlation_id.astype(np.int64)
+    by = np.full(len(others), NONE, np.int64)
+    if len(waits[0]) and waiting.any():
+        wanted = [column[waiting] for column in ids]
+        by[waiting] = looked_up(waits[:2], waits[2], wanted)
+    texts = Numbering[str]()
+    of_others = replace(
+        _events(
+            others,
+            np.array([numbers.number(of_call[name][0]) for name in names], np.int64),
+            np.array([of_call[name][1] for name in names], np.int64),
+        ),
+        by=by,
+        call=np.array(
+            [
+                NONE if work == NONE else texts.number(name)
+                for name, work in zip(names, by.tolist(), strict=True)
+            ],
+            np.int64,
+        ),
+        calls=texts.values,
+    )
+    of_launches = replace(
+        _events(launches, constant(NONE, len(launches)), constant(KNOWN, len(launches))),
+        launched=launched[lasting & (launched != NONE)],
+    )
+    return replace(joined((of_ranges, of_others, of_launches)), calls=of_others.calls)
+
+
+def _events(rows: Ranges | Calls, activity: Ints, strength: Ints) -> HostEvents:
+    none = constant(NONE, len(rows))
+    columns = (rows.thread, rows.start_ns, rows.end_ns, activity, strength, none, none, none)
+    return HostEvents(*columns, ())
+
+
+def _with_frames_united(host: HostEvents) -> HostEvents:
+    """Return the same, Python's frames united by thread if all have the same activity.
+
+    They lie a hundred deep.
+    """
+    frames = host.take(host.strength == FRAME)
+    if len(frames) == 0 or (frames.activity != frames.activity[0]).any():
+        return host
+    threads, number = np.unique(frames.thread, return_inverse=True)
+    group, start_ns, end_ns = intervals.group_union(
+        number, len(threads), frames.start_ns, frames.end_ns
+    )
+    united = replace(
+        frames.take(np.zeros(len(group), np.int64)),
+        thread=threads[group],
+        start_ns=start_ns,
+        end_ns=end_ns,
+    )
+    return joined((host.take(host.strength != FRAME), united))
+
+
+def events_around(
+    host: HostEvents, thread: Ints, start_ns: Ints, end_ns: Ints
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return what threads did in some segments of time, cut where that changes.
+
+    Args:
+        host: ranges and calls of threads.
+        thread: of each segment.
+        start_ns: start of each; those of one thread are disjoint.
+        end_ns: end of each, later than the start.
+
+    Returns:
+        Row of the segments, start, end, and row of the host's events (-1 unknown) of each piece.
+    """
+    row = np.arange(len(thread))
+    if len(row) == 0 or len(host) == 0:
+        return row, start_ns, end_ns, np.full(len(row), NONE)
+    row = np.lexsort((start_ns, thread))
+    start_ns, end_ns = start_ns[row], end_ns[row]
+    threads, number = np.unique(thread[row], return_inverse=True)
+    extents = intervals.group_extents(number, len(threads), start_ns, end_ns)
+    # One line on which the times of different threads do not meet.
+    line = intervals.Packing.of(*extents)
+    start, end = line.place(number, start_ns), line.place(number, end_ns)
+    events = np.flatnonzero(np.isin(host.thread, threads))
+    group = np.searchsorted(threads, host.thread[events])
+    low, high = (
+        line.place(group, np.clip(time_ns[events], extents[0][group], extents[1][group]))
+        for time_ns in (host.start_ns, host.end_ns)
+    )
+    near = touching(low, high, (start, end))
+    events, low, high = events[near], low[near], high[near]
+    piece, begin, stop = split(start, end, distinct(low, high))
+    # The strongest event around a time, of equals the innermost: the deepest.
+    length_ns = host.end_ns[events] - host.start_ns[events]
+    order = np.arange(len(events))
+    depth = np.empty(len(events), np.int64)
+    weakest_first = np.lexsort((order, host.start_ns[events], -length_ns, host.strength[events]))
+    depth[weakest_first] = order
+    strongest = Innermost(low, high, depth, disjoint_layers(low, high)).around(begin, stop)
+    return (
+        row[piece],
+        begin - start[piece] + start_ns[piece],
+        stop - start[piece] + start_ns[piece],
+        np.append(events, NONE)[strongest],
+    )
+
+
+def host_ranges_of(
+    profile: Profile,
+    idle: Mapping[int, intervals.Intervals],
+    threads: Ints,
+    steps: Mapping[int, Steps],
+    shortest_ns: int,
+) -> Ranges:
+    """Return the ranges of some threads that touch idle time, without steps.
+
+    Args:
+        profile: as read.
+        idle: when a device of each process was idle.
+        threads: that launch, and main ones.
+        steps: of each process.
+        shortest_ns: shorter gaps are not attributed, so shorter ranges do not count.
+    """
+    since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
+    lasting_ns = max(GRAIN_NS, shortest_ns)
+    logs = [
+        log.lasting(lasting_ns, threads, since, until)
+        for log in (profile.every_range, profile.system_calls)
+        if log is not None
+    ]
+    first = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()
+    logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
+    ranges = replace(joined(logs), names=tuple(name for log in logs for name in log.names))
+    everything = np.ones(len(ranges), bool)
+    inside = _in_idle_time(ranges.thread, ranges.start_ns, ranges.end_ns, idle, everything)
+    step_names = {name for table in steps.values() for name in table.names}
+
+    # Names as conventions take them, without those of steps.
+    ranges = ranges.take(inside)
+    used, row = np.unique(ranges.name_id, return_inverse=True)
+    names = Numbering[str]()
+    texts = (bare_name(ranges.names[name]) for name in used.tolist())
+    of_name = [NONE if text in step_names else names.number(text) for text in texts]
+    name_id = np.array(of_name, np.int64)[row]
+    ranges = replace(ranges, name_id=name_id, names=names.values).take(name_id != NONE)
+    return _on_device(ranges, profile.threads)
+
+
+def _on_device(ranges: Ranges, threads: Iterable[Thread]) -> Ranges:
+    """Return ranges in which those of XLA on a device's own thread are named ``ON_DEVICE``.
+
+    A trace records modules and instructions there in the device's time: the host does not do them.
+    Other ranges of such threads are left out.
+    """
+    device_threads = [thread.thread for thread in threads if thread.name.startswith(DEVICE_THREAD)]
+    if not device_threads:
+        return ranges
+    there = np.isin(ranges.thread, device_threads)
+    of_xla = np.array([_XLA.match(name) is not None for name in ranges.names], bool)
+    name_id = np.where(there, len(ranges.names), ranges.name_id)
+    keep = ~there | of_xla[ranges.name_id]
+    return replace(ranges, name_id=name_id, names=(*ranges.names, ON_DEVICE)).take(keep)
+
+
+def main_thread(process: int, threads: Iterable[Thread]) -> int:
+    """Return the main thread of a process: its first one, or else one named as Python's is."""
+    first = (process << 24) + pid_of(process)
+    names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
+    python = sorted(thread for thread, name in names.items() if _PYTHON.match(name))
+    return python[0] if python and first not in names else first
+
+
+def names_around(ranges: Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
+    """Return the names of a thread's ranges around an instant, outermost first."""
+    rows = np.flatnonzero(
+        (ranges.thread == thread) & (ranges.start_ns <= time_ns) & (time_ns <= ranges.end_ns)
+    )
+    length_ns = ranges.end_ns[rows] - ranges.start_ns[rows]
+    order = np.lexsort((rows, ranges.start_ns[rows], -length_ns))
+    return tuple(ranges.names[name] for name in ranges.name_id[rows[order]].tolist())

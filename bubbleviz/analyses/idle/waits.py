@@ -1,0 +1,530 @@
+"""Waits: what streams and hosts are proved to have waited for, as events of CUDA tell.
+
+A stream does one thing after another: an event that is recorded on it completes when the work
+before has ended, and the work behind a wait begins when the event has completed::
+
+    host           record E(1)   launch P   wait for E   launch W   record E(2)
+    stream 20   ├───────── K ─────────┤ E(1)      ├── L ──┤ E(2)
+    stream 7    ├ P ┤ wait for E            ├── W ──┤
+    held                 ├────────────┤               from when W should have begun, until K ended
+
+The order is that of the calls. Of calls at one time it is not known, nor is it of work whose call
+was not recorded: nothing is concluded from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from bubbleviz.analyses.idle.gaps import LATENCY_NS
+from bubbleviz.conventions.host_activities import (
+    BLOCKED_BY_COMMUNICATION,
+    BLOCKED_BY_COMPUTE,
+    BLOCKED_BY_COPIES,
+)
+from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.model import intervals
+from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up
+from bubbleviz.model.intervals import last_before
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
+from bubbleviz.model.values import frozen
+
+#: Before any time that occurs: nothing is known of when it completed.
+NEVER = -(1 << 62)
+_LAST = np.iinfo(np.int64).max
+#: An event may follow a wait for another one, so many in a row.
+_DEEPEST = 32
+#: Work that began so much before its event completed did not wait for it: clocks agree that well.
+SLACK_NS = 1_000
+#: Kinds of work that others wait for.
+COMPUTE, COMMUNICATION, COPY = range(3)
+#: What tables call them, and the activity that idle time is attributed to.
+KIND_NAMES = ("compute", "communication", "copy")
+BLOCKED = (BLOCKED_BY_COMPUTE, BLOCKED_BY_COMMUNICATION, BLOCKED_BY_COPIES)
+
+
+@frozen
+class HeldWork(Table):
+    """Work that waited for an event, in order of its rows.
+
+    Attributes:
+        work: row of the activities.
+        start_ns: when it should have begun: launched, and the work before it on its stream done.
+        end_ns: when the event completed; no later than the work began.
+        by: row of the activity whose end the event recorded.
+        kind: of that: :data:`COMPUTE` and the like.
+    """
+
+    work: Ints
+    start_ns: Ints
+    end_ns: Ints
+    by: Ints
+    kind: Ints
+
+
+@frozen
+class Waiting:
+    """What a profile proves of waiting.
+
+    Attributes:
+        held: work of streams that waited.
+        hosts: process and correlation id of calls in which a host waited, in this order, and row of
+            the activity that each waited for last.
+        streams: the stream of each activity; -1 unknown. Empty where nothing is proved.
+        asked: how many waits of streams for events there are.
+        unrecorded: for how many of them no record of the event is known.
+    """
+
+    held: HeldWork
+    hosts: tuple[Ints, Ints, Ints]
+    streams: Ints
+    asked: int = 0
+    unrecorded: int = 0
+
+
+def nothing_proved() -> Waiting:
+    """Return that of a profile that says nothing of waiting."""
+    none = np.empty(0, np.int64)
+    return Waiting(HeldWork(*(none.copy() for _ in range(5))), (none, none, none), none)
+
+
+def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
+    """Return the kind of some activities; ``kinds`` names communication."""
+    communication = np.append(matching(activities.names, kinds.communication), False)
+    communicates, copies = communication[activities.name_id[rows]], rows >= activities.kernels
+    kind = np.select((copies, communicates), (COPY, COMMUNICATION), COMPUTE)
+    return np.asarray(kind, np.int64)
+
+
+def synchronisation_of(
+    profile: Profile,
+) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+    """Return what a profile holds of waiting, None where that is nothing, and what is lost.
+
+    What names no process is that of the only one that ran work.
+    """
+    if profile.synchronisation is None or not profile.launches_known:
+        return None, ()
+    found, lost = profile.synchronisation()
+    processes = distinct(profile.activities.ranks[:, 0])
+    if found is None or len(processes) != 1:
+        return found, lost
+
+    def filled(process: Ints) -> Ints:
+        return np.where(process < 0, processes[0], process)
+
+    records = replace(found.records, process=filled(found.records.process))
+    waits = replace(found.waits, process=filled(found.waits.process))
+    return replace(found, records=records, waits=waits), lost
+
+
+def with_streams_of(
+    work: Activities, found: Synchronisation, recorded: Activities
+) -> Synchronisation:
+    """Return the same, with the streams of the work that is analysed.
+
+    Args:
+        work: rows of the recorded work, in any order.
+        found: with the streams of the recorded work.
+        recorded: all of it.
+    """
+    # Two pieces of work that agree in all of it have one launch, and most times one stream.
+    keys, wanted = (
+        (t.start_ns, t.end_ns, t.correlation_id.astype(np.int64), *t.ranks[t.rank].T)
+        for t in (recorded, work)
+    )
+    if all(map(np.array_equal, keys, wanted)):
+        return found
+    return replace(found, streams=looked_up(keys, found.streams, wanted))
+
+
+class RecordTimes:
+    """When the host made records of events, as blocks of calls pass by."""
+
+    def __init__(self, records: EventRecords) -> None:
+        """Take the records."""
+        self._processes = distinct(records.process)
+        key = self._keys(records.process, records.correlation_id)
+        self._wanted, self._of_record = np.unique(key, return_inverse=True)
+        self._called_ns = np.full(len(self._wanted), _LAST)
+
+    def _keys(self, process: Ints, ids: Ints) -> Ints:
+        """Return a number for each process and correlation id; -1 for those without."""
+        at = found_in(self._processes, process)
+        known = (at != NONE) & (process != NONE) & (ids >= 0) & (ids < UNCORRELATED)
+        return np.where(known, at << 32 | ids, NONE)
+
+    def add(self, calls: Calls) -> None:
+        """Take a block of calls; of several with one id the first counts."""
+        if len(self._wanted) == 0:
+            return
+        ids = calls.correlation_id.astype(np.int64)
+        at = found_in(self._wanted, self._keys(process_of(calls.thread), ids))
+        rows = np.flatnonzero(at != NONE)
+        rows = rows[self._wanted[at[rows]] != NONE]
+        np.minimum.at(self._called_ns, at[rows], calls.start_ns[rows])
+
+    def called_ns(self) -> tuple[Ints, Ints]:
+        """Return the rows of the records whose call was found, and when it began."""
+        called_ns = self._called_ns[self._of_record]
+        rows = np.flatnonzero(called_ns != _LAST)
+        return rows, called_ns[rows]
+
+
+class StreamOrder:
+    """The work of streams, stream by stream in the order in which it began.
+
+    Attributes:
+        work: row of the activities.
+        stream: number of the stream of each, ascending.
+        place: when its launching call began, on a line on which the times of different streams do
+            not meet; ascending. Work whose call is unknown has the place of the work before.
+        known: whether its call is known.
+
+    Args:
+        stream: number of the stream of each activity; -1 unknown.
+        start_ns: when it began on the device.
+        launched_ns: when its launching call began.
+        known: whether that is known.
+        streams: how many there are.
+        extent_ns: between which all times lie that are asked for.
+    """
+
+    def __init__(
+        self,
+        stream: Ints,
+        start_ns: Ints,
+        launched_ns: Ints,
+        known: Bools,
+        streams: int,
+        extent_ns: tuple[int, int],
+    ) -> None:
+        low_ns, high_ns = (np.full(streams, time_ns, np.int64) for time_ns in extent_ns)
+        self._line = intervals.Packing.of(low_ns, high_ns)
+        work = np.flatnonzero(stream != NONE)
+        self.work = work = work[np.lexsort((start_ns[work], stream[work]))]
+        self.stream, self.known = stream[work], known[work]
+        time_ns = np.where(self.known, launched_ns[work], self._line.origin_ns[self.stream])
+        # Streams follow each other on the line, so that the latest so far is one of the stream.
+        place = self._line.place(self.stream, time_ns)
+        self.place = np.maximum.accumulate(place) if len(work) else time_ns
+
+    def before(self, stream: Ints, time_ns: Ints) -> Ints:
+        """Return where the last work is that streams were given before some times; -1 none."""
+        at = np.searchsorted(self.place, self._line.place(stream, time_ns)) - 1
+        return np.where(np.append(self.stream, NONE)[at] == stream, at, NONE)
+
+    def after(self, stream: Ints, time_ns: Ints) -> Ints:
+        """Return where the first work is that streams were given after some times; -1 none."""
+        at = np.searchsorted(self.place, self._line.place(stream, time_ns), side="right")
+        return np.where(np.append(self.stream, NONE)[at] == stream, at, NONE)
+
+    def at_one_time(self, stream: Ints, time_ns: Ints) -> Bools:
+        """Tell at which times streams were given work, too."""
+        place = self._line.place(stream, time_ns)
+        low, high = (np.searchsorted(self.place, place, side=side) for side in ("left", "right"))
+        return np.asarray(low < high, bool)
+
+    def trusted(self, at: Ints) -> Bools:
+        """Tell which of some places hold work whose call is known, or nothing (-1)."""
+        return np.append(self.known, True)[at]
+
+    def last_work(self, stream: Ints, time_ns: Ints) -> Ints:
+        """Return the last work that streams were given before some times; -1 unknown, or none."""
+        at = self.before(stream, time_ns)
+        return np.where((at != NONE) & self.trusted(at), np.append(self.work, NONE)[at], NONE)
+
+
+def latest_so_far(run: Ints, value: Ints) -> Ints:
+    """Return for each row which row of its run has the highest value up to it.
+
+    Of equal ones it is the first. Rows of a run follow each other::
+
+        run      0 0 0 1 1
+        value    5 7 6 2 2
+        result   0 1 1 3 3
+    """
+    count = len(value)
+    if count == 0:
+        return np.empty(0, np.int64)
+    ascending = np.lexsort((-np.arange(count), value))
+    rank = np.empty(count, np.int64)
+    rank[ascending] = np.arange(count)
+    offset = np.cumsum(np.append(False, run[1:] != run[:-1])) * count
+    latest: Ints = ascending[np.maximum.accumulate(rank + offset) - offset]
+    return latest
+
+
+def _stream_numbers(*streams: tuple[Ints, Ints]) -> tuple[Ints, ...]:
+    """Return the numbers of streams in several tables of (rank, stream); -1 where either is."""
+    ranks, numbers = (np.concatenate(column) for column in zip(*streams, strict=True))
+    number = groups_of(ranks, numbers).of_row
+    number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
+    return tuple(np.split(number, np.cumsum([len(table[0]) for table in streams])[:-1]))
+
+
+def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
+    """Return the record that each wait is for; -1 unknown, or none.
+
+    The record that shares the wait's number counts; where these numbers are not recorded, the last
+    one of its event in the process, of its own device if there is one, as it is not documented
+    whether several devices number events together. A record after the wait does not count.
+
+    Args:
+        records: of events, each with a process.
+        called_ns: when the host made each.
+        waits: of streams and hosts.
+    """
+    found = np.full(len(waits), NONE, np.int64)
+    unpaired = (waits.pairing == NONE) | (records.pairing == NONE).all()
+    for name, open_to in (("pairing", ~unpaired), ("event", unpaired)):
+        ids = getattr(records, name), getattr(waits, name)
+        named = np.flatnonzero((ids[0] != NONE) & (records.process != NONE))
+        for on_device in (1, 0):
+            columns = (
+                (records.process, waits.process),
+                ids,
+                (on_device * records.device, on_device * waits.device),
+            )
+            numbers = groups_of(*map(np.concatenate, columns)).of_row
+            wanted = open_to & (waits.event != NONE) & (waits.process != NONE) & (found == NONE)
+            wanted = np.flatnonzero(wanted)
+            last = last_before(
+                numbers[named],
+                called_ns[named],
+                numbers[len(records) :][wanted],
+                waits.start_ns[wanted],
+            )
+            found[wanted] = np.append(named, NONE)[last]
+    return found
+
+
+@frozen
+class _WaitRuns:
+    """The waits of streams for events, those between the same two pieces of work in a run.
+
+    Attributes:
+        record: that each wait is for; by stream and time.
+        stream: number of its stream.
+        start_ns: when the host asked for it.
+        anchor: place of the last work before it, in the order of streams; -1 none.
+        run: number of its run.
+    """
+
+    record: Ints
+    stream: Ints
+    start_ns: Ints
+    anchor: Ints
+    run: Ints
+
+
+def _runs_of(order: StreamOrder, stream: Ints, start_ns: Ints, record: Ints) -> _WaitRuns:
+    """Return the runs of waits; those of which it is unknown what lies before are left out."""
+    rows = np.flatnonzero((stream != NONE) & (record != NONE))
+    rows = rows[np.lexsort((start_ns[rows], stream[rows]))]
+    anchor = order.before(stream[rows], start_ns[rows])
+    keep = order.trusted(anchor) & ~order.at_one_time(stream[rows], start_ns[rows])
+    rows, anchor = rows[keep], anchor[keep]
+    run = groups_of(stream[rows], anchor).of_row
+    return _WaitRuns(record[rows], stream[rows], start_ns[rows], anchor, run)
+
+
+def _completions_of(
+    records: EventRecords,
+    stream: Ints,
+    called_ns: Ints,
+    order: StreamOrder,
+    launched_with: tuple[Ints, Ints],
+    runs: _WaitRuns,
+) -> tuple[Ints, Ints]:
+    """Return when events completed: with the work before them, and with the waits behind that.
+
+    Args:
+        records: of events.
+        stream: number of the stream of each; -1 unknown.
+        called_ns: when the host made it.
+        order: of the work of streams.
+        launched_with: as :func:`_same_launch` returns it.
+        runs: of waits of streams.
+
+    Returns:
+        The end of the work that each stands behind, :data:`NEVER` unknown, and row of that work
+        among the activities, -1 unknown.
+    """
+    done_ns, closing = launched_with
+    at = np.full(len(records), NONE, np.int64)
+    last = at.copy()
+    known = np.flatnonzero(stream != NONE)
+    at[known] = order.before(stream[known], called_ns[known])
+    certain = (stream != NONE) & order.trusted(at)
+    work = np.append(order.work, NONE)[at]
+    behind_work = certain & (at != NONE)
+    time_ns = np.maximum(np.append(done_ns, NEVER)[work], records.completed_ns)
+    time_ns = np.where(behind_work, time_ns, NEVER)
+    by = np.where(behind_work, np.append(closing, NONE)[work], NONE)
+    last[known] = last_before(runs.stream, runs.start_ns, stream[known], called_ns[known])
+    # A wait before that work is over when the work begins.
+    held = np.flatnonzero(certain & (last != NONE) & (np.append(runs.anchor, NONE)[last] == at))
+    for _ in range(_DEEPEST):
+        latest = runs.record[latest_so_far(runs.run, time_ns[runs.record])[last[held]]]
+        later = time_ns[latest] > time_ns[held]
+        if not later.any():
+            break
+        time_ns[held[later]], by[held[later]] = time_ns[latest[later]], by[latest[later]]
+    return time_ns, by
+
+
+def _same_launch(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
+    """Return when all that the launch of each activity launched has ended, and what ended last.
+
+    A CUDA graph is one launch of many kernels, on several streams.
+
+    Args:
+        call: row of the launching call; -1 unknown.
+        end_ns: of each activity.
+    """
+    row, launching = np.arange(len(call)), call[call != NONE]
+    if len(distinct(launching)) == len(launching):
+        return end_ns, row
+    order = np.lexsort((-row, end_ns, call))
+    last = np.append(call[order][1:] != call[order][:-1], True)[: len(order)]
+    closing = np.empty(len(call), np.int64)
+    group = np.cumsum(np.append(0, last[:-1]))[: len(order)]
+    closing[order] = order[last][group]
+    closing = np.where(call == NONE, row, closing)
+    return end_ns[closing], closing
+
+
+def waiting_of(
+    found: Synchronisation,
+    records: RecordTimes,
+    activities: Activities,
+    call: Codes,
+    launched_ns: Ints,
+    returned_ns: Callable[[Ints], Ints],
+    kinds: Kinds,
+) -> Waiting:
+    """Return what a profile proves of waiting.
+
+    Args:
+        found: what it holds; its streams are those of the activities.
+        records: when the host made the records of events, all calls having passed.
+        activities: kernels and copies.
+        call: row of the launching call of each; -1 unknown.
+        launched_ns: when that began; means nothing where there is none.
+        returned_ns: gives the ends of the calls of some rows (distinct, ascending).
+        kinds: names of communication kernels.
+    """
+    waits = found.waits
+    rows, called_ns = records.called_ns()
+    made = found.records.take(rows)
+
+    def rank_of(process: Ints, device: Ints) -> Ints:
+        ranks = activities.ranks[:, 0], activities.ranks[:, 1]
+        return looked_up(ranks, np.arange(len(activities.ranks)), (process, device))
+
+    rank, wait_rank = activities.rank.astype(np.int64), rank_of(waits.process, waits.device)
+    stream, record_stream, wait_stream = _stream_numbers(
+        (rank, found.streams),
+        (rank_of(made.process, made.device), made.stream),
+        (wait_rank, waits.stream),
+    )
+    known = call != NONE
+    if not known.any():
+        return nothing_proved()
+    streams = 1 + max(int(n.max(initial=NONE)) for n in (stream, record_stream, wait_stream))
+    extent_ns = int(launched_ns[known].min()) - 1, int(launched_ns[known].max()) + 1
+    order = StreamOrder(stream, activities.start_ns, launched_ns, known, streams, extent_ns)
+    record = _record_of_each(made, called_ns, waits)
+    # Before the first launch and after the last all times are alike.
+    called_ns, waited_ns = (np.clip(t, *extent_ns) for t in (called_ns, waits.start_ns))
+    of_streams = np.asarray((waits.stream != NONE) & (waits.event != NONE), bool)
+    runs = _runs_of(order, np.where(of_streams, wait_stream, NONE), waited_ns, record)
+    done_ns, closing = _same_launch(call.astype(np.int64), activities.end_ns)
+    completed_ns, completed_by = _completions_of(
+        made, record_stream, called_ns, order, (done_ns, closing), runs
+    )
+
+    # The work behind runs of waits, and what it waited for last. It must be the next one after the
+    # run's anchor, and its launch known.
+    last = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
+    latest = runs.record[latest_so_far(runs.run, completed_ns[runs.record])[last]]
+    behind, anchor = order.after(runs.stream[last], runs.start_ns[last]), runs.anchor[last]
+    keep = (behind == anchor + 1) | (anchor == NONE)
+    keep &= (behind != NONE) & order.trusted(behind) & (completed_ns[latest] != NEVER)
+    latest, behind, anchor = latest[keep], behind[keep], anchor[keep]
+    work = order.work[behind]
+    called = call[work].astype(np.int64)
+    distinct_calls = distinct(called)
+    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, called)]
+    due_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
+    before = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
+    since_ns = np.maximum(due_ns, np.append(done_ns, NEVER)[before])
+    until_ns = np.minimum(completed_ns[latest], activities.start_ns[work])
+    real = until_ns > since_ns
+    real &= completed_ns[latest] <= activities.start_ns[work] + SLACK_NS
+    rows = np.flatnonzero(real)
+    rows = rows[np.argsort(work[rows], kind="stable")]
+    by = completed_by[latest][rows]
+    held = HeldWork(work[rows], since_ns[rows], until_ns[rows], by, kinds_of(activities, by, kinds))
+
+    # A host that waits for no event waits for a stream, or for all of a device.
+    awaited = np.append(completed_by, NONE)[record]
+    awaited[of_streams] = NONE
+    on_host = np.flatnonzero((waits.event == NONE) & (wait_stream != NONE))
+    last_work = order.last_work(wait_stream[on_host], waited_ns[on_host])
+    awaited[on_host] = np.append(closing, NONE)[last_work]
+    on_host = np.flatnonzero((waits.event == NONE) & (waits.stream == NONE))
+    awaited[on_host] = _last_of_device(
+        order, closing, done_ns, rank, stream, wait_rank[on_host], waited_ns[on_host]
+    )
+    told = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
+    rows = np.flatnonzero(told)
+    rows = rows[np.lexsort((waits.correlation_id[rows], waits.process[rows]))]
+    return Waiting(
+        held=held,
+        hosts=(waits.process[rows], waits.correlation_id[rows], awaited[rows]),
+        streams=found.streams,
+        asked=int(of_streams.sum()),
+        unrecorded=int((record[of_streams] == NONE).sum()),
+    )
+
+
+def _last_of_device(
+    order: StreamOrder,
+    closing: Ints,
+    done_ns: Ints,
+    rank: Ints,
+    stream: Ints,
+    wanted: Ints,
+    time_ns: Ints,
+) -> Ints:
+    """Return which work, of that devices were given before some times, ended last; -1 none.
+
+    Args:
+        order: of the work of streams.
+        closing: row of the activity that ended last of each launch.
+        done_ns: when that was.
+        rank: of each activity.
+        stream: number of its stream; -1 unknown.
+        wanted: ranks of the devices.
+        time_ns: the times.
+    """
+    best, ended_ns = np.full(len(wanted), NONE, np.int64), np.full(len(wanted), NEVER, np.int64)
+    owner = np.full(int(stream.max(initial=NONE)) + 1, NONE, np.int64)
+    owner[stream[stream != NONE]] = rank[stream != NONE]
+    # Streams are few: a loop over them, each for all times.
+    for number in np.flatnonzero(np.isin(owner, wanted)).tolist():
+        rows = np.flatnonzero(wanted == owner[number])
+        last = order.last_work(np.full(len(rows), number), time_ns[rows])
+        work = np.append(closing, NONE)[last]
+        end_ns = np.where(work == NONE, NEVER, done_ns[work])
+        later = end_ns > ended_ns[rows]
+        best[rows[later]], ended_ns[rows[later]] = work[later], end_ns[later]
+    return best
