@@ -10,28 +10,23 @@ from bubbleviz.model.texts import counted, one_line, printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rich.console import RenderableType
-
     from bubbleviz.conventions.convention import Convention
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
+    from bubbleviz.render.document import Block
 
 #: Devices and names of ranges on one screen.
 _DEVICES, _SHAPES = 3, 6
 
 
-def inspection_parts(
-    inspection: Inspection, *, everything: bool = True
-) -> Iterator[RenderableType]:
+def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iterator[Block]:
     """Yield what ``inspect`` prints.
 
     Args:
         inspection: of one profile.
         everything: whether to list all that is listed, or what fits one screen.
     """
-    from rich.text import Text
-
-    from bubbleviz.render.text.tables import HangingLines
+    from bubbleviz.render.document import HangingLines, Sentence
 
     if inspection.told:
         yield from _table_parts(inspection)
@@ -39,72 +34,66 @@ def inspection_parts(
     devices, shapes = (None, None) if everything else (_DEVICES, _SHAPES)
 
     contents, source = inspection.contents, inspection.contents.source
-    head = Text(one_line(source.path, 200), style="bold")
     version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
     versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
     host = source.host if source.host_known else "not recorded"
-    head.append(
-        f"\n  recorded by  {one_line(versions, 60)}\n  host         {one_line(host, 60)}",
-        style="not bold",
-    )
+    facts = [("recorded by", one_line(versions, 60)), ("host", one_line(host, 60))]
     pids = ", ".join(str(pid_of(p)) for p in contents.processes) or "none with kernels"
-    head.append(f"\n  processes    {one_line(pids, 100)}", style="not bold")
+    facts.append(("processes", one_line(pids, 100)))
     if contents.reader:
-        head.append(f"\n  read by      {contents.reader}", style="not bold")
-    yield head
+        facts.append(("read by", contents.reader))
+    yield Sentence(
+        "".join(f"\n  {what:<13}{fact}" for what, fact in facts), lead=one_line(source.path, 200)
+    )
     noun = "GPU" if source.on_host else source.device
-    yield HangingLines(_device_line(device, noun) for device in contents.devices[:devices])
+    yield HangingLines([_device_line(device, noun) for device in contents.devices[:devices]])
     yield from _more(len(contents.devices), devices)
-    yield Text("Rows", style="bold")
+    yield Sentence("Rows", style="bold")
     for table in contents.tables:
         rows = "no table" if table.rows is None else f"{table.rows:,}"
-        yield Text(f"  {table.what:<30}{rows:>12}")
+        yield Sentence(f"  {table.what:<30}{rows:>12}")
     nvtx = source.format == "nsys"
-    yield Text("NVTX convention" if nvtx else "Convention", style="bold")
-    yield HangingLines(("  ", line.strip()) for line in _convention_lines(inspection))
-    yield Text("Most frequent range names in a sample (# stands for numbers)", style="bold")
-    yield Text(
+    yield Sentence("NVTX convention" if nvtx else "Convention", style="bold")
+    yield HangingLines([("  ", line.strip()) for line in _convention_lines(inspection)])
+    yield Sentence("Most frequent range names in a sample (# stands for numbers)", style="bold")
+    yield Sentence(
         "\n".join(
             f"  {count:>12,}  {one_line(name, 80)}" for name, count in inspection.shapes[:shapes]
         )
         or "  none"
     )
     yield from _more(len(inspection.shapes), shapes)
-    yield Text("Next", style="bold")
+    yield Sentence("Next", style="bold")
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
     missing = map(printable, (*inspection.missing, *inspection.candidates))
     yield HangingLines([*(("  ", line) for line in (verdict, *missing)), ("", "")])
     if inspection.suggestion:
-        yield Text(
+        yield Sentence(
             "Draft of a convention: check it, save it as mine.toml, pass --convention mine.toml",
             style="bold",
         )
         # No line is wrapped or cut: what is printed is the file to save.
-        yield Text("\n".join(_trial_lines(inspection)), no_wrap=True)
+        yield Sentence("\n".join(_trial_lines(inspection)), whole=True)
         lines = map(printable, inspection.suggestion.splitlines())
-        yield Text("\n".join(lines) + "\n", no_wrap=True)
+        yield Sentence("\n".join(lines) + "\n", whole=True)
 
 
-def _table_parts(inspection: Inspection) -> Iterator[RenderableType]:
+def _table_parts(inspection: Inspection) -> Iterator[Block]:
     """Yield what ``inspect`` prints of operations themselves, which tell what they are."""
-    from rich.text import Text
-
-    from bubbleviz.render.text.tables import HangingLines
+    from bubbleviz.render.document import HangingLines, Sentence
 
     contents = inspection.contents
-    head = Text(one_line(contents.source.path, 200), style="bold")
     kind = contents.source.format
-    head.append(f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}", "not bold")
-    for what, fact in contents.facts:
-        head.append(f"\n  {what:<12} {one_line(fact, 100)}", style="not bold")
-    yield head
-    yield Text("Rows", style="bold")
+    text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
+    text += "".join(f"\n  {what:<12} {one_line(fact, 100)}" for what, fact in contents.facts)
+    yield Sentence(text, lead=one_line(contents.source.path, 200))
+    yield Sentence("Rows", style="bold")
     for table in contents.tables:
         rows = "not told" if table.rows is None else f"{table.rows:,}"
-        yield Text(f"  {table.what:<30}{rows:>12}")
+        yield Sentence(f"  {table.what:<30}{rows:>12}")
     for phase in contents.candidates:
-        yield Text(f"  {phase.name:<30}{phase.count:>12,}")
-    yield Text("Next", style="bold")
+        yield Sentence(f"  {phase.name:<30}{phase.count:>12,}")
+    yield Sentence("Next", style="bold")
     missing = map(printable, inspection.missing)
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
     yield HangingLines([*(("  ", line) for line in (verdict, *missing)), ("", "")])
@@ -119,11 +108,11 @@ def _device_line(device: Device, noun: str) -> tuple[str, str]:
     return f"  {noun} {device.device_id} ", f"of process {device.pid}: {text}"
 
 
-def _more(count: int, shown: int | None) -> Iterator[RenderableType]:
-    from rich.text import Text
+def _more(count: int, shown: int | None) -> Iterator[Block]:
+    from bubbleviz.render.document import Sentence
 
     if shown is not None and count > shown:
-        yield Text(f"  and {count - shown:,} more (-v)", style="dim")
+        yield Sentence(f"  and {count - shown:,} more (-v)", style="dim")
 
 
 def _trial_lines(inspection: Inspection) -> Iterator[str]:
@@ -135,14 +124,14 @@ def _trial_lines(inspection: Inspection) -> Iterator[str]:
         yield f"# of this file alone: {one_line(trial.headline, 400)}"
 
 
-def convention_parts(conventions: Iterable[Convention]) -> Iterator[RenderableType]:
+def convention_parts(conventions: Iterable[Convention]) -> Iterator[Block]:
     """Yield what ``conventions`` prints: each convention with its examples."""
-    from rich.text import Text
+    from bubbleviz.render.document import Sentence
 
     for convention in conventions:
-        yield Text(convention.name, style="bold")
+        yield Sentence(convention.name, style="bold")
         examples = "\n".join(f"    {one_line(example, 100)}" for example in convention.examples)
-        yield Text(f"  {convention.summary}\n{examples}\n")
+        yield Sentence(f"  {convention.summary}\n{examples}\n")
 
 
 def _convention_lines(inspection: Inspection) -> Iterator[str]:

@@ -21,12 +21,13 @@ from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.progress import Watch, unwatched
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.progress import Progress as Bars
     from rich.progress import ProgressColumn, TaskID
 
+    from bubbleviz.render.document import Line
     from bubbleviz.render.parts import Parts
-    from bubbleviz.render.text.tables import Display, Line
+    from bubbleviz.render.text.terminal import Display
     from bubbleviz.timing import Step
 
 
@@ -42,7 +43,7 @@ _LONGEST = 800
 
 def width() -> int:
     """Return the width of tables in characters: that of the terminal, else a fixed one."""
-    from bubbleviz.render.text.tables import WIDTH
+    from bubbleviz.render.text.terminal import WIDTH
 
     if sys.stdout.isatty():
         return shutil.get_terminal_size((WIDTH, 24)).columns
@@ -88,25 +89,49 @@ def deliver(
             print_result()
 
 
-def show(parts: Iterator[RenderableType]) -> None:
+def show(blocks: Iterable[Any]) -> None:
     """Print for a terminal with its width and colours, else as plain text.
 
     On a terminal, and where ``COLUMNS`` says how wide, tables are made to fit; a pipe without a
     width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
-    from bubbleviz.render.text.tables import plain_text, print_sections
+    from bubbleviz.render.text.tables import as_blocks, plain_text
+    from bubbleviz.render.text.terminal import lines_of
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     shown_on = display()
-    if not shown_on.colour and not sys.stdout.isatty():
-        whole = shown_on.unicode and not _given_columns()
-        fitted = shown_on if _given_columns() else replace(shown_on, width=width())
-        sys.stdout.write(plain_text(parts, None if whole else fitted))
+    if shown_on.colour or sys.stdout.isatty():
+        _print_lines(lines_of(as_blocks(blocks), shown_on), console(shown_on))
         return
+    whole = shown_on.unicode and not _given_columns()
+    fitted = shown_on if _given_columns() else replace(shown_on, width=width())
+    _replace_unknown_characters()
+    sys.stdout.write(plain_text(blocks, None if whole else fitted))
+
+
+def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
+    """Print lines of styled words, with rich where colours are shown."""
+    from bubbleviz.render.text.terminal import plain_lines
+
+    if shown_on.colour:
+        _print_lines(lines, console(shown_on))
+    else:
+        _replace_unknown_characters()
+        sys.stdout.write(plain_lines(lines))
+
+
+def _print_lines(lines: Iterable[Line], to: Console) -> None:
+    from rich.text import Text
+
+    for line in lines:
+        to.print(Text.assemble(*line), no_wrap=True, crop=False, overflow="ignore")
+
+
+def console(shown_on: Display) -> Console:
+    """Return standard output as a console of rich."""
     from rich.console import Console
 
-    console = Console(
+    _replace_unknown_characters()
+    return Console(
         width=shown_on.width,
         force_terminal=True,
         no_color=not shown_on.colour,
@@ -114,7 +139,12 @@ def show(parts: Iterator[RenderableType]) -> None:
         markup=False,
         emoji=False,
     )
-    print_sections(console, parts, shown_on)
+
+
+def _replace_unknown_characters() -> None:
+    """Let standard output print ``?`` for a character that its encoding lacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def display() -> Display:
@@ -122,7 +152,7 @@ def display() -> Display:
 
     ``COLUMNS`` holds for pipes, too; ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` as elsewhere.
     """
-    from bubbleviz.render.text.tables import Display
+    from bubbleviz.render.text.terminal import Display
 
     environment = os.environ
     terminal = sys.stdout.isatty()
@@ -147,26 +177,6 @@ def _shows_blocks() -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
-    """Print lines of styled words, with rich where colours are shown."""
-    from bubbleviz.render.text.tables import plain_lines
-
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    if not shown_on.colour:
-        sys.stdout.write(plain_lines(lines))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(
-        width=shown_on.width, force_terminal=True, highlight=False, markup=False, emoji=False
-    )
-    for line in lines:
-        text = Text.assemble(*line, end="\n")
-        console.print(text, no_wrap=True, crop=False, overflow="ignore")
 
 
 def pass_on(content: str | bytes) -> None:

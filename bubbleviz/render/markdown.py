@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from bubbleviz.model.texts import one_line
+from bubbleviz.render.document import Block, Sentence, Table
 
 #: What means something in the Markdown of GitHub.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
@@ -48,3 +49,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     columns = zip(*cells, strict=True) if cells else ((title,) for title in header)
     rule = ["---:" if all(map(_NUMBER.match, column)) else "---" for column in columns]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *cells))
+
+
+def markdown(blocks: Iterable[Block]) -> str:
+    """Return sentences and tables of a document as Markdown, an empty line between two."""
+    parts = []
+    for block in blocks:
+        if isinstance(block, Sentence):
+            lead = f"**{text(block.lead)}**{' ' * block.text.startswith(' ')}" if block.lead else ""
+            parts.append(f"{lead}{text(block.text)}\n")
+        elif isinstance(block, Table) and block.rows:
+            rows = [[text(row.get(c, "")) for c in block.columns] for row in block.rows]
+            parts += [f"{block.title}\n", table([text(column) for column in block.columns], rows)]
+    return "\n".join(parts)

@@ -9,7 +9,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.render.text.first_screen import MOST_LINES
-from bubbleviz.render.text.tables import cell_width
+from bubbleviz.render.text.terminal import cell_width
 from tests.support.idle_runs import planted
 from tests.support.nccl_runs import ring
 from tests.support.places import CHECKOUT

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import bubbleviz
 from bubbleviz.cli.app import main
@@ -18,7 +16,7 @@ from bubbleviz.conventions.draft import drafts, suggest
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.render.text.tables import WIDTH, print_sections
+from bubbleviz.render.text.terminal import WIDTH, Display, plain_text
 from bubbleviz.sources.nsys import export_file
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
@@ -124,13 +122,11 @@ def test_a_draft_is_printed_as_a_file_that_loads(
 
 def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
     inspection = bubbleviz.inspect(named_at_length(tmp_path))
-    out = io.StringIO()
-    print_sections(Console(file=out, width=80, force_terminal=True), inspection_parts(inspection))
+    shown = plain_text(inspection_parts(inspection), Display(80))
 
     draft = inspection.suggestion
     assert draft is not None
-    plain = printed_draft(out.getvalue()).replace("\x1b[0m", "")
-    assert [line.rstrip() for line in plain.splitlines() if line] == [
+    assert [line.rstrip() for line in printed_draft(shown).splitlines() if line] == [
         line for line in draft.splitlines() if line
     ]
 

@@ -11,7 +11,7 @@ import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
-from bubbleviz.render.text.tables import Display, cell_width, plain_lines, wrapped
+from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, wrapped
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import HOSTILE, MS, Op, one_f_one_b, rank_of, report_of

@@ -12,7 +12,7 @@ import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.palette import BUBBLE_PARTS
-from bubbleviz.render.text.report import cause_cells
+from bubbleviz.render.text.report import causes
 from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, rounded_shares
 from bubbleviz.report.compare.comparison import saved_of
 from bubbleviz.report.report import Report
@@ -70,7 +70,7 @@ def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
 
 def test_the_rows_of_the_table_add_up_to_its_last() -> None:
     report = bubbleviz.analyze([str(FIXTURES / "1f1b")])
-    *rows, total = cause_cells(report)
+    *rows, total = causes(report).rows
 
     for column in ("% of window", "% of bubble"):
         assert sum(Decimal(row[column]) for row in rows) == Decimal(total[column])

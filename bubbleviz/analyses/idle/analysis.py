@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,38 +41,30 @@ class NotebookIdleReport(IdleReport):
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""
         from bubbleviz.analyses.idle.picture import draw_idle
-        from bubbleviz.render.documents.notebook import (
-            before_picture,
-            paragraph,
-            picture_in_fragment,
-        )
+        from bubbleviz.analyses.idle.report import advice, title_of
+        from bubbleviz.analyses.idle.text import activity_table, device_table, wait_table
+        from bubbleviz.render.document import Sentence, html
+        from bubbleviz.render.documents.notebook import framed
 
-        head = before_picture("".join(_head(self)))
-        foot = "".join(paragraph(limitation.sentence) for limitation in self.limitations)
-        return f"{head}{picture_in_fragment(draw_idle(self))}{foot}</div>"
+        tables = (
+            ("Devices", device_table(self.ranks[:_MOST_ROWS])),
+            ("What hosts did while devices were idle", activity_table(self, _MOST_ROWS)),
+            ("What they waited for, as far as it is proved", wait_table(self, _MOST_ROWS)),
+        )
+        above = html(
+            [
+                *map(Sentence, (title_of(self), *advice(self))),
+                *(replace(table.block, title=title) for title, table in tables),
+            ]
+        )
+        below = html(Sentence(limitation.sentence) for limitation in self.limitations)
+        return framed(above, draw_idle(self), below)
 
     def _repr_svg_(self) -> str:
         """Return the picture as an SVG document."""
         from bubbleviz.analyses.idle.picture import draw_idle
 
         return draw_idle(self)
-
-
-def _head(report: IdleReport) -> Iterator[str]:
-    """Yield the elements above the picture."""
-    from bubbleviz.analyses.idle.report import advice, title_of
-    from bubbleviz.analyses.idle.text import activity_table, device_table, wait_table
-    from bubbleviz.render.documents.notebook import paragraph, table
-
-    yield paragraph(title_of(report))
-    yield from map(paragraph, advice(report))
-    for caption, shown in (
-        ("Devices", device_table(report.ranks[:_MOST_ROWS])),
-        ("What hosts did while devices were idle", activity_table(report, _MOST_ROWS)),
-        ("What they waited for, as far as it is proved", wait_table(report, _MOST_ROWS)),
-    ):
-        cells = [dict(zip(shown.headers, row, strict=True)) for row in shown.rows if row]
-        yield from table(caption, cells)
 
 
 def idle(

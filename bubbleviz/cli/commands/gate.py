@@ -73,9 +73,9 @@ def _print(results: Sequence[Check]) -> None:
     if not sys.stdout.isatty():
         pass_on("".join(f"{line}\n" for line in lines))
         return
-    from rich.text import Text
+    from bubbleviz.render.document import Sentence
 
-    verdicts = [(Text(line), check.passed) for line, check in zip(lines, results, strict=True)]
-    for text, passed in verdicts:
-        text.stylize("green" if passed else "bold red", 0, text.plain.index(":"))
-    show(text for text, _ in verdicts)
+    for line, check in zip(lines, results, strict=True):
+        lead, colon, rest = line.partition(":")
+        style = "green" if check.passed else "bold red"
+        show([Sentence(colon + rest, lead=lead, lead_style=style)])

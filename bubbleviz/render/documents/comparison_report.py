@@ -10,16 +10,23 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
+from bubbleviz.render.document import (
+    Bullets,
+    Sentence,
+    Table,
+    in_percent,
+    milliseconds,
+    percent,
+    shortened,
+)
 from bubbleviz.render.documents.gate_report import cause_line, mean_of
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.text.tables import BulletList, Table, milliseconds, percent, shortened
 from bubbleviz.report.compare.comparison import Cell, Comparison
 from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+    from bubbleviz.render.document import Block
     from bubbleviz.report.compare.comparison import RatioRow
     from bubbleviz.report.saved import Average, SavedRatio
     from bubbleviz.report.view import View
@@ -178,19 +185,17 @@ RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
 PICTURES = frozenset({"svg", "pdf", "png"})
 
 
-def sections(comparison: Comparison) -> Iterator[RenderableType]:
+def sections(comparison: Comparison) -> Iterator[Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
     yield from _tables(list(_summary(comparison, titles)), comparison.rows, titles)
     if comparison.notes:
-        yield BulletList(one_line(note, 600) for note in comparison.notes)
-    yield _assumptions()
+        yield Bullets([one_line(note, 600) for note in comparison.notes])
+    yield Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
-def first_screen(comparison: Comparison) -> Iterator[RenderableType]:
+def first_screen(comparison: Comparison) -> Iterator[Block]:
     """Yield what fits one screen: of many runs the primary ratio alone, and the first of them."""
-    from rich.text import Text
-
     titles = _titles(comparison)
     summary = list(_summary(comparison, titles))
     rows, runs = comparison.rows, len(titles)
@@ -203,43 +208,36 @@ def first_screen(comparison: Comparison) -> Iterator[RenderableType]:
     shown = [line for line in summary if line not in restricted][:_MOST_SUMMARIES]
     yield from _tables([*shown, *restricted], rows, titles[:_MOST_RUNS])
     if notes:
-        yield BulletList(notes[:_MOST_NOTES])
-    yield _assumptions()
+        yield Bullets(notes[:_MOST_NOTES])
+    yield Sentence(f"\n{ASSUMPTIONS}", style="dim")
     if left_out:
         more = f"{counted(runs, 'run')}, {counted(len(comparison.rows), 'ratio')}"
         notes_too = f", {counted(len(notes), 'note')}" if notes else ""
-        yield Text(f"\nMore: -v ({more}{notes_too})", style="dim")
+        yield Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
 
 
 def _titles(comparison: Comparison) -> list[str]:
     return [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
 
 
-def _assumptions() -> RenderableType:
-    from rich.text import Text
-
-    return Text(f"\n{ASSUMPTIONS}", style="dim")
-
-
-def _tables(
-    summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str]
-) -> Iterator[RenderableType]:
+def _tables(summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str]) -> Iterator[Block]:
     """Yield a line for each run, and the table of some ratios of the first runs."""
-    from rich.text import Text
-
-    yield Text("\n".join(summary), style="bold")
-    yield Text("\nBubble ratios in %; differences to the first run in percentage points")
-    table = Table(
-        *("ratio", "run", "mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %"),
+    yield Sentence("\n".join(summary), style="bold")
+    yield Sentence("\nBubble ratios in %; differences to the first run in percentage points")
+    yield Table(
+        "",
+        [
+            {
+                "ratio": "" if place else one_line(row.name, 40),
+                "run": title,
+                **_printed(row.cells[0], cell),
+            }
+            for row in rows
+            for place, (title, cell) in enumerate(zip(titles, row.cells, strict=False))
+        ],
         left=("ratio", "run"),
         giving_way=("by %", "n", "SD", "window ms", "95 % CI", "p"),
     )
-    for row in rows:
-        for place, (title, cell) in enumerate(zip(titles, row.cells, strict=False)):
-            table.add_row(
-                "" if place else one_line(row.name, 40), title, *_printed(row.cells[0], cell)
-            )
-    yield table
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
@@ -272,25 +270,21 @@ def _against(first: str, before: Cell, title: str, cell: Cell) -> str:
     return f"{ratios} (95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')})"
 
 
-def _printed(first: Cell, cell: Cell) -> tuple[str, ...]:
-    """Return the cells of a row after its names."""
+def _printed(first: Cell, cell: Cell) -> dict[str, str]:
+    """Return the cells of a row after its names, by column."""
     bubble: Average | None = None if cell.ratio is None else cell.ratio.bubble
     window: Average | None = None if cell.ratio is None else cell.ratio.window_ns
     apart = cell.bubble
-    return (
-        "-" if bubble is None else _points(bubble.mean),
-        "-" if bubble is None else _points(bubble.std),
-        "0" if bubble is None else str(bubble.n),
-        "" if apart is None else _signed(100 * apart.mean),
-        "" if apart is None else _between(apart),
-        "" if apart is None else _probability(apart.p, ""),
-        milliseconds(None if window is None else window.mean),
-        _longer_by(first.ratio, cell.window_ns),
-    )
-
-
-def _points(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+    return {
+        "mean": in_percent(None if bubble is None else bubble.mean),
+        "SD": in_percent(None if bubble is None else bubble.std),
+        "n": "0" if bubble is None else str(bubble.n),
+        "difference": "" if apart is None else _signed(100 * apart.mean),
+        "95 % CI": "" if apart is None else _between(apart),
+        "p": "" if apart is None else _probability(apart.p, ""),
+        "window ms": milliseconds(None if window is None else window.mean),
+        "by %": _longer_by(first.ratio, cell.window_ns),
+    }
 
 
 def _signed(value: float) -> str:

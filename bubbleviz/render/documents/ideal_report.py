@@ -11,14 +11,13 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, json_text, one_line
+from bubbleviz.render.document import HangingLines, Sentence
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rich.console import RenderableType
-
-    from bubbleviz.render.text.tables import HangingLines
+    from bubbleviz.render.document import Block
     from bubbleviz.report.view import View
     from bubbleviz.schedules.communication.lowered import Transport
     from bubbleviz.schedules.formulas import Formula
@@ -142,36 +141,32 @@ RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
 }
 
 
-def schedule_sections() -> Iterator[RenderableType]:
+def schedule_sections() -> Iterator[Block]:
     """Yield the known schedules with their sources, for ``schedules``."""
-    from rich.text import Text
-
     from bubbleviz.schedules.formulas import formulas
     from bubbleviz.schedules.known import schedules
 
     rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
     for rule in rules:
-        yield Text(rule.name, style="bold")
-        yield Text(f"  {rule.summary}\n  {rule.source}\n")
+        yield Sentence(rule.name, style="bold")
+        yield Sentence(f"  {rule.summary}\n  {rule.source}\n")
 
 
-def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
+def sections(result: Ideal | Estimate) -> Iterator[Block]:
     """Yield the sections of an ideal, for any rich console."""
-    from rich.text import Text
-
     from bubbleviz.schedules.ideal import Ideal
 
     sizes = _sizes(result)
     name = sizes["schedule"]
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
-    yield Text(f"{name}: {_description(name)}", style="bold")
-    yield Text(
+    yield Sentence(f"{name}: {_description(name)}", style="bold")
+    yield Sentence(
         f"  {counted(sizes['stages'], 'stage')}, "
         f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
     )
     if result.restrictions:
         reasons = "; ".join(one_line(own.text, 200) for own in result.restrictions)
-        yield Text(f"! measured times: {reasons}\n", style="bold")
+        yield Sentence(f"! measured times: {reasons}\n", style="bold")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
     ratio = (
         "stage ratio",
@@ -183,7 +178,7 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
 
         yield _lines([*rows, ratio])
         formula = formula_named(name)
-        yield Text(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
+        yield Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
         return
     rows += [
         ("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"),
@@ -194,7 +189,7 @@ def sections(result: Ideal | Estimate) -> Iterator[RenderableType]:
     yield _lines([*rows, *_memory_rows(result)])
     if min(result.peak_activations) < max(result.peak_activations):
         each = ", ".join(f"{peak:g}" for peak in result.peak_activations)
-        yield Text(f"  by stage: {each}")
+        yield Sentence(f"  by stage: {each}")
 
 
 def _description(name: str) -> str:
@@ -227,9 +222,7 @@ def _memory_rows(ideal: Ideal) -> list[tuple[str, str, str]]:
 
 
 def _lines(rows: Sequence[tuple[str, str, str]]) -> HangingLines:
-    from bubbleviz.render.text.tables import HangingLines
-
-    return HangingLines((f"  {name:<18}{value:>16}  ", what) for name, value, what in rows)
+    return HangingLines([(f"  {name:<18}{value:>16}  ", what) for name, value, what in rows])
 
 
 def _share(ratio: float | None) -> str:

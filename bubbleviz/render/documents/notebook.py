@@ -7,16 +7,15 @@ from the page around it. Its size is bounded, whatever the number of ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
+from bubbleviz.render.document import Bullets, Heading, Sentence, html
 from bubbleviz.render.rows import by_stage, rows_of
 from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.render.text.report import cause_cells, causes_title
-from bubbleviz.render.text.sections import ratio_cells
+from bubbleviz.render.text.report import causes
+from bubbleviz.render.text.sections import ratios
 from bubbleviz.render.text.stacked_bar import limitation_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import with_source
@@ -28,8 +27,6 @@ MOST_ROWS = 64
 #: and so many characters, unless a single row has more.
 MOST_CHARACTERS = 1_000_000
 
-#: Columns of words.
-_LEFT = frozenset({"ratio", "window", "cause", "meaning", "device", "activity"})
 #: Grey lines and the colours around are read on light and on dark.
 _STYLE = """
 .bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
@@ -97,78 +94,28 @@ def fragment(report: Report) -> str:
     """Return a report as a fragment of HTML that is well-formed XML, too."""
     from hashlib import sha256
 
-    head, foot = "".join(_head(report)), "".join(_foot(report))
-    # Pictures of one document share its ids; equal pictures may have equal ones.
-    ids = f"bv-{sha256((head + foot).encode()).hexdigest()[:12]}-"
-    drawn = bounded_picture(report, ids)
-    some = f"The first {drawn.drawn:,} of {drawn.rows:,} rows; --svg FILE draws all of them."
-    return (
-        f"{before_picture(head)}{picture_in_fragment(drawn.svg)}"
-        f"{paragraph(some) if drawn.drawn < drawn.rows else ''}{foot}</div>"
-    )
-
-
-def before_picture(head: str) -> str:
-    """Return the beginning of a fragment, which ``</div>`` closes."""
-    return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{head}'
-
-
-def picture_in_fragment(svg: str) -> str:
-    """Return an SVG document as an element of a fragment."""
-    return f"<div>{_PROLOG.sub('', svg)}</div>"
-
-
-def _head(report: Report) -> Iterator[str]:
-    """Yield the elements above the picture."""
     value, bounds, runs, why = headline_lines(report)
-    yield f"<p><b>{_text(value)}</b>{_text(bounds)}</p>"
-    definition = next(
-        (s.definition for s in ratio_definitions() if s.name == report.headline), None
-    )
-    if definition is not None:
-        yield paragraph(f"{report.headline} = {with_source(definition)}")
-    yield paragraph(runs)
-    yield paragraph(why)
+    head = [Sentence(bounds, lead=value)]
+    head += [
+        Sentence(f"{report.headline} = {with_source(ratio.definition)}")
+        for ratio in ratio_definitions()
+        if ratio.name == report.headline
+    ]
     first = first_thing(report)
-    if first is not None:
-        yield paragraph(f"what to do first: {first}")
-    yield from table("Bubble ratios over the averaged iterations, in %", ratio_cells(report))
-    yield from table(causes_title(report), cause_cells(report))
-
-
-def _foot(report: Report) -> Iterator[str]:
-    """Yield the elements below it."""
+    advice = [] if first is None else [Sentence(f"what to do first: {first}")]
+    above = html([*head, Sentence(runs), Sentence(why), *advice, ratios(report), causes(report)])
     lines = limitation_lines(report)
-    if lines:
-        yield "<p><b>Limitations</b></p><ul>"
-        yield from (f"<li>{_text(line)}</li>" for line in lines)
-        yield "</ul>"
+    below = html([Heading("Limitations"), Bullets(lines)] if lines else [])
+    # Pictures of one document share its ids; equal pictures may have equal ones.
+    ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
+    drawn = bounded_picture(report, ids)
+    if drawn.drawn < drawn.rows:
+        some = f"The first {drawn.drawn:,} of {drawn.rows:,} rows; --svg FILE draws all of them."
+        below = html([Sentence(some)]) + below
+    return framed(above, drawn.svg, below)
 
 
-def table(caption: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yield a table of rows that have the same columns; nothing without rows."""
-    if not rows:
-        return
-    yield f"<div><table><caption>{_text(caption)}</caption><thead><tr>"
-    yield from (_cell("th", column, column) for column in rows[0])
-    yield "</tr></thead><tbody>"
-    for row in rows:
-        yield f"<tr>{''.join(_cell('td', column, text) for column, text in row.items())}</tr>"
-    yield "</tbody></table></div>"
-
-
-def _cell(tag: str, column: str, text: str) -> str:
-    look = ' class="bubbleviz-words"' if column in _LEFT else ""
-    return f"<{tag}{look}>{_text(text)}</{tag}>"
-
-
-def paragraph(text: str) -> str:
-    """Return a text, escaped, as a paragraph."""
-    return f"<p>{_text(text)}</p>"
-
-
-def _text(text: str) -> str:
-    """Return a text escaped, on one line, and without invisible characters."""
-    from html import escape
-
-    return escape(one_line(text, 800))
+def framed(above: str, svg: str, below: str) -> str:
+    """Return a fragment of elements around a picture, which is a document of SVG."""
+    picture = f"<div>{_PROLOG.sub('', svg)}</div>"
+    return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{above}{picture}{below}</div>'

@@ -14,23 +14,27 @@ if TYPE_CHECKING:
 def render(report: Report, view: View) -> str:
     """Return the headline, the ratios and the causes of a report, whatever the view."""
     del view
-    from bubbleviz.render.markdown import table, text
+    from dataclasses import replace
+
+    from bubbleviz.render.document import Sentence
+    from bubbleviz.render.markdown import markdown
     from bubbleviz.render.text.headline import headline_lines
-    from bubbleviz.render.text.report import cause_cells, causes_title
-    from bubbleviz.render.text.sections import ratio_cells
+    from bubbleviz.render.text.report import causes
+    from bubbleviz.render.text.sections import ratios
     from bubbleviz.report.advice import first_thing
 
     value, bounds, run, why = headline_lines(report)
-    ratios, causes, first = ratio_cells(report), cause_cells(report), first_thing(report)
-    blank = " " if bounds.startswith(" ") else ""
-    parts = [f"**{text(value)}**{blank}{text(bounds)}\n", f"{text(run)}; {text(why)}\n"]
-    if first is not None:
-        parts.append(f"What to do first: {text(first)}\n")
-    for title, cells in (("Bubble ratios, in %", ratios), (causes_title(report), causes)):
-        if cells:
-            rows = [[text(cell) for cell in row.values()] for row in cells]
-            parts += [f"{title}\n", table([text(column) for column in cells[0]], rows)]
-    return "\n".join(parts)
+    first = first_thing(report)
+    advice = [] if first is None else [Sentence(f"What to do first: {first}")]
+    return markdown(
+        [
+            Sentence(bounds, lead=value),
+            Sentence(f"{run}; {why}"),
+            *advice,
+            replace(ratios(report), title="Bubble ratios, in %"),
+            causes(report),
+        ]
+    )
 
 
 RENDERER = Renderer(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def render(report: Report, view: View) -> str:
     """Return the tables as plain text."""
     from bubbleviz.render.text.report import sections
-    from bubbleviz.render.text.tables import plain_text
+    from bubbleviz.render.text.terminal import plain_text
 
     return plain_text(sections(report, view))
 

@@ -17,9 +17,10 @@ from bubbleviz.render.text.headline import (
     run_of,
     spread_of,
 )
-from bubbleviz.render.text.tables import Display, Line, paragraph
+from bubbleviz.render.text.terminal import Display, paragraph
 
 if TYPE_CHECKING:
+    from bubbleviz.render.document import Line
     from bubbleviz.render.rows import Selection
     from bubbleviz.render.text.ranks import WorstRank
     from bubbleviz.report.report import Report

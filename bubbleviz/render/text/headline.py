@@ -6,24 +6,19 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.tables import between, percent
+from bubbleviz.render.document import Sentence, between, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
+    from bubbleviz.render.document import Block
     from bubbleviz.report.report import Report
 
 
-def headline(report: Report) -> RenderableType:
+def headline(report: Report) -> Sentence:
     """Return the headline as the first lines of the text."""
-    from rich.text import Text
-
-    value, bounds, *below = headline_lines(report)
-    text = Text()
-    text.append(value, style="bold")
-    return text.append("\n".join((bounds, *below)))
+    value, *lines = headline_lines(report)
+    return Sentence("\n".join(lines), lead=value)
 
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
@@ -86,13 +81,11 @@ def _kernel_share(report: Report) -> str | None:
     return None if report.summary.iterations == 0 else kernel_time_of(report).sentence
 
 
-def advice(report: Report) -> Iterator[RenderableType]:
+def advice(report: Report) -> Iterator[Block]:
     """Yield the first advice, and what it would save."""
-    from rich.text import Text
-
     sentence = advice_sentence(report)
     if sentence is not None:
-        yield Text(f"what to do first: {sentence}")
+        yield Sentence(f"what to do first: {sentence}")
 
 
 def advice_sentence(report: Report) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,19 +24,17 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
-from bubbleviz.render.text.tables import (
+from bubbleviz.render.document import (
     MOST_ROWS,
-    Display,
     Line,
+    Sentence,
     Span,
     Table,
-    cell_width,
     in_percent,
     milliseconds,
-    paragraph,
     shortened,
-    titled,
 )
+from bubbleviz.render.text.terminal import Display, cell_width, paragraph
 from bubbleviz.report.rank_means import RankMeans, distribution, many_ranks, rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.standouts import sentence_of, standouts
@@ -44,11 +42,10 @@ from bubbleviz.report.standouts import sentence_of, standouts
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
-    from rich.console import RenderableType
-
     from bubbleviz.count.iterations import RankIteration
     from bubbleviz.model.columns import Floats
     from bubbleviz.model.operations import RankCoverage
+    from bubbleviz.render.document import Block
     from bubbleviz.report.view import View
 
 
@@ -63,8 +60,7 @@ def summarised(report: Report, view: View) -> bool:
     return many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
 
-@frozen
-class RankRows:
+class RankRows(NamedTuple):
     """A row of a table by rank: its first two cells, and the ranks that it is the mean of."""
 
     number: str
@@ -78,56 +74,82 @@ class ListedRanks:
 
     Attributes:
         rows: from top to bottom.
-        omitted: how many ranks are not listed.
+        more: the row that counts the ranks that are not listed, if any.
         of: what a row is, where it is no rank, for the title.
     """
 
-    rows: tuple[RankRows, ...]
-    omitted: int = 0
+    rows: Sequence[RankRows]
+    more: Sequence[Mapping[str, str]] = ()
     of: str = ""
 
 
 def listed_ranks(report: Report, view: View, iteration: Iteration) -> ListedRanks:
     """Return the rows of an iteration's ranks: the first of them, or a stage each of very many."""
+
+    def named(stage: int | None) -> str:
+        return "-" if stage is None else str(stage)
+
     at_work = indices_of(iteration.ranks)
     if summarised(report, view):
-        return ListedRanks(tuple(_by_stage(report, at_work)), of=" by stage (mean of its ranks)")
-    if many_ranks(len(report.ranks)):
-        wanted = set(view.ranks or at_work)
-        return ListedRanks(tuple(_row(report, rank) for rank in at_work if rank in wanted))
-    shown = at_work[:MOST_ROWS]
-    return ListedRanks(tuple(_row(report, rank) for rank in shown), len(at_work) - len(shown))
+        stages: dict[int | None, list[int]] = {}
+        for rank in at_work:
+            stages.setdefault(report.ranks[rank].stage, []).append(rank)
+        rows = [RankRows("", named(stage), tuple(own)) for stage, own in stages.items()]
+        return ListedRanks(rows, of=" by stage (mean of its ranks)")
+    many = many_ranks(len(report.ranks))
+    wanted = set(view.ranks or at_work)
+    shown = [rank for rank in at_work if rank in wanted] if many else at_work[:MOST_ROWS]
+    rows = [RankRows(str(rank), named(report.ranks[rank].stage), (rank,)) for rank in shown]
+    omitted = 0 if many else len(at_work) - len(shown)
+    return ListedRanks(rows, [{"stage": f"… {omitted} more"}] if omitted else [])
 
 
-def _row(report: Report, rank: int) -> RankRows:
-    stage = report.ranks[rank].stage
-    return RankRows(str(rank), "-" if stage is None else str(stage), (rank,))
-
-
-def _by_stage(report: Report, ranks: Sequence[int]) -> Iterator[RankRows]:
-    stages: dict[int | None, list[int]] = {}
-    for rank in ranks:
-        stages.setdefault(report.ranks[rank].stage, []).append(rank)
-    for stage, own in stages.items():
-        yield RankRows("", "-" if stage is None else str(stage), tuple(own))
-
-
-def spread_of_ranks(report: Report) -> Iterator[RenderableType]:
+def spread_of_ranks(report: Report) -> Iterator[Block]:
     """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
     means = rank_means(report)
-    table = Table(
-        *("over ranks", "least", "median", "95 %", "most", "from least to most"),
-        left=("over ranks", "from least to most"),
-        giving_way=("from least to most",),
-    )
+    rows = []
     for name, values, cell in _quantities(report, means):
         own = distribution(values)
         if own is not None and own.high > 0:
-            cells = (cell(value) for value in (own.low, own.median, own.p95, own.high))
-            table.add_row(name, *cells, histogram(values))
+            rows.append(
+                {
+                    "over ranks": name,
+                    "least": cell(own.low),
+                    "median": cell(own.median),
+                    "95 %": cell(own.p95),
+                    "most": cell(own.high),
+                    "from least to most": histogram(values),
+                }
+            )
     title = f"How the {counted(len(report.ranks), 'rank')} are spread, means of the iterations"
-    yield from titled(f"{title} ({means.ratio} window)", table)
-    yield from _standing_out(report, means)
+    yield Table(
+        f"{title} ({means.ratio} window)",
+        rows,
+        left=("over ranks", "from least to most"),
+        giving_way=("from least to most",),
+        headers=("over ranks", "least", "median", "95 %", "most", "from least to most"),
+    )
+    found = standouts(report, means)
+    if not found:
+        yield Sentence("\nNo rank, host, pipeline or stage stands out")
+        return
+    rows = [
+        {
+            "what": each.name,
+            "ranks": f"{len(each.ranks):,}",
+            "ratio %": in_percent(each.ratio),
+            "to the median": f"{100 * each.above:+.2f}",
+            "why": each.why,
+        }
+        for each in found[:_LISTED]
+    ]
+    if len(found) > _LISTED:
+        rows.append({"what": f"… and {len(found) - _LISTED:,} more"})
+    yield Table(
+        "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)",
+        rows,
+        left=("what", "why"),
+    )
 
 
 def _quantities(
@@ -172,29 +194,6 @@ def histogram(values: Floats) -> str:
     return "".join(_BARS[height] for height in heights.tolist())
 
 
-def _standing_out(report: Report, means: RankMeans) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    found = standouts(report, means)
-    if not found:
-        yield Text("\nNo rank, host, pipeline or stage stands out")
-        return
-    table = Table("what", "ranks", "ratio %", "to the median", "why", left=("what", "why"))
-    for own in found[:_LISTED]:
-        table.add_row(
-            own.name,
-            f"{len(own.ranks):,}",
-            in_percent(own.ratio),
-            f"{100 * own.above:+.2f}",
-            own.why,
-        )
-    if len(found) > _LISTED:
-        table.add_row(f"… and {len(found) - _LISTED:,} more")
-    yield from titled(
-        "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)", table
-    )
-
-
 def first_lines(report: Report, display: Display) -> list[Line]:
     """Return how ranks are spread, and what stands out most, for the first screen."""
     means = rank_means(report)
@@ -227,7 +226,7 @@ _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 
-def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[RenderableType]:
+def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[Block]:
     """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
     from bubbleviz.render.rows import rows_of
     from bubbleviz.report.rank_means import many_ranks
@@ -260,20 +259,27 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     labels = rank_labels(
         report, [row.rank.index for row in shown], width - numbers - len("stage") - 8
     )
-    table = Table("#", "stage", "rank", *columns, left=("rank",), giving_way=_giving_way(columns))
+    table = []
     for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
         replicas = len(row.replicas)
-        text = label if replicas == 1 else f"{replicas} replicas"
-        index = str(row.rank.index) if replicas == 1 else ""
-        table.add_row(index, stage, text, *(values[column] for column in columns))
+        table.append(
+            {
+                "#": str(row.rank.index) if replicas == 1 else "",
+                "stage": stage,
+                "rank": label if replicas == 1 else f"{replicas} replicas",
+                **{column: values[column] for column in columns},
+            }
+        )
     if len(rows) > most:
-        table.add_row("", "", f"… and {len(rows) - most} more in --json")
+        table.append({"rank": f"… and {len(rows) - most} more in --json"})
     by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
-    title = (
+    yield Table(
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
-        f"({name} window)"
+        f"({name} window)",
+        table,
+        left=("rank",),
+        giving_way=_giving_way(columns),
     )
-    yield from titled(title, table)
     if summarised(report, view):
         yield from spread_of_ranks(report)
 

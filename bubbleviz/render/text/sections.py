@@ -5,61 +5,57 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.tables import (
-    BulletList,
+from bubbleviz.render.document import (
+    Bullets,
+    Heading,
+    Sentence,
     Table,
     between,
     in_percent,
     milliseconds,
     percent,
-    titled,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
-
     from bubbleviz.explain.recognition.plan_distance import Deviation
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+    from bubbleviz.render.document import Block
     from bubbleviz.report.report import Report
 
 
 _DEVIATIONS = 5
 
 
-def orders(report: Report) -> Iterator[RenderableType]:
+def orders(report: Report) -> Iterator[Block]:
     """Yield the recognised schedule and the match with a plan, with some deviations of each."""
-    from rich.text import Text
-
     from bubbleviz.explain.recognition.reasons import NO_PIPELINE
 
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
             continue
         if recognition.reason in NO_PIPELINE:
-            yield Text(f"no {title}: {recognition.reason}")
+            yield Sentence(f"no {title}: {recognition.reason}")
             continue
-        yield Text(f"{title}: {recognised(recognition)}")
+        yield Sentence(f"{title}: {recognised(recognition)}")
         yield from _deviations(report, recognition)
 
 
-def plan_deviations(report: Report) -> Iterator[RenderableType]:
+def plan_deviations(report: Report) -> Iterator[Block]:
     """Yield some operations that are out of the plan's order, if any."""
-    from rich.text import Text
-
     if report.plan is not None and report.plan.name is not None and report.plan.deviations:
-        yield Text("\nOut of the plan's order", style="bold")
+        yield Heading("Out of the plan's order")
         yield from _deviations(report, report.plan)
 
 
-def _deviations(report: Report, recognition: Recognition) -> Iterator[RenderableType]:
+def _deviations(report: Report, recognition: Recognition) -> Iterator[Block]:
     if recognition.name is not None and recognition.deviations:
         lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
         if recognition.deviation_count > len(lines):
             lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
-        yield BulletList(lines)
+        yield Bullets(lines)
 
 
 def recognised(recognition: Recognition) -> str:
@@ -105,10 +101,8 @@ def _deviation(report: Report, deviation: Deviation) -> str:
 _MOST = 64
 
 
-def memory(report: Report) -> Iterator[RenderableType]:
+def memory(report: Report) -> Iterator[Block]:
     """Yield the activations of each virtual stage, where memory was read."""
-    from rich.text import Text
-
     from bubbleviz.model.memory_sizes import memory_text
     from bubbleviz.model.phases import Phase
 
@@ -117,25 +111,29 @@ def memory(report: Report) -> Iterator[RenderableType]:
     peaks: dict[int | None, list[int]] = {}
     for peak in report.memory.ranks:
         peaks.setdefault(report.ranks[peak.rank].stage, []).append(peak.peak_bytes)
-    columns = ("F leaves", "held to B", "kept to W", "F needs", "backward needs", "rank's peak")
-    table = Table("virtual stage", *columns)
     stage_of = {k.virtual_stage: k.stage for k in report.explanation.phase_times.kinds}
     kinds = report.memory.operations
+    rows = []
     for own in [kind for kind in kinds if kind.phase is Phase.F][:_MOST]:
         back = [k.above_bytes for k in kinds
                 if k.virtual_stage == own.virtual_stage and k.phase is not Phase.F]  # fmt: skip
-        most = max(peaks.get(stage_of.get(own.virtual_stage), []), default=None)
-        amounts = (
-            *(own.net_bytes, own.held_bytes, own.kept_bytes, own.above_bytes - own.net_bytes),
-            *(max(back, default=None), most),
+        amounts = {
+            "F leaves": own.net_bytes,
+            "held to B": own.held_bytes,
+            "kept to W": own.kept_bytes,
+            "F needs": own.above_bytes - own.net_bytes,
+            "backward needs": max(back, default=None),
+            "rank's peak": max(peaks.get(stage_of.get(own.virtual_stage), []), default=None),
+        }
+        cells = {k: "-" if amount is None else memory_text(amount) for k, amount in amounts.items()}
+        number = "-" if own.virtual_stage < 0 else str(own.virtual_stage)
+        rows.append({"virtual stage": number, **cells})
+    if rows:
+        yield Table("Memory of a microbatch", rows)
+        yield Sentence(
+            "held to B, kept to W: activations; needs: beside what it leaves, at its fullest "
+            "moment (bubbleviz guide memory)"
         )
-        cells = ["-" if amount is None else memory_text(amount) for amount in amounts]
-        table.add_row("-" if own.virtual_stage < 0 else str(own.virtual_stage), *cells)
-    yield from titled("Memory of a microbatch", table)
-    yield Text(
-        "held to B, kept to W: activations; needs: beside what it leaves, at its fullest moment "
-        "(bubbleviz guide memory)"
-    )
 
 
 # Slowdowns: how many times longer iterations take than ideal ones, and what makes them so.
@@ -145,26 +143,23 @@ def memory(report: Report) -> Iterator[RenderableType]:
 _LISTED = 3
 
 
-def slowdowns(report: Report) -> Iterator[RenderableType]:
+def slowdowns(report: Report) -> Iterator[Block]:
     """Yield what stragglers cost over all averaged iterations."""
-    from rich.text import Text
-
     found = report.slowdowns
     source = report.explanation.slowdown_source
     if found is None:
         if source is not None and source.reason:
-            yield Text(f"\nSlowdowns are unknown: {source.reason}")
+            yield Sentence(f"\nSlowdowns are unknown: {source.reason}")
         return
-    table = Table("what", "slowdown", left=("what",), wrap=("what",))
-    table.add_row("all together", _times(found.total))
-    for name, value in _slowest(report, found):
-        table.add_row(one_line(name, 60), _times(value))
-    yield from titled(
+    times = [("all together", found.total), *_slowest(report, found)]
+    yield Table(
         f"Slowdown against an ideal iteration, over {counted(len(found.by_iteration), 'iteration')}"
         f" ({milliseconds(found.original_ns)} against {milliseconds(found.ideal_ns)} ms)",
-        table,
+        [{"what": one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
+        left=("what",),
+        wrap=("what",),
     )
-    yield BulletList(_notes(found))
+    yield Bullets([*_notes(found)])
 
 
 def _slowest(report: Report, found: Slowdowns) -> Iterator[tuple[str, float]]:
@@ -205,61 +200,57 @@ def _notes(found: Slowdowns) -> Iterator[str]:
     )
 
 
-def _times(slowdown: float) -> str:
-    return f"{slowdown:.3f}"
-
-
 # Iterations that are not averaged, and their ratios.
 
 
 _MOST_ITERATIONS = 12
 
 
-def not_averaged(report: Report) -> Iterator[RenderableType]:
+def not_averaged(report: Report) -> Iterator[Block]:
     """Yield the iterations that are not averaged, if any."""
     others = [i for i in report.iterations if not i.averaged]
     if not others:
         return
-    table = Table(
-        "iteration",
-        "kind",
-        "complete",
-        "microbatches",
-        report.headline,
-        left=("iteration", "kind", "complete"),
-    )
-    for iteration in others[:_MOST_ITERATIONS]:
-        table.add_row(
-            one_line(iteration.name, 60),
-            iteration.kind,
-            "yes" if iteration.complete else "no",
-            "-" if iteration.microbatches is None else str(iteration.microbatches),
-            percent(iteration.ratios[report.headline].value),
-        )
+    rows = [
+        {
+            "iteration": one_line(iteration.name, 60),
+            "kind": iteration.kind,
+            "complete": "yes" if iteration.complete else "no",
+            "microbatches": "-" if iteration.microbatches is None else str(iteration.microbatches),
+            report.headline: percent(iteration.ratios[report.headline].value),
+        }
+        for iteration in others[:_MOST_ITERATIONS]
+    ]
     if len(others) > _MOST_ITERATIONS:
-        table.add_row(f"… {len(others) - _MOST_ITERATIONS} more", "", "", "", "")
-    yield from titled("Iterations not averaged", table)
+        rows.append({"iteration": f"… {len(others) - _MOST_ITERATIONS} more"})
+    yield Table("Iterations not averaged", rows, left=("iteration", "kind", "complete"))
 
 
 # Advice: what would shorten iterations, and by how much a replay of them proves.
 
 
-def advice_table(report: Report) -> Iterator[RenderableType]:
+def advice_table(report: Report) -> Iterator[Block]:
     """Yield what saves most, then at most four more; savings overlap and do not add up."""
     from bubbleviz.report.advice_list import advice_of
 
     diagnosis, listed = report.explanation.diagnosis, advice_of(report)
     if diagnosis is None or not listed:
         return
-    table = Table("saves ms", "share", "what to do", left=("what to do",), wrap=("what to do",))
-    for advice in listed:
-        # The saving has its own columns.
-        what = one_line(advice.action, 400)
-        table.add_row(milliseconds(advice.saving_ns), percent(advice.saving_ratio), what)
-    yield from titled(
+    rows = [
+        {
+            "saves ms": milliseconds(advice.saving_ns),
+            "share": percent(advice.saving_ratio),
+            # The saving has its own columns.
+            "what to do": one_line(advice.action, 400),
+        }
+        for advice in listed
+    ]
+    yield Table(
         f"What would shorten an iteration ({milliseconds(diagnosis.length_ns)} ms), by a replay of "
         f"{counted(diagnosis.iterations, 'iteration')}; savings do not add up",
-        table,
+        rows,
+        left=("what to do",),
+        wrap=("what to do",),
     )
 
 
@@ -273,17 +264,8 @@ _GIVING_WAY = (
 )
 
 
-def ratios(report: Report) -> Iterator[RenderableType]:
-    """Yield the table of bubble ratios."""
-    rows = ratio_cells(report)
-    table = Table(*rows[0], left=("ratio", "window"), wrap=("window",), giving_way=_GIVING_WAY)
-    for row in rows:
-        table.add_row(*row.values())
-    yield from titled("Bubble ratios over the averaged iterations, in %", table)
-
-
-def ratio_cells(report: Report) -> list[dict[str, str]]:
-    """Return a row of cells by column for each ratio, without columns that are empty."""
+def ratios(report: Report) -> Table:
+    """Return the table of bubble ratios, without columns that are empty."""
     from bubbleviz.count.ratios import ratio_definitions
 
     summary = report.summary
@@ -312,4 +294,10 @@ def ratio_cells(report: Report) -> list[dict[str, str]]:
         )
     nothing = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
-    return [{column: row[column] for column in columns} for row in rows]
+    return Table(
+        "Bubble ratios over the averaged iterations, in %",
+        [{column: row[column] for column in columns} for row in rows],
+        left=("ratio", "window"),
+        wrap=("window",),
+        giving_way=_GIVING_WAY,
+    )

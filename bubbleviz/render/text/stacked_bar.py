@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
+from bubbleviz.render.document import Line, Span
 from bubbleviz.render.palette import BLACK, WHITE, luminance, mix
-from bubbleviz.render.text.tables import BulletList, Display, Line, Span, flowing
+from bubbleviz.render.text.terminal import Display, flowing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.console import RenderableType
+    from collections.abc import Callable
 
     from bubbleviz.model.limitations import Limitation
     from bubbleviz.report.report import Report
@@ -105,16 +104,6 @@ def _lengths(shares: Sequence[float], width: int) -> list[int]:
 
 
 _MOST_LINES = 12
-
-
-def limitations(report: Report) -> Iterator[RenderableType]:
-    """Yield the limitations, if any."""
-    from rich.text import Text
-
-    if not report.limitations:
-        return
-    yield Text("\nLimitations", style="bold")
-    yield BulletList(limitation_lines(report))
 
 
 def limitation_lines(

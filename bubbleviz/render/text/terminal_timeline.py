@@ -23,11 +23,12 @@ from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
+from bubbleviz.render.document import Line, Span
 from bubbleviz.render.palette import BACKWARD_INPUT, FORWARD, mix, paint
 from bubbleviz.render.palette import UNATTRIBUTED as UNATTRIBUTED_COLOUR
 from bubbleviz.render.rows import RankRow, Selection, select
 from bubbleviz.render.text.ranks import rank_labels
-from bubbleviz.render.text.tables import Display, Line, Span, cell_width, fitting, flowing
+from bubbleviz.render.text.terminal import Display, cell_width, fitting, flowing
 from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -1,0 +1,213 @@
+"""A document: blocks in the order in which they are read, and what writes them for each medium.
+
+Whoever shows something yields blocks and knows no medium. A row of a table is a mapping from
+header to cell, so that a column is named where its cells are made, and one that is not always
+there is simply left out of the rows::
+
+    yield Sentence("2 devices, idle for 12.30 % of the time", style="bold")
+    yield Table(
+        "Devices",
+        [
+            {"device": rank.label, "span ms": milliseconds(rank.span_ns)}
+            for rank in ranks[:MOST_ROWS]
+        ],
+        left=("device",),
+        omitted=len(ranks) - MOST_ROWS,
+    )
+    yield Bullets(["an entry", "another one"])
+
+A table without rows is left out, unless it names its ``headers``; ``{}`` is a blank line, and
+cells that a row lacks stay blank. These blocks are written by
+
+- :func:`bubbleviz.render.text.terminal.lines_of` for a terminal, fitted to its width, and
+  :func:`bubbleviz.render.text.terminal.plain_text` for a file;
+- :func:`bubbleviz.render.markdown.markdown` for a pull request or a wiki;
+- :func:`html` for a notebook.
+
+What is drawn to scale for one width (bars, timelines) is a :class:`Drawing`, which terminals alone
+show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from bubbleviz.model import texts
+from bubbleviz.model.values import frozen
+
+
+class Span(NamedTuple):
+    """A piece of a line in one style, in rich's words: ``bold``, ``#397af2 on #ffffff``."""
+
+    text: str
+    style: str = ""
+
+
+Line = tuple[Span, ...]
+
+
+@frozen
+class Heading:
+    """A title, below an empty line."""
+
+    text: str
+
+
+@frozen
+class Sentence:
+    """A text of one line or more.
+
+    Attributes:
+        text: lines that are wrapped where they have no room.
+        style: of the text, in rich's words.
+        lead: the words in front of it, if they have a style of their own.
+        lead_style: this style.
+        whole: whether lines are never wrapped: of a file that a reader saves.
+    """
+
+    text: str
+    style: str = ""
+    lead: str = ""
+    lead_style: str = "bold"
+    whole: bool = False
+
+
+@frozen
+class Table:
+    """Columns under their headers: numbers to the right, columns of words to the left.
+
+    Attributes:
+        title: above it; empty for none.
+        rows: cells by header; the first row has all headers, in order.
+        left: the columns of words.
+        wrap: those of words that are wrapped rather than shortened.
+        giving_way: the columns that go where there is no room, what matters least first; then the
+            others go from the right, and the first one stays.
+        omitted: how many more rows there are; below 1 for none.
+        hint: where to find these, behind their number.
+        headers: of the columns; some are of several lines. Empty for those of the first row.
+    """
+
+    title: str
+    rows: Sequence[Mapping[str, str]]
+    left: Collection[str] = ()
+    wrap: Collection[str] = ()
+    giving_way: Sequence[str] = ()
+    omitted: int = 0
+    hint: str = ""
+    headers: Sequence[str] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The headers; none where there is nothing to show."""
+        return tuple(self.headers or (self.rows[0] if self.rows else ()))
+
+
+@frozen
+class Bullets:
+    """Entries of a list, with a bullet each."""
+
+    entries: Sequence[str]
+
+
+@frozen
+class HangingLines:
+    """Lines, each with its lead; where they are wrapped, they go on below their text.
+
+    Attributes:
+        lines: lead and text of each.
+    """
+
+    lines: Sequence[tuple[str, str]]
+
+
+@frozen
+class Drawing:
+    """Lines of a terminal that are drawn for its width: bars, a timeline."""
+
+    lines: Sequence[Line]
+
+
+Block: TypeAlias = "Heading | Sentence | Table | Bullets | HangingLines | Drawing"
+
+
+# Cells: numbers and names in tables and sentences.
+
+
+#: So many ranks, hosts, profiles and kinds of operations are listed.
+MOST_ROWS = 64
+
+
+def percent(value: float | None) -> str:
+    """Return a ratio as percent, or a dash."""
+    return "-" if value is None else texts.percent(value)
+
+
+def milliseconds(value: float | None) -> str:
+    """Return nanoseconds as milliseconds, or a dash."""
+    return "-" if value is None else f"{value / 1e6:,.3f}"
+
+
+def in_percent(value: float | None) -> str:
+    """Return a ratio as percent without the sign, for columns whose header has it."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def between(interval: tuple[float, float] | None) -> str:
+    """Return the ends of an interval in percent; nothing where it is exact or unknown."""
+    if interval is None or interval[0] == interval[1]:
+        return ""
+    from bubbleviz.report.report import distinct_percents
+
+    return " to ".join(distinct_percents(interval, 2, 4))
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters; its middle is left out."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) * 2 // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+# HTML: the elements of a notebook.
+
+
+#: Characters of a text.
+_LONGEST = 800
+
+
+def html(blocks: Iterable[Block]) -> str:
+    """Return blocks as elements of a fragment of HTML that is well-formed XML, too."""
+    return "".join(element for block in blocks for element in _elements(block))
+
+
+def _elements(block: Block) -> Iterator[str]:
+    if isinstance(block, Heading):
+        yield f"<p><b>{_escaped(block.text)}</b></p>"
+    elif isinstance(block, Sentence):
+        lead = f"<b>{_escaped(block.lead)}</b>" if block.lead else ""
+        yield f"<p>{lead}{_escaped(block.text)}</p>"
+    elif isinstance(block, Bullets):
+        yield f"<ul>{''.join(f'<li>{_escaped(entry)}</li>' for entry in block.entries)}</ul>"
+    elif isinstance(block, Table) and block.rows:
+
+        def cell(tag: str, column: str, text: str) -> str:
+            look = ' class="bubbleviz-words"' if column in block.left else ""
+            return f"<{tag}{look}>{_escaped(text)}</{tag}>"
+
+        heads = (cell("th", column, column) for column in block.columns)
+        yield f"<div><table><caption>{_escaped(block.title)}</caption>"
+        yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
+        for row in filter(None, block.rows):
+            cells = (cell("td", column, row.get(column, "")) for column in block.columns)
+            yield f"<tr>{''.join(cells)}</tr>"
+        yield "</tbody></table></div>"
+
+
+def _escaped(text: str) -> str:
+    """Return a text escaped, on one line, and without invisible characters."""
+    from html import escape
+
+    return escape(texts.one_line(text, _LONGEST))

@@ -1,0 +1,354 @@
+"""Blocks of a document as lines of a terminal, or of a file of text.
+
+No digit of a table is ever cut: where a terminal is narrow, whole columns give way, and words are
+shortened or wrapped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from unicodedata import combining, east_asian_width
+
+from bubbleviz.model.values import frozen
+from bubbleviz.render.document import (
+    Block,
+    Bullets,
+    Drawing,
+    HangingLines,
+    Heading,
+    Line,
+    Sentence,
+    Span,
+    Table,
+    shortened,
+)
+
+#: Width of the text where it is not shown on a terminal.
+WIDTH = 110
+#: Sentences are easier to read in lines that are not endless.
+_LONGEST_LINE = 100
+#: What stands for a sign where the output has ASCII alone, dashes and quotation marks among them.
+_ASCII = (
+    str.maketrans(
+        "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019",
+        "~.xu---*\"\"''",
+    )
+    | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
+    | str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
+)
+#: Blanks that no line breaks at: between a number and its unit.
+_GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
+#: Between two columns.
+_GAP = "  "
+#: In front of the first line of an entry of a list, and of its other lines.
+_BULLET, _INDENT = "  - ", "    "
+#: A command in a sentence, with its path.
+_COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
+#: Characters that a column of words keeps, and one whose words are wrapped.
+_SHORTEST, _SHORTEST_WRAPPED = 12, 24
+
+
+@frozen
+class Display:
+    """What an output can show.
+
+    Attributes:
+        width: in columns.
+        colour: whether it shows colours.
+        unicode: whether it shows more than ASCII, block characters included.
+    """
+
+    width: int = 80
+    colour: bool = False
+    unicode: bool = True
+
+    @property
+    def text_width(self) -> int:
+        """The width of sentences."""
+        return min(self.width, _LONGEST_LINE)
+
+    def shown(self, text: str) -> str:
+        """Return a text in characters that the output has; others are question marks."""
+        if self.unicode:
+            return text
+        return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def cell_width(text: str) -> int:
+    """Return the columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
+
+
+def plain_lines(lines: Iterable[Line]) -> str:
+    """Return lines as text without styles."""
+    return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
+
+
+def plain_text(blocks: Iterable[Block], display: Display | None = None, width: int = WIDTH) -> str:
+    """Return blocks as text without styles.
+
+    Args:
+        blocks: of any document.
+        display: what it has to fit; None for a file, in which no table and no word is cut.
+        width: of sentences of a file.
+    """
+    return plain_lines(lines_of(blocks, display, width)) or "\n"
+
+
+def lines_of(
+    blocks: Iterable[Block], display: Display | None = None, width: int = WIDTH
+) -> Iterator[Line]:
+    """Yield blocks as lines of styled words.
+
+    Args:
+        blocks: of any document.
+        display: what they have to fit; None for a file, in which no table and no word is cut.
+        width: of sentences of a file.
+    """
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield from _sentence(Sentence(f"\n{block.text}", "bold"), display, width)
+        elif isinstance(block, Sentence):
+            yield from _sentence(block, display, width)
+        elif isinstance(block, Bullets):
+            yield from _bullets(block, display, width)
+        elif isinstance(block, HangingLines):
+            yield from _hanging_lines(block, display)
+        elif isinstance(block, Drawing):
+            yield from block.lines
+        elif block.columns:
+            if block.title:
+                yield from _sentence(Sentence(f"\n{block.title}", "bold"), display, width)
+            yield from _table(block, display, width)
+            if block.omitted > 0:
+                more = f"and {block.omitted:,} more{block.hint}"
+                yield from _sentence(Sentence(more), display, width)
+
+
+# Sentences and lists.
+
+
+def fitting(text: str, width: int) -> str:
+    """Return a text of at most so many columns, its end left out."""
+    if cell_width(text) <= width:
+        return text
+    kept = text[: max(width - 1, 0)]
+    while kept and cell_width(kept) > width - 1:
+        kept = kept[:-1]
+    return kept.rstrip() + "…"
+
+
+def wrapped(
+    text: str, width: int, *, most: int | None = None, hanging: int = 0, whole: bool = False
+) -> list[str]:
+    """Return a text in lines that break between words alone.
+
+    Args:
+        text: on one line.
+        width: of a line; a longer word is shortened.
+        most: lines; the last one ends with an ellipsis where there are more.
+        hanging: blanks in front of each line but the first.
+        whole: whether a longer word stays as it is.
+    """
+    lines: list[str] = []
+    line = ""
+    for glued in _GLUE.sub("\0", text).split():
+        word = glued.replace("\0", " ")
+        lead = " " * hanging if lines else ""
+        piece = word if whole else fitting(word, width - hanging)
+        if line and cell_width(line) + 1 + cell_width(piece) > width:
+            lines.append(line)
+            line = " " * hanging + piece
+        else:
+            line = f"{line} {piece}" if line else lead + piece
+    lines += [line] if line else []
+    if most is not None and len(lines) > most:
+        rest = f"{lines[most - 1]} …"
+        lines[most - 1 :] = [rest if cell_width(rest) <= width else fitting(rest, width)]
+    return lines
+
+
+def _sentence(block: Sentence, display: Display | None, width: int) -> Iterator[Line]:
+    text = block.lead + block.text
+    if display is not None:
+        text, width = display.shown(text), display.width
+    lead = len(block.lead if display is None else display.shown(block.lead))
+    overflow = "fold" if display is None else "ellipsis"
+    for line in text.split("\n"):
+        fits = block.whole or (cell_width(line) <= width and "\t" not in line)
+        for part in [line] if fits else _broken(line, width, overflow):
+            if lead:
+                yield Span(part[:lead], block.lead_style), Span(part[lead:], block.style)
+            else:
+                yield (Span(part, block.style),)
+            lead = max(lead - len(part), 0)
+
+
+def _broken(line: str, width: int, overflow: str) -> list[str]:
+    """Return a line that is too long as rich breaks it."""
+    from rich.console import Console
+    from rich.text import Text
+
+    parts = Text(line).wrap(Console(width=width), width, overflow=overflow)  # type: ignore[arg-type]
+    return [part.plain for part in parts]
+
+
+def _bullets(block: Bullets, display: Display | None, width: int) -> Iterator[Line]:
+    """Yield entries, wrapped between words; in a file a word that is too long stays whole."""
+    width = max((width if display is None else display.width) - len(_INDENT), 1)
+    for entry in block.entries:
+        lead = _BULLET
+        shown = entry if display is None else display.shown(entry)
+        for line in wrapped(shown, width, whole=display is None) or [""]:
+            yield (Span(lead + line),)
+            lead = _INDENT
+
+
+def _hanging_lines(block: HangingLines, display: Display | None) -> Iterator[Line]:
+    """Yield lines, wrapped for a display alone; a command stays on one line, to be copied."""
+    for lead, text in block.lines:
+        lines = [text]
+        if display is not None:
+            lead, text = display.shown(lead), display.shown(text)  # noqa: PLW2901
+            commands = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+            room = max(display.width - cell_width(lead), 20)
+            lines = wrapped(commands, room, whole=True) or [""]
+        yield (Span((lead + lines[0]).rstrip()),)
+        yield from ((Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
+
+
+def paragraph(
+    text: str,
+    display: Display,
+    *,
+    style: str = "",
+    lead: str = "",
+    lead_style: str = "bold",
+    most: int | None = None,
+) -> list[Line]:
+    """Return a text in lines for a display, its first words in a style of their own.
+
+    Args:
+        text: on one line.
+        display: where it is shown.
+        style: of the text.
+        lead: words in front of it.
+        lead_style: of these.
+        most: lines, as in :func:`wrapped`.
+    """
+    whole = display.shown(f"{lead} {text}" if lead else text)
+    lines = [
+        display.shown(line) for line in wrapped(whole, display.text_width, most=most, hanging=2)
+    ]
+    lead = display.shown(lead)
+    styled: list[Line] = [(Span(line, style),) for line in lines]
+    if lead and lines and lines[0].startswith(lead):
+        styled[0] = (Span(lead, lead_style), Span(lines[0][len(lead) :], style))
+    return styled
+
+
+def flowing(entries: Sequence[Line], display: Display, gap: str = "   ") -> list[Line]:
+    """Return entries beside each other in as many lines as they need, none of them parted."""
+    lines: list[list[Span]] = []
+    used = 0
+    for entry in entries:
+        width = sum(cell_width(span.text) for span in entry)
+        if lines and used + len(gap) + width <= display.width:
+            lines[-1] += [Span(gap), *entry]
+            used += len(gap) + width
+        else:
+            lines.append(list(entry))
+            used = width
+    return [tuple(line) for line in lines]
+
+
+# Tables.
+
+
+def _table(table: Table, display: Display | None, width: int) -> Iterator[Line]:
+    """Yield headers, rows, and a note that says which columns have no room."""
+    headers, note, rows = list(table.columns), "", list(table.rows)
+    if display is not None:
+        width = display.width
+        headers, rows, note = _fitted(table, width)
+    shown = str if display is None else display.shown
+
+    def line(cells: Sequence[str]) -> str:
+        padded = []
+        for cell, room, header in zip(cells, widths, headers, strict=True):
+            blank = " " * (room - cell_width(cell))
+            padded.append(cell + blank if header in table.left else blank + cell)
+        return _GAP.join(padded).rstrip()
+
+    titles = [shown(header).split("\n") for header in headers]
+    height = max(map(len, titles))
+    # Headers of several lines end on the same one.
+    heads = list(zip(*([""] * (height - len(each)) + each for each in titles), strict=True))
+    cells = [tuple(shown(row.get(header, "")) for header in headers) if row else () for row in rows]
+    filled = [*heads, *filter(None, cells)]
+    widths = [max(map(cell_width, column)) for column in zip(*filled, strict=True)]
+    for head in heads:
+        yield (Span(line(head), "bold"),)
+    yield (Span(shown("─") * (sum(widths) + len(_GAP) * (len(widths) - 1))),)
+    for row in cells:
+        yield (Span(line(row) if row else ""),)
+    yield from ((Span(part, "dim"),) for part in wrapped(shown(note), max(width, 20)))
+
+
+def _fitted(table: Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
+    """Return headers and rows at most so wide, words shortened first, and a note on what is gone.
+
+    Numbers are never cut, so that a table of one column may be wider.
+    """
+    headers = table.columns
+    widths = {
+        header: max(
+            map(cell_width, (*header.split("\n"), *(r.get(header, "") for r in table.rows)))
+        )
+        for header in headers
+    }
+    least = dict(widths)
+    for header in table.left:
+        if header in widths:
+            shortest = _SHORTEST_WRAPPED if header in table.wrap else _SHORTEST
+            shortest = max(shortest, *map(cell_width, header.split("\n")))
+            least[header] = min(widths[header], shortest)
+
+    def total(widths: Mapping[str, int], headers: Sequence[str]) -> int:
+        return sum(widths[header] for header in headers) + len(_GAP) * (len(headers) - 1)
+
+    others = [header for header in reversed(headers[1:]) if header not in table.giving_way]
+    kept = list(headers)
+    for header in (*table.giving_way, *others):
+        if total(least, kept) > width and header in kept:
+            kept.remove(header)
+    note = ""
+    if gone := [" ".join(header.split()) for header in headers if header not in kept]:
+        them = "it" if len(gone) == 1 else "them"
+        shows = f"COLUMNS={total(least, headers)} shows {them}"
+        note = f"no room for {', '.join(gone)} in {width} columns; {shows}"
+    over = total(widths, kept) - width
+    # What can be wrapped is narrowed first.
+    for header in sorted((h for h in kept if h in table.left), key=lambda h: h not in table.wrap):
+        cut = max(min(over, widths[header] - least[header]), 0)
+        widths[header] -= cut
+        over -= cut
+    return kept, [each for row in table.rows for each in _folded(table, row, kept, widths)], note
+
+
+def _folded(
+    table: Table, row: Mapping[str, str], headers: Sequence[str], widths: Mapping[str, int]
+) -> Iterator[Mapping[str, str]]:
+    """Yield a row in as many lines as its words need; a blank one stays one."""
+    cells = {}
+    for header in headers if row else ():
+        cell, room = row.get(header, ""), widths[header]
+        if header not in table.left or cell_width(cell) <= room:
+            cells[header] = [cell]
+        else:
+            cells[header] = wrapped(cell, room) if header in table.wrap else [shortened(cell, room)]
+    for number in range(max(map(len, cells.values()), default=1)):
+        yield {header: lines[number] for header, lines in cells.items() if number < len(lines)}
