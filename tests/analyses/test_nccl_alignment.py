@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.nccl import measure_communication, offset_search
+from bubbleviz.analyses.nccl import matching, measure_communication
+from bubbleviz.analyses.nccl.alignment import anchor_of
 from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
-from bubbleviz.analyses.nccl.kernel_pool import StartPairs, Starts
-from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, match
+from bubbleviz.analyses.nccl.kernels import Starts
+from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, StartPairs, match
 from bubbleviz.analyses.nccl.members import Timing
-from bubbleviz.analyses.nccl.offset_search import anchor_of
 from bubbleviz.errors import BubblevizError, UsageError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
@@ -365,17 +365,17 @@ def test_the_densest_offset_is_that_of_all_differences(data: st.DataObject) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         at_once = data.draw(st.sampled_from((1, 20, 100, 1 << 20)))
-        patch.setattr(offset_search, "_DIFFERENCES_AT_ONCE", at_once)
+        patch.setattr(matching, "_DIFFERENCES_AT_ONCE", at_once)
         rows = np.arange(len(operations.start_ns))
-        found = offset_search.densest_offset(StartPairs(operations, kernels, tolerance), rows)
+        found = matching.densest_offset(StartPairs(operations, kernels, tolerance), rows)
     wanted = windows(None)
     if not wanted:
         assert found is None
         return
     assert found is not None
-    assert (found.matched, found.offset_ns) == agreed(wanted[0][2])
     others = windows(wanted[0][2])
-    assert (found.rival, found.rival_ns) == (agreed(others[0][2]) if others else (0, 0))
+    rival = agreed(others[0][2]) if others else (0, 0)
+    assert found == (*agreed(wanted[0][2]), *rival)
 
 
 def test_matching_many_takes_little_memory() -> None:

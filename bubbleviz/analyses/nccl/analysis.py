@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import machines_of, session_clocks
-from bubbleviz.analyses.nccl.alignment import EventTimes, align_events
-from bubbleviz.analyses.nccl.kernel_pool import pool_of
+from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
+from bubbleviz.analyses.nccl.kernels import pool_of
 from bubbleviz.analyses.nccl.members import (
     Alignment,
     Communications,
@@ -22,7 +22,6 @@ from bubbleviz.analyses.nccl.members import (
     paired_by_order,
     split,
 )
-from bubbleviz.analyses.nccl.offset_search import Anchor, anchor_of
 from bubbleviz.analyses.nccl.profiles import NcclProfile, find_inputs, read_nccl_profile
 from bubbleviz.analyses.nccl.totals import Communication, FileRead, operations_of, with_shared
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
@@ -31,214 +30,13 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host
+from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import listed
-from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import InputFile, read_each
-
-# Clocks: those of profiles, then those of event files, and which of them tick together.
-
-
-@frozen
-class ProfileClocks:
-    """The clocks of profiles; columns of one length, in the order of the profiles.
-
-    Attributes:
-        clocks: themselves.
-        offsets_ns: what to add to the times of each.
-        machines: number of the machine that each was recorded on.
-    """
-
-    clocks: tuple[RecordingClock, ...]
-    offsets_ns: tuple[int, ...]
-    machines: tuple[int, ...]
-
-
-def profile_clocks(profiles: Sequence[NcclProfile]) -> ProfileClocks:
-    """Return the clocks of profiles; the first profile's is the report's."""
-    sources = [profile.source for profile in profiles]
-    machines = machines_of(sources)
-    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
-    clocks: list[RecordingClock] = []
-    for source, machine in zip(sources, machines, strict=True):
-        first = sources[machines.index(machine)]
-        timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
-        if machine == machines[0]:
-            aligned_by = Alignment.REFERENCE
-        else:
-            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
-        clocks.append(RecordingClock(Path(source.path).name, aligned_by))
-    numbers = {machine: number for number, machine in enumerate(dict.fromkeys(machines))}
-    return ProfileClocks(
-        clocks=tuple(clocks),
-        offsets_ns=tuple(offsets_ns),
-        machines=tuple(numbers[machine] for machine in machines),
-    )
-
-
-def clocks_and_bases(
-    times: EventTimes, of_profiles: ProfileClocks, profiles: Sequence[NcclProfile]
-) -> tuple[tuple[RecordingClock, ...], list[int]]:
-    """Return the clocks of profiles, then of event files, and the clock that each one ticks with.
-
-    The first profile's host is 0; without a profile an anchored clock is, or else the first file's.
-    """
-    ends = np.cumsum([len(profile.kernels) for profile in profiles])
-    machines = of_profiles.machines
-    bases = list(machines)
-    free = itertools.count(max(machines, default=0) + 1)
-    clocks = list(of_profiles.clocks)
-    anchored = any(clock.aligned_by is Alignment.ANCHOR for clock in times.clocks)
-    for number, clock in enumerate(times.clocks):
-        kernels = times.kernel[(times.clock == number) & (times.kernel != NONE)]
-        if clock.aligned_by is Alignment.ANCHOR:
-            bases.append(0)
-        elif len(kernels):
-            bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
-        elif not clocks and not anchored:
-            clock = replace(clock, aligned_by=Alignment.REFERENCE)  # noqa: PLW2901 - as it is kept
-            bases.append(0)
-        else:
-            bases.append(next(free))
-        clocks.append(clock)
-    return tuple(clocks), bases
-
-
-# Limitations: what event files and profiles do not show of communication, and why.
-
-
-def file_limitations(file: EventFile) -> Iterator[Limitation]:
-    """Yield what an event file lacks, or holds without use."""
-    for what, count, reason in (
-        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
-        ("events without an end", file.unfinished, "the job, or the file, ended before"),
-        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
-        ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
-        ("events of unknown categories", file.strange, "they are left out"),
-        (
-            "times of GPUs far from their others",
-            file.strange_clocks,
-            "damaged; these operations have the host's times",
-        ),
-    ):
-        if count:
-            yield Limitation(what, f"{file.path}: {reason}", count)
-
-
-def profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
-    """Yield what a profile does not say of its operations."""
-    yield from profile.limitations
-    if profile.without_kernels:
-        reason = f"{profile.source.path}: they ran in graphs, or beyond the capture"
-        yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
-
-
-def duration_limitations(table: Communications) -> Iterator[Limitation]:
-    """Yield the operations of unknown duration."""
-    endless = int((table.duration_ns < 0).sum())
-    if endless:
-        yield Limitation(
-            "operations of unknown duration",
-            "neither the GPU nor a proxy thread recorded their end; record kernel events "
-            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
-            endless,
-        )
-
-
-def clock_limitations(ambiguous: int, clocks: Sequence[RecordingClock]) -> Iterator[Limitation]:
-    """Yield the clocks that are not aligned, or only roughly.
-
-    Args:
-        ambiguous: operations whose clock several offsets put onto kernels equally well.
-        clocks: of profiles and event files.
-    """
-    if ambiguous:
-        yield Limitation(
-            "operations that kernels match at several offsets",
-            "they come too evenly, or are too few; give an instant with --anchor",
-            ambiguous,
-        )
-    alignments = [clock.aligned_by for clock in clocks]
-    if Alignment.UNALIGNED in alignments and len(clocks) > 1:
-        yield Limitation(
-            "clocks that could not be aligned",
-            "no kernel and no common operation ties them to another, so their times stand alone; "
-            "give an instant with --anchor",
-            alignments.count(Alignment.UNALIGNED),
-        )
-    if Alignment.UTC in alignments:
-        yield Limitation(
-            "hosts aligned by UTC alone",
-            "waiting between them is known to milliseconds at best",
-            alignments.count(Alignment.UTC),
-        )
-    if Alignment.OPERATIONS in alignments:
-        yield Limitation(
-            "clocks aligned by the ends of operations",
-            "the members of an operation are taken to end together",
-            alignments.count(Alignment.OPERATIONS),
-        )
-
-
-def run_limitations(clocks: Sequence[RecordingClock], profiles: int) -> Iterator[Limitation]:
-    """Yield the event files that nothing ties to the profiles: they may be of another run.
-
-    Args:
-        clocks: of profiles, then of event files.
-        profiles: how many of them are of profiles.
-    """
-    loose = [clock.label for clock in clocks[profiles:] if not clock.aligned]
-    if profiles and loose:
-        yield Limitation(
-            "event files that may be of another run than the profiles",
-            f"{listed(loose, 3)}: none of their operations is "
-            "one of the profiles' kernels, and totals count both; measure them apart, or give an "
-            "instant with --anchor",
-            len(loose),
-        )
-
-
-def member_limitations(
-    table: Communications, instance: Ints, ranks: Sequence[int | None]
-) -> Iterator[Limitation]:
-    """Yield the operations whose members are missing, or assumed.
-
-    Args:
-        table: operations.
-        instance: a number that the members of each share; -1 unknown.
-        ranks: number of ranks of each communicator; None unknown.
-    """
-    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
-    if alone.any():
-        yield Limitation(
-            "operations whose waiting is unknown",
-            "there is no other member on an aligned clock, and no proxy thread; give the files of "
-            "all ranks",
-            int(alone.sum()),
-        )
-    ordered = int((table.split == Split.ORDER).sum())
-    if ordered:
-        yield Limitation(
-            "operations paired by their order alone",
-            "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
-            "and these are taken for one operation",
-            ordered,
-        )
-    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
-    if len(rows):
-        members = groups_of(instance[rows])
-        sizes = np.array([size or 0 for size in ranks], np.int64)
-        whole = sizes[table.communicator[rows]]
-        few = np.bincount(members.of_row)[members.of_row] < whole
-        if few.any():
-            yield Limitation(
-                "operations of which not all members were recorded",
-                "a missing member may have begun later: they waited at least as long",
-                int(few.sum()),
-            )
 
 
 def measure_communication(
@@ -300,7 +98,12 @@ def measure_communication(
     communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:
         return communication
-    extent_ns = _extent_of(window, profiles)
+    extent_ns = window.times_ns or (profiles[0].window_ns if profiles else None)
+    if extent_ns is None:
+        raise UsageError(
+            f"--window {window.text}: NCCL's event files hold no iterations; add a profile of the "
+            "run, or give a window of time"
+        )
     return _within(communication, window, extent_ns)
 
 
@@ -315,42 +118,97 @@ def merge_communication(
         NothingToAnalyseError: nothing communicated.
         UsageError: an anchor names no file.
     """
-    of_profiles = profile_clocks(profiles)
-    pool = pool_of(profiles, of_profiles.offsets_ns)
-    times = align_events(recorded, pool, anchors)
+    clocks, machines, offsets_ns = _profile_clocks([profile.source for profile in profiles])
+    pool = pool_of(
+        [
+            (profile.kernels, profile.source.host, offset_ns)
+            for profile, offset_ns in zip(profiles, offsets_ns, strict=True)
+        ]
+    )
+    times, event_clocks, ambiguous = align_events(recorded, pool, anchors)
     table = operations_of(recorded, profiles, pool, times)
-    clocks, bases = clocks_and_bases(times, of_profiles, profiles)
-    peer_wait_ns = _proxy_times(recorded, "peer_wait_ns", len(table))
-    transfer_ns = _proxy_times(recorded, "transfer_ns", len(table))
+    added, bases = _clock_bases(event_clocks, times, machines, profiles)
     instance = instances_of(table)
-    table, clocks = aligned_by_ends(table, instance, clocks, bases)
-    compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(clocks)]
+    table, all_clocks = aligned_by_ends(table, instance, (*clocks, *added), (*machines, *bases))
+    compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(all_clocks)]
     family = np.append(pool.family, NONE)[table.kernel]
     in_order = paired_by_order(table, pool.place_of(table.kernel), family)
-    table = split(with_shared(table), instance, in_order, compared, peer_wait_ns, transfer_ns)
+    # How long proxy threads waited, and moved data; 0 for operations of profiles.
+    proxy_ns = np.zeros((2, len(table)), np.int64)
+    for row, name in enumerate(("peer_wait_ns", "transfer_ns")):
+        column = [getattr(file.events, name) for file in recorded]
+        proxy_ns[row, : sum(map(len, column))] = np.concatenate([np.empty(0, np.int64), *column])
+    table = split(with_shared(table), instance, in_order, compared, *proxy_ns)
     ranks = _sizes(table, profiles)
-    limitations = (
-        *(limitation for file in recorded for limitation in file_limitations(file)),
-        *(limitation for profile in profiles for limitation in profile_limitations(profile)),
-        *duration_limitations(table),
-        *clock_limitations(times.ambiguous, clocks),
-        *run_limitations(clocks, len(profiles)),
-        *member_limitations(table, instance, ranks),
+    counts = np.bincount(table.source, minlength=len(recorded) + len(profiles)).tolist()
+    read = [(file.path, file.format, file.seen) for file in recorded]
+    read += [(profile.source.path, profile.source.format, ()) for profile in profiles]
+    files = tuple(
+        FileRead(path, kind, count, events)
+        for (path, kind, events), count in zip(read, counts, strict=True)
     )
-    files = _files(recorded, profiles, table)
-    return Communication(table, ranks, clocks, files, limitations)
+    limitations = (
+        *(limitation for file in recorded for limitation in _file_limitations(file)),
+        *(limitation for profile in profiles for limitation in _profile_limitations(profile)),
+        *_clock_limitations(table, ambiguous, all_clocks, len(profiles)),
+        *_member_limitations(table, instance, ranks),
+    )
+    return Communication(table, ranks, all_clocks, files, limitations)
 
 
-def _proxy_times(recorded: Sequence[EventFile], name: str, rows: int) -> Ints:
-    """Return a column of all events, as long as the table; 0 for operations of profiles."""
-    columns = [getattr(file.events, name) for file in recorded]
-    column = np.concatenate([np.empty(0, np.int64), *columns])
-    return np.concatenate((column, np.zeros(rows - len(column), np.int64)))
+def _profile_clocks(
+    sources: Sequence[Source],
+) -> tuple[list[RecordingClock], list[int], list[int]]:
+    """Return the clocks of profiles, a number of the machine of each, and what to add to its times.
+
+    The first profile's clock is the report's.
+    """
+    machines = machines_of(sources)
+    clocks = []
+    for source, machine in zip(sources, machines, strict=True):
+        first = sources[machines.index(machine)]
+        timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
+        if machine == machines[0]:
+            aligned_by = Alignment.REFERENCE
+        else:
+            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
+        clocks.append(RecordingClock(Path(source.path).name, aligned_by))
+    distinct = tuple(dict.fromkeys(machines))
+    offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
+    return clocks, [distinct.index(machine) for machine in machines], offsets_ns
+
+
+def _clock_bases(
+    event_clocks: Sequence[RecordingClock],
+    times: Mapping[str, Ints],
+    machines: Sequence[int],
+    profiles: Sequence[NcclProfile],
+) -> tuple[list[RecordingClock], list[int]]:
+    """Return the clocks of event files, and the number of the clock that each one ticks with.
+
+    The first profile's host is 0; without a profile an anchored clock is, or else the first file's.
+    """
+    ends = np.cumsum([len(profile.kernels) for profile in profiles])
+    free = itertools.count(max(machines, default=0) + 1)
+    anchored = any(clock.aligned_by is Alignment.ANCHOR for clock in event_clocks)
+    clocks, bases = list(event_clocks), []
+    for number, clock in enumerate(event_clocks):
+        kernels = times["kernel"][(times["clock"] == number) & (times["kernel"] != NONE)]
+        if clock.aligned_by is Alignment.ANCHOR:
+            bases.append(0)
+        elif len(kernels):
+            bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
+        elif not profiles and not bases and not anchored:
+            clocks[number] = replace(clock, aligned_by=Alignment.REFERENCE)
+            bases.append(0)
+        else:
+            bases.append(next(free))
+    return clocks, bases
 
 
 def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
     """Return the ranks of each communicator: as recorded, else as seen; None for a single one."""
-    recorded = {key: ranks for profile in profiles for key, ranks in profile.ranks}
+    recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     seen = np.zeros(len(table.communicators), np.int64)
     known = table.communicator != NONE
     for column in (table.rank, table.peer):
@@ -361,36 +219,125 @@ def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int 
     )
 
 
-def _files(
-    recorded: Sequence[EventFile], profiles: Sequence[NcclProfile], table: Communications
-) -> tuple[FileRead, ...]:
-    rows = np.bincount(table.source, minlength=len(recorded) + len(profiles)).tolist()
-    files = [(file.path, file.format, file.seen) for file in recorded]
-    files += [(profile.source.path, profile.source.format, ()) for profile in profiles]
-    return tuple(
-        FileRead(path, kind, count, events)
-        for (path, kind, events), count in zip(files, rows, strict=True)
-    )
+# Limitations: what event files and profiles do not show of communication, and why.
 
 
-def _extent_of(window: Window, profiles: Sequence[NcclProfile]) -> tuple[int, int]:
-    """Return the start and end (exclusive) of a window on the clock of the first profile, in ns.
+def _file_limitations(file: EventFile) -> Iterator[Limitation]:
+    """Yield what an event file lacks, or holds without use."""
+    for what, count, reason in (
+        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
+        ("events without an end", file.unfinished, "the job, or the file, ended before"),
+        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
+        ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
+        ("events of unknown categories", file.strange, "they are left out"),
+        (
+            "times of GPUs far from their others",
+            file.strange_clocks,
+            "damaged; these operations have the host's times",
+        ),
+    ):
+        if count:
+            yield Limitation(what, f"{file.path}: {reason}", count)
+
+
+def _profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
+    """Yield what a profile does not say of its operations."""
+    yield from profile.limitations
+    if profile.without_kernels:
+        reason = f"{profile.source.path}: they ran in graphs, or beyond the capture"
+        yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
+
+
+def _clock_limitations(
+    table: Communications, ambiguous: int, clocks: Sequence[RecordingClock], profiles: int
+) -> Iterator[Limitation]:
+    """Yield what is unknown of times: durations, and clocks that are not or only roughly aligned.
 
     Args:
-        window: of the run.
-        profiles: as read, of which the first has the window of iterations.
-
-    Raises:
-        UsageError: the window is one of iterations, and there is no profile.
+        table: operations.
+        ambiguous: operations whose clock several offsets put onto kernels equally well.
+        clocks: of profiles, then of event files.
+        profiles: how many of them are of profiles.
     """
-    if window.times_ns is not None:
-        return window.times_ns
-    if not profiles or profiles[0].window_ns is None:
-        raise UsageError(
-            f"--window {window.text}: NCCL's event files hold no iterations; add a profile of the "
-            "run, or give a window of time"
+    alignments = [clock.aligned_by for clock in clocks]
+    loose = [clock.label for clock in clocks[profiles:] if not clock.aligned] if profiles else []
+    for what, count, reason in (
+        (
+            "operations of unknown duration",
+            int((table.duration_ns < 0).sum()),
+            "neither the GPU nor a proxy thread recorded their end; record kernel events "
+            "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
+        ),
+        (
+            "operations that kernels match at several offsets",
+            ambiguous,
+            "they come too evenly, or are too few; give an instant with --anchor",
+        ),
+        (
+            "clocks that could not be aligned",
+            alignments.count(Alignment.UNALIGNED) if len(clocks) > 1 else 0,
+            "no kernel and no common operation ties them to another, so their times stand alone; "
+            "give an instant with --anchor",
+        ),
+        (
+            "hosts aligned by UTC alone",
+            alignments.count(Alignment.UTC),
+            "waiting between them is known to milliseconds at best",
+        ),
+        (
+            "clocks aligned by the ends of operations",
+            alignments.count(Alignment.OPERATIONS),
+            "the members of an operation are taken to end together",
+        ),
+        (
+            "event files that may be of another run than the profiles",
+            len(loose),
+            f"{listed(loose, 3)}: none of their operations is one of the profiles' kernels, and "
+            "totals count both; measure them apart, or give an instant with --anchor",
+        ),
+    ):
+        if count:
+            yield Limitation(what, reason, count)
+
+
+def _member_limitations(
+    table: Communications, instance: Ints, ranks: Sequence[int | None]
+) -> Iterator[Limitation]:
+    """Yield the operations whose members are missing, or assumed.
+
+    Args:
+        table: operations.
+        instance: a number that the members of each share; -1 unknown.
+        ranks: number of ranks of each communicator; None unknown.
+    """
+    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
+    if alone.any():
+        yield Limitation(
+            "operations whose waiting is unknown",
+            "there is no other member on an aligned clock, and no proxy thread; give the files of "
+            "all ranks",
+            int(alone.sum()),
         )
-    return profiles[0].window_ns
+    ordered = int((table.split == Split.ORDER).sum())
+    if ordered:
+        yield Limitation(
+            "operations paired by their order alone",
+            "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
+            "and these are taken for one operation",
+            ordered,
+        )
+    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    if len(rows):
+        members = groups_of(instance[rows])
+        sizes = np.array([size or 0 for size in ranks], np.int64)
+        whole = sizes[table.communicator[rows]]
+        few = np.bincount(members.of_row)[members.of_row] < whole
+        if few.any():
+            yield Limitation(
+                "operations of which not all members were recorded",
+                "a missing member may have begun later: they waited at least as long",
+                int(few.sum()),
+            )
 
 
 def _within(
@@ -411,10 +358,10 @@ def _within(
     timed = aligned & (table.start_ns != UNKNOWN)
     inside = timed & (table.start_ns >= extent_ns[0]) & (table.start_ns < extent_ns[1])
     if not inside.any():
+        starts_ns = table.start_ns[timed]
         first, last = (
-            (int(time) / 1e9 for time in (table.start_ns[timed].min(), table.start_ns[timed].max()))
-            if timed.any()
-            else (0.0, 0.0)
+            int(time_ns) / 1e9
+            for time_ns in ((starts_ns.min(), starts_ns.max()) if len(starts_ns) else (0, 0))
         )
         raise NothingToAnalyseError(
             f"--window {window.text}: no communication operation begins in it; they begin from "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 
 import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.analyses.nccl.members import (
     Communicator,
-    RecordingClock,
     Split,
     Timing,
     communicator_text,
@@ -17,7 +17,6 @@ from bubbleviz.analyses.nccl.members import (
 from bubbleviz.analyses.nccl.totals import (
     DEFINITIONS,
     Communication,
-    FileRead,
     Sums,
     Total,
     bandwidths_of,
@@ -54,8 +53,11 @@ def as_json(communication: Communication) -> str:
     document = {
         "schema": SCHEMA,
         "version": __version__,
-        "files": [_file(file) for file in communication.files],
-        "clocks": [_clock(clock) for clock in communication.clocks],
+        "files": [{**asdict(file), "events": dict(file.events)} for file in communication.files],
+        "clocks": [
+            {**asdict(clock), "aligned_by": clock.aligned_by.value}
+            for clock in communication.clocks
+        ],
         "communicators": [
             {"id": communicator_text(communicator), "ranks": ranks, **_group(communicator)}
             for communicator, ranks in communication.communicators
@@ -67,27 +69,6 @@ def as_json(communication: Communication) -> str:
         "limitations": [limitation.entry for limitation in communication.limitations],
     }
     return json_text(document)
-
-
-def _file(file: FileRead) -> dict[str, object]:
-    return {
-        "path": file.path,
-        "format": file.format,
-        "operations": file.operations,
-        "events": dict(file.events),
-    }
-
-
-def _clock(clock: RecordingClock) -> dict[str, object]:
-    return {
-        "label": clock.label,
-        "aligned_by": clock.aligned_by.value,
-        "matched": clock.matched,
-        "of": clock.of,
-        "median_ns": clock.median_ns,
-        "largest_ns": clock.largest_ns,
-        "drift_ppm": clock.drift_ppm,
-    }
 
 
 def _group(communicator: Communicator) -> dict[str, object]:
@@ -118,18 +99,9 @@ def _total(total: Total) -> dict[str, object]:
 
 
 def _sums(sums: Sums) -> dict[str, object]:
-    return {
-        "operations": sums.operations,
-        "bytes": sums.bytes,
-        "sized_operations": sums.sized,
-        "duration_ns": sums.duration_ns,
-        "timed_operations": sums.timed,
-        "busy_ns": sums.busy_ns,
-        "waiting_ns": sums.waiting_ns,
-        "waiting_operations": sums.waited,
-        "moving_ns": sums.moving_ns,
-        "moving_operations": sums.moved,
-    }
+    keys = {"sized": "sized_operations", "timed": "timed_operations"}
+    keys |= {"waited": "waiting_operations", "moved": "moving_operations"}
+    return {keys.get(own.name, own.name): getattr(sums, own.name) for own in fields(Sums)}
 
 
 def csv_of_operations(communication: Communication) -> str:
@@ -140,7 +112,6 @@ def csv_of_operations(communication: Communication) -> str:
     table = communication.operations
     names = [inert(name) for name in table.names]
     clocks = ["" if clock.aligned else inert(clock.label) for clock in communication.clocks]
-    bandwidths = bandwidths_of(communication)
     columns: list[list[object]] = [
         _looked_up(table.source, [inert(file.path) for file in communication.files]),
         [_KINDS[OperationKind(code)] for code in table.kind.tolist()],
@@ -163,7 +134,7 @@ def csv_of_operations(communication: Communication) -> str:
         *(_numbers(c) for c in (table.waiting_ns, table.moving_ns)),
         [_SPLITS[Split(code)] for code in table.split.tolist()],
         table.shared.tolist(),
-        *(_rates(c) for c in (bandwidths.algorithm, bandwidths.bus, bandwidths.moving)),
+        *(_rates(c) for c in bandwidths_of(communication)[1:]),
         *(column.tolist() for column in table.state_ns.T),
     ]
     header = (*COLUMNS, *(f"{name}_ns" for name in STATES))

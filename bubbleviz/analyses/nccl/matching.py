@@ -1,7 +1,13 @@
 """Matching: which kernel of a profile is which recorded operation, and what lies between clocks.
 
-Both hold the same kernels in the same order, each on its own clock, and either may lack some.
-A block of operations gives an offset; from there a line, offset and drift, is followed to all.
+Both hold the same kernels in the same order, each on its own clock, and either may lack some. The
+offset is where the most differences kernel start - operation start agree::
+
+    operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
+    kernels        |  |     |  |  |                             └─ densest
+
+Blocks of operations are searched on their own: within one the drift of a clock is negligible. From
+the block that agrees best a line, offset and drift, is followed to all.
 """
 
 from __future__ import annotations
@@ -10,9 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.kernel_pool import StartPairs, Starts
-from bubbleviz.analyses.nccl.offset_search import BlockOffset, best_offset
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.analyses.nccl.kernels import Starts
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import UNKNOWN
@@ -21,6 +26,18 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 GPU_TOLERANCE_NS = 20_000
 #: A host records it later, by what its thread slept.
 HOST_TOLERANCE_NS = 1_000_000
+#: Kernels last as long as their work but for this share of their length and this time: the two are
+#: recorded at different points.
+_LENGTH_SHARE, _LENGTH_SLACK_NS = 0.25, 50_000
+#: Operations of a block: so many that chance does not put most onto kernels, few enough that a
+#: drift does not pull them apart. A block may lie where the profile recorded nothing, so several
+#: are tried.
+_BLOCK_OPERATIONS, _MOST_BLOCKS = 64, 8
+#: Differences that are sorted at a time, about: bounds the memory.
+_DIFFERENCES_AT_ONCE = 1 << 20
+#: An offset is clear if it matches so many times what the next best one does, in a block of which
+#: it matches half. Less is chance, or a run that repeats itself.
+_CLEAR_RATIO = 1.5
 #: Among all operations an offset is clear if it matches so many times what others do. A run that
 #: repeats itself matches nearly as well one period away.
 _CLEAR_RATIO_OF_ALL = 1.25
@@ -33,28 +50,18 @@ _DRIFT_RESIDUAL = 0.5
 
 
 @frozen
-class Match:
+class ClockLine:
     """A clock put onto another: t becomes t + offset_ns + round((t - middle_ns) drift).
 
     Attributes:
         offset_ns: what is added.
         middle_ns: where that is exact.
         drift: what is added by time.
-        kernel: the kernel of each operation; -1 none.
-        matched: operations that have one.
-        median_ns: median distance between operations and their kernels, after that.
-        largest_ns: the largest one.
-        clear: whether no other offset does nearly as well, or none is left over on either side.
     """
 
     offset_ns: int
     middle_ns: int
     drift: float
-    kernel: Ints
-    matched: int
-    median_ns: int
-    largest_ns: int
-    clear: bool
 
     def of(self, time_ns: Ints) -> Ints:
         """Return times on the other clock; unknown ones stay so."""
@@ -64,56 +71,85 @@ class Match:
         return np.where(known, moved, UNKNOWN)
 
 
-def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
-    """Return the offset that puts most operations onto kernels; None where none puts any.
+@frozen
+class Match(ClockLine):
+    """The line that puts most operations onto kernels.
 
-    Args:
+    Attributes:
+        kernel: the kernel of each operation; -1 none.
+        matched: operations that have one.
+        median_ns: median distance between operations and their kernels, after that.
+        largest_ns: the largest one.
+        clear: whether no other offset does nearly as well, or none is left over on either side.
+    """
+
+    kernel: Ints
+    matched: int
+    median_ns: int
+    largest_ns: int
+    clear: bool
+
+
+@frozen
+class StartPairs:
+    """Recorded operations and the kernels that they may be.
+
+    Attributes:
         operations: as recorded.
         kernels: as profiled.
-        tolerance_ns: the largest distance of an operation and its kernel.
+        tolerance_ns: the largest distance of an operation and its kernel on one clock.
     """
-    if len(operations.start_ns) == 0 or len(kernels.start_ns) == 0:
-        return None
-    pairs = StartPairs(operations, kernels, tolerance_ns)
-    best = best_offset(pairs)
-    if best is None:
-        return None
-    line = _line_through(pairs, best)
-    kernel, distance_ns = line.nearest(pairs, np.arange(len(operations.start_ns)))
-    far_ns = np.abs(distance_ns[kernel != NONE])
-    return Match(
-        offset_ns=line.offset_ns,
-        middle_ns=line.middle_ns,
-        drift=line.drift,
-        kernel=kernel,
-        matched=len(far_ns),
-        median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
-        largest_ns=int(far_ns.max(initial=0)),
-        clear=_is_clear(pairs, best, line, kernel),
-    )
 
+    operations: Starts
+    kernels: Starts
+    tolerance_ns: int
 
-def _is_clear(pairs: StartPairs, best: BlockOffset, line: ClockLine, kernel: Ints) -> bool:
-    """Whether no other offset matches nearly as well, or nothing is left on either side."""
-    matched = int((kernel != NONE).sum())
-    # Of a few dozen operations chance may put some onto kernels, but not most of all.
-    if best.clear and 2 * matched >= len(kernel):
-        return True
-    chance_ns = (line.offset_ns + far * pairs.tolerance_ns for far in _CHANCE_TOLERANCES)
-    rival = max(_matched(pairs, line, at_ns) for at_ns in (best.rival_ns, *chance_ns))
-    families, kernel_families = pairs.operations.family, pairs.kernels.family
-    able = kernel_families < 0
-    able |= np.isin(kernel_families, families) | bool((families < 0).any())
-    if matched == len(kernel) and len(distinct(kernel)) == int(able.sum()):
-        return True
-    return matched >= _CLEAR_RATIO_OF_ALL * rival
+    def alike(self, row: Ints | int, kernel: Ints | slice) -> Bools:
+        """Whether operations can be kernels: of one family, and about as long."""
+        family, kernel_family = self.operations.family[row], self.kernels.family[kernel]
+        length_ns, kernel_ns = self.operations.length_ns[row], self.kernels.length_ns[kernel]
+        slack_ns = _LENGTH_SHARE * kernel_ns + _LENGTH_SLACK_NS
+        fits = (length_ns < 0) | (np.abs(kernel_ns - length_ns) <= slack_ns)
+        same = (family == kernel_family) | (family < 0) | (kernel_family < 0)
+        return np.asarray(fits & same, bool)
 
+    def nearest(self, line: ClockLine, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
+        wanted, kernel_ns = line.of(self.operations.start_ns[rows]), self.kernels.start_ns
+        best = np.full(len(rows), NONE, np.int64)
+        least = np.full(len(rows), self.tolerance_ns + 1, np.int64)
+        after = np.searchsorted(kernel_ns, wanted)
+        # Kernels of other families may lie between.
+        for step in (0, -1, 1, -2, 2, -3):
+            at = after + step
+            inside = (at >= 0) & (at < len(kernel_ns))
+            place = np.clip(at, 0, len(kernel_ns) - 1)
+            far = np.abs(kernel_ns[place] - wanted)
+            nearer = inside & (far < least) & self.alike(rows, place)
+            best, least = np.where(nearer, place, best), np.where(nearer, far, least)
+        return best, np.where(best == NONE, 0, kernel_ns[best] - wanted)
 
-def _matched(pairs: StartPairs, line: ClockLine, offset_ns: int) -> int:
-    """Return the number of operations that another offset puts onto kernels."""
-    rows = np.arange(len(pairs.operations.start_ns))
-    kernel, _ = replace(line, offset_ns=offset_ns).nearest(pairs, rows)
-    return int((kernel != NONE).sum())
+    def matched(self, line: ClockLine, offset_ns: int) -> int:
+        """Return the number of operations that another offset puts onto kernels."""
+        rows = np.arange(len(self.operations.start_ns))
+        kernel, _ = self.nearest(ClockLine(offset_ns, line.middle_ns, line.drift), rows)
+        return int((kernel != NONE).sum())
+
+    def differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
+        """Return the differences, between two bounds, of each operation and its possible kernels.
+
+        Args:
+            rows: operations.
+            low_ns: the least difference that counts.
+            high_ns: the largest one.
+        """
+        start_ns, kernel_ns = self.operations.start_ns[rows], self.kernels.start_ns
+        first = np.searchsorted(kernel_ns, start_ns + low_ns).tolist()
+        last = np.searchsorted(kernel_ns, start_ns + high_ns, side="right").tolist()
+        return [
+            kernel_ns[low:high][self.alike(row, slice(low, high))] - start_ns[at]
+            for at, (row, low, high) in enumerate(zip(rows.tolist(), first, last, strict=True))
+        ]
 
 
 def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:
@@ -127,44 +163,154 @@ def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints
     rows = np.arange(len(operations.start_ns))
     if len(kernels.start_ns) == 0:
         return np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
-    return ClockLine(0, 0, 0.0).nearest(StartPairs(operations, kernels, tolerance_ns), rows)
+    return StartPairs(operations, kernels, tolerance_ns).nearest(ClockLine(0, 0, 0.0), rows)
 
 
-@frozen
-class ClockLine:
-    """A clock against another: as of :class:`Match`."""
+def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
+    """Return the offset that puts most operations onto kernels; None where none puts any.
 
-    offset_ns: int
-    middle_ns: int
-    drift: float
+    Args:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: the largest distance of an operation and its kernel.
+    """
+    count = len(operations.start_ns)
+    if count == 0 or len(kernels.start_ns) == 0:
+        return None
+    pairs = StartPairs(operations, kernels, tolerance_ns)
+    begins = [0]
+    if count > _BLOCK_OPERATIONS:
+        # Few, and spread over all.
+        begins = np.linspace(0, count - _BLOCK_OPERATIONS, _MOST_BLOCKS).astype(int).tolist()
+    best: tuple[Ints, int, int, int, int] | None = None
+    for begin in sorted(set(begins)):
+        rows = np.arange(begin, min(begin + _BLOCK_OPERATIONS, count))
+        found = densest_offset(pairs, rows)
+        if found is not None and (best is None or found[0] > best[1]):
+            best = rows, *found
+            if 2 * found[0] >= len(rows) and found[0] >= _CLEAR_RATIO * found[2]:
+                break
+    if best is None:
+        return None
+    rows, agreed, offset_ns, rival, rival_ns = best
+    line = _line_through(pairs, rows, offset_ns)
+    kernel, distance_ns = pairs.nearest(line, np.arange(count))
+    far_ns = np.abs(distance_ns[kernel != NONE])
+    # Of a few dozen operations chance may put some onto kernels, but not most of all.
+    clear = agreed >= _CLEAR_RATIO * rival and 2 * len(far_ns) >= count
+    return Match(
+        **vars(line),
+        kernel=kernel,
+        matched=len(far_ns),
+        median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
+        largest_ns=int(far_ns.max(initial=0)),
+        clear=clear or _is_clear(pairs, rival_ns, line, kernel),
+    )
 
-    def nearest(self, pairs: StartPairs, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
-        start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
-        since_ns = start_ns - self.middle_ns
-        wanted = start_ns + self.offset_ns + np.rint(since_ns * self.drift).astype(np.int64)
-        best = np.full(len(rows), NONE, np.int64)
-        least = np.full(len(rows), pairs.tolerance_ns + 1, np.int64)
-        after = np.searchsorted(kernel_ns, wanted)
-        # Kernels of other families may lie between.
-        for step in (0, -1, 1, -2, 2, -3):
-            at = after + step
-            inside = (at >= 0) & (at < len(kernel_ns))
-            place = np.clip(at, 0, len(kernel_ns) - 1)
-            far = np.abs(kernel_ns[place] - wanted)
-            nearer = inside & (far < least) & pairs.alike(rows, place)
-            best, least = np.where(nearer, place, best), np.where(nearer, far, least)
-        return best, np.where(best == NONE, 0, kernel_ns[best] - wanted)
+
+def _is_clear(pairs: StartPairs, rival_ns: int, line: ClockLine, kernel: Ints) -> bool:
+    """Whether no other offset matches nearly as well, or nothing is left on either side."""
+    matched = int((kernel != NONE).sum())
+    families, kernel_families = pairs.operations.family, pairs.kernels.family
+    able = kernel_families < 0
+    able |= np.isin(kernel_families, families) | bool((families < 0).any())
+    if matched == len(kernel) and len(distinct(kernel)) == int(able.sum()):
+        return True
+    chance_ns = (line.offset_ns + far * pairs.tolerance_ns for far in _CHANCE_TOLERANCES)
+    most = max(pairs.matched(line, at_ns) for at_ns in (rival_ns, *chance_ns))
+    return matched >= _CLEAR_RATIO_OF_ALL * most
 
 
-def _line_through(pairs: StartPairs, offset: BlockOffset) -> ClockLine:
+def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int, int] | None:
+    """Return the offset on which most operations of a block agree, and the next best.
+
+    A cluster of differences within one tolerance is (minus its number, its spread, its begin): the
+    least has the most differences, of equal numbers it is the closest one.
+
+    Returns:
+        How many operations agree on it, the offset, how many agree on the next best one (0 for
+        none), and that one; None where no kernel can be an operation.
+    """
+    start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
+    tolerance_ns = pairs.tolerance_ns
+    # Bounds of offsets between which about as many differences lie each.
+    every = max(_DIFFERENCES_AT_ONCE // len(rows), 1)
+    between = (kernel_ns[every::every] - int(start_ns[len(rows) // 2])).tolist()
+    low, high = int(kernel_ns[0] - start_ns[-1]), int(kernel_ns[-1] - start_ns[0])
+    bounds_ns = [low, *(at for at in between if low < at < high), high]
+
+    def best(number: int, without_ns: int | None = None) -> tuple[int, int, int] | None:
+        low_ns, high_ns = bounds_ns[number], bounds_ns[number + 1] + tolerance_ns
+        differences_ns = np.sort(np.concatenate(pairs.differences(rows, low_ns, high_ns)))
+        return _largest_cluster(differences_ns, tolerance_ns, without_ns)
+
+    def agreed(begin_ns: int) -> tuple[int, int]:
+        by_operation = pairs.differences(rows, begin_ns, begin_ns + tolerance_ns)
+        # An operation beside many kernels counts once.
+        agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)
+        return agreeing, round(float(np.median(np.concatenate(by_operation))))
+
+    found = [(best(number), number) for number in range(len(bounds_ns) - 1)]
+    clusters = [(cluster, number) for cluster, number in found if cluster is not None]
+    if not clusters:
+        return None
+    begin_ns = min(cluster for cluster, _ in clusters)[2]
+    rivals = (
+        cluster if abs(cluster[2] - begin_ns) > 2 * tolerance_ns else best(number, begin_ns)
+        for cluster, number in clusters
+    )
+    rival = min((cluster for cluster in rivals if cluster is not None), default=None)
+    return (*agreed(begin_ns), *((0, 0) if rival is None else agreed(rival[2])))
+
+
+def _largest_cluster(
+    differences_ns: Ints, tolerance_ns: int, without_ns: int | None
+) -> tuple[int, int, int] | None:
+    """Return the cluster of most differences; None where there is none.
+
+    A number of differences fits if some difference and the one so many places further on are
+    within the tolerance; if a number fits, all smaller ones do.
+
+    Args:
+        differences_ns: ascending.
+        tolerance_ns: the longest that a cluster may be.
+        without_ns: clusters that begin within two tolerances of this do not count.
+    """
+
+    def spread(count: int) -> Ints:
+        ends = differences_ns[count - 1 :]
+        spread_ns = ends - differences_ns[: len(ends)]
+        if without_ns is not None:
+            near = without_ns - 2 * tolerance_ns, without_ns + 2 * tolerance_ns
+            low = int(np.searchsorted(differences_ns, near[0]))
+            high = int(np.searchsorted(differences_ns, near[1], side="right"))
+            spread_ns[low:high] = tolerance_ns + 1
+        return spread_ns
+
+    def fits(count: int) -> bool:
+        return bool(spread(count).min(initial=tolerance_ns + 1) <= tolerance_ns)
+
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    spread_ns = spread(low)
+    at = int(spread_ns.argmin())
+    return -low, int(spread_ns[at]), int(differences_ns[at])
+
+
+def _line_through(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
     """Return the line through a block's offset, followed from there to all operations."""
-    rows, start_ns = offset.rows, pairs.operations.start_ns
-    line = ClockLine(offset.offset_ns, int(start_ns[rows[len(rows) // 2]]), 0.0)
+    start_ns = pairs.operations.start_ns
+    line = ClockLine(offset_ns, int(start_ns[rows[len(rows) // 2]]), 0.0)
     low, high = int(rows[0]), int(rows[-1]) + 1
     while True:
         nearby = np.arange(low, high)
-        kernel, distance_ns = line.nearest(pairs, nearby)
+        kernel, distance_ns = pairs.nearest(line, nearby)
         hit = kernel != NONE
         if hit.any():
             since_ns = start_ns[nearby[hit]] - line.middle_ns

@@ -16,6 +16,8 @@ from enum import Enum, IntEnum
 
 import numpy as np
 
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Group
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
@@ -239,53 +241,43 @@ class Communications(Table):
     communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
 
 
-_FIRST = int(np.iinfo(np.int64).min)
 #: Of k-th kernels, the share that must run at one time.
 _TOGETHER = 0.95
 
 
 def instances_of(table: Communications) -> Ints:
     """Return a number for each operation that its members share; -1 where they are unknown."""
-    send = np.array([name == "Send" for name in (*table.names, "")], bool)[table.name]
-    passing = send | np.array([name == "Recv" for name in (*table.names, "")], bool)[table.name]
-    passing &= table.kind != OperationKind.PROXY
+    send, receive = (
+        np.array([name == passing for name in (*table.names, "")], bool)[table.name]
+        for passing in ("Send", "Recv")
+    )
+    passing = (send | receive) & (table.kind != OperationKind.PROXY)
     known = (table.communicator != NONE) & (table.rank != NONE)
-    known &= ~passing | (table.peer != NONE)
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(known & (~passing | (table.peer != NONE)))
     instance = np.full(len(table), NONE, np.int64)
     if len(rows) == 0:
         return instance
     p2p, sends = passing[rows], send[rows]
-    rank, peer = table.rank[rows], table.peer[rows]
-    sender = np.where(p2p, np.where(sends, rank, peer), NONE)
-    receiver = np.where(p2p, np.where(sends, peer, rank), NONE)
-    name = np.where(p2p, NONE, table.name[rows])
-    sequence = np.where(p2p, NONE, table.sequence[rows])
-    counted = _counted(table, rows, name, sender, receiver, sequence)
-    number = groups_of(table.communicator[rows], name, sender, receiver, sequence, counted).of_row
+    communicator, rank, peer = table.communicator[rows], table.rank[rows], table.peer[rows]
+    key = (
+        communicator,
+        np.where(p2p, NONE, table.name[rows]),
+        np.where(p2p, np.where(sends, rank, peer), NONE),
+        np.where(p2p, np.where(sends, peer, rank), NONE),
+        np.where(p2p, NONE, table.sequence[rows]),
+    )
+    # The place of each among those of its rank with the same key; where the start is unknown, which
+    # is earlier than all times, the order of the file counts.
+    in_time = np.argsort(table.start_ns[rows], kind="stable")
+    counted = np.empty(len(rows), np.int64)
+    columns = (*key, rank, sends.astype(np.int64))
+    counted[in_time] = occurrences(tuple(column[in_time] for column in columns))
+    number = groups_of(*key, counted).of_row
     # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
     members = groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
     twice = np.bincount(members.of_row)[members.of_row] > 1
-    bad = distinct(number[twice])
-    instance[rows] = np.where(np.isin(number, bad), NONE, number)
+    instance[rows] = np.where(np.isin(number, distinct(number[twice])), NONE, number)
     return instance
-
-
-def _counted(
-    table: Communications, rows: Ints, name: Ints, sender: Ints, receiver: Ints, sequence: Ints
-) -> Ints:
-    """Return the place of each among those of its rank with the same key, by time, from 0."""
-    send = np.array([n == "Send" for n in (*table.names, "")], np.int64)[table.name[rows]]
-    # Where the start is unknown the order of the file counts.
-    start = np.where(table.start_ns[rows] == UNKNOWN, _FIRST, table.start_ns[rows])
-    key = groups_of(
-        table.communicator[rows], table.rank[rows], name, sender, receiver, sequence, send
-    ).of_row
-    order = np.lexsort((rows, start, key))
-    begin = np.searchsorted(key[order], key[order])
-    counted = np.empty(len(rows), np.int64)
-    counted[order] = np.arange(len(rows)) - begin
-    return counted
 
 
 def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
@@ -308,26 +300,24 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
         return number
     kernels = groups_of(table.kernel[rows])
     first = rows[kernels.first]
-    order = first[np.lexsort((table.start_ns[first], place[first], family[first]))]
-    each = groups_of(family[order], place[order])
-    begin = np.searchsorted(each.of_row, each.of_row)
-    nth = np.arange(len(order)) - begin
+    order = np.lexsort((table.start_ns[first], place[first], family[first]))
+    start_ns, end_ns = table.start_ns[first[order]], table.end_ns[first[order]]
+    of_family, of_place = family[first[order]], place[first[order]]
+    nth = occurrences((of_family, of_place))
     paired = np.full(len(first), NONE, np.int64)
-    at = np.empty(len(table), np.int64)
-    at[first] = np.arange(len(first))
     used = 0
-    for code in distinct(family[order]).tolist():
-        alike = family[order] == code
-        counts = np.bincount(each.of_row[alike])
-        counts = counts[counts > 0]
+    for code in distinct(of_family).tolist():
+        alike = np.flatnonzero(of_family == code)
+        counts = np.unique(of_place[alike], return_counts=True)[1]
         if len(counts) < 2 or len(distinct(counts)) > 1:
             continue
-        low = np.full(int(counts[0]), _FIRST)
-        high = np.full(int(counts[0]), np.iinfo(np.int64).max)
-        np.maximum.at(low, nth[alike], table.start_ns[order[alike]])
-        np.minimum.at(high, nth[alike], table.end_ns[order[alike]])
-        if (low < high).mean() >= _TOGETHER:
-            paired[at[order[alike]]] = np.where((low < high)[nth[alike]], used + nth[alike], NONE)
+        (_, last_start_ns), (first_end_ns, _) = (
+            intervals.group_extents(nth[alike], int(counts[0]), times_ns[alike], times_ns[alike])
+            for times_ns in (start_ns, end_ns)
+        )
+        together = last_start_ns < first_end_ns
+        if together.mean() >= _TOGETHER:
+            paired[order[alike]] = np.where(together[nth[alike]], used + nth[alike], NONE)
             used += int(counts[0])
     number[rows] = paired[kernels.of_row]
     return number
@@ -462,15 +452,14 @@ def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints
     if len(rows) == 0:
         return wait_ns
     by = groups_of(number[rows], together[rows])
-    latest, earliest = np.full(len(by), _FIRST), np.full(len(by), np.iinfo(np.int64).max)
-    np.maximum.at(latest, by.of_row, table.start_ns[rows])
+    start_ns = table.start_ns[rows]
+    _, latest = intervals.group_extents(by.of_row, len(by), start_ns, start_ns)
     # Rows of one kernel are one member.
-    np.minimum.at(earliest, by.of_row, np.where(table.kernel[rows] < 0, -rows, table.kernel[rows]))
-    most = np.full(len(by), _FIRST)
-    np.maximum.at(most, by.of_row, np.where(table.kernel[rows] < 0, -rows, table.kernel[rows]))
-    several = (most > earliest)[by.of_row]
+    member = np.where(table.kernel[rows] < 0, -rows, table.kernel[rows])
+    low, high = intervals.group_extents(by.of_row, len(by), member, member)
+    several = (high > low)[by.of_row]
     length_ns = table.duration_ns[rows]
-    late_ns = latest[by.of_row] - table.start_ns[rows]
+    late_ns = latest[by.of_row] - start_ns
     late_ns = np.where(length_ns < 0, late_ns, np.minimum(late_ns, length_ns))
     wait_ns[rows[several]] = np.maximum(late_ns[several], 0)
     return wait_ns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.analyses.idle.ranks import IdleOptions, window_extent
-from bubbleviz.analyses.nccl.collectives import operations_of_pytorch, sizes_of
 from bubbleviz.analyses.nccl.kernels import (
     Kernels,
     family_of,
@@ -22,22 +21,23 @@ from bubbleviz.analyses.nccl.kernels import (
 from bubbleviz.analyses.nccl.members import Communicator, KernelOperations
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import Kinds, default_kinds
-from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
+from bubbleviz.conventions.launching_calls import OPERATION_GLOBS, operation_of
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
 from bubbleviz.interpret.homeless_ranges import other_commands
+from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.linking import link
 from bubbleviz.interpret.operation_ranges import (
-    ToldOperations,
     sound_collectives,
     told_operations,
     with_told_operations,
 )
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
+from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, groups_of, looked_up
+from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.pointers import pointer_words
 from bubbleviz.model.profile import Profile, Ranges, Source, process_of
@@ -47,7 +47,6 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
 from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
-from bubbleviz.sources.readers import OpenFile
 
 # NVTX operations: the ranges that NCCL opens, and the kernels that carry them out.
 #
@@ -78,61 +77,62 @@ def operations_of_ranges(
         range_of_kernel: row of the ranges; -1 none.
         payloads: of ranges; None without any.
     """
-    names, name = _operation_names(ranges)
+    matches = [_OPERATION.fullmatch(name) for name in ranges.names]
+    texts = ["" if match is None else match[1] for match in matches]
+    numbering = Numbering(filter(None, texts))
+    of_name = np.array([numbering.number(text) if text else NONE for text in texts], np.int64)
+    name = of_name[ranges.name_id] if len(of_name) else np.empty(0, np.int64)
+    names = numbering.values
     group = _groups(ranges)
     rows = np.flatnonzero(name != NONE)
     rows = rows[np.lexsort((ranges.start_ns[rows], ranges.thread[rows]))]
     inside = np.flatnonzero(range_of_kernel != NONE)
     kernel_group = group[range_of_kernel[inside]]
-    operation_families, kernel_families = _families(names, kernels.names)
+    families = Numbering[str]()
+    of_operation = families.numbers(map(family_of, names))
+    of_kernel = families.numbers(map(kernel_family, kernels.names))
     first, last = distribute(
-        (group[rows], operation_families[name[rows]]),
-        (kernel_group, kernel_families[kernels.name[inside]]),
+        (group[rows], of_operation[name[rows]]), (kernel_group, of_kernel[kernels.name[inside]])
     )
     # A kernel whose name has no operation is distributed by its group alone.
     rest = np.flatnonzero(first == NONE)
     first[rest], last[rest] = distribute((group[rows[rest]],), (kernel_group,))
-    with_kernels = first != NONE
-    rows = rows[with_kernels]
-    first, last = inside[first[with_kernels]], inside[last[with_kernels]]
-    payload = _payloads_of(ranges, rows, payloads)
-    rank = _ranks(ranges, rows, kernels, first, payloads, payload)
-    operations = KernelOperations(
-        first=first,
-        last=last,
-        name=name[rows],
-        rank=rank,
-        **_payload_columns(payloads, payload),
-        **{column: np.full(len(rows), NONE) for column in ("sequence", "count", "datatype")},
-        names=names,
-        communicators=() if payloads is None else payloads.communicators,
-    )
-    return operations, int((~with_kernels).sum())
+    found = first != NONE
+    rows, first, last = rows[found], inside[first[found]], inside[last[found]]
+    none = np.full(len(rows), NONE)
+    columns = dict.fromkeys(KernelOperations.column_names(), none)
+    communicators: tuple[int, ...] = ()
+    if payloads is not None:
+        keys = payloads.start_ns, payloads.thread
+        wanted = ranges.start_ns[rows], ranges.thread[rows]
+        at = looked_up(keys, np.arange(len(payloads)), wanted)
+        for column in ("communicator", "bytes", "peer", "root"):
+            columns[column] = np.where(at == NONE, NONE, getattr(payloads, column)[at])
+        device = np.array([number for _, number in kernels.places], np.int64)[kernels.place[first]]
+        process = process_of(ranges.thread[rows])
+        columns["rank"] = _ranks(payloads, process, columns["communicator"], device)
+        communicators = payloads.communicators
+    columns |= {"first": first, "last": last, "name": name[rows]}
+    operations = KernelOperations(**columns, names=names, communicators=communicators)
+    return operations, int((~found).sum())
 
 
-def _operation_names(ranges: Ranges) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of operations, and the name of each range; -1 where it is none."""
-    matches = [_OPERATION.fullmatch(name) for name in ranges.names]
-    names = tuple(dict.fromkeys(match[1] for match in matches if match is not None))
-    of_name = np.array([NONE if m is None else names.index(m[1]) for m in matches], np.int64)
-    return names, of_name[ranges.name_id] if len(of_name) else np.empty(0, np.int64)
-
-
-def _families(operations: Sequence[str], kernels: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return the number of the family of each operation's name, and of each kernel's."""
-    texts = [*map(family_of, operations), *map(kernel_family, kernels)]
-    numbers = {family: number for number, family in enumerate(dict.fromkeys(texts))}
-    families = np.array([numbers[family] for family in texts], np.int64)
-    return families[: len(operations)], families[len(operations) :]
-
-
-def _payload_columns(payloads: Payloads | None, payload: Ints) -> dict[str, Ints]:
-    """Return the columns that payloads give; ``payload`` is the row of each operation, -1 none."""
-    columns = ("communicator", "bytes", "peer", "root")
-    if payloads is None:
-        return {column: np.full(len(payload), NONE, np.int64) for column in columns}
-    missing = payload == NONE
-    return {c: np.where(missing, NONE, getattr(payloads, c)[payload]) for c in columns}
+def _ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
+    """Return the rank of some operations, from the payload of their communicator's begin."""
+    begun = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
+    keys = (process_of(payloads.thread), payloads.communicator, payloads.device)
+    wanted = (process, communicator, device)
+    ranks = np.full(len(process), NONE, np.int64)
+    # By process and communicator, then by the device, too: where there is one rank alone.
+    for columns in (2, 3):
+        key = [column[begun] for column in keys[:columns]]
+        groups = groups_of(*key)
+        values = payloads.rank[begun]
+        low, high = intervals.group_extents(groups.of_row, len(groups), values, values)
+        only = np.where(low == high, high, NONE)
+        rank = looked_up([column[groups.first] for column in key], only, wanted[:columns])
+        ranks = np.where(rank != NONE, rank, ranks)
+    return np.where(communicator == NONE, NONE, ranks)
 
 
 def _groups(ranges: Ranges) -> Ints:
@@ -173,10 +173,7 @@ def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints,
     size = int(key.max()) + 1
     wanted_count = np.bincount(wanted_key, minlength=size)
     given_count = np.bincount(given_key, minlength=size)
-    order = np.argsort(wanted_key, kind="stable")
-    begin = np.cumsum(wanted_count) - wanted_count
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(count) - begin[wanted_key[order]]
+    place = occurrences((wanted_key,))
     has = np.flatnonzero(given_count[wanted_key] > 0)
     keys = wanted_key[has]
     n, k, j = wanted_count[keys], given_count[keys], place[has]
@@ -186,62 +183,6 @@ def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints,
     high = np.maximum(low, (j + 1) * k // n - 1)
     first[has], last[has] = sorted_given[offset + low], sorted_given[offset + high]
     return first, last
-
-
-def _payloads_of(ranges: Ranges, rows: Ints, payloads: Payloads | None) -> Ints:
-    """Return the payload of some ranges; -1 none."""
-    if payloads is None:
-        return np.full(len(rows), NONE, np.int64)
-    keys = payloads.start_ns, payloads.thread
-    wanted = ranges.start_ns[rows], ranges.thread[rows]
-    return looked_up(keys, np.arange(len(payloads)), wanted)
-
-
-def _ranks(
-    ranges: Ranges,
-    rows: Ints,
-    kernels: Kernels,
-    first: Ints,
-    payloads: Payloads | None,
-    payload: Ints,
-) -> Ints:
-    """Return the rank of some operations, from the payload of their communicator's begin."""
-    if payloads is None:
-        return np.full(len(rows), NONE, np.int64)
-    begun = np.flatnonzero((payloads.rank >= 0) & (payloads.communicator >= 0))
-    communicator = np.where(payload == NONE, NONE, payloads.communicator[payload])
-    device = np.array([number for _, number in kernels.places], np.int64)[kernels.place[first]]
-    process = process_of(ranges.thread[rows])
-    keys = process_of(payloads.thread[begun]), payloads.communicator[begun]
-    with_device = (*keys, payloads.device[begun])
-    ranks = np.full(len(rows), NONE, np.int64)
-    for key, wanted in (
-        (keys, (process, communicator)),
-        (with_device, (process, communicator, device)),
-    ):
-        rank = unique_value(key, payloads.rank[begun], wanted)
-        ranks = np.where(rank != NONE, rank, ranks)
-    return np.where(communicator == NONE, NONE, ranks)
-
-
-def unique_value(keys: tuple[Ints, ...], values: Ints, wanted: tuple[Ints, ...]) -> Ints:
-    """Return the value of each wanted key; -1 where there is none, or several."""
-    groups = groups_of(*keys)
-    low = np.full(len(groups), np.iinfo(np.int64).max)
-    high = np.full(len(groups), NONE, np.int64)
-    np.minimum.at(low, groups.of_row, values)
-    np.maximum.at(high, groups.of_row, values)
-    only = np.where(low == high, high, NONE)
-    return looked_up([key[groups.first] for key in keys], only, wanted)
-
-
-def communicator_sizes(payloads: Payloads | None) -> tuple[tuple[int, int], ...]:
-    """Return the number of ranks of each communicator, where payloads hold it."""
-    if payloads is None:
-        return ()
-    known = (payloads.communicator >= 0) & (payloads.ranks > 0)
-    pairs = zip(payloads.communicator[known].tolist(), payloads.ranks[known].tolist(), strict=True)
-    return tuple({payloads.communicators[number]: ranks for number, ranks in pairs}.items())
 
 
 #: What records what kernels carry out, by the API of the calls that launch them.
@@ -259,7 +200,7 @@ class NcclProfile:
         source: the profile.
         kernels: that ran.
         operations: that they carry out.
-        ranks: number of ranks of each communicator.
+        sizes: number of ranks of each communicator.
         without_kernels: calls whose kernels were not found.
         limitations: what could not be read, and why.
         others: a clause on the commands that tell something of it without communication.
@@ -269,7 +210,7 @@ class NcclProfile:
     source: Source
     kernels: Kernels
     operations: KernelOperations
-    ranks: tuple[tuple[Communicator, int], ...]
+    sizes: Mapping[Communicator, int]
     without_kernels: int
     limitations: tuple[Limitation, ...]
     others: str
@@ -299,8 +240,20 @@ def read_nccl_profile(
         ProfileError: it cannot be read.
         InputError: it holds no iteration of the window.
     """
+    kinds = kinds or default_kinds()
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        profile = _of_file(file, path, window, kinds or default_kinds())
+        whole = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
+        profile = _nccl_profile(whole, kinds)
+        if len(profile.kernels) == 0:
+            others = other_commands(whole, path, file.sample(("*hlo_op=*",)))
+            profile = replace(profile, others=others)
+        if window is not None:
+            options = IdleOptions(0, None, default_activities(), kinds)
+            try:
+                profile = replace(profile, window_ns=window_extent(whole, window, options))
+            except ProfileError as error:
+                # Without this profile's iterations another one's would be taken.
+                raise InputError(str(error)) from error
     # A temporary export goes by its report's name.
     return replace(
         profile,
@@ -309,55 +262,54 @@ def read_nccl_profile(
     )
 
 
-def _of_file(file: OpenFile, path: str, window: Window | None, kinds: Kinds) -> NcclProfile:
-    profile = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
-    nccl_profile = _nccl_profile(profile, kinds)
-    if len(nccl_profile.kernels) == 0:
-        others = other_commands(profile, path, file.sample(("*hlo_op=*",)))
-        nccl_profile = replace(nccl_profile, others=others)
-    if window is None:
-        return nccl_profile
-    options = IdleOptions(0, None, default_activities(), kinds)
-    try:
-        window_ns = window_extent(profile, window, options)
-    except ProfileError as error:
-        # Without this profile's iterations another one's would be taken.
-        raise InputError(str(error)) from error
-    return replace(nccl_profile, window_ns=window_ns)
-
-
 def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
     profile = with_added_communication(profile, kinds)
+    path = profile.source.path
     ranges = profile.ranges
     of_nccl = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
     ranges = ranges.take(of_nccl[ranges.name_id])
     linked = link(profile, ranges)
-    lost = (*profile.limitations, *linked.limitations)
+    kernels, rows = kernels_of(linked.profile.activities, kinds)
+    sizes: dict[Communicator, int] = {}
+    without = 0
     if profile.collectives is not None:
         collectives = sound_collectives(profile.collectives, linked.sound)
-        told = told_operations(collectives, linked)
-        found = kernels_of(linked.profile.activities, kinds)
-        return _of_pytorch(profile, collectives, told, lost, *found)
-    kernels, rows = kernels_of(linked.profile.activities, kinds)
-    range_of_kernel = linked.links.range[rows].astype(np.int64)
-    operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
-    bare = int(((range_of_kernel == NONE) & kernels.of_nccl).sum())
-    outside = Limitation(
-        "kernels of NCCL outside its ranges",
-        f"{profile.source.path}: only their names are known; {_RECORD_RANGES[profile.source.api]}",
-        bare,
-    )
+        known = with_told_operations(collectives, told_operations(collectives, linked))
+        operations = operations_of_pytorch(known, kernels, rows)
+        sizes = {group: group.size for group in collectives.groups if group.size}
+        notes = ()
+        bare = int((~np.isin(rows, collectives.kernel) & kernels.of_nccl).sum())
+        outside = Limitation(
+            "kernels of NCCL without a recorded collective",
+            f"{path}: only their names and ranges are known; PyTorch records collectives that it "
+            "launches itself, not those in CUDA graphs or in batches other than of sends",
+            bare,
+        )
+    else:
+        range_of_kernel = linked.links.range[rows].astype(np.int64)
+        operations, without = operations_of_ranges(ranges, kernels, range_of_kernel, payloads)
+        if payloads is not None:
+            sized = payloads.take((payloads.communicator >= 0) & (payloads.ranks > 0))
+            known_as = (payloads.communicators[row] for row in sized.communicator.tolist())
+            sizes.update(zip(known_as, sized.ranks.tolist(), strict=True))
+        bare = int(((range_of_kernel == NONE) & kernels.of_nccl).sum())
+        outside = Limitation(
+            "kernels of NCCL outside its ranges",
+            f"{path}: only their names are known; {_RECORD_RANGES[profile.source.api]}",
+            bare,
+        )
     return NcclProfile(
         source=profile.source,
         kernels=kernels,
         operations=operations,
-        ranks=communicator_sizes(payloads),
+        sizes=sizes,
         without_kernels=without,
         limitations=(
-            *lost,
+            *profile.limitations,
+            *linked.limitations,
             *(notes if len(rows) else ()),
             *([outside] if bare else []),
         ),
@@ -365,43 +317,90 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     )
 
 
-def _of_pytorch(
-    profile: Profile,
-    collectives: Collectives,
-    told: ToldOperations,
-    lost: Sequence[Limitation],
-    kernels: Kernels,
-    rows: Ints,
-) -> NcclProfile:
-    """Return the profile of a PyTorch trace.
+# Collectives of PyTorch in the terms of NCCL: names, bytes, communicators.
+
+
+#: How many bytes an element has (``ScalarType`` of c10/core/ScalarType.h).
+_SIZES = {
+    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
+    **dict.fromkeys(("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz"), 1),
+    **dict.fromkeys(("Float8_e8m0fnu", "Float4_e2m1fn_x2"), 1),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
+#: Operations whose count is of what a rank takes, not of what it hands in.
+_TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
+
+
+def operations_of_pytorch(
+    collectives: Collectives, kernels: Kernels, rows: Ints
+) -> KernelOperations:
+    """Return the operations that kernels of NCCL carry out.
 
     Args:
-        profile: as read.
-        collectives: that its kernels carry out.
-        told: what ranges tell of the operations of others.
-        lost: what could not be read of it.
-        kernels: those of NCCL.
-        rows: their activities.
+        collectives: that kernels carry out.
+        kernels: of NCCL.
+        rows: activity of each.
     """
-    names = tuple(parse_kernel_name(name)[0] for name in kernels.names)
-    known = with_told_operations(collectives, told)
-    operations = operations_of_pytorch(known, rows, kernels.name, names)
-    bare = int((~np.isin(rows, collectives.kernel) & kernels.of_nccl).sum())
-    reason = (
-        f"{profile.source.path}: only their names and ranges are known; PyTorch records "
-        "collectives that it launches itself, not those in CUDA graphs or in batches "
-        "other than of sends"
+    names = [parse_kernel_name(name)[0] for name in kernels.names]
+    order = np.argsort(rows)
+    place = np.searchsorted(rows[order], collectives.kernel)
+    of_nccl = np.flatnonzero(np.isin(collectives.kernel, rows))
+    collectives, kernel = collectives.take(of_nccl), order[place[of_nccl]]
+    operations = groups_of(collectives.operation)
+    first, last = np.full(len(operations), len(rows)), np.full(len(operations), NONE)
+    np.minimum.at(first, operations.of_row, kernel)
+    np.maximum.at(last, operations.of_row, kernel)
+    in_time = np.argsort(first, kind="stable")
+    first, last = first[in_time], last[in_time]
+    collectives = collectives.take(operations.first[in_time])
+    texts = [operation_of(name) for name in collectives.names]
+    plain = np.array([name == "AlltoAll" for name in texts], bool)
+    known = (*dict.fromkeys((*filter(None, texts), "AlltoAllv", *filter(None, names))),)
+    number = {name: place for place, name in enumerate(known)}
+    of_text = np.array([number.get(name, NONE) for name in texts], np.int64)
+    of_kernel = np.array([number.get(name, NONE) for name in names], np.int64)
+    name = of_text[collectives.name]
+    name = np.where(plain[collectives.name] & (collectives.uneven > 0), number["AlltoAllv"], name)
+    counted = _counted(collectives, name, known)
+    size = np.array([*(_SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)[
+        collectives.datatype
+    ]
+    of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)
+    name = np.where(name == NONE, of_kernel[kernels.name[first]], name)
+    datatypes = len(known)
+    return KernelOperations(
+        first=first,
+        last=last,
+        name=np.where(name == NONE, datatypes + collectives.name, name),
+        communicator=collectives.group,
+        bytes=of_bytes,
+        peer=collectives.peer,
+        root=collectives.root,
+        rank=collectives.rank,
+        sequence=collectives.sequence,
+        count=counted,
+        datatype=np.where(collectives.datatype == NONE, NONE, datatypes + collectives.datatype),
+        names=(*known, *collectives.names),
+        communicators=collectives.groups,
     )
-    note = Limitation("kernels of NCCL without a recorded collective", reason, bare)
-    return NcclProfile(
-        source=profile.source,
-        kernels=kernels,
-        operations=operations,
-        ranks=sizes_of(collectives),
-        without_kernels=0,
-        limitations=(*lost, *([note] if bare else [])),
-        others="",
-    )
+
+
+def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> Ints:
+    """Return the elements of each operation, as NCCL counts them; -1 unknown.
+
+    NCCL counts one rank's part: a share of what goes to all of them.
+    """
+    taken = np.array([*(text in _TAKING for text in known), False], bool)[name]
+    shared = np.array([*(text == "AlltoAll" for text in known), False], bool)[name]
+    counted = np.where(taken, collectives.elements_out, collectives.elements_in)
+    ranks = np.array([*(group.size for group in collectives.groups), 0], np.int64)[
+        collectives.group
+    ]
+    share = np.where((ranks > 0) & (counted >= 0), counted // np.maximum(ranks, 1), NONE)
+    return np.where(name == NONE, NONE, np.where(shared, share, counted))
 
 
 # Inputs: the event files and profiles that paths stand for.

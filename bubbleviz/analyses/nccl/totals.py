@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.alignment import EventTimes
-from bubbleviz.analyses.nccl.kernel_pool import KernelPool
-from bubbleviz.analyses.nccl.kernels import parse_kernel_name
+from bubbleviz.analyses.nccl.kernels import KernelPool, parse_kernel_name
 from bubbleviz.analyses.nccl.members import (
     SIZES,
     Communications,
@@ -25,11 +23,11 @@ from bubbleviz.analyses.nccl.members import (
 from bubbleviz.analyses.nccl.profiles import NcclProfile
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Floats, Ints, joined
+from bubbleviz.model.columns import NONE, Floats, Ints, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, NcclEvents, OperationKind
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
 
 #: The terms of the report; below the table and in the JSON.
 DEFINITIONS = (
@@ -98,46 +96,29 @@ class Communication:
         return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
-@frozen
-class Bandwidths:
-    """Gigabytes (10^9 bytes) a second of each operation; not a number where unknown.
+def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the bandwidth that each operation achieved; not a number where unknown.
 
     As in nccl-tests (``doc/PERFORMANCE.md``): the algorithm's is bytes over time, of all ranks
     together where each hands in a part; the bus's is that times a factor, which makes it comparable
     with the hardware's.
 
-    Attributes:
-        bytes: that move in all; not a number where unknown.
-        algorithm: over the whole time.
-        bus: over the whole time.
-        moving: as ``bus``, over the time in which data moves.
+    Returns:
+        Bytes that move in all; and in gigabytes (10^9 bytes) a second the algorithm's over the
+        whole time, the bus's, and the bus's over the time in which data moves.
     """
-
-    bytes: Floats
-    algorithm: Floats
-    bus: Floats
-    moving: Floats
-
-
-def bandwidths_of(communication: Communication) -> Bandwidths:
-    """Return the bandwidth that each operation achieved."""
     table = communication.operations
     sizes, names = (*communication.ranks, None), (*table.names, "")
     pairs = groups_of(table.name, table.communicator)
-    of_pair = [
-        (byte_factor(names[name], sizes[number]), bus_factor(names[name], sizes[number]))
-        for name, number in zip(
-            table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist(), strict=True
-        )
-    ]
-    nan = float("nan")
-    times = np.array([nan if t is None else t for t, _ in of_pair])[pairs.of_row]
-    factor = np.array([nan if f is None else f for _, f in of_pair])[pairs.of_row]
-    size = np.where(table.bytes >= 0, table.bytes, nan) * times
-    length_ns = np.where(table.duration_ns > 0, table.duration_ns, nan)
-    moving_ns = np.where(table.moving_ns > 0, table.moving_ns, nan)
-    algorithm = size / length_ns
-    return Bandwidths(size, algorithm, algorithm * factor, size * factor / moving_ns)
+    columns = (table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist())
+    of_pair = [(names[name], sizes[number]) for name, number in zip(*columns, strict=True)]
+    # None becomes what is not a number.
+    times = np.array([byte_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    factor = np.array([bus_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    size = np.where(table.bytes >= 0, table.bytes, np.nan) * times
+    algorithm = size / np.where(table.duration_ns > 0, table.duration_ns, np.nan)
+    moving_ns = np.where(table.moving_ns > 0, table.moving_ns, np.nan)
+    return size, algorithm, algorithm * factor, size * factor / moving_ns
 
 
 @frozen
@@ -176,17 +157,21 @@ def sums_of(table: Communications) -> Sums:
     duration_ns, timed = _known(table.duration_ns)
     waiting_ns, waited = _known(table.waiting_ns)
     moving_ns, moved = _known(table.moving_ns)
+    busy_ns = None
+    if timed:
+        placed = (table.duration_ns >= 0) & (table.start_ns != UNKNOWN)
+        rest_ns = table.duration_ns[(table.duration_ns >= 0) & ~placed].sum()
+        start_ns, length_ns = table.start_ns[placed], table.duration_ns[placed]
+        # The times of two clocks do not compare.
+        clocks = groups_of(table.gpu[placed], table.clock[placed])
+        busy_ns = int(rest_ns) + int(
+            intervals.group_measure(
+                clocks.of_row, len(clocks), start_ns, start_ns + length_ns
+            ).sum()
+        )
     return Sums(
-        operations=len(table),
-        bytes=size,
-        sized=sized,
-        duration_ns=duration_ns,
-        timed=timed,
-        busy_ns=_busy_ns(table) if timed else None,
-        waiting_ns=waiting_ns,
-        waited=waited,
-        moving_ns=moving_ns,
-        moved=moved,
+        *(len(table), size, sized, duration_ns, timed, busy_ns),
+        *(waiting_ns, waited, moving_ns, moved),
     )
 
 
@@ -195,19 +180,6 @@ def _known(column: Ints) -> tuple[int | None, int]:
     known = column >= 0
     count = int(known.sum())
     return int(column[known].sum(dtype=object)) if count else None, count
-
-
-def _busy_ns(table: Communications) -> int:
-    """Return the time in which any operation runs, each instant of a GPU once, in ns."""
-    timed = table.duration_ns >= 0
-    placed = timed & (table.start_ns != UNKNOWN)
-    rest = int(table.duration_ns[timed & ~placed].sum())
-    start_ns, length_ns = table.start_ns[placed], table.duration_ns[placed]
-    # The times of two clocks do not compare.
-    clocks = groups_of(table.gpu[placed], table.clock[placed])
-    return rest + int(
-        intervals.group_measure(clocks.of_row, len(clocks), start_ns, start_ns + length_ns).sum()
-    )
 
 
 @frozen
@@ -245,51 +217,49 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
 
     Sends and receives of one communicator are one total each, whatever their peers.
     """
-    return tuple(
-        sorted(
-            _totals(communication),
-            key=lambda total: (
-                -(total.duration_ns or 0),
-                communicator_text(total.communicator),
-                total.name,
-                total.algorithm,
-                total.protocol,
-            ),
-        )
-    )
-
-
-def _totals(communication: Communication) -> Iterator[Total]:
     table = communication.operations
-    bandwidths = bandwidths_of(communication)
+    sizes, names = bandwidths_of(communication)[0], (*table.names, "")
     groups = groups_of(table.communicator, table.name, table.algorithm, table.protocol)
     order = np.argsort(groups.of_row, kind="stable")
     bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
-    names = (*table.names, "")
+    totals = []
     for low, high in pairwise(bounds):
         rows = order[low:high]
-        first = int(rows[0])
-        number = int(table.communicator[first])
-        other = np.where(table.peer[rows] != NONE, table.peer[rows], table.root[rows])
-        size = bandwidths.bytes[rows]
+        of_total = table.take(rows)
+        number, first = int(table.communicator[rows[0]]), rows[0]
+        other = np.where(of_total.peer != NONE, of_total.peer, of_total.root)
         name = names[table.name[first]]
         ranks = None if number == NONE else communication.ranks[number]
         factor = bus_factor(name, ranks)
-        whole = _over(size, table.duration_ns[rows])
-        moving = _over(size, table.moving_ns[rows])
-        yield Total(
-            **vars(sums_of(table.take(rows))),
-            rows=rows,
-            communicator=None if number == NONE else table.communicators[number],
-            ranks=ranks,
-            name=name,
-            peers=tuple(distinct(other[other != NONE]).tolist()),
-            algorithm=names[table.algorithm[first]],
-            protocol=names[table.protocol[first]],
-            algorithm_gbps=whole,
-            bus_gbps=None if whole is None or factor is None else whole * factor,
-            moving_gbps=None if moving is None or factor is None else moving * factor,
+        whole, moving = (
+            _over(sizes[rows], length_ns)
+            for length_ns in (of_total.duration_ns, of_total.moving_ns)
         )
+        totals.append(
+            Total(
+                **vars(sums_of(of_total)),
+                rows=rows,
+                communicator=None if number == NONE else table.communicators[number],
+                ranks=ranks,
+                name=name,
+                peers=tuple(distinct(other[other != NONE]).tolist()),
+                algorithm=names[table.algorithm[first]],
+                protocol=names[table.protocol[first]],
+                algorithm_gbps=whole,
+                bus_gbps=None if whole is None or factor is None else whole * factor,
+                moving_gbps=None if moving is None or factor is None else moving * factor,
+            )
+        )
+    totals.sort(
+        key=lambda total: (
+            -(total.duration_ns or 0),
+            communicator_text(total.communicator),
+            total.name,
+            total.algorithm,
+            total.protocol,
+        )
+    )
+    return tuple(totals)
 
 
 def _over(size: Floats, length_ns: Ints) -> float | None:
@@ -305,69 +275,114 @@ def _over(size: Floats, length_ns: Ints) -> float | None:
 
 #: More elements than any operation has.
 _MOST_COUNT = 1 << 59
-Value = TypeVar("Value", bound=Hashable)
-#: The columns of operations, and what stands in those that a source does not have.
-_DEFAULTS = {
-    **dict.fromkeys(
-        ("source", "kind", "pid", "gpu", "name", "communicator", "rank", "peer", "root"), NONE
-    ),
-    **dict.fromkeys(("sequence", "count", "datatype", "bytes", "algorithm", "protocol"), NONE),
-    **dict.fromkeys(("channels", "clock", "start_ns", "end_ns", "duration_ns", "kernel"), NONE),
-    **dict.fromkeys(("waiting_ns", "moving_ns"), NONE),
-    **dict.fromkeys(("timing", "split"), 0),
-    "shared": 1,
-}
 #: Columns that stand as they are in the tables they come from.
 _OF_EVENTS = ("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns")
-_OF_TIMES = ("gpu", "start_ns", "end_ns", "duration_ns", "timing", "kernel")
 _OF_OPERATIONS = ("rank", "peer", "root", "sequence", "count", "bytes")
 
 
-@frozen
-class _Distinct:
-    """The distinct names and communicators of all tables."""
-
-    names: Numbering[str] = field(default_factory=Numbering)
-    communicators: Numbering[Communicator] = field(default_factory=Numbering)
-
-
-def _numbers(numbering: Numbering[Value], values: Iterable[Value]) -> Ints:
-    """Return the numbers of values, and at the end, where -1 leads, that of none."""
-    return np.append(numbering.numbers(values), NONE)
-
-
-def _table(rows: int, columns: Mapping[str, Ints]) -> Communications:
-    """Return operations with some columns; the others hold their defaults."""
-    defaults = {name: np.full(rows, value, np.int64) for name, value in _DEFAULTS.items()}
-    state_ns = np.zeros((rows, len(STATES)), np.int64)
-    table = {**defaults, "state_ns": state_ns, **columns}
-    return Communications(**table, names=(), communicators=())
+def _table(rows: int, columns: Mapping[str, Ints | int]) -> Communications:
+    """Return operations with some columns, or values of whole columns; the others hold none."""
+    values: dict[str, Ints | int] = dict.fromkeys(Communications.column_names(), NONE)
+    values |= {"split": 0, "shared": 1, "state_ns": np.zeros((rows, len(STATES)), np.int64)}
+    every = {
+        name: constant(value, rows) if isinstance(value, int) else value
+        for name, value in {**values, **columns}.items()
+    }
+    return Communications(**every, names=(), communicators=())
 
 
 def operations_of(
     recorded: Sequence[EventFile],
     profiles: Sequence[NcclProfile],
     pool: KernelPool,
-    times: EventTimes,
+    times: Mapping[str, Ints],
 ) -> Communications:
     """Return the operations of event files, then those of profiles that no event file has.
+
+    Args:
+        recorded: event files.
+        profiles: as read.
+        pool: their kernels.
+        times: columns of the recorded operations, with clocks of event files from 0.
 
     Raises:
         NothingToAnalyseError: there is none.
     """
-    distinct, tables = _Distinct(), []
-    begin = 0
+    names, communicators = Numbering[str](), Numbering[Communicator]()
+
+    def numbers(numbering: Numbering[Any], values: Iterable[Any]) -> Ints:
+        """Return the numbers of values, and at the end, where -1 leads, that of none."""
+        return np.append(numbering.numbers(values), NONE)
+
+    tables, begin = [], 0
+    columns: dict[str, Ints | int]
     for source, file in enumerate(recorded):
-        of_file = times.take(slice(begin, begin + len(file.events)))
-        tables.append(_of_events(source, file.events, of_file, len(profiles), distinct))
-        begin += len(file.events)
+        events = file.events
+        rows = slice(begin, begin + len(events))
+        begin += len(events)
+        name = numbers(names, events.names)
+        communicator = numbers(communicators, events.communicators)
+        element = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
+        size = element[events.datatype]
+        sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
+        counted = np.where(sized, np.where(sized, events.count, 0) * size, NONE)
+        columns = {
+            **{column: getattr(events, column) for column in _OF_EVENTS},
+            **{column: time[rows] for column, time in times.items()},
+            **{
+                column: name[getattr(events, column)]
+                for column in ("name", "datatype", "algorithm", "protocol")
+            },
+            "source": source,
+            "communicator": communicator[events.communicator],
+            "bytes": np.where(counted >= 0, counted, events.payload),
+            "clock": times["clock"][rows] + len(profiles),
+        }
+        tables.append(_table(len(events), columns))
     matched = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
     taken = np.concatenate([np.empty(0, np.int64), *matched])
     at = 0
-    for number, profile in enumerate(profiles):
-        table = _of_kernels(len(recorded) + number, profile, pool, at, number, distinct)
+    for clock, profile in enumerate(profiles):
+        # A profile's operations, then its kernels that carry out none.
+        kernels, operations = profile.kernels, profile.operations
+        carries = np.zeros(len(kernels), bool)
+        carries[operations.first] = carries[operations.last] = True
+        bare = np.flatnonzero(~carries)
+        first = np.concatenate((operations.first, bare))
+        last = np.concatenate((operations.last, bare))
+        none = constant(NONE, len(bare))
+        fields = [parse_kernel_name(name) for name in kernels.names]
+        # The name of a kernel's operation is "unknown" where it has none, other fields are empty.
+        kernel_name = numbers(names, [operation or "unknown" for operation, _, _ in fields])
+        algorithm, protocol = (
+            np.array([names.number(f[part]) if f[part] else NONE for f in fields], np.int64)
+            for part in (1, 2)
+        )
+        name = numbers(names, operations.names)
+        communicator = numbers(communicators, operations.communicators)
+        start_ns, end_ns = pool.start_ns[at + first], pool.end_ns[at + last]
+        pids = np.array([pid for pid, _ in kernels.places] or [0], np.int64)
+        columns = {
+            **{c: np.concatenate((getattr(operations, c), none)) for c in _OF_OPERATIONS},
+            "source": len(recorded) + clock,
+            "kind": int(OperationKind.KERNEL),
+            "pid": pids[kernels.place[first]],
+            "name": np.concatenate((name[operations.name], kernel_name[kernels.name[bare]])),
+            "communicator": np.concatenate((communicator[operations.communicator], none)),
+            "datatype": np.concatenate((name[operations.datatype], none)),
+            "algorithm": algorithm[kernels.name[first]],
+            "protocol": protocol[kernels.name[first]],
+            "clock": clock,
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "duration_ns": end_ns - start_ns,
+            "timing": int(Timing.KERNEL),
+            "kernel": at + first,
+            "gpu": pool.place_of(at + first),
+        }
+        table = _table(len(first), columns)
         tables.append(table.take(~np.isin(table.kernel, taken)))
-        at += len(profile.kernels)
+        at += len(kernels)
     if sum(map(len, tables)) == 0:
         paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
         others = next((f"; {profile.others}" for profile in profiles if profile.others), "")
@@ -377,98 +392,7 @@ def operations_of(
             "rocprofv3 --runtime-trace; list the kernels of another library under communication "
             f"in a TOML file, and give it with --convention{others}"
         )
-    return replace(
-        joined(tables),
-        names=distinct.names.values,
-        communicators=distinct.communicators.values,
-    )
-
-
-def _of_events(
-    source: int, events: NcclEvents, times: EventTimes, clocks: int, distinct: _Distinct
-) -> Communications:
-    """Return a file's operations; clocks of profiles come before those of files."""
-    name = _numbers(distinct.names, events.names)
-    communicator = _numbers(distinct.communicators, events.communicators)
-    element = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
-    size = element[events.datatype]
-    sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
-    counted = np.where(sized, np.where(sized, events.count, 0) * size, NONE)
-    rows = len(events)
-    return _table(
-        rows,
-        {
-            **{column: getattr(events, column) for column in _OF_EVENTS},
-            **{column: getattr(times, column) for column in _OF_TIMES},
-            **{
-                column: name[getattr(events, column)]
-                for column in ("name", "datatype", "algorithm", "protocol")
-            },
-            "source": np.full(rows, source, np.int64),
-            "communicator": communicator[events.communicator],
-            "bytes": np.where(counted >= 0, counted, events.payload),
-            "clock": times.clock + clocks,
-        },
-    )
-
-
-def _of_kernels(
-    source: int, profile: NcclProfile, pool: KernelPool, at: int, clock: int, distinct: _Distinct
-) -> Communications:
-    """Return a profile's operations, then its kernels that carry out none.
-
-    Args:
-        source: number of the file.
-        profile: as read.
-        pool: the kernels of all profiles.
-        at: the profile's first kernel among them.
-        clock: of the profile.
-        distinct: names and communicators of all tables.
-    """
-    kernels, operations = profile.kernels, profile.operations
-    carries = np.zeros(len(kernels), bool)
-    carries[operations.first] = carries[operations.last] = True
-    bare = np.flatnonzero(~carries)
-    first = np.concatenate((operations.first, bare))
-    last = np.concatenate((operations.last, bare))
-    none = np.full(len(bare), NONE, np.int64)
-    fields = [parse_kernel_name(name) for name in kernels.names]
-    # The name of a kernel's operation is "unknown" where it has none, other fields are empty.
-    kernel_name, algorithm, protocol = (
-        _numbers(distinct.names, [texts[part] or "unknown" for texts in fields])
-        for part in range(3)
-    )
-    for part, numbers in ((1, algorithm), (2, protocol)):
-        numbers[:-1][np.array([not texts[part] for texts in fields], bool)] = NONE
-    name = _numbers(distinct.names, operations.names)
-    communicator = _numbers(distinct.communicators, operations.communicators)
-    start_ns, end_ns = pool.start_ns[at + first], pool.end_ns[at + last]
-    pids = np.array([pid for pid, _ in kernels.places] or [0], np.int64)
-    rows = len(first)
-    return _table(
-        rows,
-        {
-            **{
-                column: np.concatenate((getattr(operations, column), none))
-                for column in _OF_OPERATIONS
-            },
-            "source": np.full(rows, source, np.int64),
-            "kind": np.full(rows, OperationKind.KERNEL, np.int64),
-            "pid": pids[kernels.place[first]],
-            "name": np.concatenate((name[operations.name], kernel_name[kernels.name[bare]])),
-            "communicator": np.concatenate((communicator[operations.communicator], none)),
-            "datatype": np.concatenate((name[operations.datatype], none)),
-            "algorithm": algorithm[kernels.name[first]],
-            "protocol": protocol[kernels.name[first]],
-            "clock": np.full(rows, clock, np.int64),
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "duration_ns": end_ns - start_ns,
-            "timing": np.full(rows, Timing.KERNEL, np.int64),
-            "kernel": at + first,
-            "gpu": pool.place_of(at + first),
-        },
-    )
+    return replace(joined(tables), names=names.values, communicators=communicators.values)
 
 
 def with_shared(table: Communications) -> Communications:
