@@ -57,21 +57,6 @@ class CollectiveWaits(Table):
     kinds: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@frozen
-class CollectiveTimes:
-    """How long ranks were in collectives; columns of shape (iterations, ranks).
-
-    Attributes:
-        wait_ns: before the last member had entered, where the members are known.
-        move_ns: from then on.
-        exposed_ns: while one moved data, or its members are unknown, and no compute kernel ran.
-    """
-
-    wait_ns: Ints
-    move_ns: Ints
-    exposed_ns: Ints
-
-
 def collective_waits(collectives: CollectiveIntervals, operations: Operations) -> CollectiveWaits:
     """Return collectives split into waiting and moving.
 
@@ -121,28 +106,6 @@ def collective_waits(collectives: CollectiveIntervals, operations: Operations) -
         known=collectives.meeting >= 0,
         kinds=collectives.kinds,
     )
-
-
-def collective_times(
-    collectives: CollectiveWaits, bounds: tuple[Ints, Ints], exposed_ns: Ints
-) -> CollectiveTimes:
-    """Return how long ranks were in the collectives of iterations.
-
-    Args:
-        collectives: of all ranks.
-        bounds: since and until when those of an iteration count, shape (iterations, ranks) each.
-        exposed_ns: while one moved data, or may have, and nothing else ran; the same shape.
-    """
-    own = collectives.take((collectives.iteration >= 0) & collectives.known)
-    at = own.iteration, own.rank
-    low_ns, high_ns = bounds[0][at], bounds[1][at]
-    start_ns, moving_ns, end_ns = (
-        np.clip(time_ns, low_ns, high_ns) for time_ns in (own.start_ns, own.moving_ns, own.end_ns)
-    )
-    wait_ns, move_ns = np.zeros_like(exposed_ns), np.zeros_like(exposed_ns)
-    np.add.at(wait_ns, at, moving_ns - start_ns)
-    np.add.at(move_ns, at, end_ns - moving_ns)
-    return CollectiveTimes(wait_ns, move_ns, exposed_ns)
 
 
 def _running(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:

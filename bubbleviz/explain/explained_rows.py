@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.receives import Receives
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints, TableT, joined
+from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.values import frozen
+
+#: Columns of these tables that hold rows of operations.
+_OPERATIONS = ("operation", "before", "after", "peer_operation")
 
 
 @frozen(eq=False, shown=False)
@@ -65,28 +69,23 @@ class ExplainedRows:
             operations: that they are rows of.
             first_rank: by how much numbers of ranks are larger.
         """
-        dependencies, tokens = self.dependencies, self.tokens
-        idle, bubbles = self.idle, self.bubbles
-        return ExplainedRows(
-            replace(dependencies, after=row(dependencies.after), before=row(dependencies.before)),
-            replace(self.receives, operation=row(self.receives.operation)),
-            replace(
-                idle,
-                rank=idle.rank + first_rank,
-                before=row(idle.before),
-                after=row(idle.after),
-                peer_operation=row(idle.peer_operation),
-            ),
-            replace(
-                bubbles,
-                operations=operations,
-                rank=bubbles.rank + first_rank,
-                before=row(bubbles.before),
-                after=row(bubbles.after),
-                peer_operation=row(bubbles.peer_operation),
-            ),
-            replace(tokens, after=row(tokens.after), before=row(tokens.before)),
-        )
+        tables = {n: renumbered(table, row, first_rank) for n, table in vars(self).items()}
+        rows = ExplainedRows(**tables)
+        return replace(rows, bubbles=replace(rows.bubbles, operations=operations))
+
+
+def renumbered(table: TableT, row: Callable[[Ints], Ints], first_rank: int = 0) -> TableT:
+    """Return a table of explained rows with other rows of operations.
+
+    Args:
+        table: one of :class:`ExplainedRows`.
+        row: new rows of operations; of -1, -1.
+        first_rank: by how much numbers of ranks are larger.
+    """
+    columns = {n: row(column) for n, column in vars(table).items() if n in _OPERATIONS}
+    if "rank" in vars(table):
+        columns["rank"] = vars(table)["rank"] + first_rank
+    return type(table)(**{**vars(table), **columns})
 
 
 def joined_rows(parts: Sequence[ExplainedRows]) -> ExplainedRows:
@@ -136,10 +135,42 @@ class RowsOnDemand:
         return self.make()
 
 
-def ready(rows: ExplainedRows) -> RowsOnDemand:
-    """Return rows that are there already."""
-    return RowsOnDemand(partial(_same, rows))
+@frozen(eq=False, shown=False)
+class ReplayedRun:
+    """What ranks did, from which the graph of any of its iterations follows.
 
+    Attributes:
+        operations: of all ranks.
+        ranks: by number.
+        explained: the tables that have rows for these.
+        collectives: of all ranks.
+        averaged: of each iteration, whether it is replayed.
+        hosts: what launching threads did before late launches.
+    """
 
-def _same(rows: ExplainedRows) -> ExplainedRows:
-    return rows
+    operations: Operations
+    ranks: tuple[Rank, ...]
+    explained: RowsOnDemand
+    collectives: CollectiveIntervals
+    averaged: Bools
+    hosts: HostActivities
+
+    @property
+    def dependencies(self) -> Dependencies:
+        """Dependencies between operations."""
+        return self.explained.rows.dependencies
+
+    @property
+    def receives(self) -> Receives:
+        """Receives of operations."""
+        return self.explained.rows.receives
+
+    @property
+    def idle(self) -> IdleIntervals:
+        """Idle intervals up to the last optimizers, which the windows of bubbles may end before."""
+        return self.explained.rows.idle
+
+    @property
+    def tokens(self) -> TokenWaits:
+        """Which operations waited for the token of which."""
+        return self.explained.rows.tokens

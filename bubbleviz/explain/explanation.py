@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,23 +13,17 @@ from bubbleviz.align.waits import arrivals
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.count.rank_iterations import indices_of, joined_ranks
-from bubbleviz.count.time_breakdown import time_within
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
 from bubbleviz.explain.chunk_costs import ChunkCost, ChunkTimes, chunk_costs_of, chunk_times_of
-from bubbleviz.explain.collective_waits import collective_times
 from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
-from bubbleviz.explain.explained_rows import (
-    ExplainedRows,
-    RowsOnDemand,
-    joined_rows,
-    moved_rows,
-    ready,
-)
-from bubbleviz.explain.graph import after_idling, gaps_of, graph_of, waited
+from bubbleviz.explain.diagnosis.findings import Diagnosis
+from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand, joined_rows, moved_rows
+from bubbleviz.explain.graph import graph_of
 from bubbleviz.explain.phase_times import PhaseSamples, PhaseTimes, phase_samples_of, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
+from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.explain.slowdown_source import SlowdownSource
 from bubbleviz.explain.stretch import (
     ReplayedRanks,
@@ -47,16 +40,10 @@ from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
-if TYPE_CHECKING:
-    from bubbleviz.explain.diagnosis.findings import Diagnosis
-    from bubbleviz.explain.slowdown.slowdowns import Slowdowns
-
-
 # The explanation of one stretch, and what it hands on to that of the run.
 #
 # :func:`explain_stretch` looks at nothing else, so that it runs wherever the ranks of a stretch
-# are;
-# what it returns is small beside them.
+# are; what it returns is small beside them.
 
 
 @frozen(eq=False, shown=False)
@@ -96,12 +83,12 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     Args:
         stretch: whole pipelines of a run.
     """
-    operations, shared = stretch.operations, stretch.shared
+    operations, averaged = stretch.operations, stretch.averaged
     dependencies = dependencies_of(operations, stretch.ranks)
-    if not shared.stages_known:
+    if not stretch.stages_known:
         dependencies = dependencies.take(slice(0))
     inputs = inputs_of(
-        operations, dependencies, stages_known=shared.stages_known, passing=shared.passing
+        operations, dependencies, stages_known=stretch.stages_known, passing=stretch.passing
     )
     known = arrivals(operations)
     causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
@@ -109,14 +96,9 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     receives = receives_of(operations, inputs, known, idle)
     stage = np.array([NONE if r.stage is None else r.stage for r in stretch.ranks], np.int64)
     samples = phase_samples_of(
-        operations,
-        stage,
-        shared.averaged,
-        waited(receives),
-        after_idling(operations, inputs, known),
-        gaps_of(operations, inputs),
+        operations, stage, averaged, receives, inputs, known, stretch.first_row
     )
-    iterations = len(shared.averaged)
+    iterations = len(averaged)
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
     crossing[operations.iteration[dependencies.after[dependencies.remote]]] = True
@@ -129,46 +111,15 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
         count=len(operations),
         elsewhere=stretch.elsewhere,
         idle_ns=causes.idle_ns,
-        communication=_communication(stretch, causes, receives),
+        communication=communication_of(
+            stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
+        ),
         samples=samples,
-        chunks=chunk_times_of(operations, stage, shared.averaged),
+        chunks=chunk_times_of(operations, stage, averaged),
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
         kept=rows.placed(lambda row: row, operations.take(slice(0))),
     )
-
-
-def _communication(stretch: Stretch, causes: CauseTimes, receives: Receives) -> CommunicationTimes:
-    """Return how long the ranks of a stretch communicated in each iteration."""
-    ratio, running = stretch.shared.listed, stretch.running
-    bounds = _communication_bounds(stretch, ratio, receives)
-    exposed_ns = causes.idle_ns[ratio][:, :, Cause.COLLECTIVE] + stretch.collective_gap_ns
-    return communication_of(
-        stretch.operations,
-        receives,
-        collective_times(stretch.collectives, bounds, exposed_ns),
-        *(
-            time_within(running, column, *bounds)
-            for column in (running.communication_ns, running.overlapped_ns)
-        ),
-    )
-
-
-def _communication_bounds(stretch: Stretch, ratio: str, receives: Receives) -> tuple[Ints, Ints]:
-    """Return since and until when the communication of iterations counts on ranks.
-
-    That is a rank's window of a ratio, and from the start of the iteration's first receive on
-    where that comes before. Where an iteration has no such window, its last work ends it.
-    """
-    window, extents, operations = stretch.windows[ratio], stretch.extents, stretch.operations
-    known = window.known[:, None] & extents.present
-    low_ns = np.where(known, window.start_ns, extents.first_ns)
-    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
-    iteration = operations.iteration[receives.operation]
-    some = np.flatnonzero(iteration >= 0)
-    rank = operations.rank[receives.operation[some]]
-    np.minimum.at(low_ns, (iteration[some], rank), receives.start_ns[some])
-    return low_ns, high_ns
 
 
 def rows_of_run(parts: Sequence[StretchExplanation], operations: Operations) -> ExplainedRows:
@@ -186,17 +137,6 @@ def rows_of_run(parts: Sequence[StretchExplanation], operations: Operations) -> 
             for part in parts
         ]
     )
-
-
-def causes_of_run(parts: Sequence[StretchExplanation]) -> CauseTimes:
-    """Return the idle times of all stretches of a run as one."""
-    columns = joined_ranks([part.idle_ns for part in parts])
-    return CauseTimes(dict(zip(parts[0].idle_ns, columns, strict=True)))
-
-
-def communication_of_run(parts: Sequence[StretchExplanation]) -> CommunicationTimes:
-    """Return the communication of all stretches of a run as one."""
-    return CommunicationTimes(*joined_ranks([vars(part.communication) for part in parts]))
 
 
 #: Iterations with more operations than this are not replayed: it takes seconds.
@@ -286,34 +226,17 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         counts: its ratios.
         each: explains stretches, here or on other machines.
     """
-    part = replayed_part(run, counts)
-    stretches = stretches_of(run, counts, None if part is None else part.chosen)
-    return explained(run, counts, list(each(explain_stretch, stretches)), part)
-
-
-def replayed_part(run: Run, counts: Counts) -> ReplayedRanks | None:
-    """Return which ranks of a run are replayed; None for all."""
-    return replayed_ranks(run.operations, run.ranks, _averaged(counts))
-
-
-def explained(
-    run: Run, counts: Counts, parts: Sequence[StretchExplanation], part: ReplayedRanks | None
-) -> Explanation:
-    """Return the explanation of a run whose stretches are explained.
-
-    Args:
-        run: the merged profiles.
-        counts: its ratios.
-        parts: of :func:`~bubbleviz.explain.stretch.stretches_of`, in their order.
-        part: the ranks that are kept in these: of :func:`replayed_part`.
-    """
-    operations, averaged = run.operations, _averaged(counts)
+    operations = run.operations
+    averaged = np.array([i.averaged for i in counts.iterations], bool)
+    part = replayed_ranks(operations, run.ranks, averaged)
+    chosen = None if part is None else part.chosen
+    parts = list(each(explain_stretch, stretches_of(run, counts, chosen)))
     shown = typical(counts.iterations, counts.headline)
     kept = rows_of_run(parts, operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     whole = part is None or len(parts) == 1
-    rows = ready(kept) if whole else RowsOnDemand(partial(_all_rows, run, counts))
-    source = SlowdownSource(
+    rows = RowsOnDemand((lambda: kept) if whole else partial(_all_rows, run, counts))
+    source = replayed = SlowdownSource(
         operations,
         run.ranks,
         rows,
@@ -323,22 +246,27 @@ def explained(
         np.arange(len(averaged)),
         _no_replay_reason(run, crossing, shown),
     )
-    replayed = source
     if part is not None:
-        replayed = replace(source, explained=ready(kept)).of_ranks(part.chosen)
+        replayed = source.of_ranks(part.chosen, kept)
     reason = "" if shown is None else _no_path_reason(run, replayed, shown)
-    path, changes = (None, ()) if reason else _path(replayed, shown, part)
-    if path is not None and part is not None:
-        path = path.of_whole(np.flatnonzero(part.chosen[operations.rank]), len(operations))
+    path: CriticalPath | None = None
+    changes: tuple[WhatIf, ...] = ()
+    if not reason and shown is not None and _comparable(shown):
+        graph = graph_of(replayed, shown.index)
+        ranks = [r for r in indices_of(shown.ranks) if chosen is None or chosen[r]]
+        count = len(replayed.operations)
+        path = critical_path(graph, count, replayed.idle, shown.index)
+        changes = what_if(graph, replayed.operations, len(ranks))
+        if part is not None:
+            path = path.of_whole(np.flatnonzero(part.chosen[operations.rank]), len(operations))
+    causes = joined_ranks([own.idle_ns for own in parts])
     return Explanation(
-        causes=causes_of_run(parts),
+        causes=CauseTimes(dict(zip(parts[0].idle_ns, causes, strict=True))),
         explained=rows,
         listed_ratio=kept.bubbles.ratio,
         received=np.sum([own.received for own in parts], axis=0),
-        communication=communication_of_run(parts),
-        phase_times=phase_times_of(
-            [own.samples for own in parts], [own.first_row for own in parts]
-        ),
+        communication=CommunicationTimes(*joined_ranks([vars(p.communication) for p in parts])),
+        phase_times=phase_times_of([own.samples for own in parts]),
         path=path,
         what_if=changes,
         no_path_reason=reason,
@@ -352,11 +280,6 @@ def explained(
 def _all_rows(run: Run, counts: Counts) -> ExplainedRows:
     """Return the rows of all ranks of a run, whose stretches were explained without most."""
     return rows_of_run(list(map(explain_stretch, stretches_of(run, counts))), run.operations)
-
-
-def _averaged(counts: Counts) -> Bools:
-    """Return of each iteration whether it is averaged."""
-    return np.array([i.averaged for i in counts.iterations], bool)
 
 
 def _no_path_reason(run: Run, replayed: SlowdownSource, shown: Iteration) -> str:
@@ -410,30 +333,6 @@ def _no_replay_reason(run: Run, crossing: Bools, shown: Iteration | None) -> str
             f"{MOST_REPLAYED:,} are replayed"
         )
     return _unordered_reason(run, shown, crossing=bool(crossing[shown.index]))
-
-
-def _path(
-    source: SlowdownSource, shown: Iteration | None, part: ReplayedRanks | None
-) -> tuple[CriticalPath | None, tuple[WhatIf, ...]]:
-    """Return path and what-if of the typical iteration, where its ranks share a clock."""
-    if shown is None or not _comparable(shown):
-        return None, ()
-    operations = source.operations
-    graph = graph_of(
-        operations,
-        source.ranks,
-        source.dependencies,
-        source.receives,
-        source.collectives,
-        source.idle,
-        shown.index,
-        source.tokens,
-    )
-    ranks = [rank for rank in indices_of(shown.ranks) if part is None or part.chosen[rank]]
-    return (
-        critical_path(graph, len(operations), source.idle, shown.index),
-        what_if(graph, operations, len(ranks)),
-    )
 
 
 def _comparable(iteration: Iteration) -> bool:

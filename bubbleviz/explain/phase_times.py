@@ -1,7 +1,16 @@
 """Phase times: how long operations take by stage, chunk and phase, and which are stragglers.
 
 A transfer (T_comm) is measured where an input was waited for: from when it was ready on the peer
-until it was there (:mod:`bubbleviz.explain.graph`). It stands under the phase of the receive.
+until it was there. It stands under the phase of the receive. A receive shows it that waited for
+its input. Where receives are only seen to start, as in recordings without a profiler, an operation
+shows it whose rank idled when the input was ready::
+
+    peer    ██████ F3 ██████│ready
+    rank    █████ F2 █████│        │██ F3
+                            ├──────┤ transfer
+
+A gap is between an operation whose input was there and the one before it on its rank: the host, a
+launch, a framework at work.
 """
 
 from __future__ import annotations
@@ -11,18 +20,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.explain.graph import Gaps, Transfers, edges_of, sent_at_once
+from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.receives import Receives
 from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of, looked_up, sorted_rows
+from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import WORK, Phase
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
 
-# Phase samples: how long the operations of a stretch took, kind by kind.
-#
-# Those of all stretches together are what :mod:`bubbleviz.explain.phase_times` works out medians
-# from. What cannot be a transfer or a gap in the whole run is left out already.
+#: A message may be as late by chance.
+_LATE_NS = 500_000
+_LONGEST = np.iinfo(np.int64).max
+#: Virtual stage, stage and chunk of operations, and their phase.
+KindKey = tuple[int, int, int, int]
 
 
 @frozen(shown=False)
@@ -44,58 +57,49 @@ class Kinds(Table):
     count: Ints
 
 
-@frozen(shown=False)
-class Samples(Table):
-    """Times of operations, kind by kind; within one in a fixed order. In as few bits as they need.
+@frozen(eq=False, shown=False)
+class Samples:
+    """Times of operations, kind by kind; within one in a fixed order.
 
     Attributes:
-        row: of the operation, among those of its stretch.
-        microbatch: of the operation.
-        time_ns: how long it took, or its transfer.
+        kinds: of the samples.
+        columns: of these, in as few bits as they need: of operations and transfers the row in the
+            run, the microbatch, and the time; of gaps the time and the room.
     """
 
-    row: Codes
-    microbatch: Codes
-    time_ns: Codes
-
-
-@frozen(eq=False, shown=False)
-class KindSamples:
-    """Samples, and the kinds that they are of."""
-
     kinds: Kinds
-    samples: Samples
+    columns: tuple[Codes, ...]
 
 
 @frozen(eq=False, shown=False)
 class PhaseSamples:
     """What phase times are worked out from, of one stretch.
 
+    What cannot be a transfer or a gap in the whole run is left out already.
+
     Attributes:
         operations: their busy times.
         waited: transfers of receives that waited.
         started: transfers that operations may show which began once their input was there.
-        gap_kinds: kinds of the operations with gaps, and how many of them there are.
-        gap_ns: before operations, kind by kind.
-        room_ns: as of :class:`~bubbleviz.explain.graph.Gaps`.
+        gaps: before operations; the room is how long before the end of the one in front the input
+            was ready (it was there if that is as long as any transfer of its edge), -1 where it
+            takes nothing from another rank.
         least_ns: by edge, the least time between an input and its operation among ``started`` and
             ``uncounted``.
         longest_ns: by edge, the longest transfer of a receive that waited; -1 none.
         uncounted: edge and time of what would be in ``started`` if its iteration were averaged.
     """
 
-    operations: KindSamples
-    waited: KindSamples
-    started: KindSamples
-    gap_kinds: Kinds
-    gap_ns: Codes
-    room_ns: Codes
+    operations: Samples
+    waited: Samples
+    started: Samples
+    gaps: Samples
     least_ns: Ints
     longest_ns: Ints
     uncounted: tuple[Ints, Ints]
 
 
-def counted_operations(operations: Operations, averaged: Bools) -> Bools:
+def _counted(operations: Operations, averaged: Bools) -> Bools:
     """Return which operations have a kind, and lie in averaged iterations.
 
     Args:
@@ -114,9 +118,10 @@ def phase_samples_of(
     operations: Operations,
     stage: Ints,
     averaged: Bools,
-    waited: Transfers,
-    started: Transfers,
-    gaps: Gaps,
+    receives: Receives,
+    inputs: Inputs,
+    known: Arrivals,
+    first_row: int,
 ) -> PhaseSamples:
     """Return what phase times are worked out from.
 
@@ -124,77 +129,56 @@ def phase_samples_of(
         operations: of the ranks of a stretch.
         stage: of each rank; -1 unknown.
         averaged: of each iteration, whether it is averaged.
-        waited: transfers of receives that waited.
-        started: those that operations may show which began once their input was there.
-        gaps: before these operations.
+        receives: of these operations.
+        inputs: that they took from other ranks.
+        known: when receives show that these were there.
+        first_row: their first row in the run.
     """
-    counted = counted_operations(operations, averaged)
-    rows = np.flatnonzero(counted)
-    times = _by_kind(operations, stage, rows, operations.phase[rows], operations.busy_ns[rows])
+    counted = _counted(operations, averaged)
+    is_forward = among(operations.phase, (Phase.F, Phase.FB))
+    edge = edges_of(operations.virtual_stage, operations.phase)
     edges = int(operations.virtual_stage.max(initial=NONE)) * 2 + 4
-    edge = _edges(operations, started)
-    least_ns = np.full(edges, np.iinfo(np.int64).max)
-    np.minimum.at(least_ns, edge, started.transfer_ns)
-    longest_ns = np.full(edges, NONE, np.int64)
-    np.maximum.at(longest_ns, _edges(operations, waited), waited.transfer_ns)
+    least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
+
+    def samples(row: Ints, phase: Ints, *columns: Ints) -> Samples:
+        """Return the samples of some operations, with a phase each."""
+        of_rank, chunk = stage[operations.rank[row]], operations.chunk[row]
+        keys = operations.virtual_stage[row], of_rank, chunk, phase
+        groups = groups_of(*keys)
+        virtual_stage, of_rank, chunk, phase = (key[groups.first] for key in keys)
+        count = np.bincount(groups.of_row, minlength=len(groups))
+        kinds = Kinds(virtual_stage, of_rank, chunk, phase, count)
+        order = sorted_rows(groups.of_row)
+        return Samples(kinds, tuple(_narrowed(column[order]) for column in columns))
+
+    def timed(row: Ints, phase: Ints, time_ns: Ints) -> Samples:
+        return samples(row, phase, row + first_row, operations.microbatch[row], time_ns)
+
+    def transfers(row: Ints, time_ns: Ints) -> Samples:
+        phase = np.where(is_forward[row], Phase.RECV_F, Phase.RECV_B).astype(np.int64)
+        return timed(row, phase, time_ns)
+
+    waited = receives.take(receives.wait_ns > 0)
+    waited_ns = waited.transfer_ns
+    np.maximum.at(longest_ns, edge[waited.operation], waited_ns)
+    started, started_ns = _after_idling(operations, inputs, known)
+    np.minimum.at(least_ns, edge[started], started_ns)
     # Of all stretches the least may be less still.
-    started = started.take(sent_at_once(edge, started.transfer_ns, least_ns))
-    in_kind = counted[started.operation]
-    uncounted = started.take(~in_kind)
-    gaps = gaps.take(counted[gaps.operation])
-    local = gaps.room_ns == NONE
-    gaps = gaps.take(local | (gaps.room_ns >= longest_ns[_edges(operations, gaps)]))
-    gap_kinds, order = _ordered(operations, stage, gaps.operation, operations.phase[gaps.operation])
+    sent = _sent_at_once(edge[started], started_ns, least_ns)
+    started, started_ns = started[sent], started_ns[sent]
+    gaps, gap_ns, room_ns = _gaps(operations, inputs)
+    shown = counted[gaps] & ((room_ns == NONE) | (room_ns >= longest_ns[edge[gaps]]))
+    gaps, gap_ns, room_ns = gaps[shown], gap_ns[shown], room_ns[shown]
+    rows, in_kind, has_kind = np.flatnonzero(counted), counted[waited.operation], counted[started]
     return PhaseSamples(
-        operations=times,
-        waited=_of_transfers(operations, stage, waited.take(counted[waited.operation])),
-        started=_of_transfers(operations, stage, started.take(in_kind)),
-        gap_kinds=gap_kinds,
-        gap_ns=_narrowed(gaps.gap_ns[order]),
-        room_ns=_narrowed(gaps.room_ns[order]),
+        operations=timed(rows, operations.phase[rows], operations.busy_ns[rows]),
+        waited=transfers(waited.operation[in_kind], waited_ns[in_kind]),
+        started=transfers(started[has_kind], started_ns[has_kind]),
+        gaps=samples(gaps, operations.phase[gaps], gap_ns, room_ns),
         least_ns=least_ns,
         longest_ns=longest_ns,
-        uncounted=(_edges(operations, uncounted), uncounted.transfer_ns),
+        uncounted=(edge[started[~has_kind]], started_ns[~has_kind]),
     )
-
-
-def _edges(operations: Operations, table: Transfers | Gaps) -> Ints:
-    row = table.operation
-    return edges_of(operations.virtual_stage[row], operations.phase[row])
-
-
-def _of_transfers(operations: Operations, stage: Ints, transfers: Transfers) -> KindSamples:
-    """Return the samples of transfers, which stand under the phase of the receive."""
-    forward = among(operations.phase[transfers.operation], (Phase.F, Phase.FB))
-    phase = np.where(forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-    return _by_kind(operations, stage, transfers.operation, phase, transfers.transfer_ns)
-
-
-def _by_kind(
-    operations: Operations, stage: Ints, row: Ints, phase: Ints, time_ns: Ints
-) -> KindSamples:
-    kinds, order = _ordered(operations, stage, row, phase)
-    row = row[order]
-    return KindSamples(
-        kinds,
-        Samples(_narrowed(row), _narrowed(operations.microbatch[row]), _narrowed(time_ns[order])),
-    )
-
-
-def _ordered(operations: Operations, stage: Ints, row: Ints, phase: Ints) -> tuple[Kinds, Ints]:
-    """Return the kinds of operations, ascending, and the places of these kind by kind."""
-    of_rank, virtual_stage = stage[operations.rank[row]], operations.virtual_stage[row]
-    chunk = operations.chunk[row]
-    groups = groups_of(virtual_stage, of_rank, chunk, phase)
-    first = groups.first
-    kinds = Kinds(
-        virtual_stage[first],
-        of_rank[first],
-        chunk[first],
-        phase[first],
-        np.bincount(groups.of_row, minlength=len(groups)),
-    )
-    return kinds, sorted_rows(groups.of_row)
 
 
 def _narrowed(column: Ints) -> Codes:
@@ -203,48 +187,105 @@ def _narrowed(column: Ints) -> Codes:
     return column if most > np.iinfo(np.int32).max else column.astype(np.int32)
 
 
-@frozen(eq=False)
-class Kind:
-    """One kind in several stretches.
-
-    Attributes:
-        virtual_stage: as of :class:`Kinds`.
-        stage: likewise.
-        chunk: likewise.
-        phase: likewise.
-        places: number of each stretch that has samples of it, and which of its rows these are.
-    """
-
-    virtual_stage: int
-    stage: int
-    chunk: int
-    phase: int
-    places: tuple[tuple[int, slice], ...]
-
-
-def kinds_of(tables: Sequence[Kinds]) -> Iterator[Kind]:
-    """Yield the kinds that any stretch has, ascending, with their samples in each.
+def edges_of(virtual_stage: Ints, phase: Ints) -> Ints:
+    """Return a number of the virtual stage and the direction in which inputs come.
 
     Args:
-        tables: the kinds of each stretch.
+        virtual_stage: of operations that take them; -1 unknown.
+        phase: of these.
     """
-    every = joined(tables)
-    stretch = np.repeat(np.arange(len(tables)), [len(table) for table in tables]).tolist()
-    end = np.concatenate([np.cumsum(table.count) for table in tables]).tolist()
-    count = every.count.tolist()
-    groups = groups_of(every.virtual_stage, every.stage, every.chunk, every.phase)
-    order = sorted_rows(groups.of_row)
-    bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
-    for places, first in zip(np.split(order, bounds[:-1]), groups.first.tolist(), strict=False):
-        yield Kind(
-            virtual_stage=int(every.virtual_stage[first]),
-            stage=int(every.stage[first]),
-            chunk=int(every.chunk[first]),
-            phase=int(every.phase[first]),
-            places=tuple(
-                (stretch[at], slice(end[at] - count[at], end[at])) for at in places.tolist()
-            ),
+    return 2 * (virtual_stage + 1) + among(phase, (Phase.F, Phase.FB))
+
+
+def _sent_at_once(edge: Ints, took_ns: Ints, least_ns: Ints) -> Bools:
+    """Return which inputs took little longer than the fastest of their edge and direction.
+
+    Others were sent late: a forward that runs beside a backward is sent after both.
+
+    Args:
+        edge: of each input.
+        took_ns: from when it was ready until its operation began.
+        least_ns: by edge, the least of all that may be transfers.
+    """
+    return np.asarray(took_ns - _LATE_NS <= 2 * least_ns[edge], bool)
+
+
+def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> tuple[Ints, Ints]:
+    """Return operations that began once their inputs were there, and how long after these.
+
+    Their rank ran nothing when the input was ready, and no end of their receive is recorded.
+
+    Args:
+        operations: of all ranks.
+        inputs: that they took from other ranks.
+        known: when receives show that these were there.
+    """
+    shown: Bools = (known.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
+    shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
+    # Where the host itself computes, it launches once the input is there.
+    itself = operations.host_start_ns >= operations.start_ns
+    shown &= itself | (operations.host_start_ns <= inputs.ready_ns)
+    rows = np.flatnonzero(shown)
+    if len(rows):
+        work = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
+        last = last_before(
+            operations.rank[work],
+            operations.end_ns[work],
+            operations.rank[rows],
+            operations.start_ns[rows],
+            or_at=True,
         )
+        free_ns = np.where(last == NONE, NEVER, operations.end_ns[work][last])
+        rows = rows[free_ns <= inputs.ready_ns[rows]]
+    return rows, operations.start_ns[rows] - inputs.ready_ns[rows]
+
+
+def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
+    """Return operations whose inputs were ready when the one before on their rank ended.
+
+    Args:
+        operations: of all ranks.
+        inputs: that they took from other ranks.
+
+    Returns:
+        Their rows, the gap before each, and the room as of :class:`PhaseSamples`.
+    """
+    computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
+    rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
+    rank, start_ns = operations.rank[rows], operations.start_ns[rows]
+    if not ((rank[1:] > rank[:-1]) | (start_ns[1:] >= start_ns[:-1])).all():
+        rows = rows[sorted_rows(rank, start_ns)]
+    before, row = rows[:-1], rows[1:]
+    gap_ns = operations.start_ns[row] - operations.end_ns[before]
+    shown = (operations.rank[before] == operations.rank[row]) & (gap_ns >= 0)
+    shown &= operations.iteration[before] == operations.iteration[row]
+    before, row, gap_ns = before[shown], row[shown], gap_ns[shown]
+    ready_ns = inputs.ready_ns[row]
+    local = ready_ns == NEVER
+    room_ns = operations.end_ns[before] - np.where(local, 0, ready_ns)
+    there = local | (room_ns >= 0)
+    return row[there], gap_ns[there], np.where(local, NONE, room_ns)[there]
+
+
+def _by_kind(parts: Sequence[Samples]) -> Iterator[tuple[KindKey, list[Ints]]]:
+    """Yield the kinds that any part has, ascending, with the columns of their samples.
+
+    Args:
+        parts: samples of each stretch.
+    """
+    every = joined([part.kinds for part in parts])
+    of_part = np.repeat(np.arange(len(parts)), [len(part.kinds) for part in parts]).tolist()
+    end = np.concatenate([np.cumsum(part.kinds.count) for part in parts])
+    begin, end = (end - every.count).tolist(), end.tolist()
+    keys = every.virtual_stage, every.stage, every.chunk, every.phase
+    groups = groups_of(*keys)
+    bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
+    places = np.split(sorted_rows(groups.of_row), bounds[:-1])
+    for own, *key in zip(places, *(key[groups.first].tolist() for key in keys), strict=False):
+        rows = [(parts[of_part[at]].columns, slice(begin[at], end[at])) for at in own.tolist()]
+        of_parts = [[column[some] for column in columns] for columns, some in rows]
+        columns = [np.concatenate(c).astype(np.int64) for c in zip(*of_parts, strict=True)]
+        yield (key[0], key[1], key[2], key[3]), columns
 
 
 #: An operation is a straggler if it takes more than this many times the median of its kind.
@@ -315,123 +356,91 @@ class PhaseTimes:
     stragglers: tuple[Straggler, ...]
 
 
-def phase_times_of(parts: Sequence[PhaseSamples], first_rows: Sequence[int]) -> PhaseTimes:
+def phase_times_of(parts: Sequence[PhaseSamples]) -> PhaseTimes:
     """Return how long operations take.
 
     Args:
         parts: samples of each stretch, at least one.
-        first_rows: of the operations of each stretch in the run.
     """
-    parts, longest_ns = _sent(parts)
+    started, longest_ns = _sent(parts)
+    gaps = {}
+    for key, (gap_ns, room_ns) in _by_kind([part.gaps for part in parts]):
+        # An input was there if it had been ready for the longest transfer of its edge; where none
+        # shows, only operations that take nothing from other ranks show gaps.
+        longest = longest_ns[edges_of(np.array(key[:1]), np.array(key[3:]))[0]]
+        gaps[key] = gap_ns[(room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))]
     kinds, slow = [], [(np.empty(0, np.int64), np.empty(0))]
-    gaps = _gaps(parts, longest_ns)
-    for kind in kinds_of([part.operations.kinds for part in parts]):
-        samples = _samples([part.operations for part in parts], kind, first_rows)
-        time = _phase_time(kind, samples)
-        key = kind.virtual_stage, kind.stage, kind.chunk, kind.phase
-        gap_ns = gaps.get(key, np.empty(0))
-        kinds.append(replace(time, gap_ns=float(np.median(gap_ns))) if len(gap_ns) else time)
+    for key, (row, microbatch, time_ns) in _by_kind([part.operations for part in parts]):
+        time = _phase_time(key, microbatch, time_ns, gaps.get(key))
+        kinds.append(time)
         if time.median_ns > 0:
-            times = samples.time_ns / time.median_ns
+            times = time_ns / time.median_ns
             worst = times > STRAGGLES
-            slow.append((samples.row[worst], times[worst]))
-    transfers = [
-        *(part.waited for part in parts),
-        *(part.started for part in parts),
-    ]
+            slow.append((row[worst], times[worst]))
+    transfers = [*(part.waited for part in parts), *started]
     kinds += [
-        _phase_time(kind, _samples(transfers, kind, (*first_rows, *first_rows)))
-        for kind in kinds_of([part.kinds for part in transfers])
+        _phase_time(key, microbatch, time_ns)
+        for key, (_, microbatch, time_ns) in _by_kind(transfers)
     ]
-    waited_ns = np.concatenate([part.samples.time_ns for part in transfers])
+    waited_ns = np.concatenate([part.columns[2] for part in transfers])
+    row, times = (np.concatenate(columns) for columns in zip(*slow, strict=True))
+    slowest = sorted_rows(-times, row)[:_LISTED].tolist()
     return PhaseTimes(
         tuple(kinds),
         float(np.median(waited_ns)) if len(waited_ns) else None,
         _imbalance(kinds),
-        _stragglers(*(np.concatenate(columns) for columns in zip(*slow, strict=True))),
+        tuple(Straggler(int(row[at]), float(times[at])) for at in slowest),
     )
 
 
-def _sent(parts: Sequence[PhaseSamples]) -> tuple[list[PhaseSamples], Ints]:
-    """Return samples without inputs that were sent late, and the longest transfer by edge."""
+def _sent(parts: Sequence[PhaseSamples]) -> tuple[list[Samples], Ints]:
+    """Return what was started without inputs sent late, and the longest transfer by edge."""
     edges = max(len(part.least_ns) for part in parts)
-    least_ns = np.full(edges, np.iinfo(np.int64).max)
-    longest_ns = np.full(edges, NONE, np.int64)
+    least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
     for part in parts:
         own = slice(len(part.least_ns))
         least_ns[own] = np.minimum(least_ns[own], part.least_ns)
         longest_ns[own] = np.maximum(longest_ns[own], part.longest_ns)
     sent = []
     for part in parts:
-        kinds, samples = part.started.kinds, part.started.samples
+        kinds, columns = part.started.kinds, part.started.columns
         phase = np.where(kinds.phase == Phase.RECV_F, Phase.F, Phase.B)
-        edge = np.repeat(edges_of(kinds.virtual_stage, phase), kinds.count)
-        shown = sent_at_once(edge, samples.time_ns.astype(np.int64), least_ns)
-        of_others = sent_at_once(*part.uncounted, least_ns)
-        np.maximum.at(longest_ns, *(column[of_others] for column in part.uncounted))
+        of_kind = np.repeat(np.arange(len(kinds)), kinds.count)
+        edge = edges_of(kinds.virtual_stage, phase)[of_kind]
+        time_ns = columns[2].astype(np.int64)
+        shown = _sent_at_once(edge, time_ns, least_ns)
+        np.maximum.at(longest_ns, edge[shown], time_ns[shown])
+        others, others_ns = part.uncounted
+        of_others = _sent_at_once(others, others_ns, least_ns)
+        np.maximum.at(longest_ns, others[of_others], others_ns[of_others])
         if not shown.all():
-            of_kind = np.repeat(np.arange(len(kinds)), kinds.count)[shown]
-            kinds = replace(kinds, count=np.bincount(of_kind, minlength=len(kinds)))
-            some = np.flatnonzero(kinds.count)
-            kinds, samples = kinds.take(some), samples.take(shown)
-        if len(kinds):
-            own_ns = np.maximum.reduceat(samples.time_ns, np.cumsum(kinds.count) - kinds.count)
-            phase = np.where(kinds.phase == Phase.RECV_F, Phase.F, Phase.B)
-            np.maximum.at(longest_ns, edges_of(kinds.virtual_stage, phase), own_ns)
-        sent.append(replace(part, started=KindSamples(kinds, samples)))
+            count = np.bincount(of_kind[shown], minlength=len(kinds))
+            kinds = replace(kinds, count=count).take(count > 0)
+            columns = tuple(column[shown] for column in columns)
+        sent.append(Samples(kinds, columns))
     return sent, longest_ns
 
 
-def _gaps(parts: Sequence[PhaseSamples], longest_ns: Ints) -> dict[tuple[int, int, int, int], Ints]:
-    """Return the gaps before operations whose inputs were there, by kind.
-
-    An input was there if it had been ready for the longest transfer of its edge; where none shows,
-    only operations that take nothing from other ranks show gaps.
-    """
-    found = {}
-    for kind in kinds_of([part.gap_kinds for part in parts]):
-        gap_ns, room_ns = (
-            np.concatenate([getattr(parts[at], column)[own] for at, own in kind.places])
-            for column in ("gap_ns", "room_ns")
-        )
-        edge = edges_of(np.array([kind.virtual_stage]), np.array([kind.phase]))
-        longest = int(longest_ns[edge[0]])
-        shown = room_ns == NONE
-        if longest != NONE:
-            shown |= room_ns >= longest
-        found[kind.virtual_stage, kind.stage, kind.chunk, kind.phase] = gap_ns[shown]
-    return found
-
-
-def _samples(parts: Sequence[KindSamples], kind: Kind, first_rows: Sequence[int]) -> Samples:
-    """Return the samples of one kind, with the rows of the run."""
-    own = [(parts[at].samples.take(rows), first_rows[at]) for at, rows in kind.places]
-    return Samples(
-        np.concatenate([part.row.astype(np.int64) + first for part, first in own]),
-        np.concatenate([part.microbatch for part, _ in own]),
-        np.concatenate([part.time_ns for part, _ in own]).astype(np.int64),
-    )
-
-
-def _phase_time(kind: Kind, samples: Samples) -> PhaseTime:
-    time_ns, microbatch = samples.time_ns, samples.microbatch
-
+def _phase_time(
+    key: KindKey, microbatch: Ints, time_ns: Ints, gap_ns: Ints | None = None
+) -> PhaseTime:
     def of(number: int) -> float:
         return float(np.median(time_ns[microbatch == number]))
 
     return PhaseTime(
-        stage=kind.stage,
-        chunk=kind.chunk,
-        virtual_stage=kind.virtual_stage,
-        phase=Phase(kind.phase),
-        n=len(samples),
+        virtual_stage=key[0],
+        stage=key[1],
+        chunk=key[2],
+        phase=Phase(key[3]),
+        n=len(time_ns),
         median_ns=float(np.median(time_ns)),
         mean_ns=float(time_ns.mean()),
-        std_ns=float(time_ns.std(ddof=1)) if len(samples) > 1 else None,
+        std_ns=float(time_ns.std(ddof=1)) if len(time_ns) > 1 else None,
         min_ns=int(time_ns.min()),
         max_ns=int(time_ns.max()),
         first_ns=of(int(microbatch.min())),
         last_ns=of(int(microbatch.max())),
+        gap_ns=float(np.median(gap_ns)) if gap_ns is not None and len(gap_ns) else None,
     )
 
 
@@ -447,7 +456,7 @@ def times_median_of(
         kinds: the phase times of the run.
     """
     times = np.zeros(len(operations), np.float64)
-    rows = np.flatnonzero(counted_operations(operations, averaged))
+    rows = np.flatnonzero(_counted(operations, averaged))
     table = np.array(
         [(k.virtual_stage, k.stage, k.chunk, k.phase) for k in kinds], np.int64
     ).reshape(-1, 4)
@@ -472,14 +481,3 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
         if mean > 0:
             imbalance.append((phase.label, max(by_stage.values()) / mean - 1))
     return tuple(imbalance)
-
-
-def _stragglers(row: Ints, times: Floats) -> tuple[Straggler, ...]:
-    """Return the operations that took longest against their kind's median.
-
-    Args:
-        row: of those that took long.
-        times: how many times the median of its kind each took.
-    """
-    worst = sorted_rows(-times, row)[:_LISTED]
-    return tuple(Straggler(int(row[at]), float(times[at])) for at in worst.tolist())

@@ -13,10 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.count.time_breakdown import time_within
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals
-from bubbleviz.explain.collective_waits import CollectiveTimes
 from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import Operations
@@ -101,33 +102,45 @@ def receives_of(
 
 
 def communication_of(
-    operations: Operations,
-    receives: Receives,
-    collectives: CollectiveTimes,
-    communication_ns: Ints,
-    overlapped_ns: Ints,
+    stretch: Stretch, receives: Receives, collective_idle_ns: Ints
 ) -> CommunicationTimes:
-    """Return how long ranks communicated in each iteration.
+    """Return how long the ranks of a stretch communicated in each iteration.
+
+    That counts in a rank's window of the listed ratio, and from the start of the iteration's first
+    receive on where that comes before. Where an iteration has no such window, its last work ends
+    it.
 
     Args:
-        operations: of all ranks.
-        receives: of these.
-        collectives: how long ranks were in collectives.
-        communication_ns: of each rank in each iteration, shape (iterations, ranks).
-        overlapped_ns: likewise.
+        stretch: whole pipelines of a run.
+        receives: of its operations.
+        collective_idle_ns: how long ranks idled in the windows while a collective moved data, or
+            may have; shape (iterations, ranks).
     """
-    shape = communication_ns.shape
+    operations, running, extents = stretch.operations, stretch.running, stretch.extents
+    window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape
+    known = window.known[:, None] & extents.present
+    low_ns = np.where(known, window.start_ns, extents.first_ns)
+    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
     iteration = operations.iteration[receives.operation]
-    some = np.flatnonzero(iteration >= 0)
-    cell = iteration[some] * shape[1] + operations.rank[receives.operation[some]]
+    received = receives.take(iteration >= 0)
+    at = iteration[iteration >= 0], operations.rank[received.operation]
+    np.minimum.at(low_ns, at, received.start_ns)
+    met = stretch.collectives.take((stretch.collectives.iteration >= 0) & stretch.collectives.known)
+    inside = met.iteration, met.rank
+    start_ns, moving_ns, end_ns = (
+        np.clip(time_ns, low_ns[inside], high_ns[inside])
+        for time_ns in (met.start_ns, met.moving_ns, met.end_ns)
+    )
 
-    def summed(column: Ints) -> Ints:
-        return intervals.group_sum(cell, shape[0] * shape[1], column[some]).reshape(shape)
+    def summed(cells: tuple[Ints, Ints], time_ns: Ints) -> Ints:
+        cell = cells[0] * shape[1] + cells[1]
+        return intervals.group_sum(cell, shape[0] * shape[1], time_ns).reshape(shape)
 
+    exposed_ns = collective_idle_ns + stretch.collective_gap_ns
     return CommunicationTimes(
-        wait_ns=summed(receives.wait_ns) + collectives.wait_ns,
-        transfer_ns=summed(receives.transfer_ns) + collectives.move_ns,
-        exposed_ns=summed(receives.exposed_ns) + collectives.exposed_ns,
-        communication_ns=communication_ns,
-        overlapped_ns=overlapped_ns,
+        wait_ns=summed(at, received.wait_ns) + summed(inside, moving_ns - start_ns),
+        transfer_ns=summed(at, received.transfer_ns) + summed(inside, end_ns - moving_ns),
+        exposed_ns=summed(at, received.exposed_ns) + exposed_ns,
+        communication_ns=time_within(running, running.communication_ns, low_ns, high_ns),
+        overlapped_ns=time_within(running, running.overlapped_ns, low_ns, high_ns),
     )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -49,29 +50,6 @@ MOST = 200_000
 
 
 @frozen(eq=False, shown=False)
-class Shared:
-    """What all stretches of a run are explained with.
-
-    Attributes:
-        averaged: of each iteration, whether it is averaged.
-        ended_ns: when each iteration ended on all ranks; the earliest time where that is unknown.
-        begun_ns: when the next one began on any; the latest time where that is unknown.
-        listed: name of the ratio whose bubbles are listed.
-        forward: whether the run only goes forward.
-        stages_known: whether the virtual stages of operations are those that they ran.
-        passing: whether several ranks run what takes from other ranks.
-    """
-
-    averaged: Bools
-    ended_ns: Ints
-    begun_ns: Ints
-    listed: str
-    forward: bool
-    stages_known: bool
-    passing: bool
-
-
-@frozen(eq=False, shown=False)
 class Stretch:
     """Some whole pipelines of a run; ranks and rows of operations count from its own first ones.
 
@@ -93,7 +71,14 @@ class Stretch:
         extents: first starts and last ends.
         windows: of each ratio, by name.
         kept: of each rank, whether the tables of its operations are handed on.
-        shared: what all stretches are explained with.
+        averaged: of each iteration of the run, whether it is averaged.
+        ended_ns: when each iteration ended on all ranks of the run; the earliest time where that
+            is unknown.
+        begun_ns: when the next one began on any; the latest time where that is unknown.
+        listed: name of the ratio whose bubbles are listed.
+        forward: whether the run only goes forward.
+        stages_known: whether the virtual stages of operations are those that they ran.
+        passing: whether several ranks of the run have operations that take from other ranks.
     """
 
     first_rank: int
@@ -112,7 +97,13 @@ class Stretch:
     extents: Extents
     windows: Mapping[str, Windows]
     kept: Bools
-    shared: Shared
+    averaged: Bools
+    ended_ns: Ints
+    begun_ns: Ints
+    listed: str
+    forward: bool
+    stages_known: bool
+    passing: bool
 
 
 def stretches_of(
@@ -127,30 +118,60 @@ def stretches_of(
             run that is one stretch all are.
         most: about so many operations a stretch; None for ``MOST``.
     """
-    shared = shared_of(run, counts)
+    phase = run.operations.phase
+    taking = np.flatnonzero(among(phase, (*PASSED_ON, Phase.FB)))
+    several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
+    ended_ns, begun_ns = _ends_and_starts(counts)
+    # Bubbles of the headline are listed, or of another ratio that ranks have.
+    names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
+    known = (n for n in names if any(has_account(i.ranks, n) for i in counts.iterations))
+    shared: dict[str, Any] = {
+        "averaged": np.array([i.averaged for i in counts.iterations], bool),
+        "ended_ns": ended_ns,
+        "begun_ns": begun_ns,
+        "listed": next(known, counts.headline),
+        "forward": run_kind(phase) == INFERENCE,
+        "stages_known": not stages_contradicted(run),
+        "passing": bool(several.any()),
+    }
     collectives = collective_waits(run.collectives, run.operations)
     bounds = pipeline_bounds(run, MOST if most is None else most)
     if kept is None or len(bounds) <= 2:
         kept = np.ones(len(run.ranks), bool)
-    for ranks in pairwise(bounds):
-        yield _stretch(run, counts, collectives, shared, kept, ranks)
-
-
-def shared_of(run: Run, counts: Counts) -> Shared:
-    """Return what all stretches of a run are explained with."""
-    phase = run.operations.phase
-    ended_ns, begun_ns = _ends_and_starts(counts)
-    taking = np.flatnonzero(among(phase, (*PASSED_ON, Phase.FB)))
-    several = run.operations.rank[taking[:1]] != run.operations.rank[taking[-1:]]
-    return Shared(
-        averaged=np.array([i.averaged for i in counts.iterations], bool),
-        ended_ns=ended_ns,
-        begun_ns=begun_ns,
-        listed=_listed_ratio(counts),
-        forward=run_kind(phase) == INFERENCE,
-        stages_known=not stages_contradicted(run),
-        passing=bool(several.any()),
-    )
+    for first, end in pairwise(bounds):
+        ranks, columns = (first, end), slice(first, end)
+        operations, busy, rows = operations_of_ranks(run, ranks)
+        row = int(rows.start)
+        ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
+        hosts = run.hosts.take(slice(*ends.tolist()))
+        if row or first:
+            hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
+        waits = of_ranks(collectives, ranks)
+        # Rows of other stretches stand behind those of this one.
+        last = waits.last_operation
+        outside = (last != NONE) & ((last < row) | (last >= row + len(operations)))
+        elsewhere = distinct(last[outside])
+        own = np.where(last == NONE, NONE, last - row)
+        own[outside] = len(operations) + np.searchsorted(elsewhere, last[outside])
+        yield Stretch(
+            first_rank=first,
+            first_row=row,
+            ranks=run.ranks[columns],
+            operations=replace(operations, names=()),
+            busy=busy,
+            running=of_ranks(run.running, ranks),
+            unattributed=of_ranks(run.unattributed, ranks),
+            exposed=of_ranks(run.exposed, ranks),
+            overheads=of_ranks(run.overheads, ranks),
+            hosts=hosts,
+            collectives=replace(waits, last_operation=own),
+            elsewhere=elsewhere,
+            collective_gap_ns=run.collective_gap_ns[:, columns],
+            extents=counts.extents.of_ranks(columns),
+            windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
+            kept=kept[columns],
+            **shared,
+        )
 
 
 def stages_contradicted(run: Run) -> bool:
@@ -158,79 +179,17 @@ def stages_contradicted(run: Run) -> bool:
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
 
 
-def _stretch(
-    run: Run,
-    counts: Counts,
-    collectives: CollectiveWaits,
-    shared: Shared,
-    kept: Bools,
-    ranks: tuple[int, int],
-) -> Stretch:
-    """Return the stretch of some ranks (first, end)."""
-    first, end = ranks
-    operations, busy, rows = operations_of_ranks(run, ranks)
-    row = int(rows.start)
-    ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
-    hosts = run.hosts.take(slice(*ends.tolist()))
-    if row or first:
-        hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
-    waits = of_ranks(collectives, ranks)
-    last_operation, elsewhere = _placed(waits.last_operation, row, len(operations))
-    columns = slice(first, end)
-    return Stretch(
-        first_rank=first,
-        first_row=row,
-        ranks=run.ranks[columns],
-        operations=replace(operations, names=()),
-        busy=busy,
-        running=of_ranks(run.running, ranks),
-        unattributed=of_ranks(run.unattributed, ranks),
-        exposed=of_ranks(run.exposed, ranks),
-        overheads=of_ranks(run.overheads, ranks),
-        hosts=hosts,
-        collectives=replace(waits, last_operation=last_operation),
-        elsewhere=elsewhere,
-        collective_gap_ns=run.collective_gap_ns[:, columns],
-        extents=counts.extents.of_ranks(columns),
-        windows={name: window.of_ranks(columns) for name, window in counts.windows.items()},
-        kept=kept[columns],
-        shared=shared,
-    )
-
-
-def _placed(row: Ints, first: int, count: int) -> tuple[Ints, Ints]:
-    """Return rows of a run as those of a stretch, and the rows of others that these are behind it.
-
-    Args:
-        row: of the run; -1 none.
-        first: first row of the stretch.
-        count: how many it has.
-    """
-    outside = (row != NONE) & ((row < first) | (row >= first + count))
-    own = np.where(row == NONE, NONE, row - first)
-    elsewhere = distinct(row[outside])
-    own[outside] = count + np.searchsorted(elsewhere, row[outside])
-    return own, elsewhere
-
-
-def _listed_ratio(counts: Counts) -> str:
-    """Return the ratio whose bubbles are listed: the headline, or another one that ranks have."""
-    names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
-    counted = (n for n in names if any(has_account(i.ranks, n) for i in counts.iterations))
-    return next(counted, counts.headline)
-
-
 def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
     """Return when each iteration ended on all ranks, and when the next one began on any.
 
     Where clocks cannot be compared, it is unknown: the earliest and the latest possible time.
     """
-    extents, never, always = counts.extents, NEVER, np.iinfo(np.int64).max
+    extents, always = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:
         return np.zeros(len(extents.first_ns), np.int64), np.zeros(len(extents.first_ns), np.int64)
-    ended = np.where(extents.present, extents.step_last_ns, never).max(axis=1)
+    ended = np.where(extents.present, extents.step_last_ns, NEVER).max(axis=1)
     begun = np.where(extents.present, extents.first_ns, always).min(axis=1)
-    ended = np.where(counts.one_clock, ended, never)
+    ended = np.where(counts.one_clock, ended, NEVER)
     begun = np.where(counts.one_clock, begun, always)
     return ended, np.append(begun[1:], always)
 
@@ -238,8 +197,7 @@ def _ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
 # Replayed ranks: the pipelines of a large run that are replayed, since they bound its iterations.
 #
 # Pipelines wait for each other at the end of an iteration alone, so that the slowest ones decide
-# how
-# long it takes, and what it would take without a fault. Others show what is usual::
+# how long it takes, and what it would take without a fault. Others show what is usual::
 #
 #     pipelines by when they end    ████████████████▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
 #     replayed                      ████████████████   ▏    ▏    ▏    ▏    ▏    ▏    ▏    ▏
@@ -277,9 +235,9 @@ def replayed_ranks(
         ranks: by number.
         included: of each iteration, whether it counts.
     """
-    if any(rank.pipeline is None for rank in ranks):
+    numbers = [rank.pipeline for rank in ranks if rank.pipeline is not None]
+    if len(numbers) < len(ranks):
         return None
-    numbers = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
     pipelines = groups_of(np.array(numbers, np.int64))
     pipeline, count = pipelines.of_row, len(pipelines)
     rows = np.flatnonzero(
@@ -294,20 +252,12 @@ def replayed_ranks(
     first = np.append(0, np.flatnonzero(cell[1:] != cell[:-1]) + 1)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)
     np.maximum.at(end_ns.reshape(-1), cell[first], latest_ns)
-    order = _slowest_first(end_ns[:, included])
+    # By the best place that a pipeline has in any iteration, by latest end. Turned around bit by
+    # bit: the earliest of all times has no negative.
+    places = [places_in(sorted_rows(~column)) for column in end_ns[:, included].T]
+    order = sorted_rows(np.min(places, axis=0), np.sum(places, axis=0))
     slowest, others = order[: wanted // 2], order[wanted // 2 :]
     spread = others[np.arange(wanted - len(slowest)) * len(others) // (wanted - len(slowest))]
     chosen = np.zeros(count, bool)
     chosen[slowest], chosen[spread] = True, True
     return ReplayedRanks(chosen[pipeline], int(chosen.sum()), count)
-
-
-def _slowest_first(end_ns: Ints) -> Ints:
-    """Return the pipelines by the best place that they have in any iteration, by latest end.
-
-    Args:
-        end_ns: of each pipeline in each iteration.
-    """
-    # Turned around bit by bit: the earliest of all times has no negative.
-    places = [places_in(sorted_rows(~column)) for column in end_ns.T]
-    return sorted_rows(np.min(places, axis=0), np.sum(places, axis=0))

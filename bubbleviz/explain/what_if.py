@@ -6,7 +6,7 @@ follows has ended, transfers and collectives included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,7 +62,8 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
     own_ns, delay_ns = graph.own_ns, graph.delay_ns
     # Communication that takes no time ends no later than it did.
     at_once_ns = np.minimum(own_ns, 0)
-    scenarios = [_Scenario("measured", "as measured", own_ns, delay_ns)]
+    #: Names, what they are, times and delays of all work.
+    scenarios = [("measured", "as measured", own_ns, delay_ns)]
     for name, change, cause in _WITHOUT:
         removed_ns = np.zeros(len(graph.work), np.int64)
         removed_ns[:count] = graph.delay_by_cause[:, cause]
@@ -73,49 +74,31 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
             moves = graph.collectives
         if removed_ns.any() or moves.any() or cause is Cause.COMMUNICATION:
             without_ns = np.where(moves, at_once_ns, own_ns)
-            scenarios.append(_Scenario(name, change, without_ns, delay_ns - removed_ns))
-    median_ns = _medians(graph, operations)
-    even_ns = _balanced(graph, operations, median_ns)
+            scenarios.append((name, change, without_ns, delay_ns - removed_ns))
     for name, change, busy_ns in (
-        ("no-stragglers", "every operation takes the median of its kind", median_ns),
-        ("balanced", "every stage takes the mean of all stages", even_ns),
+        ("no-stragglers", "every operation takes the median of its kind", _medians),
+        ("balanced", "every stage takes the mean of all stages", _balanced),
     ):
-        taken_ns = np.concatenate((busy_ns, own_ns[count:]))
-        scenarios.append(_Scenario(name, change, taken_ns, delay_ns))
+        taken_ns = np.concatenate((busy_ns(graph, operations), own_ns[count:]))
+        scenarios.append((name, change, taken_ns, delay_ns))
     # Where members of a collective are unknown, waiting for them stays.
     kept_ns = np.zeros(len(graph.work), np.int64)
     kept_ns[:count] = graph.delay_by_cause[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(delay_ns, kept_ns), delay_ns)
     computes_ns = np.where(graph.work.communicates, at_once_ns, own_ns)
-    change = "the same order without any delay"
-    scenarios.append(_Scenario("no-delay", change, computes_ns, early_ns))
-    return tuple(_replayed(graph, scenarios, ranks))
-
-
-@frozen
-class _Scenario:
-    """A change: its names, and the times and delays of all work under it."""
-
-    name: str
-    change: str
-    own_ns: Ints
-    delay_ns: Ints
-
-
-def _replayed(graph: Graph, scenarios: list[_Scenario], ranks: int) -> Iterator[WhatIf]:
-    """Yield what each scenario gives; the first is as measured."""
+    scenarios.append(("no-delay", "the same order without any delay", computes_ns, early_ns))
     makespans_ns = graph.makespans_ns(
-        np.stack([one.own_ns for one in scenarios], axis=1),
-        np.stack([one.delay_ns for one in scenarios], axis=1),
+        *(np.stack([scenario[n] for scenario in scenarios], axis=1) for n in (2, 3))
     )
-    for one, makespan_ns in zip(scenarios, makespans_ns, strict=True):
+    changes = []
+    for (name, change, own_ns, _), makespan_ns in zip(scenarios, makespans_ns, strict=True):
         # Most collectives run when all forwards and backwards have.
-        if one.name == "no-collective" and makespan_ns == makespans_ns[0]:
-            continue
-        whole = ranks * makespan_ns
-        busy_ns = int(one.own_ns[graph.works].sum())
-        ratio = (whole - busy_ns) / whole if whole > 0 else None
-        yield WhatIf(one.name, one.change, makespan_ns, ratio)
+        if name != "no-collective" or makespan_ns != makespans_ns[0]:
+            whole = ranks * makespan_ns
+            busy = int(own_ns[graph.works].sum())
+            ratio = (whole - busy) / whole if whole > 0 else None
+            changes.append(WhatIf(name, change, makespan_ns, ratio))
+    return tuple(changes)
 
 
 def _medians(graph: Graph, operations: Operations) -> Ints:
@@ -131,12 +114,12 @@ def _medians(graph: Graph, operations: Operations) -> Ints:
     return np.where(single, middle[kind], busy_ns)
 
 
-def _balanced(graph: Graph, operations: Operations, median_ns: Ints) -> Ints:
+def _balanced(graph: Graph, operations: Operations) -> Ints:
     """Return the times with every stage as fast as the mean of all stages, phase by phase.
 
     Each operation keeps its ratio to the median of its kind.
     """
-    phases = operations.phase[graph.rows]
+    median_ns, phases = _medians(graph, operations), operations.phase[graph.rows]
     result = graph.own_ns[: len(graph.rows)].copy()
     for phase in distinct(phases).tolist():
         at = np.flatnonzero((phases == phase) & (median_ns > 0))
@@ -181,22 +164,14 @@ def reordered(source: SlowdownSource, deviations: Sequence[Deviation]) -> Reorde
     turns = turns_of(operations, rows, deviations, iterations)
     if (turns == np.arange(len(rows))).all():
         return None
+    tokens = all_token_waits(operations, source.tokens)
     lengths = []
-    for of_rows in (None, turns):
-        work, order = ordered_work(
-            operations,
-            source.ranks,
-            source.dependencies,
-            source.receives,
-            source.collectives,
-            source.averaged,
-            all_token_waits(operations, source.tokens),
-            of_rows,
-        )
+    for own_turns in (None, turns):
+        work, order = ordered_work(source, source.averaged, tokens, source.collectives, own_turns)
         replay = replay_of(work, order)
         if len(replay.unordered):
             return None
-        if of_rows is None:
+        if own_turns is None:
             early_ns = early_starts(work, order)
         lengths.append(replay.lengths_ns(work.own_ns[:, None], early_ns)[:, 0])
     measured_ns, planned_ns = lengths

@@ -198,7 +198,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     reasons = ". ".join(reason for reason in shown if reason)
     saves = outcome(diagnosis.length_ns, finding.saving_ns, len(report.ranks))
     return Advice(
-        kind="+".join(fault.kind.value for fault in faults),
+        kind="+".join(fault.kind for fault in faults),
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
         stage=faults[0].stage if len(faults) == 1 else None,
         saving_ns=round(finding.saving_ns),

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted, listed, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.labels import numbered_rank, shortened
 
 if TYPE_CHECKING:  # most commands hold no report with faults
-    from bubbleviz.explain.diagnosis.fault import Fault
+    from bubbleviz.explain.diagnosis.faults import Fault
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.report.report import Report
 
@@ -47,7 +48,7 @@ def text_of(report: Report, fault: Fault, seen: str) -> FaultText:
         fault: the fault.
         seen: in how many iterations it shows, as ``3 of 4 iterations``.
     """
-    return _SENTENCES[fault.kind.value](report, fault, seen)
+    return _SENTENCES[fault.kind](report, fault, seen)
 
 
 def _rank(report: Report, fault: Fault, seen: str) -> FaultText:
@@ -118,7 +119,7 @@ def _iteration(report: Report, fault: Fault, _: str) -> FaultText:
         f"Find out why single operations of {who} are slow in {share}",
         f"They take {times} as long as their like{_during(report, fault)}",
         ""
-        if fault.host.known
+        if fault.host != (NONE, NONE)
         else "Look for garbage collection, checkpoints and data loading at these times",
     )
 
@@ -245,10 +246,7 @@ def _during(report: Report, fault: Fault) -> str:
 def _thread(report: Report, fault: Fault) -> str:
     from bubbleviz.report.standouts import thread_state
 
-    names = [
-        None if at < 0 else report.operations.names[at]
-        for at in (fault.host.call_id, fault.host.range_id)
-    ]
+    names = [None if at < 0 else report.operations.names[at] for at in fault.host]
     return thread_state(*names)
 
 

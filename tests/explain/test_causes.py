@@ -24,8 +24,6 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.graph import Gaps, Transfers
-from bubbleviz.explain.phase_times import phase_samples_of, phase_times_of
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render.formats import bubbles as gaps_csv
 from bubbleviz.render.formats import json as json_report
@@ -862,27 +860,14 @@ def test_kernels_of_iterations_are_those_that_idle_counts() -> None:
 
 def test_times_and_stragglers_are_those_of_the_kernels(tmp_path: Path) -> None:
     lengths_us = [90, 100, 100, 110, 300]
+    names = [*(f"F{n}.0.0" for n in range(5)), *(f"B{n}.0.0" for n in range(5))]
     kernels, calls, ranges, at = [], [], [], 1_000
-    for number, length in enumerate(lengths_us):
+    for number, (name, length) in enumerate(zip(names, [*lengths_us, *[50] * 5], strict=True)):
         calls.append(C(at, at + 10, number))
-        ranges.append(R(at - 5, at + 20, f"F{number}.0.0"))
+        ranges.append(R(at - 5, at + 20, name))
         kernels.append(K(at + 100, at + 100 + length * US, number))
         at += 400 * US
-    calls.append(C(at, at + 10, 99))
-    ranges.append(R(at - 5, at + 20, "B0.0.0"))
-    kernels.append(K(at + 100, at + 200, 99))
-    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
-    none = np.empty(0, np.int64)
-    nothing = Transfers(none, none)
-    samples = phase_samples_of(
-        report.operations,
-        np.array([0]),
-        np.array([True]),
-        nothing,
-        nothing,
-        Gaps(none, none, none),
-    )
-    times = phase_times_of([samples], [0])
+    times = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges)).explanation.phase_times
     kind = next(kind for kind in times.kinds if kind.phase is Phase.F)
 
     assert (kind.n, kind.median_ns, kind.min_ns, kind.max_ns) == (5, 100 * US, 90 * US, 300 * US)

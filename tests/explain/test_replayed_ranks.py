@@ -52,7 +52,7 @@ def _chosen(report: Report) -> list[int] | None:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have runs of more than 30 forwards and backwards replayed in part."""
-    monkeypatch.setattr(module, "MOST", 30)
+    monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
 
 
 @pytest.mark.usefixtures("few")
@@ -97,7 +97,7 @@ def test_a_pipeline_that_lacks_an_iteration_is_not_the_slowest(
     operations = report.operations
     # Pipelines 6 and 7 did not run in iteration 0.
     ran = (operations.rank < 6 * _STAGES) | (operations.iteration == 1)
-    monkeypatch.setattr(module, "MOST", 30)
+    monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
     found = replayed_ranks(operations.take(ran), report.ranks, np.ones(_ITERATIONS, bool))
     assert found is not None
     assert np.flatnonzero(found.chosen[::_STAGES]).tolist() == [0, 1, 4, 5]
@@ -117,7 +117,7 @@ def test_the_part_shows_what_the_whole_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = _run(tmp_path, 12, slow=7)
-    monkeypatch.setattr(module, "MOST", 30)
+    monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
     part = _run(tmp_path, 12, slow=7)
     (note,) = [note for note in part.limitations if note.what == _REPLAYED]
     assert note.reason.startswith("4 pipelines of 12 are replayed: the slowest,")

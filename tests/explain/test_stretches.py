@@ -68,7 +68,7 @@ def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Repor
         patch.setattr(stretch, "MOST", most)
         patch.setattr(rank_iterations, "MOST", most)
         if replayed is not None:
-            patch.setattr(stretch, "MOST", replayed)
+            patch.setattr(stretch, "MOST_REPLAYED_RANKS", replayed)
             patch.setattr(stretch, "_LEAST", 1)
         report = bubbleviz.analyze(path)
         shown(report)

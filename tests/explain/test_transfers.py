@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.explain.graph import gaps_of
 from bubbleviz.model.phases import Phase
 
 MS = 1_000_000
@@ -78,14 +75,6 @@ def test_a_message_that_is_sent_late_is_no_transfer(tmp_path: Path) -> None:
 
     assert found[1, "RECV_F"] == (2.0, None)
     assert found[0, "RECV_B"] == (1.0, None)
-
-
-def test_without_operations_there_are_no_gaps(tmp_path: Path) -> None:
-    operations = analysed(TWO_STAGES, tmp_path).operations.take(slice(0, 0))
-    none = np.empty(0, np.int64)
-    gaps = gaps_of(operations, Inputs(none, none, none == 0))
-
-    assert len(gaps) == 0
 
 
 @pytest.mark.parametrize("phase", [Phase.RECV_F, Phase.RECV_B])

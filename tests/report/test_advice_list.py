@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind
+from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
 from bubbleviz.report.advice_list import ranked
 
 
 def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
     """Return the finding that hosts of some ranks launch late."""
-    fault = Fault(FaultKind.LAUNCH, name, ranks=ranks)
+    fault = Fault("launch", name, ranks=ranks)
     return Finding((fault,), 1000 * saving, saving, 1)
 
 

@@ -17,7 +17,7 @@ from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.explained_rows import ExplainedRows, ready
+from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.receives import CommunicationTimes, Receives
@@ -159,8 +159,8 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
-        explained=ready(
-            ExplainedRows(
+        explained=RowsOnDemand(
+            lambda: ExplainedRows(
                 empty(Dependencies),
                 empty(Receives),
                 IdleIntervals.none(),

@@ -294,10 +294,10 @@ def causes_of(
         known: when receives show that it was there.
     """
     shape = (*stretch.extents.present.shape, len(Cause))
-    listed = stretch.shared.listed
+    listed = stretch.listed
     bubbles = Bubbles.none(listed, stretch.operations, stretch.collectives.kinds)
     idle, tokens = idle_of(stretch, inputs, known), TokenWaits.none()
-    if stretch.shared.forward:
+    if stretch.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
     line = _IdleLine(idle, shape[1])
@@ -325,12 +325,11 @@ def _regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
     last_ns = np.clip(last.T, first_ns, high)
     if ratio.work is not CountedWork.EVERYTHING:
         return _Regions(low, first_ns, last_ns, high, high, high)
-    shared = stretch.shared
-    if shared.forward:
+    if stretch.forward:
         # Between its iterations it does not drain.
         return _Regions(low, first_ns, last_ns, last_ns, high, high)
-    drained = np.clip(shared.ended_ns, last_ns, high)
-    filling = np.clip(shared.begun_ns, drained, high)
+    drained = np.clip(stretch.ended_ns, last_ns, high)
+    filling = np.clip(stretch.begun_ns, drained, high)
     return _Regions(low, first_ns, last_ns, drained, filling, high)
 
 

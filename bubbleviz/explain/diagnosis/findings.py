@@ -6,30 +6,16 @@ with it. So each is removed alone, and pairs are where they save clearly more th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.fault import Fault, FaultKind, effects_of
-from bubbleviz.explain.diagnosis.rank_paces import Evidence
-from bubbleviz.explain.diagnosis.shapes import (
-    collective,
-    drift,
-    iteration,
-    launch,
-    launch_gap,
-    link,
-    microbatch,
-    rank,
-    stage,
-)
+from bubbleviz.explain.diagnosis.faults import SHAPES, Evidence, Fault
 from bubbleviz.explain.slowdown.replay import Replay, Role, Work, scenarios_at_once
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.values import frozen
 
 #: A saving of less than this share of an iteration is none.
@@ -39,6 +25,8 @@ _LEAST = 0.001
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
 #: The same where one of them is no fault, but a bound.
 _MORE_THAN_PARTS_AND_BOUND, _MORE_WITH_BOUND = 1.5, 0.05
+#: Of two faults of these kinds one is part of the other.
+_NESTED = ("link", "iteration", "launch")
 
 
 @frozen
@@ -74,66 +62,67 @@ class Diagnosis:
 
 
 def diagnose(
-    work: Work,
-    replay: Replay,
-    delay_ns: Ints,
-    *,
-    host_of_rank: Ints | None = None,
-    late_ns: Ints | None = None,
-    profiler_ns: Ints | None = None,
-    eased: Sequence[tuple[Fault, Replay]] = (),
-    gap_ns: Ints | None = None,
-    hosts: HostActivities | None = None,
+    seen: Evidence, replay: Replay, early_ns: Ints, eased: Sequence[tuple[Fault, Replay]] = ()
 ) -> Diagnosis:
     """Return what makes iterations long.
 
     Args:
-        work: of all ranks, in the iterations that count.
-        replay: of it.
-        delay_ns: how much each row starts after all that it follows, whatever else changes.
-        host_of_rank: number of the host of each rank; None where hosts are unknown.
-        late_ns: how late each row started since its host had not launched it; None for unknown.
-        profiler_ns: likewise since the profiler held its process up.
+        seen: the run.
+        replay: of its work.
+        early_ns: how much each row starts after all that it follows, whatever else changes.
         eased: faults that make work follow other work, each with the replay without that.
-        gap_ns: how long no kernel ran inside each row; None for unknown.
-        hosts: see :class:`Evidence`; None for unknown.
     """
-    if not len(replay.iterations):
-        return Diagnosis((), 0, 0.0)
-    none, never = np.zeros(0, np.int64), np.zeros(len(work), np.int64)
-    seen = Evidence(
-        work,
-        _own_times(work),
-        effects_of(work),
-        none if host_of_rank is None else host_of_rank,
-        never if late_ns is None else late_ns,
-        never if profiler_ns is None else profiler_ns,
-        never if gap_ns is None else gap_ns,
-        HostActivities.none() if hosts is None else hosts,
-    )
-    trial = _Trial(replay, seen.own_ns, delay_ns + seen.late_ns + seen.profiler_ns)
-    base_ns = trial.lengths_ns([()])[0]
-    faults = _faults(seen)
-    alone = trial.findings(base_ns, [(fault,) for fault in faults])
-    alone += [
-        _finding((fault,), base_ns, base_ns - replace(trial, replay=free).lengths_ns([()])[0])
-        for fault, free in eased
-    ]
+    delays_ns = early_ns + seen.late_ns + seen.profiler_ns
+
+    def lengths_without(scenarios: Sequence[Sequence[Fault]], replay: Replay = replay) -> Ints:
+        """Return how long iterations take without some faults, shape (iterations, scenarios)."""
+        lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
+        step = scenarios_at_once(len(seen.work))
+        for low in range(0, len(scenarios), step):
+            some = scenarios[low : low + step]
+            own_ns = np.repeat(seen.own_ns[:, None], len(some), axis=1)
+            delay_ns = np.repeat(delays_ns[:, None], len(some), axis=1)
+            for number, faults in enumerate(some):
+                for fault in faults:
+                    own_ns[fault.rows, number] = np.rint(own_ns[fault.rows, number] * fault.scale)
+                    delay_ns[fault.delayed, number] -= fault.late_ns
+            lengths.append(replay.lengths_ns(own_ns, delay_ns))
+        return np.concatenate(lengths, axis=1)
+
+    base_ns = lengths_without([()])[:, 0]
+    length_ns = float(base_ns.mean())
+
+    def finding(faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
+        saved_ns = base_ns - without_ns
+        mean_ns = float(saved_ns.mean())
+        saved_iterations = int((saved_ns > _LEAST * base_ns).sum())
+        return Finding(faults, mean_ns, mean_ns / max(length_ns, 1.0), saved_iterations)
+
+    faults = [(fault,) for shape in SHAPES for fault in shape(seen)]
+    alone = list(map(finding, faults, lengths_without(faults).T))
+    alone += [finding((fault,), lengths_without([()], free)[:, 0]) for fault, free in eased]
     ranked = sorted(alone, key=lambda f: -f.saving_ns)
-    tried = [f.faults[0] for f in ranked[:_PAIRED] if f.faults[0].kind is not FaultKind.TOKEN]
-    pairs = [pair for pair in combinations(tried, 2) if not _overlap(*pair)]
-    saved = {f.faults[0].name: f.saving_ns for f in alone}
-    together = [
-        finding
-        for finding in trial.findings(base_ns, pairs)
-        if _counts(finding, [saved[f.name] for f in finding.faults], float(base_ns.mean()))
+    tried = [f.faults[0] for f in ranked[:_PAIRED] if f.faults[0].kind != "token"]
+    pairs = [
+        (one, other)
+        for one, other in combinations(tried, 2)
+        if one.kind != other.kind or one.kind not in _NESTED
     ]
+    saved = {f.faults[0].name: f.saving_ns for f in alone}
+    together = []
+    for found in map(finding, pairs, lengths_without(pairs).T):
+        parts = [saved[fault.name] for fault in found.faults]
+        bound = any(fault.bound for fault in found.faults)
+        times = _MORE_THAN_PARTS_AND_BOUND if bound else _MORE_THAN_PARTS
+        more_ns = (_MORE_WITH_BOUND if bound else _MORE) * length_ns
+        if found.saving_ns > times * sum(parts) and found.saving_ns - max(parts) > more_ns:
+            together.append(found)
     findings = [f for f in (*together, *ranked) if f.saving_ratio >= _LEAST]
     findings.sort(key=lambda f: -f.saving_ns)
-    return Diagnosis(tuple(findings), len(base_ns), float(base_ns.mean()))
+    return Diagnosis(tuple(findings), len(base_ns), length_ns)
 
 
-def _own_times(work: Work) -> Ints:
+def diagnosed_times(work: Work) -> Ints:
     """Return how long each row took itself, without waiting.
 
     Of a collective the member that entered last waited least, so none moved data for longer than
@@ -150,77 +139,3 @@ def _own_times(work: Work) -> Ints:
         shortest_ns = group_extents(alike.of_row, len(alike), length_ns, length_ns)[0]
         own_ns[rows] = np.minimum(own_ns[rows], shortest_ns[alike.of_row])
     return own_ns
-
-
-def _faults(seen: Evidence) -> list[Fault]:
-    shapes = (rank, stage, microbatch, iteration, drift, link, collective, launch, launch_gap)
-    return [fault for shape in shapes for fault in shape.faults(seen)]
-
-
-def _overlap(first: Fault, second: Fault) -> bool:
-    """Return whether one of two faults is part of the other."""
-    return first.kind is second.kind and first.kind in (
-        FaultKind.LINK,
-        FaultKind.ITERATION,
-        FaultKind.LAUNCH,
-    )
-
-
-def _counts(together: Finding, parts: Sequence[float], length_ns: float) -> bool:
-    """Return whether faults together save clearly more than apart."""
-    more_ns = together.saving_ns - max(parts)
-    bound = any(fault.bound for fault in together.faults)
-    times = _MORE_THAN_PARTS_AND_BOUND if bound else _MORE_THAN_PARTS
-    more = _MORE_WITH_BOUND if bound else _MORE
-    return together.saving_ns > times * sum(parts) and more_ns > more * length_ns
-
-
-@frozen(eq=False, shown=False)
-class _Trial:
-    """Iterations that are replayed without some faults."""
-
-    replay: Replay
-    own_ns: Ints
-    delay_ns: Ints
-
-    def lengths_ns(self, scenarios: Sequence[Sequence[Fault]]) -> Ints:
-        """Return how long iterations take without the faults of each scenario.
-
-        Returns:
-            Shape (scenarios, iterations).
-        """
-        step = scenarios_at_once(len(self.own_ns))
-        parts = [
-            self._replayed(scenarios[low : low + step]) for low in range(0, len(scenarios), step)
-        ]
-        return (
-            np.concatenate(parts) if parts else np.zeros((0, len(self.replay.iterations)), np.int64)
-        )
-
-    def _replayed(self, scenarios: Sequence[Sequence[Fault]]) -> Ints:
-        own_ns = np.repeat(self.own_ns[:, None], len(scenarios), axis=1)
-        delay_ns = np.repeat(self.delay_ns[:, None], len(scenarios), axis=1)
-        for number, faults in enumerate(scenarios):
-            for fault in faults:
-                own_ns[fault.rows, number] = np.rint(own_ns[fault.rows, number] * fault.scale)
-                delay_ns[fault.delayed, number] -= fault.late_ns
-        return self.replay.lengths_ns(own_ns, delay_ns).T
-
-    def findings(self, base_ns: Ints, scenarios: Iterable[Sequence[Fault]]) -> list[Finding]:
-        """Return what each scenario saves."""
-        listed = [tuple(faults) for faults in scenarios]
-        lengths = self.lengths_ns(listed)
-        return [
-            _finding(faults, base_ns, base_ns - row)
-            for faults, row in zip(listed, lengths, strict=True)
-        ]
-
-
-def _finding(faults: tuple[Fault, ...], base_ns: Ints, saved_ns: Ints) -> Finding:
-    mean_ns: float = float(saved_ns.mean())
-    return Finding(
-        faults,
-        mean_ns,
-        mean_ns / max(float(base_ns.mean()), 1.0),
-        int((saved_ns > _LEAST * base_ns).sum()),
-    )

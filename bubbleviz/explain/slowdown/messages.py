@@ -15,10 +15,8 @@ import numpy as np
 
 from bubbleviz.align.waits import arrivals
 from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.explained_rows import ReplayedRun
 from bubbleviz.explain.recognition.plan_distance import Deviation
-from bubbleviz.explain.slowdown.point_to_point import PointToPoint
 from bubbleviz.explain.slowdown.replay import POINT_TO_POINT, Role, Work, numbered
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
@@ -26,6 +24,9 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
+
+#: How far the clock of sends and receives is off that of computes, as in the published analyzer.
+CLOCK_NS = 50_000
 
 
 @frozen
@@ -53,28 +54,45 @@ class Messages(Table):
     seen: Bools
 
 
-def messages_of(
-    operations: Operations, dependencies: Dependencies, receives: Receives, rows: Ints
-) -> Messages:
+def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
     """Return what operations take from other ranks in their iteration.
 
     Args:
-        operations: of all ranks.
-        dependencies: between these.
-        receives: of operations.
+        run: the operations of all ranks.
         rows: of the operations between which messages are wanted.
     """
+    operations, receives, dependencies = run.operations, run.receives, run.dependencies
     chosen = np.zeros(len(operations), bool)
     chosen[rows] = True
     consumer, producer = dependencies.after, dependencies.before
     wanted = dependencies.remote & chosen[consumer] & chosen[producer]
     wanted &= operations.iteration[consumer] == operations.iteration[producer]
     consumer, producer = consumer[wanted], producer[wanted]
-    forward = _forward(operations, consumer, producer)
-    start_ns, end_ns = _received(operations, receives, consumer, producer, forward)
+    # Which carry activations; of two overlapped pairs the stages tell.
+    phase, stage = operations.phase, operations.virtual_stage
+    both = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
+    forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
+    forward = np.where(both, stage[producer] < stage[consumer], forward)
+
+    at = np.full(len(operations), NONE, np.int64)
+    at[receives.operation] = np.arange(len(receives))
+    # An overlapped pair takes two results; its last receive is that of the later one.
+    last = np.zeros(len(consumer), bool)
+    last[first_of_each(consumer, -operations.end_ns[producer])] = True
+    receive = np.where(last, at[consumer], NONE)
+    unnamed = _in_order(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
+    by_order = (receive == NONE) & (unnamed != NONE)
+    start_ns, end_ns = (
+        np.where(by_order, of_operation[unnamed], np.append(of_receive, NONE)[receive])
+        for of_operation, of_receive in (
+            (operations.start_ns, receives.start_ns),
+            (operations.end_ns, receives.end_ns),
+        )
+    )
     # What began after its consumer, or ended after it, brought it nothing.
     began_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
     seen = (start_ns != NONE) & (start_ns <= began_ns) & (end_ns <= operations.end_ns[consumer])
+
     send = arrivals(operations).send[producer]
     unnamed = _in_order(operations, producer, forward, (Phase.SEND_F, Phase.SEND_B))
     send = np.where(send == NONE, unnamed, send)
@@ -114,34 +132,6 @@ def _crossed(operations: Operations, messages: Messages) -> Bools:
     result = np.zeros(len(messages), bool)
     result[rows] = np.isin(link, link[crossed])
     return result
-
-
-def _forward(operations: Operations, consumer: Ints, producer: Ints) -> Bools:
-    """Return which messages carry activations; of two overlapped pairs the stages tell."""
-    phase, stage = operations.phase, operations.virtual_stage
-    both = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
-    forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
-    return np.where(both, stage[producer] < stage[consumer], forward)
-
-
-def _received(
-    operations: Operations, receives: Receives, consumer: Ints, producer: Ints, forward: Bools
-) -> tuple[Ints, Ints]:
-    """Return when the receive of each message began and ended; -1 unknown."""
-    at = np.full(len(operations), NONE, np.int64)
-    at[receives.operation] = np.arange(len(receives))
-    # An overlapped pair takes two results; its last receive is that of the later one.
-    last = np.zeros(len(consumer), bool)
-    last[first_of_each(consumer, -operations.end_ns[producer])] = True
-    receive = np.where(last, at[consumer], NONE)
-    start_ns = np.append(receives.start_ns, NONE)[receive]
-    end_ns = np.append(receives.end_ns, NONE)[receive]
-    unnamed = _in_order(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
-    open_rows = (receive == NONE) & (unnamed != NONE)
-    return (
-        np.where(open_rows, operations.start_ns[unnamed], start_ns),
-        np.where(open_rows, operations.end_ns[unnamed], end_ns),
-    )
 
 
 def _in_order(
@@ -285,19 +275,31 @@ def link_of(work: Work) -> tuple[Ints, Ints]:
 Pairs = tuple[Ints, Ints]
 
 
-def message_order(work: Work, messages: PointToPoint, computes: Ints) -> list[Pairs]:
+def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
     """Return what sends and receives follow, and what follows them.
 
     Args:
         work: of all ranks.
-        messages: its sends and receives.
+        rows: of its sends and receives.
+        compute: row of the compute that took or gave the data of each; -1 where it stands for
+            nothing.
         computes: rows that ranks compute one after the other.
     """
     role, place = work.role, work.rank_iteration
     streams = (np.flatnonzero(role == own) for own in POINT_TO_POINT)
+    rows, compute = rows[compute != NONE], compute[compute != NONE]
+    receives = np.isin(role[rows], (Role.RECV_F, Role.RECV_B))
+    taken, taken_by = rows[receives], compute[receives]
+    directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
+    after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
+    earlier = np.full(len(work) + 1, NONE, np.int64)
+    earlier[after] = before
+    previous = earlier[taken_by]
     return [
-        *(chained(work, rows, place[rows]) for rows in streams),
-        *_of_computes(work, messages),
+        *(chained(work, own, place[own]) for own in streams),
+        (rows[~receives], compute[~receives]),
+        (taken_by, taken),
+        (taken[previous != NONE], previous[previous != NONE]),
         *_first_backward(work, computes),
     ]
 
@@ -308,26 +310,6 @@ def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
     rows, group = rows[order], group[order]
     same = group[1:] == group[:-1]
     return rows[1:][same], rows[:-1][same]
-
-
-def _of_computes(work: Work, messages: PointToPoint) -> list[Pairs]:
-    """Return that a send follows its compute; a receive precedes it, and follows the one before."""
-    known = messages.take(messages.compute != NONE)
-    receives = np.isin(work.role[known.row], (Role.RECV_F, Role.RECV_B))
-    taken, given = known.take(receives), known.take(~receives)
-    role = work.role
-    computes = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
-    of_role = groups_of(work.rank_iteration[computes], role[computes]).of_row
-    after, before = chained(work, computes, of_role)
-    earlier = np.full(len(work) + 1, NONE, np.int64)
-    earlier[after] = before
-    previous = earlier[taken.compute]
-    follows = previous != NONE
-    return [
-        (given.row, given.compute),
-        (taken.compute, taken.row),
-        (taken.row[follows], previous[follows]),
-    ]
 
 
 def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
@@ -365,23 +347,8 @@ def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
 #                           └──────┐└──────┐
 #     first stage                  F3      F4          with one more: F4 after F1
 #
-# A step that waited for no token would wait for one if the pipeline were faster, so that all of
-# them
-# follow the token that leaves as many in flight as there ever were.
-
-
-def token_pairs(operations: Operations, tokens: TokenWaits, place: Ints) -> Pairs:
-    """Return rows of work that follow others for their tokens.
-
-    Args:
-        operations: of all ranks.
-        tokens: which operations waited for which.
-        place: row of the work of each operation; -1 where it is not replayed.
-    """
-    row, before = place[tokens.after], place[tokens.before]
-    known = (row >= 0) & (before >= 0)
-    known &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
-    return row[known], before[known]
+# A step that waited for no token would wait for one if the pipeline were faster, so that all follow
+# the token that leaves as many in flight as there ever were.
 
 
 def all_token_waits(operations: Operations, tokens: TokenWaits, more: int = 0) -> TokenWaits:

@@ -222,61 +222,49 @@ class Replay:
     first_closing: Ints
     unordered: Ints
 
-    def ends_ns(self, own_ns: Ints, delay_ns: Ints | None = None) -> Ints:
+    def ends_ns(self, own_ns: Ints, delay_ns: Ints | None = None, *, placed: bool = False) -> Ints:
         """Return when each row ends, in ns from the start of its iteration.
 
         Args:
             own_ns: duration of each row, of communication its transfer; shape (rows, scenarios).
             delay_ns: how long each starts after all that it follows has ended; shape (rows,), or
                 (rows, scenarios).
+            placed: whether both stand in the order of :attr:`rows`, and not of the work.
 
         Returns:
-            In the order of levels, shape (rows, scenarios); two more rows are meaningless.
+            In the order of :attr:`rows`, shape (rows, scenarios); two more rows are meaningless.
         """
-        return self._ends_ns(own_ns[self.rows], None if delay_ns is None else delay_ns[self.rows])
-
-    def _ends_ns(self, own: Ints, delay: Ints | None) -> Ints:
-        """Return the same of times in the order of levels."""
+        if not placed:
+            own_ns, delay_ns = own_ns[self.rows], None if delay_ns is None else delay_ns[self.rows]
         count = len(self.rows)
-        ends = np.empty((count + 2, own.shape[1]), np.int64)
+        ends = np.empty((count + 2, own_ns.shape[1]), np.int64)
         ends[count], ends[count + 1] = 0, NEVER
-        if delay is not None and delay.ndim == 1:
-            delay = delay[:, None]
+        if delay_ns is not None and delay_ns.ndim == 1:
+            delay_ns = delay_ns[:, None]
         for level in self.levels:
             starts = ends[level.before[0]]
             for before in level.before[1:]:
                 np.maximum(starts, ends[before], out=starts)
-            if delay is not None:
-                starts += delay[level.start : level.stop]
+            if delay_ns is not None:
+                starts += delay_ns[level.start : level.stop]
             ends[level.start : level.stop] = starts
-            ends[level.start : level.alone] += own[level.start : level.alone]
+            ends[level.start : level.alone] += own_ns[level.start : level.alone]
             if len(level.met):
                 latest = np.maximum.reduceat(ends[level.met], level.first, axis=0)
-                ends[level.met] = np.repeat(latest, level.sizes, axis=0) + own[level.met]
+                ends[level.met] = np.repeat(latest, level.sizes, axis=0) + own_ns[level.met]
         return ends
 
-    def lengths_ns(self, own_ns: Ints, delay_ns: Ints | None = None) -> Ints:
+    def lengths_ns(
+        self, own_ns: Ints, delay_ns: Ints | None = None, *, placed: bool = False
+    ) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
 
-        An iteration ends with the last optimizer; of ranks without any all work counts.
-
-        Args:
-            own_ns: as for ``ends_ns``.
-            delay_ns: likewise.
-        """
-        own_ns, delay_ns = own_ns[self.rows], None if delay_ns is None else delay_ns[self.rows]
-        return self.placed_lengths_ns(own_ns, delay_ns)
-
-    def placed_lengths_ns(self, own_ns: Ints, delay_ns: Ints | None = None) -> Ints:
-        """Return the same of times in the order of levels, that of :attr:`rows`.
-
-        Args:
-            own_ns: as for ``ends_ns``.
-            delay_ns: likewise.
+        An iteration ends with the last optimizer; of ranks without any all work counts. Arguments
+        are those of :meth:`ends_ns`.
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
-        ends = self._ends_ns(own_ns, delay_ns)[self.closing]
+        ends = self.ends_ns(own_ns, delay_ns, placed=placed)[self.closing]
         return np.asarray(np.maximum.reduceat(ends, self.first_closing, axis=0), np.int64)
 
     def mixed(self, group: Ints) -> Bools:
@@ -314,7 +302,9 @@ def replay_of(work: Work, order: Order) -> Replay:
         work: of all ranks.
         order: what each of its rows follows.
     """
-    meeting = _meetings(work)
+    # A row without a meeting meets itself.
+    alone = int(work.meeting.max(initial=NONE)) + 1 + np.arange(len(work))
+    meeting = groups_of(np.where(work.meeting == NONE, alone, work.meeting)).of_row
     started, ended = _levels(meeting, order)
     unordered = np.flatnonzero((started == NONE) | (ended == NONE))
     # What cannot be ordered takes its whole iteration along.
@@ -325,17 +315,13 @@ def replay_of(work: Work, order: Order) -> Replay:
     place = np.full(len(work), NONE, np.int64)
     place[rows] = np.arange(len(rows))
     levels = tuple(_by_level(rows, place, started, ended, meeting, meets, order))
-    closing = _closing(work, rows)
+    optimizes, of_rank = work.role[rows] == Role.OPTIMIZER, work.rank_iteration[rows]
+    some = np.bincount(of_rank, optimizes) > 0
+    closing = np.flatnonzero(optimizes | ~some[of_rank]) if len(rows) else rows
+    closing = closing[sorted_rows(work.iteration[rows[closing]])]
     iterations = work.iteration[rows[closing]]
     first = np.flatnonzero(np.append(True, iterations[1:] != iterations[:-1])[: len(closing)])
     return Replay(rows, levels, iterations[first], closing, first, unordered)
-
-
-def _meetings(work: Work) -> Ints:
-    """Return a number for the meeting of each row; a row without any meets itself."""
-    count = int(work.meeting.max(initial=NONE)) + 1
-    alone = count + np.arange(len(work))
-    return groups_of(np.where(work.meeting == NONE, alone, work.meeting)).of_row
 
 
 def _levels(meeting: Ints, order: Order) -> tuple[Ints, Ints]:
@@ -405,15 +391,6 @@ def _by_level(
         sizes = np.diff(np.append(bounds, len(members)))
         alone = first[level] + int((~meets[own]).sum())
         yield _Level(first[level], alone, first[level + 1], before, place[members], bounds, sizes)
-
-
-def _closing(work: Work, rows: Ints) -> Ints:
-    """Return the places of the rows that end iterations, iteration by iteration."""
-    iteration, optimizes = work.iteration[rows], work.role[rows] == Role.OPTIMIZER
-    place = work.rank_iteration[rows]
-    some = np.bincount(place, optimizes) > 0
-    closing = np.flatnonzero(optimizes | ~some[place]) if len(rows) else rows
-    return closing[sorted_rows(iteration[closing])]
 
 
 # Slack: how much later work can end without a longer iteration, all else as measured.

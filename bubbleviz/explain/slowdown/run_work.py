@@ -12,8 +12,15 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.slowdown.messages import Messages, Pairs, chained, message_order, token_pairs
-from bubbleviz.explain.slowdown.point_to_point import CLOCK_NS, PointToPoint
+from bubbleviz.explain.explained_rows import ReplayedRun
+from bubbleviz.explain.slowdown.messages import (
+    CLOCK_NS,
+    Messages,
+    Pairs,
+    chained,
+    message_order,
+    messages_of,
+)
 from bubbleviz.explain.slowdown.replay import COMPUTING, Kind, Order, Role, Work
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -24,7 +31,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 
 #: Clocks of ranks are not off by more.
-_CLOCK_NS = 1_000_000
+_RANK_CLOCK_NS = 1_000_000
 _ROLES = {
     Phase.F: Role.FORWARD,
     Phase.B: Role.BACKWARD,
@@ -40,38 +47,51 @@ _MESSAGES = (
 )
 
 
+def work_of_run(run: ReplayedRun, included: Bools, tokens: TokenWaits) -> tuple[Work, Order, Ints]:
+    """Return what ranks did in some iterations, what each row follows, and late collectives.
+
+    The last is by how much hosts launched each row late that is a collective; 0 elsewhere.
+
+    Args:
+        run: all ranks.
+        included: of each iteration, whether it is wanted.
+        tokens: which operations wait for the token of which.
+    """
+    rows = computing_rows(run.operations, included)
+    messages = messages_of(run, rows)
+    beside = outside_operations(run.collectives, run.operations, included)
+    work = run_work(run, rows, messages, beside)
+    late_ns = np.zeros(len(work), np.int64)
+    late_ns[len(work) - len(beside) :] = beside.late_ns
+    return work, run_order(work, rows, messages, run.operations, tokens), late_ns
+
+
 def run_work(
-    operations: Operations,
-    ranks: Sequence[Rank],
-    rows: Ints,
-    messages: Messages,
-    collectives: CollectiveIntervals,
+    run: ReplayedRun, rows: Ints, messages: Messages, collectives: CollectiveIntervals
 ) -> Work:
     """Return operations, then the sends and receives that are seen, then collectives.
 
     Args:
-        operations: of all ranks, in order of (rank, start).
-        ranks: by number.
+        run: the operations of all ranks, in order of (rank, start).
         rows: of the operations that compute.
         messages: between these.
         collectives: of the same iterations; a rank has one row of each.
     """
+    operations = run.operations
     start_ns, end_ns = _times(operations, rows)
     seen = messages.take(messages.seen)
     pair = np.arange(len(seen))
-    count = len(collectives)
-    owner = np.concatenate((rows, seen.producer, seen.consumer, np.full(count, NONE)))
-    operation = owner[: len(owner) - count]
-    none = np.full(count, NONE, np.int64)
+    operation = np.concatenate((rows, seen.producer, seen.consumer))
+    none = np.full(len(collectives), NONE, np.int64)
+    met = collectives.meeting != NONE
     rank = np.concatenate((operations.rank[operation], collectives.rank))
-    kinds, of_collective = _kinds(collectives, ranks)
+    stage, replica = _places(run.ranks)
+    kinds, of_collective = _kinds(collectives, stage, replica)
     first = len(Phase)
     return Work(
         rank=rank,
-        stage=np.array([NONE if r.stage is None else r.stage for r in ranks], np.int64)[rank],
-        replica=np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)[
-            rank
-        ],
+        stage=stage[rank],
+        replica=replica[rank],
         iteration=np.concatenate((operations.iteration[operation], collectives.iteration)),
         kind=np.concatenate(
             (
@@ -93,7 +113,7 @@ def run_work(
                 np.full(len(rows), NONE),
                 pair,
                 pair,
-                np.where(collectives.meeting == NONE, NONE, len(pair) + collectives.meeting),
+                np.where(met, len(pair) + collectives.meeting, NONE),
             )
         ).astype(np.int64),
         kinds=(
@@ -104,33 +124,29 @@ def run_work(
     )
 
 
+def _places(ranks: Sequence[Rank]) -> tuple[Ints, Ints]:
+    """Return the stage and the replica of each rank; -1 unknown."""
+    stage = [NONE if rank.stage is None else rank.stage for rank in ranks]
+    replica = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
+    return np.array(stage, np.int64), np.array(replica, np.int64)
+
+
 def _times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
-    """Return when operations of one rank after the other began and ended, waiting not counted."""
-    start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
-    order = sorted_rows(operations.rank[rows], start_ns, end_ns)
-    times = _one_at_a_time(operations.rank[rows][order], start_ns[order], end_ns[order])
-    start_ns[order], end_ns[order] = times
-    return start_ns, end_ns
+    """Return when operations began and ended, waiting not counted.
 
-
-def _one_at_a_time(rank: Ints, start_ns: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return times in which no two operations of a rank overlap: each continues where others end.
-
-    Operations of a rank stand in order of their start.
-
-    ::
+    No two operations of a rank overlap: each continues where others end::
 
         stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤
     """
-    start_ns, end_ns = start_ns.copy(), end_ns.copy()
-    order = sorted_rows(rank)
-    bounds = np.flatnonzero(np.append(True, rank[order][1:] != rank[order][:-1]))[: len(rank)]
-    for rows in np.split(order, bounds[1:]):
-        latest_ns = np.maximum.accumulate(end_ns[rows])
-        covered_ns = np.append(NEVER, latest_ns[:-1])
-        start_ns[rows] = np.maximum(start_ns[rows], covered_ns)
-        end_ns[rows] = np.maximum(end_ns[rows], start_ns[rows])
+    start_ns, end_ns = operations.end_ns[rows] - operations.busy_ns[rows], operations.end_ns[rows]
+    order = sorted_rows(operations.rank[rows], start_ns, end_ns)
+    rank = operations.rank[rows][order]
+    bounds = np.flatnonzero(np.append(True, rank[1:] != rank[:-1]))[: len(rank)]
+    for own in np.split(order, bounds[1:]):
+        covered_ns = np.append(NEVER, np.maximum.accumulate(end_ns[own])[:-1])
+        start_ns[own] = np.maximum(start_ns[own], covered_ns)
+        end_ns[own] = np.maximum(end_ns[own], start_ns[own])
     return start_ns, end_ns
 
 
@@ -170,37 +186,32 @@ def outside_operations(
     start_ns, end_ns = group_extents(pieces.of_row, len(pieces), kept.start_ns, kept.end_ns)
     order = np.argsort(pieces.first)
     whole = kept.take(pieces.first[order])
-    return _held_up(whole.changed(start_ns=start_ns[order], end_ns=end_ns[order]))
-
-
-def _held_up(collectives: CollectiveIntervals) -> CollectiveIntervals:
-    """Return collectives without the meetings that a member left before all had entered.
-
-    That is none, whatever a table calls it.
-    """
-    rows = np.flatnonzero(collectives.meeting != NONE)
-    meetings = groups_of(collectives.meeting[rows])
-    start_ns, end_ns = collectives.start_ns[rows], collectives.end_ns[rows]
-    entered_ns = group_extents(meetings.of_row, len(meetings), start_ns, start_ns)[1]
-    left_ns = group_extents(meetings.of_row, len(meetings), end_ns, end_ns)[0]
-    early = entered_ns - left_ns > _CLOCK_NS
-    meeting = collectives.meeting.copy()
+    start_ns, end_ns, meeting = start_ns[order], end_ns[order], whole.meeting.copy()
+    # A meeting that a member left before all had entered is none, whatever a table calls it.
+    rows = np.flatnonzero(meeting != NONE)
+    meetings = groups_of(meeting[rows])
+    entered_ns = group_extents(meetings.of_row, len(meetings), start_ns[rows], start_ns[rows])[1]
+    left_ns = group_extents(meetings.of_row, len(meetings), end_ns[rows], end_ns[rows])[0]
+    early = entered_ns - left_ns > _RANK_CLOCK_NS
     meeting[rows[early[meetings.of_row]]] = NONE
-    return collectives.changed(meeting=meeting)
+    return whole.changed(start_ns=start_ns, end_ns=end_ns, meeting=meeting)
 
 
 def _kinds(
-    collectives: CollectiveIntervals, ranks: Sequence[Rank]
+    collectives: CollectiveIntervals, stage: Ints, replica: Ints
 ) -> tuple[tuple[Kind, ...], Ints]:
     """Return the kinds of collectives, and that of each.
 
     Those of one kind do the same work: one of NCCL's operations, the n-th of its members on their
     ranks, over several stages or one, and over several replicas or one.
+
+    Args:
+        collectives: of all ranks.
+        stage: of each rank.
+        replica: likewise.
     """
     if not len(collectives):
         return (), np.empty(0, np.int64)
-    stage = np.array([NONE if r.stage is None else r.stage for r in ranks], np.int64)
-    replica = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
     alone = collectives.meeting == NONE
     number = np.where(alone, -2 - np.arange(len(collectives)), collectives.meeting)
     meetings = groups_of(number)
@@ -244,29 +255,23 @@ def run_order(
     place = np.full(len(operations), NONE, np.int64)
     place[rows] = np.arange(len(rows))
     seen, unseen = messages.take(messages.seen), messages.take(~messages.seen)
-    computes = np.arange(len(rows))
-    collective = np.arange(len(rows) + 2 * len(seen), len(work))
+    computes, transfers = np.arange(len(rows)), len(rows) + np.arange(2 * len(seen))
+    collective = np.arange(len(rows) + len(transfers), len(work))
+    ends = np.concatenate((place[seen.producer], place[seen.consumer]))
+    waits, token = place[tokens.after], place[tokens.before]
+    known = (waits >= 0) & (token >= 0)
+    known &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
     pairs = [
         chained(work, computes, work.rank_iteration[computes]),
         (place[unseen.consumer], place[unseen.producer]),
-        token_pairs(operations, tokens, place),
-        *_in_time(work, message_order(work, _point_to_point(place, seen, len(rows)), computes)),
+        (waits[known], token[known]),
+        *_in_time(work, message_order(work, transfers, ends, computes)),
         _last_ended(work, computes, collective),
         _last_ended(work, collective, collective),
         _followed(work, computes, collective),
     ]
     row, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     return Order(row, before)
-
-
-def _point_to_point(place: Ints, seen: Messages, rows: int) -> PointToPoint:
-    """Return the sends, then the receives of messages, which stand behind so many rows."""
-    pair = np.arange(len(seen))
-    return PointToPoint(
-        row=rows + np.arange(2 * len(seen)),
-        compute=np.concatenate((place[seen.producer], place[seen.consumer])),
-        pair=np.concatenate((pair, pair)),
-    )
 
 
 def _in_time(work: Work, pairs: list[Pairs]) -> Iterator[Pairs]:

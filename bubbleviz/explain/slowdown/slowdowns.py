@@ -1,44 +1,243 @@
 """Slowdowns: how many times longer iterations take than ideal ones, and what makes them so.
 
+In an ideal iteration every kind of work takes equally long: computes the mean of their kind over
+all ranks and iterations, transfers the median. What a set of work costs is seen from both ends::
+
+    ideal ──────────┤
+    added           ├──┤          the ideal with the set's own times put back
+    removed             ├─────┤   the original with ideal times for the set
+    original ─────────────────┤
+
 S is the mean length of the replayed iterations over that of ideal ones. S of a group of work is
 that of the ideal with the group's own times put back; S of a worker is the smaller of that of its
-stage and that of its replica (``AnalyzerResult`` in the published ``analyzer/metatypes.py``,
-``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
+stage and that of its replica (``explain_slowdown`` and ``AnalyzerResult`` of the published
+analyzer, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
-from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.receives import Receives
-from bubbleviz.explain.slowdown.messages import link_of, messages_of
-from bubbleviz.explain.slowdown.replay import Order, Work
-from bubbleviz.explain.slowdown.run_work import (
-    computing_rows,
-    delays_of,
-    early_starts,
-    measured_ns,
-    outside_operations,
-    run_order,
-    run_work,
-)
-from bubbleviz.explain.slowdown.scenarios import Scenarios, scenarios_of
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of
-from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.align.waits import NEVER
+from bubbleviz.explain.slowdown.messages import link_of
+from bubbleviz.explain.slowdown.replay import Order, Replay, Work, replay_of, scenarios_at_once
+from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
 from bubbleviz.model.values import frozen
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3
-#: There are as many of these as ranks and stages allow, and they meet in collectives alone.
-_APART = "replica"
-#: Fewer of them are replayed like any other groups.
+#: More replicas than these are replayed apart: they meet in collectives alone.
 _FEW = 8
+
+
+@frozen(eq=False, shown=False)
+class Scenarios:
+    """Work, its ideal, and the replay of both.
+
+    Attributes:
+        work: of the iterations that are replayed.
+        order: what each of its rows follows.
+        replay: of it.
+        early_ns: how much each starts before all that it follows has ended, as a negative number:
+            operations can begin with work that needs no input.
+    """
+
+    work: Work
+    order: Order
+    replay: Replay
+    early_ns: Ints
+
+    @cached_property
+    def own_ns(self) -> Ints:
+        """How long each row took itself (see :attr:`Work.own_ns`)."""
+        return self.work.own_ns
+
+    @cached_property
+    def ideal_ns(self) -> Ints:
+        """How long each row takes in an ideal iteration."""
+        return ideal_times(self.work, self.own_ns)
+
+    @cached_property
+    def lengths_ns(self) -> Ints:
+        """How long iterations take at their own times and at ideal ones, without launch delays.
+
+        Shape (iterations, 2). Advice on faults does without: they are replayed once asked for.
+        """
+        times = np.stack((self.own_ns, self.ideal_ns), axis=1)
+        return self.replay.lengths_ns(times, self.early_ns)
+
+    @property
+    def original(self) -> float:
+        """Mean length of the iterations at their own times, in ns, without launch delays."""
+        return float(self.lengths_ns[:, 0].mean())
+
+    @property
+    def ideal(self) -> float:
+        """Mean length of ideal iterations, in ns."""
+        return float(self.lengths_ns[:, 1].mean())
+
+    def put_back(self, groups: Sequence[tuple[Ints, int]]) -> Floats:
+        """Return the mean length of ideal iterations with the own times of each group, in ns.
+
+        Args:
+            groups: a column of the work, and its value in the rows of the group.
+        """
+        rows = self.replay.rows
+        own_ns, ideal_ns = self.own_ns[rows], self.ideal_ns[rows]
+        # A column is that of many groups.
+        columns = {id(column): column[rows] for column, _ in groups}
+        return self._means(
+            np.where(columns[id(column)] == value, own_ns, ideal_ns) for column, value in groups
+        )
+
+    def removal(self, sets: Iterable[Bools]) -> list[float | None]:
+        """Return the share of the slowdown that goes where each set takes ideal times.
+
+        None where there is no slowdown to take a share of.
+
+        Args:
+            sets: the rows of each, as masks.
+        """
+        lost, rows = self.original - self.ideal, self.replay.rows
+        means = self._means(np.where(own, self.ideal_ns, self.own_ns)[rows] for own in sets)
+        return [float((self.original - ns) / lost) if lost else None for ns in means]
+
+    def _means(self, scenarios: Iterable[Ints]) -> Floats:
+        """Return the mean length of the iterations with other times, of which some are held.
+
+        Args:
+            scenarios: times in the order of the replay.
+        """
+        early_ns, step = self.early_ns[self.replay.rows], scenarios_at_once(len(self.work))
+        times_ns, means = iter(scenarios), [np.zeros(0)]
+        while some := list(islice(times_ns, step)):
+            lengths_ns = self.replay.lengths_ns(np.stack(some, axis=1), early_ns, placed=True)
+            means.append(lengths_ns.mean(axis=0))
+        return np.concatenate(means)
+
+    def put_back_apart(self, label: Ints, values: Ints) -> Floats:
+        """Return what :meth:`put_back` does for groups most of whose work follows no other's.
+
+        Replicas of a pipeline run on their own up to the collectives that they share. So one replay
+        of all groups at their own times, and one at ideal times, tell when any work ends that
+        follows a single group, and only what follows several is replayed for each::
+
+            replica 0   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
+            replica 1   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
+                             apart      │  for each replica
+
+        Args:
+            label: group of each row; -1 none.
+            values: of the groups, ascending.
+        """
+        replay = self.replay
+        group = np.where(label == NONE, len(values), found_in(values, label))
+        own_ns = np.where(label == NONE, self.ideal_ns, self.own_ns)
+        ends_ns = np.empty((len(self.work), 2), np.int64)
+        ends_ns[replay.rows] = replay.ends_ns(
+            np.stack((own_ns, self.ideal_ns), axis=1), self.early_ns
+        )[: len(replay.rows)]
+        mixed = replay.mixed(group)
+        closing, every = replay.rows[replay.closing], np.arange(len(replay.iterations))
+        counts = np.diff(np.append(replay.first_closing, len(replay.closing)))
+        iteration, alone = np.repeat(every, counts), ~mixed[closing]
+        # When the last row ends that follows a single group: with own times, and with ideal ones.
+        latest_ns = np.full((2, len(every), len(values) + 1), NEVER)
+        for of_time, time_ns in zip(latest_ns, ends_ns[closing[alone]].T, strict=True):
+            np.maximum.at(of_time, (iteration[alone], group[closing[alone]]), time_ns)
+        with_own_ns, ideal_ns = latest_ns
+        last = ideal_ns.argmax(axis=1)
+        others_ns = np.repeat(ideal_ns[every, last][:, None], len(values) + 1, axis=1)
+        ideal_ns[every, last] = NEVER
+        others_ns[every, last] = ideal_ns.max(axis=1)
+        lengths_ns = np.maximum(with_own_ns, others_ns)[:, :-1]
+        if mixed.any():
+            rest = closing[~alone], iteration[~alone]
+            of_several_ns = self._of_several(group, mixed, ends_ns, rest, values)
+            lengths_ns = np.maximum(lengths_ns, of_several_ns)
+        return np.asarray(lengths_ns.mean(axis=0))
+
+    def _of_several(
+        self, group: Ints, mixed: Bools, ends_ns: Ints, closing: tuple[Ints, Ints], values: Ints
+    ) -> Ints:
+        """Return when the last row ends that follows several groups, for each group put back.
+
+        Args:
+            group: of each row.
+            mixed: which rows follow several groups.
+            ends_ns: of the others, with the own times of their group, and with ideal ones.
+            closing: rows that follow several groups and end iterations, and these iterations.
+            values: of the groups.
+        """
+        pairs = self.order.take(mixed[self.order.row])
+        given = np.zeros(len(mixed), bool)
+        given[pairs.before[~mixed[pairs.before]]] = True
+        rows = np.flatnonzero(mixed | given)
+        place = np.full(len(mixed), NONE, np.int64)
+        place[rows] = np.arange(len(rows))
+        of_rows, given = mixed[rows], given[rows]
+        work = self.work.take(rows)
+        # What follows a single group is only there with its end.
+        work = replace(work, meeting=np.where(given, NONE, work.meeting))
+        replay = replay_of(work, Order(place[pairs.row], place[pairs.before]))
+        own_ns = np.where(of_rows, self.own_ns[rows], ends_ns[rows, 0])
+        ideal_ns = np.where(of_rows, self.ideal_ns[rows], ends_ns[rows, 1])
+        early_ns = np.where(of_rows, self.early_ns[rows], 0)
+        ended = np.full(len(rows), NONE, np.int64)
+        ended[replay.rows] = np.arange(len(replay.rows))
+        ends = ended[place[closing[0]]]
+        lengths_ns = np.full((len(self.replay.iterations), len(values)), NEVER)
+        some = distinct(closing[1])
+        begins = np.searchsorted(closing[1], some)
+        step = scenarios_at_once(len(rows))
+        for first in range(0, len(values) if len(some) else 0, step):
+            numbers = np.arange(first, min(first + step, len(values)))
+            own = group[rows, None] == numbers
+            put_back = np.where(own, own_ns[:, None], ideal_ns[:, None])
+            found_ns = replay.ends_ns(put_back, early_ns)[ends]
+            lengths_ns[some[:, None], numbers] = np.maximum.reduceat(found_ns, begins, axis=0)
+        return lengths_ns
+
+
+def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scenarios | None:
+    """Return the replay of work and of its ideal; None where no iteration can be replayed.
+
+    Args:
+        work: of all ranks.
+        order: what each of its rows follows.
+        early_ns: see :class:`Scenarios`; None for nothing.
+    """
+    replay = replay_of(work, order)
+    if not len(replay.iterations):
+        return None
+    early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
+    return Scenarios(work, order, replay, early_ns)
+
+
+def ideal_times(work: Work, own_ns: Ints) -> Ints:
+    """Return the time that each row takes in an ideal iteration: the mean or median of its kind.
+
+    Args:
+        work: of all ranks.
+        own_ns: how long each row took itself.
+    """
+    kinds = groups_of(work.kind)
+    size = np.bincount(kinds.of_row, minlength=len(kinds))
+    mean_ns = np.bincount(kinds.of_row, own_ns, len(kinds)) / size
+    order = sorted_rows(kinds.of_row, own_ns)
+    first = np.cumsum(size) - size
+    low, high = own_ns[order][first + (size - 1) // 2], own_ns[order][first + size // 2]
+    median_ns = low + (high - low) / 2
+    moves = work.communicates[kinds.first]
+    ideal_ns = np.rint(np.where(moves, median_ns, mean_ns)).astype(np.int64)
+    return np.asarray(ideal_ns[kinds.of_row], np.int64)
 
 
 @frozen
@@ -94,37 +293,51 @@ class Slowdowns:
     replay_error: ReplayError
 
 
-def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
+def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     """Return the slowdowns of work; None where it takes no time.
 
     Args:
         scenarios: its replay.
-        order: what each of its rows follows.
     """
     if not scenarios.ideal:
         return None
-    work = scenarios.work
+    work, iterations = scenarios.work, scenarios.replay.iterations
     names = [kind.phase for kind in work.kinds]
     phases = sorted(set(names))
-    phase = np.array([phases.index(name) for name in names], np.int64)[work.kind]
     links = link_of(work)
     pairs = groups_of(*links)
-    linked = np.where(links[0] == NONE, NONE, pairs.of_row)
-    labels = {
-        "phase": phase,
-        "stage": work.stage,
-        "replica": work.replica,
-        "microbatch": work.microbatch,
-        "link": linked,
-    }
-    by = _put_back(scenarios, labels)
-    by_rank = _by_rank(work, by["stage"], by["replica"])
-    slowest = _slowest(by_rank)
-    worker_share, last_stage_share = scenarios.removal(
-        (np.isin(work.rank, slowest), work.stage == work.stage.max())
-    )
     ends = [column[pairs.first].tolist() for column in links]
-    ratios = scenarios.lengths_ns / np.maximum(scenarios.ideal_lengths_ns, 1)
+    by = _put_back(
+        scenarios,
+        {
+            "phase": np.array([phases.index(name) for name in names], np.int64)[work.kind],
+            "stage": work.stage,
+            "replica": work.replica,
+            "microbatch": work.microbatch,
+            "link": np.where(links[0] == NONE, NONE, pairs.of_row),
+        },
+    )
+    # One without known stage or replica has the other's.
+    workers = work.take(groups_of(work.rank).first)
+    by_rank = {
+        rank: min(by["stage"].get(stage, np.inf), by["replica"].get(replica, np.inf))
+        for rank, stage, replica in zip(
+            *(c.tolist() for c in (workers.rank, workers.stage, workers.replica)), strict=True
+        )
+    }
+    by_rank = {rank: s for rank, s in by_rank.items() if s < np.inf}
+    # The slowest, of equal ones the first; at least one.
+    slowest = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
+    slowest = slowest[: -(-len(by_rank) * _SLOWEST_PERCENT // 100)]
+    worker_share, last_stage_share = scenarios.removal(
+        (np.isin(work.rank, np.array(slowest, np.int64)), work.stage == work.stage.max())
+    )
+    own_ns, ideal_ns = scenarios.lengths_ns.T
+    ratios = own_ns / np.maximum(ideal_ns, 1)
+    delays_ns = delays_of(work, scenarios.order)
+    delayed_ns = scenarios.replay.lengths_ns(scenarios.own_ns[:, None], delays_ns)[:, 0]
+    whole_ns = np.maximum(measured_ns(work, iterations), 1)
+    missed = [np.abs(lengths_ns - whole_ns) / whole_ns for lengths_ns in (own_ns, delayed_ns)]
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,
         by_phase={phases[number]: s for number, s in by["phase"].items()},
@@ -133,105 +346,26 @@ def slowdowns_of(scenarios: Scenarios, order: Order) -> Slowdowns | None:
         by_rank=by_rank,
         by_microbatch=by["microbatch"],
         by_link={(ends[0][n], ends[1][n]): s for n, s in by["link"].items()},
-        by_iteration=dict(zip(scenarios.replay.iterations.tolist(), ratios.tolist(), strict=True)),
+        by_iteration=dict(zip(iterations.tolist(), ratios.tolist(), strict=True)),
         worker_share=worker_share,
         last_stage_share=last_stage_share,
         original_ns=scenarios.original,
         ideal_ns=scenarios.ideal,
-        replay_error=_replay_error(scenarios, order),
+        replay_error=ReplayError(*(float(f()) for m in missed for f in (m.mean, m.max))),
     )
 
 
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
     """Return S of each group by its label; -1 is in none."""
     values = {name: distinct(label[label != NONE]) for name, label in labels.items()}
-    apart = [name for name in (_APART,) if len(values[name]) > _FEW]
-    groups = [
-        (name, value)
-        for name, of_label in values.items()
-        if name not in apart
-        for value in of_label.tolist()
-    ]
+    apart = "replica" if len(values["replica"]) > _FEW else ""
+    groups = [(name, v) for name, of in values.items() if name != apart for v in of.tolist()]
     means = scenarios.put_back([(labels[name], value) for name, value in groups]).tolist()
     by: dict[str, dict[int, float]] = {name: {} for name in labels}
     for (name, value), mean in zip(groups, means, strict=True):
         by[name][value] = mean / scenarios.ideal
-    for name in apart:
-        means = scenarios.put_back_apart(labels[name], values[name]).tolist()
-        own = zip(values[name].tolist(), means, strict=True)
-        by[name] = {value: mean / scenarios.ideal for value, mean in own}
+    if apart:
+        means = scenarios.put_back_apart(labels[apart], values[apart]).tolist()
+        own = zip(values[apart].tolist(), means, strict=True)
+        by[apart] = {value: mean / scenarios.ideal for value, mean in own}
     return by
-
-
-def _by_rank(
-    work: Work, by_stage: Mapping[int, float], by_replica: Mapping[int, float]
-) -> dict[int, float]:
-    """Return the slowdown of each worker; one without known stage or replica has the other's."""
-    first = groups_of(work.rank).first
-    workers = (column[first].tolist() for column in (work.rank, work.stage, work.replica))
-    none = float("inf")
-    worker = {
-        rank: min(by_stage.get(stage, none), by_replica.get(replica, none))
-        for rank, stage, replica in zip(*workers, strict=True)
-    }
-    return {rank: s for rank, s in worker.items() if s < none}
-
-
-def _slowest(by_rank: Mapping[int, float]) -> Ints:
-    """Return the slowest 3 % of the workers, of equal ones the first; at least one."""
-    count = -(-len(by_rank) * _SLOWEST_PERCENT // 100)
-    ranks: Iterable[int] = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
-    return np.array(list(ranks)[:count], np.int64)
-
-
-def _replay_error(scenarios: Scenarios, order: Order) -> ReplayError:
-    work, iterations = scenarios.work, scenarios.replay.iterations
-    whole_ns = np.maximum(measured_ns(work, iterations), 1)
-    delayed = scenarios.replay.lengths_ns(scenarios.own_ns[:, None], delays_of(work, order))[:, 0]
-    missed = np.abs(scenarios.lengths_ns - whole_ns) / whole_ns
-    delayed_missed = np.abs(delayed - whole_ns) / whole_ns
-    return ReplayError(*(float(f()) for m in (missed, delayed_missed) for f in (m.mean, m.max)))
-
-
-# Slowdowns of a run: worked out when they are first asked for, since they take seconds.
-
-
-def work_of_run(
-    operations: Operations,
-    ranks: Sequence[Rank],
-    dependencies: Dependencies,
-    receives: Receives,
-    collectives: CollectiveIntervals,
-    included: Bools,
-    tokens: TokenWaits,
-) -> tuple[Work, Order, Ints]:
-    """Return what ranks did in some iterations, what each row follows, and late collectives.
-
-    The last is by how much hosts launched each row late that is a collective; 0 elsewhere.
-
-    Args:
-        operations: of all ranks.
-        ranks: by number.
-        dependencies: between operations.
-        receives: of these.
-        collectives: of all ranks.
-        included: of each iteration, whether it is wanted.
-        tokens: which operations waited for the token of which.
-    """
-    rows = computing_rows(operations, included)
-    messages = messages_of(operations, dependencies, receives, rows)
-    beside = outside_operations(collectives, operations, included)
-    work = run_work(operations, ranks, rows, messages, beside)
-    late_ns = np.zeros(len(work), np.int64)
-    late_ns[len(work) - len(beside) :] = beside.late_ns
-    return work, run_order(work, rows, messages, operations, tokens), late_ns
-
-
-def scenarios_of_run(work: Work, order: Order) -> Scenarios | None:
-    """Return the replay of a run's work; None where none of it can be replayed.
-
-    Args:
-        work: of all ranks.
-        order: what each of its rows follows.
-    """
-    return scenarios_of(work, order, early_starts(work, order))

@@ -1,16 +1,28 @@
-"""Effects: each factor that was planted is found, and no other."""
+"""Effects: each factor that was planted is found, and no other; hosts of slow ranks are named."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bubbleviz.explain.diagnosis.fault import Effects, effects_of
+from bubbleviz.explain.diagnosis.effects import Effects, effects_of, jumps, lines, others_medians
+from bubbleviz.explain.diagnosis.faults import (
+    Evidence,
+    beside_operations,
+    host_during,
+    slow_ranks,
+    slow_stages,
+)
 from bubbleviz.explain.slowdown.replay import Kind, Role, Work
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.phases import Phase
 
 KINDS = (Kind("F", Role.FORWARD, "F"), Kind("BW", Role.BACKWARD, "BW"))
 STAGES, REPLICAS, ITERATIONS, MICROBATCHES = 4, 3, 5, 6
@@ -106,26 +118,14 @@ def test_what_was_planted_is_found_and_nothing_else(planted: str) -> None:
     )
 
 
-def test_one_of_two_copies_is_slow_and_not_the_stage() -> None:
-    effects = effects_of(
-        work_of(lambda at: np.where((at.stage == 2) & (at.replica == 1), 1.5, 1.0), replicas=2)
+def test_a_slow_rank_is_no_slow_stage() -> None:
+    both = (PLANTED["rank"], lambda at: np.where(at.stage == 2, 1.3, 1.0))
+    alone = found(effects_of(work_of(both[0], replicas=2)))
+    assert alone == pytest.approx({n: 1.5 if n == "rank" else 1.0 for n in alone})
+    effects = found(
+        effects_of(work_of(lambda at: np.multiply(*(np.asarray(one(at)) for one in both))))
     )
-    assert found(effects) == pytest.approx(
-        {"rank": 1.5, "stage": 1, "iteration": 1, "microbatch": 1, "pace": 1, "rest": 1}
-    )
-
-
-def test_a_slow_rank_on_a_slow_stage() -> None:
-    effects = effects_of(
-        work_of(
-            lambda at: (
-                np.where(at.stage == 2, 1.3, 1.0)
-                * np.where((at.stage == 2) & (at.replica == 0), 1.5, 1.0)
-            )
-        )
-    )
-    assert found(effects)["rank"] == pytest.approx(1.5)
-    assert found(effects)["stage"] == pytest.approx(1.3)
+    assert (effects["rank"], effects["stage"]) == pytest.approx((1.5, 1.3))
 
 
 def test_chance_does_not_stand_out() -> None:
@@ -139,3 +139,130 @@ def test_a_steady_rise_is_a_trend() -> None:
     effects = effects_of(work_of(lambda at: 1 + 0.1 * at.iteration))
     # Five iterations are too few to call it one.
     assert (effects.trend == 1).all()
+
+
+def seen(work: Work, host_of_rank: Ints) -> Evidence:
+    """Return the evidence of computes alone."""
+    never = np.zeros(len(work), np.int64)
+    return Evidence(work, work.own_ns, effects_of(work), host_of_rank, never, never, never)
+
+
+@pytest.mark.parametrize(
+    ("stages", "hosts", "names"),
+    [
+        (STAGES, np.repeat(np.arange(REPLICAS), STAGES), ["host-1"]),
+        (2, np.repeat(np.arange(REPLICAS), STAGES), ["rank-4", "rank-5"]),
+        (STAGES, np.zeros(0, np.int64), ["replica-1"]),
+    ],
+)
+def test_a_host_is_named_where_all_of_its_ranks_are_slow(
+    stages: int, hosts: Ints, names: list[str]
+) -> None:
+    work = work_of(lambda at: np.where((at.replica == 1) & (at.stage < stages), 1.4, 1.0))
+    faults = list(slow_ranks(seen(work, hosts)))
+    assert [fault.name for fault in faults] == names
+    assert [rank for fault in faults for rank in fault.ranks] == list(
+        range(STAGES, STAGES + stages)
+    )
+    assert {dict(fault.phases)["F"] for fault in faults} == {1.4}
+
+
+def test_all_stages_of_a_host_are_its() -> None:
+    work = work_of(lambda at: np.where(at.stage >= 2, 1.4, 1.0), replicas=1)
+    (only,) = slow_stages(seen(work, np.array([0, 0, 1, 1])))
+    assert (only.kind, only.ranks) == ("host", (2, 3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=20))
+def test_medians_of_the_others(rows: list[tuple[int, int]]) -> None:
+    group, values = np.array(rows, np.int64).reshape(-1, 2).T.copy()
+    expected = []
+    for row, (own, _) in enumerate(rows):
+        others = [v for n, (g, v) in enumerate(rows) if g == own and n != row]
+        expected.append(statistics.median(others) if others else None)
+    medians = others_medians(group, values.astype(np.float64)).tolist()
+    assert [None if np.isnan(v) else v for v in medians] == expected
+
+
+def test_a_jump_without_noise_is_found_where_it_is() -> None:
+    series, group = np.array([0, 0, 0, 0, 0, 0, 0.4, 0.4, 0.4]), np.zeros(9, np.int64)
+    # Points stand in any order.
+    order = np.array([8, 3, 1, 0, 2, 7, 4, 6, 5])
+    begin, change, _, stands_out = jumps(group, order.astype(float), series[order])
+
+    assert begin.tolist() == [6.0]
+    assert np.allclose(change, 0.4)
+    assert stands_out.tolist() == [True]
+    assert not jumps(group, np.arange(9.0), -series)[3].any()
+    _, _, explained, stands_out = jumps(group, np.arange(9.0), np.full(9, 0.7))
+    assert explained.tolist() == [0.0]
+    assert not stands_out.any()
+    rise = 0.05 * np.arange(9.0)
+    assert lines(group, np.arange(9.0), rise)[1] > jumps(group, np.arange(9.0), rise)[2]
+
+
+def test_chance_jumps_in_few_of_many_series() -> None:
+    generator = np.random.default_rng(7)
+    group, x = np.repeat(np.arange(20_000), 10), np.tile(np.arange(10.0), 20_000)
+
+    assert jumps(group, x, generator.normal(0.0, 0.05, len(group)))[3].mean() < 0.001
+
+
+@given(st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=12), max_size=3))
+def test_jumps_are_those_of_a_plain_search(series: list[list[int]]) -> None:
+    group = np.repeat(np.arange(len(series)), [len(own) for own in series])
+    x = np.concatenate([np.zeros(0), *(np.arange(float(len(own))) for own in series)])
+    y = np.array([value for own in series for value in own], float)
+    begins, changes, explained, _ = jumps(group, x, y)
+
+    assert len(begins) == len(series)
+    for number, own in enumerate(series):
+        between = [
+            k * (len(own) - k) / len(own) * float(np.mean(own[k:]) - np.mean(own[:k])) ** 2
+            for k in range(2, len(own) - 1)
+        ]
+        variance = np.var(own) * len(own)
+        best = max(between, default=0.0)
+        assert np.isclose(explained[number], best / variance if variance else 0.0)
+        if best and between.count(best) == 1:
+            begin = int(begins[number])
+            assert np.isclose(between[begin - 2], best)
+            assert np.isclose(changes[number], np.mean(own[begin:]) - np.mean(own[:begin]))
+
+
+#: Names of operations, ranges and calls by their numbers: F, step, load, cudaMemcpy.
+F, STEP, LOAD, COPY = range(4)
+
+
+def hosts_of(*rows: tuple[int, int, int, int, int, int]) -> HostActivities:
+    """Return activities of (rank, operation, start, end, call, name)."""
+    return HostActivities(*np.array(rows, np.int64).reshape(-1, 6).T.copy())
+
+
+def test_the_shortest_range_and_the_call_that_take_half_are_named() -> None:
+    own = hosts_of(
+        (0, -1, 0, 100, 0, STEP),
+        (0, -1, 10, 16, 0, LOAD),
+        (0, -1, 10, 13, 1, COPY),
+        (0, -1, 13, 15, 1, COPY),
+        (1, -1, 10, 20, 0, F),
+    )
+
+    assert host_during(own, 0, 10, 20, 10) == (COPY, LOAD)
+    assert host_during(own, 0, 10, 20, 12) == (-1, LOAD)
+    assert host_during(own, 0, 10, 20, 13) == (-1, STEP)
+    assert host_during(own, 2, 10, 20, 10) == (-1, -1)
+    assert host_during(HostActivities.none(), 0, 10, 20, 10) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("operation", "call", "name", "kept"),
+    [(-1, 0, LOAD, 1), (-1, 0, F, 0), (-1, 1, F, 1), (0, 0, LOAD, 0), (1, 0, LOAD, 1)],
+)
+def test_ranges_of_operations_and_before_all_but_optimizers_are_left_out(
+    operation: int, call: int, name: int, kept: int
+) -> None:
+    own = hosts_of((0, operation, 0, 10, call, name), (0, operation, 0, 10, call, name))
+    phase = np.array([Phase.F, Phase.OPTIMIZER], np.int64)
+
+    assert len(beside_operations(own, np.array([F]), phase)) == kept

@@ -24,7 +24,7 @@ def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
     diagnosis = bubbleviz.analyze(table_of(folder, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
-    own = [f for f in diagnosis.findings if f.faults[0].kind.value == "token"]
+    own = [f for f in diagnosis.findings if f.faults[0].kind == "token"]
     return {f.faults[0].what: f for f in own}
 
 
@@ -48,7 +48,7 @@ def test_a_late_host_delays_the_pipeline_once(tmp_path: Path, depth: int) -> Non
     diagnosis = bubbleviz.analyze(table_of(tmp_path, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns
-    (late,) = [f for f in diagnosis.findings if f.faults[0].kind.value == "launch"]
+    (late,) = [f for f in diagnosis.findings if f.faults[0].kind == "launch"]
 
     in_time = replace(run, host_ns=0)
     assert late.saving_ns == diagnosis.length_ns - length_ns(in_time)

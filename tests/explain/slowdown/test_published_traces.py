@@ -14,7 +14,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from tests.support.documented_files import GUIDES
-from tests.support.recorded_slowdowns import recorded_slowdowns
+from tests.support.recorded_work import recorded_slowdowns
 from tests.support.straggler_traces import KINDS, published, read_work
 
 DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "/nowhere")) / "straggler"

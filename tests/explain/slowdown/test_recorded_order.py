@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from bubbleviz.explain.slowdown.replay import Work
-from tests.support.recorded_messages import point_to_point_of
-from tests.support.recorded_slowdowns import recorded
-from tests.support.recorded_tables import Row, table
+from tests.support.recorded_work import Row, point_to_point_of, recorded, table
 
 #: (stage, kind, model chunk or -1, start, end) of one iteration.
 Chunked = tuple[int, str, int, int, int]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.explain.slowdown.replay import Kind, Order, Role, Work, numbered, replay_of
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
-from tests.support.recorded_tables import NO_ORDER
+from tests.support.recorded_work import NO_ORDER
 from tests.support.slow_replay import slow_ends
 
 KINDS = (

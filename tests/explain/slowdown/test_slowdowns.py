@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.slowdown.scenarios import ideal_times, scenarios_of
+from bubbleviz.explain.slowdown.slowdowns import ideal_times, scenarios_of
 from bubbleviz.model.grouping import distinct
-from tests.support.recorded_slowdowns import recorded, recorded_slowdowns
-from tests.support.recorded_tables import Row, table
+from tests.support.recorded_work import Row, recorded, recorded_slowdowns, table
 
 
 def test_nothing_has_no_slowdown() -> None:

@@ -1,0 +1,321 @@
+"""Effects: how many times as long as its norm each compute took, split by what shares it.
+
+Hardware slows all that a rank computes, an uneven partition all that a stage does, a long sequence
+one microbatch on every stage, a pause one rank for some operations. So the time of a compute is a
+product, whose factors are medians of ratios, found one after the other::
+
+    time = norm of the kind  x  stage  x  rank  x  iteration  x  microbatch  x  pace  x  rest
+                                 over      over     of all        on every      of a rank in
+                                 stages    copies   ranks         stage         an iteration
+
+Nothing is held against itself: the norm of a rank is the median of the others that do the same
+work, that of a stage the median of the other stages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
+from bubbleviz.model.values import frozen
+
+#: An effect of less is not worth a sentence; nor is one of less than so many standard errors.
+_LEAST, _SURE = 0.02, 4.0
+_TIMED = (*COMPUTING, Role.OPTIMIZER, Role.AFTER_COMPUTE)
+#: A trend makes this change of a logarithm from the first iteration to the last.
+_CHANGE = 0.03
+#: It needs so many iterations, and explains this share of the variance: of so many, of one more,
+#: of any more. Chance does so about once in a hundred times (F test of a line).
+_LEAST_ITERATIONS, _EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
+#: A jump needs so many iterations, has so many on either side, makes this change of a logarithm,
+#: and is so many times as large as what is left: of several places the best is chosen, which
+#: chance makes large.
+_LEAST_AROUND, _BESIDE, _JUMP, _TIMES = 8, 2, 0.05, 8.0
+#: A smaller sum of squares is what sums are rounded by.
+_ROUNDED = 1e-18
+
+
+@frozen(eq=False, shown=False)
+class Effects:
+    """Factors of the computes of a run.
+
+    Attributes:
+        rows: of the work table that compute.
+        time_ns: how long each of these took.
+        cells: computes of one kind, virtual stage and rank.
+        cell_ns: the median time of each cell.
+        copies: cells of one kind and virtual stage, which do the same work; one row a cell.
+        rank_effect: time of each cell over that of its other copies; NaN where there is no other.
+        stage_of_compute: kind on a stage of each compute.
+        stage_kind: the kind of work of each of these.
+        stage_number: the stage of each.
+        stage_effect: its time over that on the other stages; NaN without others.
+        iterations: computes of one iteration.
+        iteration_effect: how much longer computes of all ranks take in it than in the others.
+        trend: the part of this that grows steadily over the run; 1 for none.
+        microbatches: computes of one microbatch in one iteration and replica.
+        microbatch_effect: how much longer each takes on every stage; 1 where one stage alone tells.
+        paces: computes of one rank in one iteration.
+        pace: how much longer the rank takes in it, beyond what all ranks share.
+        pace_number: of the iteration of each pace, from 0.
+        pace_ranks: paces of one rank.
+        slope: of the logarithm of each rank's pace, by iteration.
+        slope_explains: share of its variance that this explains.
+        jump_begin: number of the iteration from which on each rank may have slowed at once.
+        jump_change: by how much the logarithm of its pace then changed.
+        slowed: which ranks did, rather than steadily.
+        rest: what is left of each compute's time, as a multiple of what all factors explain.
+        noise: its spread, as a standard deviation of logarithms.
+    """
+
+    rows: Ints
+    time_ns: Floats
+    cells: Groups
+    cell_ns: Floats
+    copies: Groups
+    rank_effect: Floats
+    stage_of_compute: Ints
+    stage_kind: Ints
+    stage_number: Ints
+    stage_effect: Floats
+    iterations: Groups
+    iteration_effect: Floats
+    trend: Floats
+    microbatches: Groups
+    microbatch_effect: Floats
+    paces: Groups
+    pace: Floats
+    pace_number: Ints
+    pace_ranks: Groups
+    slope: Floats
+    slope_explains: Floats
+    jump_begin: Floats
+    jump_change: Floats
+    slowed: Bools
+    rest: Floats
+    noise: float
+
+    def stands_out(self, effect: Floats, of: Ints, against: Floats | float = 1.0) -> Bools:
+        """Tell which effects are larger than chance and small differences of like hardware.
+
+        A median of n times is off by 1.25 deviations / sqrt(n), and so is what it is held against.
+
+        Args:
+            effect: the factors; NaN stands for none.
+            of: how many times each is the median of.
+            against: how many times as uncertain what they are held against is.
+        """
+        error = 1.25 * self.noise * np.sqrt((1 + against) / np.maximum(of, 1))
+        return np.nan_to_num(np.log(effect)) > np.maximum(_LEAST, _SURE * error)
+
+
+def effects_of(work: Work) -> Effects:
+    """Return the effects of a run.
+
+    Args:
+        work: of all ranks, in the iterations that count.
+    """
+    length_ns = work.end_ns - work.start_ns
+    rows = np.flatnonzero(np.isin(work.role, _TIMED) & (length_ns > 0))
+    time_ns = length_ns[rows].astype(np.float64)
+    kind, stage, rank = work.kind[rows], work.stage[rows], work.rank[rows]
+    iteration, microbatch = work.iteration[rows], work.microbatch[rows]
+
+    cells = groups_of(kind, work.virtual_stage[rows], rank)
+    cell_ns = group_medians(cells.of_row, len(cells), time_ns)
+    copies = groups_of(*(c[cells.first] for c in (kind, work.virtual_stage[rows], stage)))
+    copied = cells.first[copies.first]
+    stages = groups_of(kind[copied], stage[copied])
+    # Of copies the lower median counts: a slow one makes no slow stage. Chunks are added up.
+    copy_ns = group_medians(copies.of_row, len(copies), cell_ns)
+    stage_ns = np.bincount(stages.of_row, copy_ns, len(stages)).astype(np.float64)
+    stage_kind = kind[copied[stages.first]]
+
+    left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
+    iterations = groups_of(iteration)
+    iteration_effect = group_medians(iterations.of_row, len(iterations), left)
+    left = left / iteration_effect[iterations.of_row]
+    microbatches = groups_of(iteration, work.replica[rows], microbatch)
+    places = groups_of(microbatches.of_row, stage).first
+    several = np.bincount(microbatches.of_row[places], minlength=len(microbatches)) > 1
+    microbatch_effect = np.where(
+        (microbatch[microbatches.first] != NONE) & several,
+        group_medians(microbatches.of_row, len(microbatches), left),
+        1.0,
+    )
+    left = left / microbatch_effect[microbatches.of_row]
+    paces = groups_of(rank, iteration)
+    pace = group_medians(paces.of_row, len(paces), left)
+    rest = left / pace[paces.of_row]
+
+    series = np.log(pace * iteration_effect[iterations.of_row[paces.first]])
+    pace_ranks, pace_number = groups_of(rank[paces.first]), groups_of(iteration[paces.first]).of_row
+    by_pace = pace_ranks.of_row, pace_number.astype(np.float64), series
+    slope, slope_explains = lines(*by_pace)
+    begin, change, jump_explains, stands_out = jumps(*by_pace)
+    return Effects(
+        rows=rows,
+        time_ns=time_ns,
+        cells=cells,
+        cell_ns=cell_ns,
+        copies=copies,
+        rank_effect=cell_ns / others_medians(copies.of_row, cell_ns),
+        stage_of_compute=stages.of_row[copies.of_row[cells.of_row]],
+        stage_kind=stage_kind,
+        stage_number=stage[copied[stages.first]],
+        stage_effect=stage_ns / others_medians(groups_of(stage_kind).of_row, stage_ns),
+        iterations=iterations,
+        iteration_effect=iteration_effect,
+        trend=_trend(np.log(iteration_effect)),
+        microbatches=microbatches,
+        microbatch_effect=microbatch_effect,
+        paces=paces,
+        pace=pace,
+        pace_number=pace_number,
+        pace_ranks=pace_ranks,
+        slope=slope,
+        slope_explains=slope_explains,
+        jump_begin=begin,
+        jump_change=change,
+        slowed=stands_out & (jump_explains > slope_explains),
+        rest=rest,
+        noise=1.4826 * quantile_of(np.abs(np.log(rest)), 0.5) if len(rest) else 0.0,
+    )
+
+
+def _trend(series: Floats) -> Floats:
+    """Return the factors of a line through logarithms; 1 where they do not rise steadily."""
+    number = np.arange(len(series), dtype=np.float64)
+    slope, explained = lines(np.zeros(len(series), np.int64), number, series)
+    if not rises(len(series), slope, explained).any():
+        return np.ones(len(series))
+    grown: Floats = np.exp(slope[0] * (number - number.mean()))
+    return grown
+
+
+# Medians of groups, and of the other members of each member's group.
+
+
+def group_medians(group: Ints, groups: int, values: Floats) -> Floats:
+    """Return the lower median of each group; NaN for one without values.
+
+    Args:
+        group: of each value, from 0.
+        groups: number of groups.
+        values: one a row.
+    """
+    order = sorted_rows(group, values)
+    size = np.bincount(group, minlength=groups)
+    first = np.cumsum(size) - size
+    medians = np.full(groups, np.nan)
+    some = size > 0
+    medians[some] = values[order][(first + (size - 1) // 2)[some]]
+    return medians
+
+
+def quantile_of(values: Floats, share: float) -> float:
+    """Return the value that a share of the others lies below; ``np.median`` loads ``numpy.ma``."""
+    return float(np.sort(values)[int(share * (len(values) - 1))])
+
+
+def others_medians(group: Ints, values: Floats) -> Floats:
+    """Return for each value the median of the others of its group; NaN without any.
+
+    ::
+
+        sorted      a   b   c   d        the others of b are a, c, d: their median is c
+                        ^
+    """
+    count = len(values)
+    order = sorted_rows(group, values)
+    size = np.bincount(group)[group[order]] if count else np.zeros(0, np.int64)
+    ordered = group[order]
+    new = np.append(True, ordered[1:] != ordered[:-1])[:count]
+    first = np.maximum.accumulate(np.where(new, np.arange(count), 0))
+    place = np.arange(count) - first
+    both = np.zeros(count)
+    for number in ((size - 2) // 2, (size - 1) // 2):
+        taken = first + number + (place <= number)
+        both += values[order][np.clip(taken, 0, max(count - 1, 0))]
+    medians = np.empty(count)
+    medians[order] = np.where(size > 1, both / 2, np.nan)
+    return medians
+
+
+# Trends: whether something grows over the iterations of a run, steadily or at once.
+
+
+def lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Return slope and explained share of the variance of a line through each group's points.
+
+    Args:
+        group: of each point, from 0.
+        x: of the points.
+        y: likewise.
+    """
+    count = np.maximum(np.bincount(group), 1)
+    mean_x, mean_y = np.bincount(group, x) / count, np.bincount(group, y) / count
+    dx, dy = x - mean_x[group], y - mean_y[group]
+    xx, xy, yy = (np.bincount(group, v) for v in (dx * dx, dx * dy, dy * dy))
+    slope = np.divide(xy, xx, out=np.zeros(len(count)), where=xx > 0)
+    explained = np.divide(xy * xy, xx * yy, out=np.zeros(len(count)), where=xx * yy > 0)
+    return slope, explained
+
+
+def rises(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
+    """Tell which lines rise enough, and steadily.
+
+    Args:
+        count: number of points of each.
+        slope: of each, a logarithm by point.
+        explained: share of the variance.
+    """
+    change = slope * (np.asarray(count) - 1)
+    beyond = np.asarray(count) - _LEAST_ITERATIONS
+    enough = (beyond >= 0) & (explained >= _EXPLAINED[np.clip(beyond, 0, len(_EXPLAINED) - 1)])
+    return np.asarray(enough & (change >= _CHANGE), bool)
+
+
+def jumps(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats, Floats, Bools]:
+    """Return the jump of each group's points by which they are explained best.
+
+    ::
+
+        y              • • •      change
+            • • • •               from the mean before to the mean behind
+                     begin
+
+    Args:
+        group: of each point, from 0; each has some.
+        x: of the points.
+        y: likewise.
+
+    Returns:
+        Where the first point behind the jump is, the change of the mean, the share of the variance
+        that this explains, and whether the jump is up, and more than chance.
+    """
+    order = sorted_rows(group, x)
+    of, value = group[order], y[order]
+    count = np.bincount(of)
+    first = np.cumsum(count) - count
+    before = np.arange(len(of)) - first[of]
+    behind = count[of] - before
+    sums = np.cumsum(value) - value
+    total = np.bincount(of, value)
+    left = (sums - sums[first][of]) / np.maximum(before, 1)
+    right = (total[of] - (sums - sums[first][of])) / behind
+    change = right - left
+    possible = (before >= _BESIDE) & (behind >= _BESIDE)
+    between = np.where(possible, before * behind / count[of] * change**2, 0.0)
+    best = first_of_each(of, -between)
+    variance = np.bincount(of, (value - (total / count)[of]) ** 2)
+    left_over = np.sqrt(np.maximum(variance - between[best], 0.0) / np.maximum(count - 2, 1))
+    enough = (count >= _LEAST_AROUND) & possible[best]
+    explained = np.divide(
+        between[best], variance, out=np.zeros(len(best)), where=variance > _ROUNDED
+    )
+    change = change[best]
+    stands_out = enough & (change >= _JUMP) & (change >= _TIMES * left_over)
+    return x[order][best], change, explained, stands_out

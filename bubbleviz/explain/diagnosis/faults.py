@@ -1,0 +1,537 @@
+"""Faults: what made work take longer than its like, and what it would take without.
+
+Slowness has a shape, by which its cause is told. Each function here that is listed in
+``SHAPES`` finds the faults of one shape in what is known of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import field
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.effects import (
+    Effects,
+    group_medians,
+    others_medians,
+    quantile_of,
+    rises,
+)
+from bubbleviz.explain.slowdown.messages import link_of
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work
+from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.grouping import (
+    distinct,
+    distinct_rows,
+    groups_of,
+    rows_by_value,
+    sorted_rows,
+)
+from bubbleviz.model.intervals import group_sum
+from bubbleviz.model.operations import HostActivities
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.values import frozen
+
+#: So many ranks at most are faults of their own, where all that they compute is slow.
+_SLOW_RANKS = 8
+#: So many where they pause, or launch late.
+_PAUSING_RANKS, _LATE_RANKS = 4, 4
+#: Where more than this share of the microbatches stand out, their lengths vary as a whole, unless
+#: half of their numbers at most do so in nearly all iterations.
+_MANY, _SOME_NUMBERS, _ALWAYS = 0.2, 0.5, 0.8
+#: A compute that takes this many times as long as its like paused.
+_PAUSED = 1.5
+#: A link that takes this many times as long as others is slow.
+_SLOW_LINK = 1.3
+#: Ranks whose launch gaps take less of their computes than this have none to speak of.
+_LEAST_GAPS = 0.05
+#: What takes this many times the gaps of its like is a pause.
+_GAPS_PAUSED = 2
+#: One more chunk in flight, or as many as it takes: more than requests may give.
+ONE_MORE, ENOUGH = "one", "enough"
+
+
+def _nothing() -> Ints:
+    return np.zeros(0, np.int64)
+
+
+@frozen
+class Fault:
+    """One reason why work took longer than its like.
+
+    Attributes:
+        kind: its shape: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``, ``link``,
+            ``launch``, ``launch-gaps``, ``collective``, ``drift``, ``slowed`` or ``token``.
+        name: stable and unique in a run, for example ``rank-3``.
+        rows: of the work table that it slows.
+        scale: what each would take without it, as a share of what it took; shape of ``rows``.
+        ranks: that it slows; empty where it is bound to none.
+        stage: that it slows; None for none.
+        link: stages that data moved between; None for none.
+        microbatches: that are slow, as pairs of iteration and microbatch; empty for none.
+        iterations: in which it shows; empty for all.
+        phases: that it slows, and how many times as long as their norm each takes.
+        what: the kind of collective, or of work; empty where the kind of the fault tells.
+        delayed: rows that start late for it.
+        late_ns: how much later; shape of ``delayed``.
+        collective: kind of collective that starts late for it; empty where operations lose more.
+        host: the CUDA call and the range that a host was in at its longest, as rows of the
+            operations' ``names``; -1 for none.
+        bound: whether nothing is slow against its like: without the fault work takes no time at
+            all, which is more than can be had.
+    """
+
+    kind: str
+    name: str
+    rows: Ints = field(default_factory=_nothing)
+    scale: Floats = field(default_factory=lambda: np.zeros(0))
+    ranks: tuple[int, ...] = ()
+    stage: int | None = None
+    link: tuple[int, int] | None = None
+    microbatches: tuple[tuple[int, int], ...] = ()
+    iterations: tuple[int, ...] = ()
+    phases: tuple[tuple[str, float], ...] = ()
+    what: str = ""
+    delayed: Ints = field(default_factory=_nothing)
+    late_ns: Ints = field(default_factory=_nothing)
+    collective: str = ""
+    host: tuple[int, int] = (NONE, NONE)
+    bound: bool = False
+
+    @property
+    def family(self) -> str:
+        """What it shares with faults of which it is a part, or which are parts of it."""
+        if self.kind == "launch":
+            return self.what or "launches"
+        return "pauses" if self.kind == "iteration" and self.what else self.name
+
+
+@frozen(eq=False, shown=False)
+class Evidence:
+    """A run, its effects, and what is known beyond times.
+
+    Attributes:
+        work: of all ranks, in the iterations that count.
+        own_ns: how long each row took itself; of communication, its transfer.
+        effects: of the computes.
+        host_of_rank: number of the host of each rank; empty where hosts are unknown.
+        late_ns: how late each row started since the host had not launched it; 0 elsewhere.
+        profiler_ns: likewise since the profiler held its process up.
+        gap_ns: how long no kernel ran inside each row; 0 for what is no operation.
+        hosts: what hosts did before collectives that they launched late, and inside operations.
+    """
+
+    work: Work
+    own_ns: Ints
+    effects: Effects
+    host_of_rank: Ints
+    late_ns: Ints
+    profiler_ns: Ints
+    gap_ns: Ints
+    hosts: HostActivities = field(default_factory=HostActivities.none)
+
+
+def slow_ranks(seen: Evidence) -> Iterator[Fault]:
+    """Yield ranks all of whose computes are slow, and the hosts and replicas of only such ranks."""
+    effects, work = seen.effects, seen.work
+    size = np.bincount(effects.cells.of_row, minlength=len(effects.cells))
+    copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
+    out = effects.stands_out(effects.rank_effect, size, 1 / np.maximum(copies - 1, 1))
+    cell_row = effects.rows[effects.cells.first]
+    rank = work.rank[cell_row]
+
+    def fault(kind: str, name: str, ranks: list[int]) -> Fault:
+        cells = out & np.isin(rank, ranks)
+        at = np.flatnonzero(cells[effects.cells.of_row])
+        # Without the fault cells take the times of the others.
+        phases = groups_of(work.kind[cell_row[cells]])
+        own = np.bincount(phases.of_row, effects.cell_ns[cells])
+        others = np.bincount(phases.of_row, (effects.cell_ns / effects.rank_effect)[cells])
+        stages = distinct(work.stage[effects.rows[at]]).tolist()
+        return Fault(
+            kind,
+            name,
+            effects.rows[at],
+            1 / effects.rank_effect[effects.cells.of_row[at]],
+            ranks=tuple(ranks),
+            stage=stages[0] if len(stages) == 1 else None,
+            phases=_phases(seen, work.kind[cell_row[cells]][phases.first], own / others),
+        )
+
+    slow = _losing(rank, np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0))
+    present = distinct(work.rank)
+    host = seen.host_of_rank[present] if len(seen.host_of_rank) else np.full(len(present), NONE)
+    replica = work.replica[groups_of(work.rank).first]
+    for kind, name, place in (("host", "host", host), ("rank", "replica", replica)):
+        # Places of several ranks, not of all, that are slow one and all.
+        for number in distinct(place[np.isin(present, slow)]).tolist():
+            ranks = present[place == number].tolist()
+            if number != NONE and 1 < len(ranks) < len(present) and set(ranks) <= set(slow):
+                yield fault(kind, f"{name}-{number}", ranks)
+                slow = [r for r in slow if r not in ranks]
+    for one in slow[:_SLOW_RANKS]:
+        yield fault("rank", f"rank-{one}", [one])
+
+
+def slow_stages(seen: Evidence) -> Iterator[Fault]:
+    """Yield stages that are slower than the others; hosts where these are all on one."""
+    effects, work = seen.effects, seen.work
+    size = np.bincount(effects.stage_of_compute, minlength=len(effects.stage_kind))
+    roles = np.array([kind.role for kind in work.kinds], np.int64)[effects.stage_kind]
+    out = effects.stands_out(effects.stage_effect, size) & np.isin(roles, COMPUTING)
+
+    def fault(kind: str, number: int, stages: list[int]) -> Fault:
+        slow_kinds = np.flatnonzero(out & np.isin(effects.stage_number, stages))
+        at = np.flatnonzero(np.isin(effects.stage_of_compute, slow_kinds))
+        return Fault(
+            kind,
+            f"{kind}-{number}",
+            effects.rows[at],
+            1 / effects.stage_effect[effects.stage_of_compute[at]],
+            ranks=tuple(distinct(work.rank[effects.rows[at]]).tolist()),
+            stage=number if kind == "stage" else None,
+            phases=_phases(seen, effects.stage_kind[slow_kinds], effects.stage_effect[slow_kinds]),
+        )
+
+    slow = distinct(effects.stage_number[out]).tolist()
+    if len(seen.host_of_rank) and len(slow) > 1:
+        host = seen.host_of_rank[work.rank]
+        for number in distinct(host[np.isin(work.stage, slow)]).tolist():
+            # It holds all ranks of several slow stages, and no other rank.
+            stages = distinct(work.stage[host == number]).tolist()
+            alone = len(distinct(host[np.isin(work.stage, stages)])) == 1
+            if alone and len(stages) > 1 and set(stages) <= set(slow):
+                yield fault("host", number, stages)
+                slow = [stage for stage in slow if stage not in stages]
+    for stage in slow:
+        yield fault("stage", stage, [stage])
+
+
+def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
+    """Yield the microbatches that are slow on every stage, or all of them where they vary."""
+    effects, work = seen.effects, seen.work
+    groups, effect = effects.microbatches, effects.microbatch_effect
+    size = np.bincount(groups.of_row, minlength=len(groups))
+    out = effects.stands_out(effect, size, against=0.0)
+    if not out.any():
+        return
+    first = effects.rows[groups.first]
+    number = work.microbatch[first]
+    # Whether a few numbers of microbatches are the slow ones, time and again.
+    all_times = np.bincount(number[number >= 0])
+    times = np.bincount(number[(number >= 0) & out], minlength=len(all_times))
+    slow = times > 0
+    same_numbers = (times[slow] >= _ALWAYS * all_times[slow]).all()
+    same_numbers &= slow.sum() <= _SOME_NUMBERS * (all_times > 0).sum()
+    if out.mean() > _MANY and not same_numbers:
+        at = np.flatnonzero(work.microbatch[effects.rows] >= 0)
+        of_row = effect[groups.of_row[at]]
+        scale = of_row.mean() / of_row
+        what, worst = "lengths", quantile_of(effect, 0.95) / quantile_of(effect, 0.05)
+    else:
+        at = np.flatnonzero(out[groups.of_row])
+        scale = 1 / effect[groups.of_row[at]]
+        what, worst = "", quantile_of(effect[out], 0.5)
+    pairs = zip(work.iteration[first[out]].tolist(), number[out].tolist(), strict=True)
+    yield Fault(
+        "microbatch",
+        "microbatches",
+        effects.rows[at],
+        scale,
+        microbatches=tuple(sorted(set(pairs))),
+        phases=(("", worst),),
+        what=what,
+    )
+
+
+def slow_iterations(seen: Evidence) -> Iterator[Fault]:
+    """Yield the iterations that are slow on all ranks."""
+    effects, work = seen.effects, seen.work
+    groups, effect = effects.iterations, effects.iteration_effect / effects.trend
+    size = np.bincount(groups.of_row, minlength=len(groups))
+    out = effects.stands_out(effect, size, against=0.0)
+    if out.any():
+        at = np.flatnonzero(out[groups.of_row])
+        scale = 1 / effect[groups.of_row[at]]
+        yield Fault(
+            "iteration",
+            "iterations",
+            effects.rows[at],
+            scale,
+            iterations=tuple(work.iteration[effects.rows[groups.first[out]]].tolist()),
+            phases=(("", quantile_of(effect[out], 0.5)),),
+            host=_host_in_longest(seen, effects.rows[at], scale),
+        )
+
+
+def pauses(seen: Evidence) -> Iterator[Fault]:
+    """Yield ranks that pause in some operations, then all pauses."""
+    effects, work = seen.effects, seen.work
+    size = np.bincount(effects.paces.of_row, minlength=len(effects.paces))
+    # A rank that has slowed for good does not pause.
+    own = effects.pace_ranks.of_row
+    since = effects.slowed[own] & (effects.pace_number >= effects.jump_begin[own])
+    pace = effects.pace / np.where(since, np.exp(effects.jump_change[own]), 1.0)
+    slow_pace = effects.stands_out(pace, size, against=0.0)
+    paused = (effects.rest > _PAUSED) & (np.log(effects.rest) > 6 * effects.noise)
+    factor = np.where(paused, effects.rest, 1.0)
+    factor *= np.where(slow_pace, pace, 1.0)[effects.paces.of_row]
+    rank = work.rank[effects.rows]
+    ranks = _losing(rank, effects.time_ns * (1 - 1 / factor))
+    named = [(f"pauses-{one}", [one]) for one in ranks[:_PAUSING_RANKS]]
+    for name, some in (*named, *([("pauses", sorted(ranks))] if len(ranks) > 1 else ())):
+        at = np.flatnonzero((factor > 1) & np.isin(rank, some))
+        rows = effects.rows[at]
+        yield Fault(
+            "iteration",
+            name,
+            rows,
+            1 / factor[at],
+            ranks=tuple(some),
+            iterations=tuple(distinct(work.iteration[rows]).tolist()),
+            phases=(("", quantile_of(factor[at], 0.5)),),
+            what="pause",
+            host=_host_in_longest(seen, rows, 1 / factor[at]),
+        )
+
+
+def drifts(seen: Evidence) -> Iterator[Fault]:
+    """Yield the ranks whose computes take longer and longer, and those that slowed at once."""
+    effects, work = seen.effects, seen.work
+    own, number = effects.pace_ranks.of_row, effects.pace_number
+    first, count = effects.rows[effects.paces.first], np.bincount(own)
+    slope, change, slowed = effects.slope, effects.jump_change, effects.slowed
+    found = []
+    which = rises(count, slope, effects.slope_explains) & ~slowed
+    if which.any():
+        found.append(("drift", which, which[own], slope[own] * number, slope * (count - 1)))
+    for begin in distinct(effects.jump_begin[slowed].astype(np.int64)).tolist():
+        which = slowed & (effects.jump_begin == begin)
+        since = which[own] & (number >= begin)
+        found.append((f"slowed-{begin}", which, since, change[own], change))
+    for name, which, slow_paces, risen, most in found:
+        kind = name.partition("-")[0]
+        since = slow_paces & (kind == "slowed")
+        at = np.flatnonzero(slow_paces[effects.paces.of_row])
+        yield Fault(
+            kind,
+            name,
+            effects.rows[at],
+            np.exp(-risen[effects.paces.of_row[at]]),
+            ranks=tuple(work.rank[first[effects.pace_ranks.first]][which].tolist()),
+            iterations=tuple(distinct(work.iteration[first[since]]).tolist()),
+            phases=(("", float(np.exp(most[which].max()))),),
+            what="all" if which.all() else "",
+        )
+
+
+def slow_links(seen: Evidence) -> Iterator[Fault]:
+    """Yield links between stages that are slower than others, then all transfers.
+
+    How long data moved shows where the receive was there first; both directions are one link.
+    """
+    work = seen.work
+    sender, receiver = link_of(work)
+    rows = np.flatnonzero((sender != NONE) & (seen.own_ns > 0))
+    if not len(rows):
+        return
+    links = groups_of(sender[rows], receiver[rows], work.kind[rows])
+    length_ns = work.end_ns[rows] - work.start_ns[rows]
+    shows = np.isin(work.role[rows], (Role.RECV_F, Role.RECV_B)) & (length_ns > seen.own_ns[rows])
+    moved_ns = seen.own_ns[rows[shows]].astype(np.float64)
+    link_ns = group_medians(links.of_row[shows], len(links), moved_ns)
+    known = np.flatnonzero(~np.isnan(link_ns))
+    norm_ns = np.full(len(links), np.nan)
+    norm_ns[known] = others_medians(np.zeros(len(known), np.int64), link_ns[known])
+    ratio = np.nan_to_num(link_ns / norm_ns)
+    low, high = np.minimum(sender, receiver)[rows], np.maximum(sender, receiver)[rows]
+    slow_rows = np.flatnonzero((ratio > _SLOW_LINK)[links.of_row])
+    for pair in distinct_rows(low[slow_rows], high[slow_rows]).T.tolist():
+        at = slow_rows[(low[slow_rows] == pair[0]) & (high[slow_rows] == pair[1])]
+        yield Fault(
+            "link",
+            f"link-{pair[0]}-{pair[1]}",
+            rows[at],
+            1 / ratio[links.of_row[at]],
+            ranks=tuple(distinct(work.rank[rows[at]]).tolist()),
+            link=(pair[0], pair[1]),
+            phases=(("", float(ratio[links.of_row[at]].max())),),
+        )
+    yield Fault("link", "links", rows, np.zeros(len(rows)), bound=True)
+
+
+def collectives(seen: Evidence) -> Iterator[Fault]:
+    """Yield each kind of collective: data moves in them, once their last member has entered."""
+    work = seen.work
+    rows = np.flatnonzero((work.role >= Role.PARAMETERS) & (seen.own_ns > 0))
+    for kind, at in rows_by_value(work.kind[rows]):
+        name, none = work.kinds[kind].name, np.zeros(len(at))
+        yield Fault("collective", f"collective-{name}", rows[at], none, what=name, bound=True)
+
+
+def late_launches(seen: Evidence) -> Iterator[Fault]:
+    """Yield the ranks whose hosts launch late, then all of them, then the profiler's part.
+
+    Operations start late though their inputs are there; of a collective that one rank launches
+    late all other members wait for its last one.
+    """
+    work = seen.work
+    rows, held = np.flatnonzero(seen.late_ns > 0), np.flatnonzero(seen.profiler_ns > 0)
+    rank = work.rank[rows]
+    ranks = _losing(rank, seen.late_ns[rows].astype(np.float64))
+    found = [(f"launch-{one}", rows[rank == one], seen.late_ns) for one in ranks[:_LATE_RANKS]]
+    found += [("launches", rows, seen.late_ns)] if len(ranks) > 1 else []
+    found += [("profiler", held, seen.profiler_ns)] if len(held) else []
+    for name, delayed, late_ns in found:
+        lost_ns = late_ns[delayed]
+        longest, longest_ns = int(delayed[lost_ns.argmax()]), int(lost_ns.max())
+        until_ns = int(work.start_ns[longest])
+        in_collectives = 2 * lost_ns[work.communicates[delayed]].sum() > lost_ns.sum()
+        collective = work.kinds[work.kind[longest]].phase if in_collectives else ""
+        place = int(work.rank[longest]), until_ns - longest_ns, until_ns
+        yield Fault(
+            "launch",
+            name,
+            ranks=tuple(distinct(work.rank[delayed]).tolist()),
+            iterations=tuple(distinct(work.iteration[delayed]).tolist()),
+            what=name if name == "profiler" else "",
+            delayed=delayed,
+            late_ns=lost_ns,
+            collective=collective,
+            host=host_during(seen.hosts, *place, longest_ns),
+        )
+
+
+def launch_gaps(seen: Evidence) -> Iterator[Fault]:
+    """Yield the gaps of all ranks that have some, without which kernels follow each other.
+
+    Inside operations no kernel runs, since launches take longer than the kernels do.
+    """
+    effects, work = seen.effects, seen.work
+    rows, cell = effects.rows, effects.cells.of_row
+    gap_ns = seen.gap_ns[rows].astype(np.float64)
+    usual_ns = group_medians(cell, len(effects.cells), gap_ns)[cell]
+    gap_ns = np.minimum(gap_ns, _GAPS_PAUSED * usual_ns)
+    rank = work.rank[rows]
+    lost_ns, time_ns = np.bincount(rank, gap_ns), np.bincount(rank, effects.time_ns)
+    at = np.flatnonzero((gap_ns > 0) & (lost_ns > _LEAST_GAPS * time_ns)[rank])
+    if len(at):
+        share = float(gap_ns[at].sum() / effects.time_ns[at].sum())
+        yield Fault(
+            "launch-gaps",
+            "launch-gaps",
+            rows[at],
+            np.maximum(1 - gap_ns[at] / effects.time_ns[at], 0.0),
+            ranks=tuple(distinct(rank[at]).tolist()),
+            phases=(("", share),),
+            bound=True,
+        )
+
+
+#: What finds the faults of each shape.
+SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
+    slow_ranks,
+    slow_stages,
+    slow_microbatches,
+    slow_iterations,
+    pauses,
+    drifts,
+    slow_links,
+    collectives,
+    late_launches,
+    launch_gaps,
+)
+
+
+def token_fault(what: str, rank: int, depth: int) -> Fault:
+    """Return the fault that the first stage waits for tokens: too few chunks are in flight.
+
+    Args:
+        what: :data:`ONE_MORE` or :data:`ENOUGH`: how many more there would be without.
+        rank: of the first stage that waits.
+        depth: how many there are.
+    """
+    return Fault(
+        "token",
+        f"token-{what}",
+        ranks=(rank,),
+        stage=0,
+        phases=(("", float(depth)),),
+        what=what,
+        bound=what == ENOUGH,
+    )
+
+
+def _losing(rank: Ints, lost: Floats) -> list[int]:
+    """Return the ranks that lose anything in some rows, those that lose most first."""
+    of_rank = np.bincount(rank, lost)
+    order = sorted_rows(-of_rank)
+    return [int(one) for one in order[of_rank[order] > 0]]
+
+
+def _phases(seen: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[str, float], ...]:
+    """Return the phases that some kinds of work are reported under, with a ratio each."""
+    kinds = seen.work.kinds
+    return tuple((kinds[k].phase, r) for k, r in zip(kind.tolist(), ratio.tolist(), strict=True))
+
+
+# Where a host was while its GPU had run dry.
+
+
+def beside_operations(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
+    """Return what hosts did before late collectives and optimizers, and inside operations.
+
+    Args:
+        hosts: all that is recorded of them.
+        name_id: names of operations, whose own ranges tell nothing more.
+        phase: of each row of the operations table.
+    """
+    other = (hosts.call == 1) | ~np.isin(hosts.name_id, name_id)
+    last = (hosts.operation == NONE) | (np.append(phase, NONE)[hosts.operation] == Phase.OPTIMIZER)
+    kept = hosts.take(last & other)
+    columns = (kept.rank, kept.start_ns, kept.end_ns, kept.call, kept.name_id)
+    return kept.take(groups_of(*columns).first)
+
+
+def host_during(
+    hosts: HostActivities, rank: int, start_ns: int, end_ns: int, lost_ns: float
+) -> tuple[int, int]:
+    """Return the call and the range that took half of what was lost, or more; -1 for none.
+
+    Of several that is the shortest.
+
+    Args:
+        hosts: what launching threads did.
+        rank: whose host.
+        start_ns: start of the time.
+        end_ns: end of it.
+        lost_ns: how much of it was.
+    """
+    overlap_ns = np.minimum(hosts.end_ns, end_ns) - np.maximum(hosts.start_ns, start_ns)
+    during = (hosts.rank == rank) & (overlap_ns > 0)
+    found = [NONE, NONE]
+    for place, is_call in enumerate((1, 0)):
+        rows = np.flatnonzero(during & (hosts.call == is_call))
+        names = groups_of(hosts.name_id[rows])
+        spent_ns = group_sum(names.of_row, len(names), overlap_ns[rows])
+        whole_ns = group_sum(names.of_row, len(names), (hosts.end_ns - hosts.start_ns)[rows])
+        long = np.flatnonzero(2 * spent_ns >= lost_ns)
+        if len(long):
+            found[place] = int(hosts.name_id[rows[names.first[long[whole_ns[long].argmin()]]]])
+    return found[0], found[1]
+
+
+def _host_in_longest(seen: Evidence, rows: Ints, scale: Floats) -> tuple[int, int]:
+    """Return where the host was in the operation that loses most.
+
+    Args:
+        seen: the run.
+        rows: of the work table.
+        scale: what each would take without the fault, as a share of what it took.
+    """
+    work = seen.work
+    lost_ns = (work.end_ns - work.start_ns)[rows] * (1 - scale)
+    longest = int(rows[lost_ns.argmax()])
+    start_ns, end_ns = int(work.start_ns[longest]), int(work.end_ns[longest])
+    return host_during(seen.hosts, int(work.rank[longest]), start_ns, end_ns, float(lost_ns.max()))
