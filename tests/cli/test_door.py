@@ -89,7 +89,7 @@ def test_a_trace_without_names_gets_idle_and_is_decoded_once(
         decoded.append(file.path)
         return read_profile(file)
 
-    monkeypatch.setattr("bubbleviz.sources.kineto.trace_file.read_profile", counted)
+    monkeypatch.setattr("bubbleviz.sources.kineto.profile.read_profile", counted)
     trace = unnamed_trace(tmp_path)
 
     assert main([str(trace)]) == 0

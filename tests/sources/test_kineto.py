@@ -21,9 +21,9 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import IMPOSSIBLE_NS, Profile
 from bubbleviz.progress import unwatched
 from bubbleviz.report.report import Report
-from bubbleviz.sources.kineto.trace_file import open_file
+from bubbleviz.sources.kineto.profile import open_file
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.sources.trace_events.columns import times_ns
+from bubbleviz.sources.trace_events import times_ns
 from tests.planting import Planting, plant
 from tests.support.rocm_profiles import HIP
 from tests.support.torch_traces import traces_of

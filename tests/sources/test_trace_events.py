@@ -14,10 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources import gzip_files
-from bubbleviz.sources.trace_events import file as trace_file
-from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
-from bubbleviz.sources.trace_events.file import TraceFile, opened_trace
+from bubbleviz.sources import gzip_files, trace_events
+from bubbleviz.sources.trace_events import TraceEvent, TraceFile, opened_trace
 
 
 class _Args(msgspec.Struct):
@@ -29,15 +27,11 @@ class _Event(TraceEvent):
     args: _Args | None = None
 
 
-class _ExactEvent(ExactTraceEvent):
-    args: _Args | None = None
-
-
-Read = tuple[list[_Event | _ExactEvent], TraceFile[_Event, _ExactEvent]]
+Read = tuple[list[_Event], TraceFile[_Event]]
 
 
 def _read(path: Path) -> Read:
-    with opened_trace(str(path), _Event, _ExactEvent) as file:
+    with opened_trace(str(path), _Event) as file:
         return [event for block in file.blocks() for event in block], file
 
 
@@ -47,7 +41,7 @@ def _of(tmp_path: Path, content: bytes) -> Read:
     return _read(path)
 
 
-def _summary(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None, int | None]]:
+def _summary(events: list[_Event]) -> list[tuple[str, float | None, int | None]]:
     return [
         (e.name, None if e.ts is None else float(e.ts), e.args.correlation if e.args else None)
         for e in events
@@ -58,7 +52,7 @@ def _summary(events: list[_Event | _ExactEvent]) -> list[tuple[str, float | None
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have files read some bytes at a time, so that events lie across blocks."""
     for name, size in {"BLOCK": 40, "_NEAR": 60}.items():
-        monkeypatch.setattr(trace_file, name, size)
+        monkeypatch.setattr(trace_events, name, size)
     monkeypatch.setattr(gzip_files, "_PACKED", 10)
 
 
@@ -241,7 +235,7 @@ def test_numbers_may_be_texts(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, size in {"BLOCK": 40, "_LONGEST": 300}.items():
-        monkeypatch.setattr(trace_file, name, size)
+        monkeypatch.setattr(trace_events, name, size)
 
     with pytest.raises(ProfileError, match="without a complete event"):
         _of(tmp_path, b'[{"name": "' + b"endless " * 200)
@@ -279,7 +273,7 @@ def test_a_gzipped_file_that_is_damaged_gives_what_comes_before(tmp_path: Path) 
 def test_an_endless_tail_is_dropped_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_file, "_LONGEST", 200)
+    monkeypatch.setattr(trace_events, "_LONGEST", 200)
     content = (
         b'{"head": 1, "traceEvents": [{"ph": "X"}], "more": "' + b"x" * 2000 + b'", "last": 2}'
     )

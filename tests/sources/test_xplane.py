@@ -24,11 +24,9 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
-from bubbleviz.sources.xla.file_content import FileContent
-from bubbleviz.sources.xla.names import device_of
-from bubbleviz.sources.xla.wire import Walk
-from bubbleviz.sources.xla.xspace import planes_of
-from bubbleviz.sources.xla.xspace_planes import open_file
+from bubbleviz.sources.xla.device_work import leaves
+from bubbleviz.sources.xla.planes import PlaneEvents, device_of
+from bubbleviz.sources.xla.xspace import MalformedError, Space, decoded, open_file
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type
 from tests.support.xla_profiles import (
@@ -157,9 +155,6 @@ def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     )
 )
 def test_leaves_are_what_holds_nothing(rows: list[tuple[int, int]]) -> None:
-    from bubbleviz.sources.xla.device_work import leaves
-    from bubbleviz.sources.xla.planes import PlaneEvents
-
     start = np.array([s for s, _ in rows], np.int64)
     end = start + np.array([n for _, n in rows], np.int64)
     # Only nested or apart, as a stack makes them; equal ones once.
@@ -361,19 +356,6 @@ def test_a_file_cut_while_it_is_read_is_one_sentence(share: float, tmp_path: Pat
             file.read(GLOBS)
 
 
-@pytest.mark.parametrize("size", [1, 1000, 1 << 16])
-def test_the_bytes_of_a_file_are_those_of_its_slices(size: int, tmp_path: Path) -> None:
-    path = tmp_path / "bytes"
-    path.write_bytes(bytes(range(256)) * (size // 256 + 1))
-    with path.open("rb", buffering=0) as file:
-        content, whole = FileContent(file), path.read_bytes()
-        assert len(content) == len(whole)
-        for at in (0, size // 2, len(whole) - 1, 1, 0):
-            assert content[at] == whole[at]
-            for end in (at, at + 1, at + size, 10 * size):
-                assert content[at:end] == whole[at:end]
-
-
 def test_a_file_cut_or_written_over_while_it_is_walked_ends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "small.xplane.pb"
     whole = space(SMALL, ["h"])
@@ -384,6 +366,70 @@ def test_a_file_cut_or_written_over_while_it_is_walked_ends_nothing(tmp_path: Pa
                 path.write_bytes(whole[:length] + rest)
                 with suppress(errors.ProfileError):
                     file.read(GLOBS)
+
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
+STATS = st.fixed_dictionaries(
+    {"metadata_id": INT64},
+    optional={
+        "int64_value": INT64,
+        "double_value": st.floats(allow_nan=False),
+        "str_value": st.binary(max_size=200),
+        "bytes_value": st.binary(max_size=5),
+    },
+)
+EVENTS = st.lists(
+    st.tuples(INT64, INT64, st.none() | INT64, st.lists(STATS, max_size=4)), max_size=8
+)
+
+
+@given(EVENTS)
+def test_columns_are_what_protobuf_writes(
+    events: list[tuple[int, int, int | None, list[dict[str, Any]]]],
+) -> None:
+    line = space_type()().planes.add().lines.add()
+    for kind, offset, duration, stats in events:
+        event = line.events.add(metadata_id=kind, offset_ps=offset, duration_ps=duration)
+        for stat in stats:
+            event.stats.add(**stat)
+    contents = [event.SerializeToString() for event in line.events]
+    length = np.array([*map(len, contents)], np.int64)
+    data, end = np.frombuffer(b"".join(contents), np.uint8), np.cumsum(length)
+
+    numbers, inner = decoded(data, end - length, end, (1, 2, 3), (4,))
+    row, begin, end = inner[4]
+    names, texts = decoded(data, begin, end, (1, 4), (5,))
+
+    columns = zip(*(numbers[field].tolist() for field in (1, 2, 3)), strict=True)
+    assert [*columns] == [(kind, offset, duration or 0) for kind, offset, duration, _ in events]
+    text_of = {at: bytes(data[b:e]) for at, b, e in zip(*texts[5], strict=True)}
+    # One after the other of each event, as they are looked at: by place, then by event.
+    assert [
+        (row[at], names[1][at], names[4][at], text_of.get(at))
+        for at in np.argsort(row, kind="stable").tolist()
+    ] == [
+        (at, stat["metadata_id"], stat.get("int64_value", 0), stat.get("str_value"))
+        for at, event in enumerate(events)
+        for stat in event[3]
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x08" + b"\xff" * 11,  # a number without an end
+        b"\x0b",  # a group
+        b"\x00\x01",  # a field without a number
+        b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  # a length below 0
+        b"\x12\x05a",  # a length over the end
+        b"\x09aaa",  # a double cut short
+        b"\x08",  # no number
+    ],
+)
+def test_what_is_no_event_is_refused(content: bytes) -> None:
+    data = np.frombuffer(content + b"\x08" * 50, np.uint8)
+    with pytest.raises(MalformedError):
+        decoded(data, np.array([0]), np.array([len(content)]), (1,), (2,))
 
 
 @settings(max_examples=200)
@@ -438,17 +484,15 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
 @REAL
 @pytest.mark.parametrize("name", ["jax_cpu4", "tracelens_jax08_attention"])
 def test_real_files_read_another_way(name: str) -> None:
-    from bubbleviz.sources.xla.xspace import events_of
-
-    path = DATA / f"{name}.xplane.pb"
-    walk = Walk(path.read_bytes())
-    planes, _ = planes_of(walk)
-    found = {}
-    for plane in planes:
-        for line in plane.lines:
-            pieces = list(events_of(walk, line, ()))
-            total = sum(int(piece.duration_ps.sum()) for piece in pieces)
-            found[plane.name, line.name] = (sum(len(piece.metadata) for piece in pieces), total)
+    path, found = DATA / f"{name}.xplane.pb", {}
+    with path.open("rb") as file:
+        for plane in Space(str(path), file).planes():
+            for line in plane.lines:
+                length = np.array([len(event) for event in line.events], np.int64)
+                data, end = np.frombuffer(b"".join(line.events), np.uint8), np.cumsum(length)
+                numbers, _ = decoded(data, end - length, end, (3,), ())
+                key = plane.name.decode(), line.name.decode()
+                found[key] = len(line.events), int(numbers[3].sum())
 
     assert found == slow_reading(path)
 

@@ -24,30 +24,26 @@ from bubbleviz.model.collectives import Collectives, EventRecords, Group, Synchr
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, looked_up
 from bubbleviz.model.profile import UNCORRELATED, process_of
-from bubbleviz.model.values import frozen
-from bubbleviz.sources.kineto.event_columns import (
+from bubbleviz.sources.kineto.events import (
     CORRELATION,
     DEVICE,
     EXTERNAL,
+    KERNEL,
     NAME,
+    OPERATOR,
     START,
     THREAD,
+    CollectiveArgs,
     CollectiveRecord,
     EventCollector,
     EventRows,
-)
-from bubbleviz.sources.kineto.events import (
-    KERNEL,
-    OPERATOR,
-    CollectiveArgs,
-    ExactKinetoEvent,
     KinetoEvent,
     SynchronisationArgs,
     either,
     text_of,
     whole_number,
 )
-from bubbleviz.sources.trace_events.columns import times_ns
+from bubbleviz.sources.trace_events import times_ns
 
 # Process groups as PyTorch's profiler writes them, with each event and in the document.
 
@@ -59,27 +55,12 @@ _NUMBER = re.compile(r"-?\d+")
 _ELLIPSIS = "..."
 _FIELDS = ("group", "size", "ranks", "description")
 
-#: Place in the group of each of its ranks.
-Places: TypeAlias = Mapping[int, int]
-
-
-@frozen
-class World:
-    """What ``distributedInfo`` of the document holds.
-
-    Attributes:
-        rank: own; -1 unknown.
-        size: how many ranks there are; -1 unknown.
-        groups: ranks of groups by name; () where two groups share a name.
-    """
-
-    rank: int
-    size: int
-    groups: Mapping[str, tuple[int, ...]]
+#: Own rank and number of ranks, -1 unknown; and ranks of groups by name, () where two share it.
+World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
 def world_of(metadata: Mapping[str, object]) -> World:
-    """Return the world that the document describes."""
+    """Return what ``distributedInfo`` of the document holds."""
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     configs = info.get("pg_config")
@@ -90,69 +71,8 @@ def world_of(metadata: Mapping[str, object]) -> World:
             size = max(whole_number(config.get("pg_size"), MOST_RANKS), 0)
             ranks = _members(config.get("ranks"), size)
             groups[name] = () if groups.get(name, ranks) != ranks else ranks
-    return World(
-        rank=whole_number(info.get("rank"), MOST_RANKS),
-        size=whole_number(info.get("world_size"), MOST_RANKS),
-        groups=groups,
-    )
-
-
-class GroupNumbering:
-    """Numbers the groups that events name."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._groups: Numbering[Group] = Numbering()
-        self._known: dict[str, tuple[int, Places]] = {}
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """The groups, by number."""
-        return self._groups.values
-
-    def number(self, args: CollectiveArgs, operator: CollectiveArgs) -> tuple[int, Places]:
-        """Return the number of a kernel's group, -1 for an unknown one, and its ranks' places.
-
-        Args:
-            args: of the kernel.
-            operator: arguments of the operator that launched it.
-        """
-        values = [either(args, operator, field) for field in _FIELDS]
-        # Most kernels are of few groups, and a group may have thousands of ranks.
-        key = repr((*values, operator.start, operator.stride))
-        if key not in self._known:
-            group = self._group(operator, *values)
-            number = self._groups.number(group) if group.name or group.ranks else NONE
-            self._known[key] = number, {rank: at for at, rank in enumerate(group.ranks)}
-        return self._known[key]
-
-    def _group(
-        self,
-        operator: CollectiveArgs,
-        name: object,
-        size: object,
-        ranks: object,
-        description: object,
-    ) -> Group:
-        count = max(whole_number(size, MOST_RANKS), 0)
-        members = (
-            _members(ranks, count)
-            or self._of_document(text_of(name), count)
-            or _strided(operator, ranks, count)
-        )
-        return Group(
-            name=text_of(name),
-            ranks_text="" if members else text_of(ranks),
-            ranks=members,
-            size=count or len(members),
-            description=text_of(description),
-        )
-
-    def _of_document(self, name: str, size: int) -> tuple[int, ...]:
-        ranks = self._world.groups.get(name, ())
-        if size and len(ranks) == size:
-            return ranks
-        return tuple(range(size)) if size == self._world.size else ()
+    rank, size = (whole_number(info.get(name), MOST_RANKS) for name in ("rank", "world_size"))
+    return rank, size, groups
 
 
 def _members(ranks: object, size: int) -> tuple[int, ...]:
@@ -263,7 +183,9 @@ def _batched(
     waiting = [
         record
         for record in collector.collectives
-        if record.kind == OPERATOR and record.external not in used and _is_passing(record.args)
+        if record.kind == OPERATOR
+        and record.external not in used
+        and text_of(record.args.collective) in _PEER_FIELDS
     ]
     if not waiting:
         return
@@ -301,17 +223,15 @@ def _launches(
     yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
-def _is_passing(args: CollectiveArgs) -> bool:
-    return isinstance(args.collective, str) and args.collective in _PEER_FIELDS
-
-
 class _CollectiveTable:
     """Rows of collectives, one by one: they are few."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._names: Numbering[str] = Numbering()
-        self._groups = GroupNumbering(world)
+        self._groups: Numbering[Group] = Numbering()
+        #: Number of a group, -1 for an unknown one, and the place in it of each of its ranks.
+        self._known: dict[str, tuple[int, Mapping[int, int]]] = {}
         self._operations: dict[tuple[int, int], int] = {}
         self._rows: list[tuple[int, ...]] = []
 
@@ -328,9 +248,9 @@ class _CollectiveTable:
         """
         name = text_of(either(args, operator, "collective"))
         datatype = text_of(either(args, operator, "datatype"))
-        group, places = self._groups.number(args, operator)
+        group, places = self._group(args, operator)
         operator_rank = whole_number(operator.rank, MOST_RANKS)
-        rank, peer, root = places.get(self._world.rank, NONE), NONE, NONE
+        rank, peer, root = places.get(self._world[0], NONE), NONE, NONE
         if name in _PEER_FIELDS:
             other = whole_number(either(args, operator, _PEER_FIELDS[name]), MOST_RANKS)
             peer = places.get(other, operator_rank)
@@ -338,6 +258,10 @@ class _CollectiveTable:
             root = operator_rank
         elif rank == NONE:
             rank = operator_rank
+        split = either(args, operator, "split")
+        sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
+        # Parts that ranks exchange may differ in size.
+        uneven = isinstance(sizes, list) and any(size != sizes[0] for size in sizes)
         number = len(self._rows)
         # A kernel that no operator launched is an operation of its own.
         if launch[0] != NONE:
@@ -351,7 +275,7 @@ class _CollectiveTable:
                 whole_number(either(args, operator, "elements_in"), _MOST_ELEMENTS),
                 whole_number(either(args, operator, "elements_out"), _MOST_ELEMENTS),
                 self._names.number(datatype) if datatype else NONE,
-                int(_is_uneven(either(args, operator, "split"))),
+                int(uneven),
                 rank,
                 peer,
                 root,
@@ -359,18 +283,40 @@ class _CollectiveTable:
             )
         )
 
+    def _group(
+        self, args: CollectiveArgs, operator: CollectiveArgs
+    ) -> tuple[int, Mapping[int, int]]:
+        """Return the number of a kernel's group, -1 for an unknown one, and its ranks' places."""
+        values = [either(args, operator, field) for field in _FIELDS]
+        # Most kernels are of few groups, and a group may have thousands of ranks.
+        key = repr((*values, operator.start, operator.stride))
+        if key in self._known:
+            return self._known[key]
+        name, size, ranks, description = text_of(values[0]), values[1], values[2], values[3]
+        count = max(whole_number(size, MOST_RANKS), 0)
+        _, world_size, groups = self._world
+        members = _members(ranks, count)
+        if not members and count and len(groups.get(name, ())) == count:
+            members = groups[name]
+        elif not members and count == world_size:
+            members = tuple(range(count))
+        members = members or _strided(operator, ranks, count)
+        group = Group(
+            name=name,
+            ranks_text="" if members else text_of(ranks),
+            ranks=members,
+            size=count or len(members),
+            description=text_of(description),
+        )
+        number = self._groups.number(group) if group.name or group.ranks else NONE
+        self._known[key] = number, {rank: at for at, rank in enumerate(group.ranks)}
+        return self._known[key]
+
     def collectives(self) -> Collectives:
         """Return the table."""
         columns = np.array(self._rows, np.int64).reshape(-1, len(_COLUMNS)).T.copy()
         named = dict(zip(_COLUMNS, columns, strict=True))
-        return Collectives(**named, names=self._names.values, groups=self._groups.groups)
-
-
-def _is_uneven(split: object) -> bool:
-    """Tell whether the parts that ranks exchange differ in size."""
-    numbers = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
-    sizes: Sequence[object] = numbers if isinstance(numbers, list) else []
-    return any(size != sizes[0] for size in sizes)
+        return Collectives(**named, names=self._names.values, groups=self._groups.values)
 
 
 # Synchronisation in a trace of PyTorch's profiler: recorded events, waits, streams of work.
@@ -427,7 +373,9 @@ def synchronisation_of(
         )
     )
     unknown = np.full(len(event), NONE, np.int64)
-    streams = [_stream(tid) for _, tid in collector.threads.values]
+    # A thread of a device stands for a stream.
+    named = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
+    streams = [NONE if match is None else int(match[1]) for match in named]
     return Synchronisation(
         EventRecords(processes(call), device, stream, event, unknown, call, unknown.copy()),
         Waits(
@@ -443,28 +391,20 @@ def synchronisation_of(
     )
 
 
-def _columns(events: Sequence[KinetoEvent | ExactKinetoEvent]) -> Ints:
+def _columns(events: Sequence[KinetoEvent]) -> Ints:
     """Return the columns of waits or records, shape (7, events)."""
     start_ns = times_ns([event.ts for event in events])
-    ids = np.array([_ids(event) for event in events], np.int64).reshape(-1, 6)
-    return np.concatenate((start_ns[None], ids.T))
-
-
-def _ids(event: KinetoEvent | ExactKinetoEvent) -> tuple[int, ...]:
-    args = event.args
-    if not isinstance(args, SynchronisationArgs):
-        return (NONE,) * 6
-    return (
-        whole_number(args.correlation, UNCORRELATED),
-        whole_number(args.device, _DEVICES),
-        whole_number(args.stream, UNCORRELATED),
-        whole_number(args.event if args.waited is None else args.waited, UNCORRELATED),
-        whole_number(args.recorded_stream, UNCORRELATED),
-        whole_number(args.recorded, UNCORRELATED),
-    )
-
-
-def _stream(name: int | str | None) -> int:
-    """Return the number of the stream that a thread of a device stands for; -1 unknown."""
-    found = _STREAM.match(str(name))
-    return NONE if found is None else int(found[1])
+    rows = []
+    for event in events:
+        args = event.args if isinstance(event.args, SynchronisationArgs) else SynchronisationArgs()
+        rows.append(
+            (
+                whole_number(args.correlation, UNCORRELATED),
+                whole_number(args.device, _DEVICES),
+                whole_number(args.stream, UNCORRELATED),
+                whole_number(args.event if args.waited is None else args.waited, UNCORRELATED),
+                whole_number(args.recorded_stream, UNCORRELATED),
+                whole_number(args.recorded, UNCORRELATED),
+            )
+        )
+    return np.concatenate((start_ns[None], np.array(rows, np.int64).reshape(-1, 6).T))

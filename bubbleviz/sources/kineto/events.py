@@ -1,14 +1,21 @@
-"""Events of PyTorch's profiler (Kineto): their categories, and the arguments that are used."""
+"""Events of PyTorch's profiler (Kineto): categories, arguments that are used, and columns."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
-from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
+from bubbleviz.model.values import frozen
+from bubbleviz.sources.trace_events import ThreadName, TraceEvent, columns_of
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
 #: Work and calls of accelerators that are named otherwise.
@@ -133,18 +140,6 @@ class SynchronisationEvent(KinetoEvent, gc=False):
     args: SynchronisationArgs | None = None
 
 
-class ExactKinetoEvent(ExactTraceEvent, gc=False):
-    """The same, with times as the decimals that the file holds."""
-
-    args: CollectiveArgs | None = None
-
-
-class ExactSynchronisationEvent(ExactKinetoEvent, gc=False):
-    """The same with the arguments of waits and records of events."""
-
-    args: SynchronisationArgs | None = None
-
-
 def either(args: CollectiveArgs, operator: CollectiveArgs, field: str) -> object:
     """Return an argument of a kernel, or else of the operator that launched it."""
     value: object = getattr(args, field)
@@ -165,3 +160,163 @@ def text_of(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
     return encodable(value) if isinstance(value, str) else ""
+
+
+#: Columns of events.
+THREAD, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
+#: Those of a collective's record.
+_RECORDED = (THREAD, START, END, CORRELATION, EXTERNAL)
+_NO_ARGS = KinetoArgs()
+
+
+@frozen
+class CollectiveRecord:
+    """An event with the arguments of a collective: its category, thread, times, and arguments."""
+
+    kind: int
+    thread: int
+    start_ns: int
+    end_ns: int
+    correlation: int
+    external: int
+    args: CollectiveArgs
+
+
+@frozen
+class EventRows:
+    """Events as columns; times count from the trace's first event.
+
+    Attributes:
+        columns: shape (7, events), without events whose times are impossible.
+        kind: category of each.
+        impossible: how many events were left out.
+    """
+
+    columns: Ints
+    kind: Ints
+    impossible: int
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, column: int) -> Ints:
+        rows: Ints = self.columns[column]
+        return rows
+
+    def take(self, rows: Ints | Bools) -> EventRows:
+        """Return some of the rows."""
+        return EventRows(self.columns[:, rows], self.kind[rows], 0)
+
+
+@dataclass
+class EventCollector:
+    """The events of a trace by category, as far as it has been read.
+
+    Attributes:
+        names: numbers the names of events.
+        threads: numbers their threads.
+        thread_names: names of threads, by number.
+        collectives: events with the arguments of a collective.
+        untimed: how many events have no time.
+        endless: how many have no duration.
+        oversized: how many identifiers of events have more than 64 bits.
+        waits: events in which a stream or a host waits.
+        records: events that record a CUDA event.
+        others: how many events each kind has that is not known: a category, or else a phase.
+    """
+
+    names: Numbering[str] = field(default_factory=Numbering)
+    threads: Numbering[ThreadName] = field(default_factory=Numbering)
+    thread_names: dict[int, str] = field(default_factory=dict)
+    collectives: list[CollectiveRecord] = field(default_factory=list)
+    waits: list[KinetoEvent] = field(default_factory=list)
+    records: list[KinetoEvent] = field(default_factory=list)
+    untimed: int = 0
+    endless: int = 0
+    oversized: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+    _blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, events: Sequence[KinetoEvent]) -> None:
+        """Add the events of a block."""
+        by_kind: dict[int, list[KinetoEvent]] = defaultdict(list)
+        # JSON gives an object an event, so that each must be looked at.
+        for event in events:
+            if event.ph == "X":
+                category = (event.cat or "").lower()
+                kind = CATEGORIES.get(category)
+                if kind is None:
+                    if category not in UNUSED:
+                        self.others[category] += 1
+                    continue
+                if event.ts is not None:
+                    by_kind[kind].append(event)
+                self.untimed += event.ts is None
+                self.endless += kind in LASTING and event.dur is None
+            elif event.ph == "M" and event.name == "thread_name" and event.args is not None:
+                thread = self.threads.number((event.pid, event.tid))
+                self.thread_names[thread] = event.args.name or ""
+            elif event.dur is not None or (
+                # Some writers end a trace with ``{}``.
+                event.ph not in PHASES
+                and (event.ph or event.name or event.cat or event.ts is not None)
+            ):
+                self.others[event.ph] += 1
+        self.waits.extend(by_kind.pop(WAIT, ()))
+        self.records.extend(by_kind.pop(RECORD, ()))
+        for kind, events_of_kind in by_kind.items():
+            args = [event.args or _NO_ARGS for event in events_of_kind]
+            ids = ([a.correlation for a in args], [a.device for a in args])
+            numbers = self._numbers(*ids, [a.external for a in args])
+            common = columns_of(events_of_kind, self.threads, self.names)
+            columns = np.concatenate((common, numbers))
+            self._blocks[kind].append(columns)
+            own = SAME_AS.get(kind, kind)
+            if own in (KERNEL, OPERATOR) and {*map(type, args)} != {KinetoArgs}:
+                self.collectives += [
+                    CollectiveRecord(own, *columns[_RECORDED, row].tolist(), of_row)  # type: ignore[call-arg]  # five columns
+                    for row, of_row in enumerate(args)
+                    if isinstance(of_row, CollectiveArgs) and of_row.collective is not None
+                ]
+
+    def _numbers(self, *ids: Sequence[int | None]) -> Ints:
+        """Return identifiers as columns; those of more than 64 bits are counted, and none."""
+        numbers = [[NONE if n is None else n for n in column] for column in ids]
+        try:
+            return np.array(numbers, np.int64)
+        except OverflowError:
+            self.oversized += sum(abs(n) >> 63 > 0 for column in numbers for n in column)
+            fitting = [[NONE if abs(n) >> 63 else n for n in column] for column in numbers]
+            return np.array(fitting, np.int64)
+
+    def count(self, kind: int) -> int:
+        """Return how many events a category has."""
+        return sum(block.shape[1] for block in self._blocks[kind])
+
+    def base_ns(self) -> int:
+        """Return when the trace's first event began, stray times left aside."""
+        starts = [block[START] for blocks in self._blocks.values() for block in blocks]
+        if not starts:
+            return 0
+        start_ns = np.concatenate(starts)
+        middle = int(np.median(start_ns))
+        near = np.abs(start_ns - middle) < IMPOSSIBLE_NS >> 2
+        return int(start_ns[near].min(initial=middle))
+
+    def take(self, base_ns: int, *kinds: int) -> EventRows:
+        """Return the events of some categories, each in the order of the file, and forget them.
+
+        Those of other accelerators become what they are the same as.
+        """
+        tables = [np.empty((7, 0), np.int64)]
+        tables += [block for kind in kinds for block in self._blocks[kind]]
+        become = np.array([SAME_AS.get(kind, kind) for kind in kinds], np.int64)
+        kind = np.repeat(become, [self.count(kind) for kind in kinds])
+        columns = np.concatenate(tables, axis=1)
+        for taken in kinds:
+            del self._blocks[taken]
+        columns[[START, END]] -= base_ns
+        keep = possible(columns[START], columns[END])
+        if keep is None:
+            return EventRows(columns, kind, 0)
+        return EventRows(columns[:, keep], kind[keep], int((~keep).sum()))

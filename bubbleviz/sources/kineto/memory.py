@@ -15,9 +15,13 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.memory_sizes import MemoryEvents
-from bubbleviz.sources.trace_events.columns import ThreadName, columns_of, global_threads
-from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
-from bubbleviz.sources.trace_events.file import opened_trace
+from bubbleviz.sources.trace_events import (
+    ThreadName,
+    TraceEvent,
+    columns_of,
+    global_threads,
+    opened_trace,
+)
 
 _NAME = "[memory]"
 #: ``Device Type`` of the host's own memory.
@@ -43,12 +47,6 @@ class MemoryEvent(TraceEvent, gc=False):
     args: MemoryArgs | None = None
 
 
-class ExactMemoryEvent(ExactTraceEvent, gc=False):
-    """The same, with times as the decimals that the file holds."""
-
-    args: MemoryArgs | None = None
-
-
 def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
     """Return the memory events of a trace; None where it holds none.
 
@@ -62,7 +60,7 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
     """
     threads, names = Numbering[ThreadName](), Numbering[str]()
     blocks: list[Ints] = []
-    with opened_trace(path, MemoryEvent, ExactMemoryEvent) as file:
+    with opened_trace(path, MemoryEvent) as file:
         for block in file.blocks():
             # JSON gives an object an event, so that each must be looked at.
             events = [
@@ -77,21 +75,18 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
             if events:
                 columns = columns_of(events, threads, names)
                 args = [event.args or MemoryArgs() for event in events]
-                blocks.append(np.stack((columns[1] - base_ns, columns[0], *_numbers(args))))
+                numbers = (
+                    [NONE if a.device is None else a.device for a in args],
+                    [0 if a.address is None else a.address & ((1 << 63) - 1) for a in args],
+                    [a.change or 0 for a in args],
+                    [NONE if a.total is None else a.total for a in args],
+                )
+                table = np.array(numbers, np.int64)
+                blocks.append(np.concatenate((columns[1:2] - base_ns, columns[:1], table)))
     if not blocks:
         return None
-    table = np.concatenate(blocks, axis=1)
-    time_ns, thread, device, address, change, total = (row.copy() for row in table)
+    columns = np.concatenate(blocks, axis=1)
+    time_ns, thread, device, address, change, total = (row.copy() for row in columns)
     return MemoryEvents(
         time_ns, global_threads(threads)[thread], np.maximum(device, 0), address, change, total
     )
-
-
-def _numbers(args: list[MemoryArgs]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return device, address, change and total."""
-    device = [NONE if a.device is None else a.device for a in args]
-    address = [0 if a.address is None else a.address & ((1 << 63) - 1) for a in args]
-    total = [NONE if a.total is None else a.total for a in args]
-    change = [a.change or 0 for a in args]
-    first, second, third, fourth = np.array((device, address, change, total), np.int64)
-    return first, second, third, fourth

@@ -21,26 +21,32 @@ for the device.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.launching_calls import WORK_CALLS
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     HOST,
     Activities,
     Calls,
+    Contents,
     Device,
+    NameCount,
     Overheads,
     Profile,
     Ranges,
     Source,
+    TableCount,
     Thread,
     correlations,
     impossible_times,
@@ -48,45 +54,45 @@ from bubbleviz.model.profile import (
 )
 from bubbleviz.model.texts import encodable, listed, one_line
 from bubbleviz.model.values import frozen
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
 from bubbleviz.sources.kineto.collectives import (
-    MOST_RANKS,
     collectives_of,
     synchronisation_of,
     world_of,
 )
-from bubbleviz.sources.kineto.event_columns import (
-    CORRELATION,
-    DEVICE,
-    END,
-    EXTERNAL,
-    NAME,
-    START,
-    THREAD,
-    EventCollector,
-    EventRows,
-)
 from bubbleviz.sources.kineto.events import (
     ANNOTATION,
     CALL,
+    COLLECTIVE_MARK,
     COPY,
+    CORRELATION,
+    DEVICE,
     DEVICES,
+    END,
+    EXTERNAL,
     KERNEL,
     KINDS,
     MTIA_WORK,
+    NAME,
     OPERATOR,
     OTHER_CALL,
     OVERHEAD,
     PYTHON,
     SAME_AS,
+    START,
+    SYNCHRONISATION_CATEGORIES,
+    THREAD,
     XPU_CALL,
-    ExactKinetoEvent,
+    CollectiveEvent,
+    EventCollector,
+    EventRows,
     KinetoEvent,
+    SynchronisationEvent,
     whole_number,
 )
 from bubbleviz.sources.kineto.memory import read_memory
-from bubbleviz.sources.trace_events.columns import global_threads
-from bubbleviz.sources.trace_events.file import TraceFile
+from bubbleviz.sources.trace_events import TraceFile, global_threads, opened_trace
 from bubbleviz.timing import step
 
 # Tables of a profile, made of the events of PyTorch's profiler.
@@ -266,7 +272,7 @@ class KinetoProfile:
     cut: bool
 
 
-def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfile:
+def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
     """Read a trace.
 
     Raises:
@@ -277,16 +283,21 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         for events in file.blocks():
             collector.add(events)
             rows.count = (rows.count or 0) + len(events)
-    counts = _counts(collector)
+    counts = dict.fromkeys(KINDS, 0)
+    for kind in KINDS:
+        counts[SAME_AS.get(kind, kind)] += collector.count(kind)
     device = next((name for kind, name in DEVICES.items() if collector.count(kind)), "GPU")
     base_ns, metadata = collector.base_ns(), file.metadata()
+    rank, world_size, _ = world_of(metadata)
     threads = global_threads(collector.threads)
     names = tuple(map(encodable, collector.names.values))
     work = collector.take(base_ns, KERNEL, MTIA_WORK, COPY)
     calls = collector.take(base_ns, CALL, XPU_CALL, OTHER_CALL)
     ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
     overheads = collector.take(base_ns, OVERHEAD)
-    api = _api_of(calls, names)
+    # ROCm's builds of PyTorch record calls of HIP as CUDA's.
+    called = (names[number] for number in distinct(calls[NAME]).tolist())
+    api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
     workless = _launches_without_work(calls, work, names)
     loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
     impossible = {
@@ -296,10 +307,7 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
     }
     limitations = [
         *file.limitations(),
-        *_lost_kernels(file, workless, len(work)),
-        *_untimed(file.path, collector.untimed, collector.endless),
-        *_oversized(file.path, collector.oversized),
-        *_unknown_kinds(file.path, collector.others),
+        *_losses(file, collector, workless, len(work)),
         *impossible_times(file.path, impossible),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, metadata)
@@ -311,7 +319,19 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
     elif not loss:
         device = HOST
         work, calls = operators_as_work(ranges, threads)
-        limitations.append(_without_gpu(file))
+        lost = (
+            "the file is cut short, and GPU work is written last, so that it may be missing; copy "
+            "the file again"
+        )
+        reason = (
+            f"{file.path}: {lost if file.cut else 'no device recorded any'}; the outermost "
+            "operators of each thread stand for kernels, and the host for the device"
+        )
+        limitations.append(Limitation("GPU work", reason))
+    plain = {
+        int(threads[number]): _THREAD_NAME.sub(r"\g<name>", name)
+        for number, name in collector.thread_names.items()
+    }
     every_range = ranges_of(ranges, threads, names)
     profile = Profile(
         source=replace(_source(file.path, metadata, base_ns, device), api=api),
@@ -322,25 +342,17 @@ def read_profile(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> KinetoProfil
         overheads=Overheads(
             process_of(threads[overheads[THREAD]]), overheads[START].copy(), overheads[END].copy()
         ),
-        threads=tuple(_named_threads(collector.thread_names, threads)),
+        threads=tuple(Thread(t, encodable(name)) for t, name in sorted(plain.items()) if name),
         devices=_devices(metadata),
         limitations=tuple(limitations),
-        global_rank=_global_rank(metadata),
-        world_size=_world_size(metadata),
+        global_rank=None if rank == NONE else rank,
+        world_size=world_size if world_size > 0 else None,
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
         synchronisation=None if found is None else lambda: (found, ()),
         memory=lambda: read_memory(file.path, base_ns, on_host=device == HOST),
     )
     return KinetoProfile(profile, ranges.kind, counts, loss, file.cut)
-
-
-def _counts(collector: EventCollector) -> dict[int, int]:
-    """Return how many events each category has, with those that are the same as it."""
-    counts = dict.fromkeys(KINDS, 0)
-    for kind in KINDS:
-        counts[SAME_AS.get(kind, kind)] += collector.count(kind)
-    return counts
 
 
 def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[str]) -> int:
@@ -362,69 +374,34 @@ def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
     return ""
 
 
-def _lost_kernels(
-    file: TraceFile[KinetoEvent, ExactKinetoEvent], workless: int, work: int
-) -> tuple[Limitation, ...]:
-    """Return the kernels that a cut took: PyTorch writes them last, in no order of time."""
-    if not (file.cut and work):
-        return ()
-    reason = (
-        f"{file.path}: the file's end is missing, and kernels are written in no order of time, so "
-        "that any may be missing; device activity is a lower bound"
-    )
-    return (
-        Limitation("kernels and copies of some launches", reason, workless, LimitationKind.COSTS),
-    )
-
-
-def _untimed(path: str, untimed: int, endless: int) -> Iterator[Limitation]:
-    if untimed:
-        yield Limitation("events without a time", f"{path}: they are left out", untimed)
-    if endless:
-        yield Limitation("events without a duration", f"{path}: they count as 0 ns", endless)
-
-
-def _oversized(path: str, count: int) -> Iterator[Limitation]:
-    if count:
+def _losses(
+    file: TraceFile[KinetoEvent], collector: EventCollector, workless: int, work: int
+) -> Iterator[Limitation]:
+    """Yield what a trace lacks, or holds and cannot mean."""
+    path = file.path
+    if file.cut and work:
+        # PyTorch writes kernels last.
+        reason = (
+            f"{path}: the file's end is missing, and kernels are written in no order of time, so "
+            "that any may be missing; device activity is a lower bound"
+        )
+        what = "kernels and copies of some launches"
+        yield Limitation(what, reason, workless, LimitationKind.COSTS)
+    if collector.untimed:
+        yield Limitation("events without a time", f"{path}: they are left out", collector.untimed)
+    if collector.endless:
+        reason = f"{path}: they count as 0 ns"
+        yield Limitation("events without a duration", reason, collector.endless)
+    if collector.oversized:
         reason = f"{path}: they count as missing; correlation, device and External id have 64 bits"
-        yield Limitation("identifiers of more than 64 bits", reason, count)
-
-
-def _unknown_kinds(path: str, others: Counter[str]) -> Iterator[Limitation]:
-    """Yield a limitation for events whose category, or phase, is none that traces have."""
-    if not others:
-        return
-    kinds = (one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common())
-    reason = (
-        f"{path}: their ph or cat is none that traces have, so they are left out "
-        f"({listed(kinds, _LISTED)})"
-    )
-    yield Limitation("events of unknown kinds", reason, others.total())
-
-
-def _without_gpu(file: TraceFile[KinetoEvent, ExactKinetoEvent]) -> Limitation:
-    lost = (
-        "the file is cut short, and GPU work is written last, so that it may be missing; copy the "
-        "file again"
-    )
-    reason = (
-        f"{file.path}: {lost if file.cut else 'no device recorded any'}; the outermost operators "
-        "of each thread stand for kernels, and the host for the device"
-    )
-    return Limitation("GPU work", reason)
-
-
-def _named_threads(names: Mapping[int, str], threads: Ints) -> Iterator[Thread]:
-    plain = {int(threads[n]): _THREAD_NAME.sub(r"\g<name>", name) for n, name in names.items()}
-    for thread, name in sorted(plain.items()):
-        if name:
-            yield Thread(thread, encodable(name))
-
-
-def _api_of(calls: EventRows, names: Sequence[str]) -> str:
-    """Return which API calls are of: ROCm's builds of PyTorch record those of HIP as CUDA's."""
-    called = (names[number] for number in distinct(calls[NAME]).tolist())
-    return "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
+        yield Limitation("identifiers of more than 64 bits", reason, collector.oversized)
+    if others := collector.others:
+        kinds = (one_line(kind, _LONGEST_KIND) or "none" for kind, _ in others.most_common())
+        reason = (
+            f"{path}: their ph or cat is none that traces have, so they are left out "
+            f"({listed(kinds, _LISTED)})"
+        )
+        yield Limitation("events of unknown kinds", reason, others.total())
 
 
 def _source(path: str, metadata: Mapping[str, object], base_ns: int, device: str) -> Source:
@@ -455,12 +432,116 @@ def _devices(metadata: Mapping[str, object]) -> tuple[Device, ...]:
     )
 
 
-def _global_rank(metadata: Mapping[str, object]) -> int | None:
-    info = metadata.get("distributedInfo")
-    rank = whole_number(info.get("rank"), MOST_RANKS) if isinstance(info, dict) else NONE
-    return None if rank == NONE else rank
+#: What an inspection counts: name, categories in the file, and code.
+_COUNTED = (
+    ("kernels", "kernel", KERNEL),
+    ("copies and memsets", "gpu_memcpy, gpu_memset", COPY),
+    ("CUDA API calls", "cuda_runtime, cuda_driver", CALL),
+    ("annotations", "user_annotation", ANNOTATION),
+    ("operators", "cpu_op", OPERATOR),
+    ("Python functions", "python_function", PYTHON),
+)
+#: How the events of modules are named among those of Python's functions.
+_MODULE = "nn.Module: "
+_RECORD_AGAIN = (
+    "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA])"
+)
 
 
-def _world_size(metadata: Mapping[str, object]) -> int | None:
-    size = world_of(metadata).size
-    return size if size > 0 else None
+@dataclass
+class KinetoFile:
+    """An open trace; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
+
+    file: TraceFile[KinetoEvent]
+
+    @cached_property
+    def _trace(self) -> KinetoProfile:
+        return read_profile(self.file)
+
+    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
+        """Return how often names of annotations, or else of operators, occur."""
+        ranges, kind = self._trace.profile.ranges, self._trace.kind
+        annotated = "*" in globs and (kind == ANNOTATION).any()
+        name_id = ranges.name_id[kind == ANNOTATION] if annotated else ranges.name_id
+        counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
+        fits = fitting(globs, ranges.names)
+        return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
+
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Return the profile.
+
+        Args:
+            globs: prefilters of the ranges that are wanted by name.
+            partial: read it even if it holds no calls.
+
+        Raises:
+            ProfileError: it cannot be read.
+            NothingToAnalyseError: neither GPU work nor operators were recorded, or no calls.
+        """
+        profile = self._trace.profile
+        if lacking := self._lacking():
+            raise NothingToAnalyseError(f"{self.file.path}: {lacking}")
+        if not partial and not any(map(len, profile.calls.blocks())):
+            raise NothingToAnalyseError(
+                f"{self.file.path}: no CUDA API calls were recorded, so kernels cannot be linked "
+                f"to ranges; {_RECORD_AGAIN}"
+            )
+        ranges = profile.ranges
+        fits = np.array(fitting(globs, ranges.names), bool)
+        chosen = ranges.take(fits[ranges.name_id] & self._asked(globs))
+        return replace(profile, ranges=chosen)
+
+    def _asked(self, globs: Sequence[str]) -> Bools:
+        """Tell which ranges may be asked for by name: of Python's functions, modules alone."""
+        ranges, kind = self._trace.profile.ranges, self._trace.kind
+        modules = [glob for glob in globs if glob.startswith(_MODULE)]
+        if not modules:
+            return np.asarray(kind != PYTHON, bool)
+        fits = np.array(fitting(modules, ranges.names), bool)
+        return np.asarray((kind != PYTHON) | fits[ranges.name_id], bool)
+
+    def _lacking(self) -> str:
+        """Return why there is nothing to analyse, and what to do; "" where there is something."""
+        trace = self._trace
+        if trace.cut and (trace.loss or len(trace.profile.activities) == 0):
+            loss = trace.loss or "cut short before the first kernel or operator"
+            return f"{loss}; copy the file again, or let the profiler write it to its end"
+        if trace.loss:
+            return f"{trace.loss}; copy the file again, or {_RECORD_AGAIN}"
+        if len(trace.profile.activities) == 0:
+            return f"neither kernels nor operators were recorded; {_RECORD_AGAIN}"
+        return ""
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return the contents of the trace, with the ranges of these names."""
+        trace, profile = self._trace, self._trace.profile
+        names = self.sample(globs)
+        return Contents(
+            source=profile.source,
+            tables=tuple(
+                TableCount(
+                    what.replace("CUDA", profile.source.api), category, trace.counts[kind] or None
+                )
+                for what, category, kind in _COUNTED
+            ),
+            processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
+            devices=profile.devices,
+            candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
+            ranges=len(profile.ranges),
+            missing=tuple(filter(None, (self._lacking(),))),
+            readable=len(profile.activities) > 0,
+        )
+
+
+@contextmanager
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[KinetoFile]:  # noqa: ARG001 - one thread reads JSON
+    """Open a trace of PyTorch.
+
+    Raises:
+        ProfileError: it cannot be opened.
+    """
+    marked = COLLECTIVE_MARK, CollectiveEvent
+    categorised = SYNCHRONISATION_CATEGORIES, SynchronisationEvent
+    with opened_trace(path, KinetoEvent, watch, marked, categorised) as file:
+        yield KinetoFile(file)

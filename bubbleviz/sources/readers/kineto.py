@@ -21,7 +21,7 @@ def _open_file(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.kineto.trace_file import open_file
+    from bubbleviz.sources.kineto.profile import open_file
 
     return open_file(path, jobs, watch)
 

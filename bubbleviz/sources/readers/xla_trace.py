@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import is_json
 from bubbleviz.sources.readers import OpenFile, Reader
-from bubbleviz.sources.xla.names import FOLDER
+from bubbleviz.sources.xla import FOLDER
 
 #: The precision of times, and names of processes, as XLA's profiler writes them.
 _MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
@@ -22,7 +22,7 @@ def _open_file(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.xla.trace_json_planes import open_file
+    from bubbleviz.sources.xla.trace_json import open_file
 
     return open_file(path, jobs, watch)
 

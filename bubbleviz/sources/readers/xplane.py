@@ -5,44 +5,33 @@ It is protobuf, read a piece at a time; see :mod:`bubbleviz.sources.xla.xspace`.
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.readers import OpenFile, Reader
-from bubbleviz.sources.xla.names import FOLDER
-from bubbleviz.sources.xla.wire import MalformedError, Walk
+from bubbleviz.sources.xla import FOLDER
+
+#: A plane of which the name fits: its tag and length, its number, if any, and its name.
+_PLANE = re.compile(
+    rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])*"
+    rb"\x12[\x80-\xff]{0,9}[\x00-\x7f](?:/host:|/device:|Task Environment)"
+)
 
 
 def _open_file(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.xla.xspace_planes import open_file
+    from bubbleviz.sources.xla.xspace import open_file
 
     return open_file(path, jobs, watch)
-
-
-def _recognises(head: bytes) -> bool:
-    """Tell whether a file begins with a plane of which the number or the name fits."""
-    walk = Walk(head, cut=True)
-    try:
-        first = next(walk.fields(0, len(head)), None)
-        if first is None or first.number != 1:
-            return False
-        for field in walk.fields(first.begin, first.end):
-            if field.number == 2:
-                return walk.text(field).startswith(("/host:", "/device:", "Task Environment"))
-            if field.number != 1:
-                return False
-    except MalformedError:
-        return False
-    return False
 
 
 READER = Reader(
     name="xplane",
     suffixes=(".xplane.pb",),
-    recognises=_recognises,
+    recognises=lambda head: _PLANE.match(head) is not None,
     open_file=_open_file,
     decoded_whole=True,
     folder=FOLDER,

@@ -2,10 +2,10 @@
 
 ::
 
-    wire, xspace, xspace_planes (*.xplane.pb)  ─┐
-                                                ├─ collector ─ planes ─ device_work ─ profile
-    trace_json_planes (*.trace.json.gz)        ─┘
-
-``names`` shows what planes and lines are; ``threads``, ``range_names`` and ``ranges`` make them
-threads and ranges.
+    xspace (*.xplane.pb)          ─┐
+                                   ├─ planes ─ device_work ─ profile
+    trace_json (*.trace.json.gz)  ─┘
 """
+
+#: Where JAX and TensorBoard put profiles, below the directory that they are given.
+FOLDER = "plugins/profile"

@@ -1,258 +1,577 @@
-"""XSpace: the protobuf file of XLA's profiler, read piece by piece.
+"""XSpace: the protobuf file of XLA's profiler (``*.xplane.pb``), read a plane at a time.
 
-The file is never held whole: large messages are walked, events are decoded as columns, some
-megabytes at a time (:mod:`bubbleviz.sources.xla.wire`). Messages and numbers of fields are those of
-``tsl/profiler/protobuf/xplane.proto`` (openxla/xla).
+protobuf's own parser divides planes and lines, in which events stay bytes: it would make millions
+of objects of them. The k-th fields of many events are decoded at once instead::
 
-A plane's lines stand before the names of their events, so that planes are walked first. A file that
-was cut short ends within its last plane: the events before the cut are whole, and their names may
-be lost.
+    events      08 05 10 AC 02     08 07 18 01     08 05 10 7F
+    at once     ^^^^^              ^^^^^           ^^^^^            the first fields
+                      ^^^^^^^^           ^^^^^           ^^^^^      the second ones
+
+Messages and numbers of fields are those of ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla),
+encoded as https://protobuf.dev/programming-guides/encoding/ says: a field is a tag (number << 3 |
+kind) and a value of that kind. A file that was cut short ends within its last plane: the events
+before the cut are whole, and their names may be lost. Times are whole nanoseconds: start and end of
+an event are each rounded down from picoseconds, so that an event that follows another without a gap
+still does.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
+from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.values import frozen
-from bubbleviz.sources.xla.wire import NO_MESSAGES, Field, Messages, Walk
+from bubbleviz.model.grouping import found_in
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.profile import Source
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.gzip_files import GZIP
+from bubbleviz.sources.xla.planes import (
+    ASYNC,
+    HOST,
+    NOTHING,
+    OPS,
+    PROGRAMS,
+    STAT_COLUMNS,
+    LineEvents,
+    PlaneCollector,
+    device_of,
+    path_of,
+    roles_of,
+)
+from bubbleviz.sources.xla.profile import XlaFile, XlaProfile, profile_of
 
-#: Numbers of fields, by message.
-_SPACE_PLANES, _SPACE_HOSTNAMES = 1, 4
-_PLANE_NAME, _PLANE_LINES, _PLANE_EVENT_METADATA = 2, 3, 4
-_PLANE_STAT_METADATA, _PLANE_STATS = 5, 6
-_LINE_ID, _LINE_NAME, _LINE_TIMESTAMP_NS, _LINE_EVENTS, _LINE_DISPLAY_NAME = 1, 2, 3, 4, 11
+#: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
+_MESSAGES = {
+    "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "
+    "6 stats Stat*",
+    "Line": "1 id int64, 2 name bytes, 3 timestamp_ns int64, 4 events bytes*, "
+    "11 display_name bytes",
+    "EventEntry": "1 key int64, 2 value EventMetadata",
+    "EventMetadata": "2 name bytes, 4 display_name bytes, 5 stats Stat*",
+    "StatEntry": "1 key int64, 2 value StatMetadata",
+    "StatMetadata": "2 name bytes",
+    "Stat": "1 name int64, 3 unsigned int64, 4 signed int64, 5 text bytes, 7 ref int64",
+}
+#: Tags of fields.
+_SPACE_PLANES, _SPACE_HOSTNAMES, _PLANE_LINES = (number << 3 | 2 for number in (1, 4, 3))
+#: Fields of events and of their statistics.
 _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
-_STAT_NAME, _STAT_UINT64, _STAT_INT64, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
-_METADATA_NAME, _METADATA_DISPLAY_NAME, _METADATA_STATS = 2, 4, 5
-_ENTRY_KEY, _ENTRY_VALUE = 1, 2
-#: A plane of whole programs, as statistics of its metadata.
-_PROGRAMS = "/host:metadata"
+_STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
+#: Kinds of fields: a number, a length and so many bytes, and those of fixed length.
+_NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
+#: Bytes of a number of 64 bits, at most.
+_LONGEST = 10
+#: Events that are decoded at a time.
+_PIECE = 1 << 16
+
+#: The column that a statistic of an event fills, by its name. Paths of instructions are ``name`` on
+#: GPUs (newer) and ``tf_op`` on TPUs and before.
+_STATS = {
+    "hlo_op": "op",
+    "name": "path",
+    "tf_op": "path",
+    "hlo_module": "module",
+    "program_id": "program",
+    "run_id": "run",
+    "correlation_id": "correlation",
+    "device_ordinal": "device",
+    "step_num": "step",
+}
+_TEXTS = frozenset(("op", "path", "module"))
+#: Timestamps from here on (1973) are UTC, others count from the profile's start.
+_UTC_NS = 10**17
+_AGAIN = "copy it again, or record again with jax.profiler.trace"
+
+#: Row of each of some fields, and where their contents begin and end.
+Places = tuple[Ints, Ints, Ints]
 
 
-@frozen
-class Stat:
-    """A statistic of a plane or of an event's metadata: its name, and its number or text."""
-
-    name: str
-    number: int
-    text: str
+class MalformedError(ValueError):
+    """The bytes are not a message."""
 
 
-@frozen
-class EventMetadata:
-    """The name and the statistics that many events have in common."""
-
-    name: str
-    display_name: str
-    stats: tuple[Stat, ...]
-
-
-@frozen
-class Line:
-    """A line of a plane, whose events are decoded by :func:`events_of`.
-
-    Attributes:
-        number: of the line; of the thread if it is one.
-        name: of the line.
-        timestamp_ns: zero of its events' offsets.
-        stretches: where its events are.
-    """
-
-    number: int
-    name: str
-    timestamp_ns: int
-    stretches: tuple[Field, ...]
-
-
-@frozen
-class Plane:
-    """A plane of the file.
-
-    Attributes:
-        name: of the plane.
-        stats: statistics of the whole plane.
-        event_metadata: by number.
-        stat_names: names of statistics (and texts that statistics refer to), by number.
-        lines: its lines.
-    """
-
-    name: str
-    stats: tuple[Stat, ...]
-    event_metadata: Mapping[int, EventMetadata]
-    stat_names: Mapping[int, str]
-    lines: tuple[Line, ...]
-
-
-@frozen
-class RawEvents:
-    """Events of a line, or a piece of it, as they are written.
-
-    Attributes:
-        metadata: number of each event's metadata.
-        offset_ps: start, after the line's timestamp.
-        duration_ps: length.
-        row: event of each of some statistics.
-        stat: number of the statistic's name.
-        number: its number, where it has one.
-        ref: number of the statistic whose name is its text; -1 none.
-        texts: its own text, by its place, where it has one.
-    """
-
-    metadata: Ints
-    offset_ps: Ints
-    duration_ps: Ints
-    row: Ints
-    stat: Ints
-    number: Ints
-    ref: Ints
-    texts: Mapping[int, str]
-
-
-def planes_of(walk: Walk) -> tuple[tuple[Plane, ...], tuple[str, ...]]:
-    """Return the planes of a file and the names of its hosts.
-
-    Raises:
-        MalformedError: the file is not an XSpace.
-    """
-    planes, hosts = [], []
-    for field in walk.fields(0, len(walk.content)):
-        if field.number == _SPACE_PLANES:
-            planes.append(_plane(walk, field))
-        elif field.number == _SPACE_HOSTNAMES and field.whole:
-            hosts.append(walk.text(field))
-    return tuple(planes), tuple(hosts)
-
-
-def _plane(walk: Walk, message: Field) -> Plane:
-    """Return a plane whose events are still to be decoded."""
-    by_number: dict[int, list[Field]] = {}
-    for field in walk.fields(message.begin, message.end):
-        if field.whole or field.number == _PLANE_LINES:
-            by_number.setdefault(field.number, []).append(field)
-    name = "".join(walk.text(field) for field in by_number.get(_PLANE_NAME, ())[-1:])
-    if name == _PROGRAMS:
-        return Plane(name, (), {}, {}, ())
-    stat_names = {
-        key: _stat_name(walk, value)
-        for key, value in _entries(walk, by_number.get(_PLANE_STAT_METADATA, ()))
-    }
-    event_metadata = {
-        key: _event_metadata(walk, value, stat_names)
-        for key, value in _entries(walk, by_number.get(_PLANE_EVENT_METADATA, ()))
-    }
-    return Plane(
-        name=name,
-        stats=tuple(_stat(walk, field, stat_names) for field in by_number.get(_PLANE_STATS, ())),
-        event_metadata=event_metadata,
-        stat_names=stat_names,
-        lines=tuple(_line(walk, field) for field in by_number.get(_PLANE_LINES, ())),
-    )
-
-
-def _entries(walk: Walk, messages: Sequence[Field]) -> Iterator[tuple[int, Field]]:
-    """Yield the number and the message of each entry of a map."""
-    for message in messages:
-        key, value = 0, None
-        for field in walk.fields(message.begin, message.end):
-            if field.number == _ENTRY_KEY:
-                key = field.value
-            elif field.number == _ENTRY_VALUE:
-                value = field
-        if value is not None:
-            yield key, value
-
-
-def _stat_name(walk: Walk, message: Field) -> str:
-    name = ""
-    for field in walk.fields(message.begin, message.end):
-        if field.number == _METADATA_NAME:
-            name = walk.text(field)
-    return name
-
-
-def _event_metadata(walk: Walk, message: Field, stat_names: Mapping[int, str]) -> EventMetadata:
-    name, display_name, stats = "", "", []
-    for field in walk.fields(message.begin, message.end):
-        if field.number == _METADATA_NAME:
-            name = walk.text(field)
-        elif field.number == _METADATA_DISPLAY_NAME:
-            display_name = walk.text(field)
-        elif field.number == _METADATA_STATS:
-            stats.append(_stat(walk, field, stat_names))
-    return EventMetadata(name, display_name, tuple(stats))
-
-
-def _stat(walk: Walk, message: Field, stat_names: Mapping[int, str]) -> Stat:
-    name, number, text = 0, 0, ""
-    for field in walk.fields(message.begin, message.end):
-        if field.number == _STAT_NAME:
-            name = field.value
-        elif field.number in (_STAT_UINT64, _STAT_INT64):
-            number = field.value
-        elif field.number == _STAT_TEXT:
-            text = walk.text(field)
-        elif field.number == _STAT_REF:
-            text = stat_names.get(field.value, "")
-    return Stat(stat_names.get(name, ""), number, text)
-
-
-def _line(walk: Walk, message: Field) -> Line:
-    number, name, display_name, timestamp_ns, stretches = 0, "", "", 0, []
-    for field in walk.stretches(message.begin, message.end, _LINE_EVENTS):
-        if field.number == _LINE_EVENTS:
-            stretches.append(field)
-        elif field.number == _LINE_ID:
-            number = field.value
-        elif field.number == _LINE_NAME:
-            name = walk.text(field)
-        elif field.number == _LINE_TIMESTAMP_NS:
-            timestamp_ns = field.value
-        elif field.number == _LINE_DISPLAY_NAME:
-            display_name = walk.text(field)
-    return Line(number, name or display_name, timestamp_ns, tuple(stretches))
-
-
-def events_of(walk: Walk, line: Line, stat_names: Sequence[int]) -> Iterator[RawEvents]:
-    """Yield the events of a line, piece by piece.
+def message_types(package: str, **messages: str) -> Mapping[str, Any]:
+    """Return protobuf's classes of some messages, by their names.
 
     Args:
-        walk: the file.
-        line: of one of its planes.
-        stat_names: numbers of the names of statistics to be decoded.
+        package: a name of their own.
+        messages: number, name and kind of each field; see ``_MESSAGES``.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
+    proto = descriptor_pb2.FieldDescriptorProto
+    for message, fields in messages.items():
+        described = file.message_type.add(name=message)
+        for number, name, kind in (field.split() for field in fields.split(", ")):
+            own = described.field.add(name=name, number=int(number))
+            own.label = proto.LABEL_REPEATED if kind.endswith("*") else proto.LABEL_OPTIONAL
+            if (kind := kind.rstrip("*")) in messages:
+                own.type, own.type_name = proto.TYPE_MESSAGE, f".{package}.{kind}"
+            else:
+                own.type = getattr(proto, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in messages
+    }
+
+
+def parsed(kind: Any, content: bytes) -> Any:
+    """Return bytes as a message of a class.
 
     Raises:
-        MalformedError: an event cannot be decoded.
+        MalformedError: they are none.
     """
-    wanted = np.array(stat_names, np.int64)
-    for stretch in line.stretches:
-        events, inner = walk.messages(stretch).decoded(
-            (_EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS),
-            (_EVENT_STATS,) if len(wanted) else (),
-        )
-        row, messages = inner.get(_EVENT_STATS, (np.empty(0, np.int64), NO_MESSAGES))
-        stats, texts = messages.decoded(
-            (_STAT_NAME, _STAT_UINT64, _STAT_INT64, _STAT_REF), (_STAT_TEXT,)
-        )
-        chosen = np.isin(stats[_STAT_NAME], wanted)
-        ref = stats[_STAT_REF][chosen]
-        yield RawEvents(
-            metadata=events[_EVENT_METADATA],
-            offset_ps=events[_EVENT_OFFSET_PS],
-            duration_ps=events[_EVENT_DURATION_PS],
-            row=row[chosen],
-            stat=stats[_STAT_NAME][chosen],
-            number=(stats[_STAT_INT64] | stats[_STAT_UINT64])[chosen],
-            ref=np.where(ref == 0, NONE, ref),
-            texts=_texts(*texts[_STAT_TEXT], chosen),
-        )
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(content)
+    except DecodeError as error:
+        raise MalformedError(f"a {kind.DESCRIPTOR.name} cannot be decoded") from error
 
 
-def _texts(row: Ints, texts: Messages, chosen: Bools) -> Mapping[int, str]:
-    """Return the texts of chosen statistics, by their place among these."""
-    place = np.cumsum(chosen) - 1
-    kept = np.flatnonzero(chosen[row])
-    pairs = zip(place[row[kept]].tolist(), kept.tolist(), strict=True)
-    return {at: texts.text(message) for at, message in pairs}
+@cache
+def _types() -> Mapping[str, Any]:
+    """Return the classes of the file's messages."""
+    return message_types("xspace", **_MESSAGES)
+
+
+def number_at(content: bytes, at: int, base: int = 0) -> tuple[int, int]:
+    """Return the number at a place, and the place behind it.
+
+    Raises:
+        IndexError: the bytes end before it does.
+        MalformedError: it has no end.
+    """
+    number = 0
+    for place in range(_LONGEST):
+        byte = content[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 1 << 7:
+            return number, at + place + 1
+    raise MalformedError(f"the number at byte {base + at} has no end")
+
+
+def field_at(content: bytes, at: int, base: int = 0) -> tuple[int, int, int]:
+    """Return tag, begin and end of the field at a place; its end may lie beyond the bytes.
+
+    Args:
+        content: some bytes.
+        at: where it begins.
+        base: where these bytes begin, for messages.
+
+    Raises:
+        IndexError: the bytes end before its value begins.
+        MalformedError: there is no field.
+    """
+    tag, begin = number_at(content, at, base)
+    kind = tag & 7
+    if kind == _NUMBER:
+        end = number_at(content, begin, base)[1]
+    elif kind == _LENGTH:
+        length, begin = number_at(content, begin, base)
+        end = begin + length
+    elif kind in _FIXED:
+        end = begin + _FIXED[kind]
+    else:
+        raise MalformedError(f"no field begins at byte {base + at}")
+    if tag >> 3 == 0:
+        raise MalformedError(f"the field at byte {base + at} has no number")
+    return tag, begin, end
+
+
+class Space:
+    """An open file.
+
+    Args:
+        path: of the file.
+        file: unbuffered; it may become shorter meanwhile, where a memory map would end the process.
+
+    Attributes:
+        path: of the file.
+        hosts: names of hosts, as far as it has been read.
+        cut: whether it is known to end within a field.
+    """
+
+    def __init__(self, path: str, file: BinaryIO) -> None:
+        self.path, self.cut = path, False
+        self.hosts: list[str] = []
+        self._file, self._size = file, os.fstat(file.fileno()).st_size
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Return the bytes from one place to another, or to the end of the file.
+
+        Raises:
+            ProfileError: the file no longer has them.
+        """
+        self._file.seek(begin)
+        end, blocks = min(end, self._size), []
+        while begin < end:
+            block = self._file.read(end - begin)
+            if not block:
+                raise ProfileError(
+                    f"{self.path}: it became shorter than {end} bytes while it was read; "
+                    "wait until it is written, and run again"
+                )
+            blocks.append(block)
+            begin += len(block)
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+    def planes(self) -> Iterator[Any]:
+        """Yield the planes; those of programs are empty.
+
+        Raises:
+            MalformedError: the file, or one of them, is no message.
+            ProfileError: the file cannot be read.
+        """
+        at, self.hosts = 0, []
+        while at < self._size:
+            try:
+                tag, begin, end = field_at(self.read(at, at + 2 * _LONGEST), 0, at)
+            except IndexError:
+                self.cut = True
+                return
+            begin, at = at + begin, at + end
+            whole = at <= self._size
+            self.cut |= not whole
+            if tag == _SPACE_PLANES:
+                yield self._plane(self.read(begin, at), whole=whole)
+            elif tag == _SPACE_HOSTNAMES and whole:
+                self.hosts.append(text_of(self.read(begin, at)))
+
+    def _plane(self, content: bytes, *, whole: bool) -> Any:
+        end = len(content) if whole else _end_of_fields(content)
+        plane = parsed(_types()["Plane"], content[:end])
+        if text_of(plane.name) == PROGRAMS:
+            return parsed(_types()["Plane"], b"")
+        with suppress(IndexError):
+            tag, begin, _ = field_at(content, end)
+            if tag == _PLANE_LINES:
+                line = content[begin:]
+                plane.lines.append(parsed(_types()["Line"], line[: _end_of_fields(line)]))
+        return plane
+
+
+def _end_of_fields(content: bytes) -> int:
+    """Return where the last field ends that is whole."""
+    at = 0
+    with suppress(IndexError):
+        while at < len(content) and (end := field_at(content, at)[2]) <= len(content):
+            at = end
+    return at
+
+
+def text_of(content: bytes) -> str:
+    """Return bytes as a text; those that are not UTF-8 are replaced."""
+    return content.decode("utf-8", errors="replace")
+
+
+def decoded(
+    data: npt.NDArray[np.uint8],
+    begin: Ints,
+    end: Ints,
+    numbers: Sequence[int],
+    inner: Sequence[int],
+) -> tuple[Mapping[int, Ints], Mapping[int, Places]]:
+    """Return the values of some fields of each of many small messages.
+
+    Args:
+        data: bytes, shape (bytes,).
+        begin: where each message begins, shape (messages,).
+        end: where each ends.
+        numbers: fields that are numbers; 0 where a message lacks it, its last where it has several.
+        inner: fields that are messages or texts.
+
+    Returns:
+        By field the numbers, shape (messages,); and by field the message that each inner one is in,
+        and where that begins and ends.
+
+    Raises:
+        MalformedError: a field is malformed, or does not end within its message.
+    """
+    values = {number: np.zeros(len(begin), np.int64) for number in numbers}
+    none = np.empty(0, np.int64)
+    places: dict[int, list[Places]] = {number: [(none, none, none)] for number in inner}
+    rows, at = np.arange(len(begin)), begin
+    while True:
+        going = at < end
+        if not going.all():
+            rows, at, end = rows[going], at[going], end[going]
+        if len(rows) == 0:
+            break
+        tag, first = _numbers_at(data, at, end)
+        kind = tag & 7
+        value, at = np.zeros(len(rows), np.int64), first.copy()
+        for fixed, length in _FIXED.items():
+            at[kind == fixed] += length
+        plain = (kind == _NUMBER) | (kind == _LENGTH)
+        value[plain], at[plain] = _numbers_at(data, first[plain], end[plain])
+        long = kind == _LENGTH
+        first = np.where(long, at, first)
+        # An impossible length must not wrap around.
+        fits = (value >= 0) & (value <= end - first)
+        at = np.where(long, first + np.where(fits, value, 0), at)
+        known: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
+        if not (known & (fits | ~long) & (at <= end)).all():
+            raise MalformedError("an event or a statistic of one cannot be decoded")
+        for number, column in values.items():
+            hit = tag == (number << 3 | _NUMBER)
+            column[rows[hit]] = value[hit]
+        for number, of_number in places.items():
+            hit = tag == (number << 3 | _LENGTH)
+            if hit.any():
+                of_number.append((rows[hit], first[hit], at[hit]))
+    joined = {n: [np.concatenate(c) for c in zip(*p, strict=True)] for n, p in places.items()}
+    return values, {number: (c[0], c[1], c[2]) for number, c in joined.items()}
+
+
+def _numbers_at(data: npt.NDArray[np.uint8], at: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Return the numbers at some places, and the places behind them."""
+    at, rows = at.copy(), np.arange(len(at))
+    value = np.zeros(len(at), np.uint64)
+    for place in range(_LONGEST):
+        if (at[rows] >= end[rows]).any():
+            break
+        byte = data[at[rows]]
+        value[rows] |= (byte & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * place)
+        at[rows] += 1
+        rows = rows[byte >= 1 << 7]
+        if len(rows) == 0:
+            return value.view(np.int64), at
+    raise MalformedError("a number of an event has no end")
+
+
+def stat_names(plane: Any) -> Mapping[int, str]:
+    """Return the names of statistics, and texts that statistics refer to, by number."""
+    entries = (parsed(_types()["StatEntry"], entry) for entry in plane.stat_metadata)
+    return {e.key: text_of(e.value.name) for e in entries if e.HasField("value")}
+
+
+class PlaneReader:
+    """Adds the events of one plane to a collector; what they lack is that of their metadata.
+
+    Args:
+        plane: as it was read.
+        base_ns: zero of the times, on the clock of timestamps that are UTC.
+        collector: takes them.
+
+    Raises:
+        MalformedError: an entry cannot be decoded.
+    """
+
+    def __init__(self, plane: Any, base_ns: int, collector: PlaneCollector) -> None:
+        self._base_ns, self._collector, self.name = base_ns, collector, text_of(plane.name)
+        #: Names of statistics, and texts that statistics refer to, by number.
+        self._stat_names = names = stat_names(plane)
+        entries = (parsed(_types()["EventEntry"], entry) for entry in plane.event_metadata)
+        events = {entry.key: entry.value for entry in entries if entry.HasField("value")}
+        self._metadata = [events[number] for number in sorted(events)]
+        self._numbers = np.array(sorted(events), np.int64)
+        self._lines = plane.lines
+        self._columns: dict[bool, tuple[Ints, Mapping[str, Ints]]] = {}
+        device = device_of(self.name)
+        if device is not None:
+            told = {names.get(stat.name, ""): self._text(stat) for stat in plane.stats}
+            # No other statistic describes a device.
+            model = told.get("device_type_string", "") or told.get("device_vendor", "")
+            collector.add_device(self.name, device, model)
+        texts = [names[number] for number in sorted(names)]
+        numbering = collector.texts
+        self._refs = np.array(sorted(names), np.int64)
+        self._texts = np.append(numbering.numbers(texts), NONE)
+        paths = [numbering.number(path) if (path := path_of(t)) else NONE for t in texts]
+        self._paths = np.array([*paths, NONE], np.int64)
+
+    def _text(self, stat: Any) -> str:
+        """Return the text of a statistic, its own or that which it refers to."""
+        return self._stat_names.get(stat.ref, "") if stat.HasField("ref") else text_of(stat.text)
+
+    def add(self) -> None:
+        """Add the events of the plane's lines.
+
+        Raises:
+            MalformedError: an event cannot be decoded.
+        """
+        lines = self._lines
+        names = [text_of(line.name) or text_of(line.display_name) for line in lines]
+        roles = roles_of(self.name, names)
+        for role in roles:
+            if role != NOTHING:
+                self._metadata_columns(of_instructions=role in (OPS, ASYNC))
+        for line, name, role in zip(lines, names, roles, strict=True):
+            if role != NOTHING:
+                row = self._collector.add_line(line.id, name) if role == HOST else NONE
+                for at in range(0, len(line.events), _PIECE):
+                    events = self._line_events(line, slice(at, at + _PIECE), role)
+                    self._collector.add(role, self.name, row, events)
+
+    def _metadata_columns(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
+        """Return name and statistics of each metadata; the last row is that of unknown ones."""
+        if of_instructions in self._columns:
+            return self._columns[of_instructions]
+        texts, count = self._collector.texts, len(self._metadata) + 1
+        names = np.full(count, texts.number(""), np.int64)
+        columns = {column: np.full(count, NONE, np.int64) for column in STAT_COLUMNS}
+        for row, entry in enumerate(self._metadata):
+            for stat in entry.stats:
+                name = self._stat_names.get(stat.name, "")
+                column, text = _STATS.get(name), self._text(stat)
+                text = path_of(text) if name == "tf_op" else text
+                if column in _TEXTS and text:
+                    columns[column][row] = texts.number(text)
+                elif column is not None and column not in _TEXTS:
+                    columns[column][row] = stat.signed or stat.unsigned
+            name = text_of(entry.name)
+            if of_instructions:
+                # ``%fusion.3 = f32[8] fusion(...)`` is the text of an instruction.
+                plain = name.partition(" = ")[0].removeprefix("%")
+                name = text_of(entry.display_name) or plain
+            names[row] = texts.number(name)
+        self._columns[of_instructions] = names, columns
+        return names, columns
+
+    def _line_events(self, line: Any, rows: slice, role: str) -> LineEvents:
+        """Return some events of a line."""
+        events = line.events[rows]
+        data = np.frombuffer(b"".join(events), np.uint8)
+        length = np.fromiter(map(len, events), np.int64, len(events))
+        end = np.cumsum(length)
+        wanted = {number: name for number, name in self._stat_names.items() if name in _STATS}
+        fields = (_EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS)
+        inner = (_EVENT_STATS,) if wanted else ()
+        event, messages = decoded(data, end - length, end, fields, inner)
+        names, columns = self._metadata_columns(of_instructions=role in (OPS, ASYNC))
+        # Metadata that is not there is the last row (-1).
+        at = found_in(self._numbers, event[_EVENT_METADATA])
+        columns = {column: values[at] for column, values in columns.items()}
+        if wanted:
+            self._fill(columns, data, messages[_EVENT_STATS], wanted)
+        begin_ns = line.timestamp_ns - (self._base_ns if line.timestamp_ns > _UTC_NS else 0)
+        offset_ps = event[_EVENT_OFFSET_PS]
+        return LineEvents(
+            start_ns=begin_ns + offset_ps // 1000,
+            end_ns=begin_ns + (offset_ps + event[_EVENT_DURATION_PS]) // 1000,
+            name=names[at],
+            **columns,
+        )
+
+    def _fill(
+        self,
+        columns: Mapping[str, Ints],
+        data: npt.NDArray[np.uint8],
+        places: Places,
+        wanted: Mapping[int, str],
+    ) -> None:
+        """Fill columns with the statistics that events have themselves.
+
+        Args:
+            columns: of the events.
+            data: bytes of the events.
+            places: of their statistics.
+            wanted: names of statistics, by number.
+        """
+        event, begin, end = places
+        fields = (_STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_REF)
+        stat, texts = decoded(data, begin, end, fields, (_STAT_TEXT,))
+        kind, ref = stat[_STAT_NAME], np.where(stat[_STAT_REF] == 0, NONE, stat[_STAT_REF])
+        number = stat[_STAT_SIGNED] | stat[_STAT_UNSIGNED]
+        chosen = np.isin(kind[texts[_STAT_TEXT][0]], [*wanted])
+        own = {
+            row: text_of(data[first:last].tobytes())
+            for row, first, last in zip(
+                *(column[chosen].tolist() for column in texts[_STAT_TEXT]), strict=True
+            )
+        }
+        # Of a path's two statistics the better one comes last.
+        for of_kind, name in sorted(wanted.items(), key=lambda item: item[1] == "name"):
+            rows = np.flatnonzero(kind == of_kind)
+            column, is_path = columns[_STATS[name]], name == "tf_op"
+            if _STATS[name] not in _TEXTS:
+                column[event[rows]] = number[rows]
+                continue
+            codes = (self._paths if is_path else self._texts)[found_in(self._refs, ref[rows])]
+            for at in np.flatnonzero(ref[rows] == NONE).tolist() if own else ():
+                text = own.get(int(rows[at]), "")
+                text = path_of(text) if is_path else text
+                codes[at] = self._collector.texts.number(text) if text else NONE
+            known = codes != NONE
+            column[event[rows[known]]] = codes[known]
+
+
+def _load(space: Space, watch: Watch) -> XlaProfile:
+    """Read a file: first what all planes say of its clock and process, then their events.
+
+    Raises:
+        ProfileError: it cannot be decoded.
+    """
+    path = space.path
+    collector = PlaneCollector()
+    starts, processes, stamps, count = [], [], [], 0
+    try:
+        for plane in space.planes():
+            names, count = stat_names(plane), count + 1
+            stats = [(names.get(s.name, ""), s.signed or s.unsigned) for s in plane.stats]
+            if plane.name == b"Task Environment":
+                starts += [n for name, n in stats if name == "profile_start_time" and n > _UTC_NS]
+            processes += [number for name, number in stats if name == "process_id"]
+            stamps += [line.timestamp_ns for line in plane.lines if line.timestamp_ns > _UTC_NS]
+        utc_ns = starts[0] if starts else min(stamps, default=None)
+        for number, plane in enumerate(space.planes(), 1):
+            PlaneReader(plane, utc_ns or 0, collector).add()
+            watch(number / count)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
+    except MalformedError as error:
+        raise ProfileError(
+            f"{path}: damaged, or not a profile of XLA ({error}); {_AGAIN}"
+        ) from error
+    host = space.hosts[0] if space.hosts else ""
+    source = Source(
+        path=path,
+        host=host or Path(path).name,
+        host_known=bool(host),
+        format="xplane",
+        nsys_version=None,
+        schema_version=None,
+        session_utc_ns=utc_ns,
+        session_clock_ns=None,
+    )
+    limitations = []
+    if space.cut:
+        reason = f"{path}: the file ends within an event or a name; {_AGAIN}"
+        limitations.append(Limitation("the end of the profile", reason))
+    if utc_ns is None:
+        reason = f"{path}: the UTC of its time 0 was not recorded"
+        limitations.append(Limitation("the start of the session, which aligns profiles", reason))
+    process = processes[0] if processes else 0
+    return profile_of(source, collector.planes(), process, limitations, cut=space.cut)
+
+
+@contextmanager
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:
+    """Open a file; it is read by one thread.
+
+    Raises:
+        ProfileError: it cannot be opened.
+    """
+    del jobs
+    try:
+        file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed below, as its errors differ
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+    with file:
+        space = Space(path, file)
+        if space.read(0, len(GZIP)) == GZIP:
+            raise ProfileError(f"{path}: gzipped xplane files cannot be read; unpack it (gunzip)")
+        yield XlaFile(partial(_load, space, watch))

@@ -1,7 +1,8 @@
-"""A file of trace events, read as a stream of blocks.
+"""Trace events: the JSON that PyTorch's profiler, JAX and TensorBoard write, read as blocks.
 
-It is one document whose ``traceEvents`` are millions of small objects, or that list alone, often
-gzipped. It is read some MiB at a time, so that memory does not grow with it::
+It is Chrome's Trace Event Format (Google, 2016): one document whose ``traceEvents`` are millions of
+small objects, or that list alone, often gzipped. It is read some MiB at a time, so that memory does
+not grow with it::
 
     {"schemaVersion": 1, ... "traceEvents": [   the head
       {...}, {...}, {...},                      a block, decoded at once
@@ -10,33 +11,166 @@ gzipped. It is read some MiB at a time, so that memory does not grow with it::
 
 A block ends at any ``}, {`` in front of which everything is a list of whole events; since JSON is
 read from left to right, that is then the end of an event. So does the last block, or the only one,
-at its last event but one. The file of a killed job may lack its end.
+at its last event but one. The file of a killed job may lack its end. The events of the last block,
+and of blocks that are not valid JSON, are decoded one by one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from functools import cache
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, get_args
 
 import msgspec
+import numpy as np
 
 from bubbleviz.errors import ProfileError
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked
-from bubbleviz.sources.trace_events.events import EventT, ExactT, may_be_rounded
+from bubbleviz.sources.in_memory import thread_numbers
+
+
+class TraceEvent(msgspec.Struct, gc=False):
+    """The fields of every event; times in microseconds.
+
+    Each kind of trace adds ``args``, a struct of the arguments that it needs.
+    """
+
+    ph: str = ""
+    cat: str | None = None
+    name: str = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+
+
+EventT = TypeVar("EventT", bound=TraceEvent)
+#: A thread as an event names it: process and thread.
+ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
+
+#: From here on, in microseconds, a double does not hold every nanosecond.
+_INEXACT_US = float(1 << 43)
+#: Processes and threads that a trace names by text, or by longer numbers, get numbers from here.
+_NAMED_PID, _NAMED_TID = 0xF00000, 1 << 48
+_PIDS = 1 << 24
+#: Anything longer than this, in microseconds, is not a time.
+_LONGEST_US = 1 << 53
+#: Stands for a value that is not a time; :func:`bubbleviz.model.profile.possible` is false for it.
+_NO_TIME_NS = -(1 << 61)
+
+
+@cache
+def _exact(event: Any) -> Any:
+    fields = [
+        (
+            field.name,
+            Decimal | None if field.name in {"ts", "dur"} else field.type,
+            msgspec.field(default=field.default, name=field.encode_name),
+        )
+        for field in msgspec.structs.fields(event)
+    ]
+    return msgspec.defstruct(f"Exact{event.__name__}", fields, gc=False)
+
+
+def exact(event: type[EventT]) -> type[EventT]:
+    """Return the struct of the same events, with times as the decimals that the file holds."""
+    # Of that its times are decimals, type checkers need not know.
+    kind: type[EventT] = _exact(event)
+    return kind
+
+
+@cache
+def _decoder(event: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a list of events."""
+    return msgspec.json.Decoder(list[event], strict=False)
+
+
+def columns_of(
+    events: Sequence[TraceEvent],
+    threads: Numbering[ThreadName],
+    names: Numbering[str],
+) -> Ints:
+    """Return thread, start, end and name of events, shape (4, events).
+
+    Args:
+        events: to be read.
+        threads: numbers their threads; extended.
+        names: numbers their names; extended.
+
+    Returns:
+        Number of the thread, start_ns, end_ns, number of the name.
+    """
+    start_ns = times_ns([event.ts for event in events])
+    return np.stack(
+        (
+            threads.numbers((event.pid, event.tid) for event in events),
+            start_ns,
+            start_ns + times_ns([event.dur for event in events]),
+            names.numbers(event.name for event in events),
+        )
+    )
+
+
+def global_threads(threads: Numbering[ThreadName]) -> Ints:
+    """Return the threads, by number, as nsys numbers them (``globalTid`` of host 0).
+
+    A process that the trace names by text, or by more than 24 bits, gets a number of its own.
+    """
+    pids, tids = Numbering[str](), Numbering[str]()
+    pairs = [
+        (_whole(pid, _PIDS, pids, _NAMED_PID), _whole(tid, _NAMED_TID, tids, _NAMED_TID))
+        for pid, tid in threads.values
+    ]
+    columns = np.array(pairs, np.int64).reshape(-1, 2)
+    return thread_numbers(columns[:, 0], columns[:, 1])
+
+
+def _whole(number: int | str | None, below: int, names: Numbering[str], first: int) -> int:
+    """Return a number as it is, or one from ``first`` on for a text or a number too large."""
+    if isinstance(number, int) and 0 <= number < below:
+        return number
+    return first + names.number(str(number)) % _PIDS
+
+
+def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
+    """Return times, given in microseconds, rounded to nanoseconds; None is 0."""
+    if any(isinstance(us, Decimal) for us in times_us):
+        return np.array([_exact_ns(us) for us in times_us], np.int64)
+    us = np.array(times_us, float)
+    us[~(np.abs(us) < _LONGEST_US)] = np.nan
+    whole_us = np.floor(us)
+    # Only the fraction is exact when it is multiplied.
+    rounded_ns = np.where(np.isnan(us), 0, whole_us).astype(np.int64) * 1000
+    rounded_ns += np.rint(np.where(np.isnan(us), 0, us - whole_us) * 1000).astype(np.int64)
+    given = np.array([t is not None for t in times_us], bool)
+    rounded_ns[given & np.isnan(us)] = _NO_TIME_NS
+    return rounded_ns
+
+
+def _exact_ns(us: float | Decimal | None) -> int:
+    """Return a time in whole nanoseconds; None is 0."""
+    if us is None:
+        return 0
+    exact_us = Decimal(us)
+    # NaN, which may be written as a text, cannot be compared; abs() would round, and so overflow.
+    if not exact_us.is_finite() or exact_us.copy_abs() >= _LONGEST_US:
+        return _NO_TIME_NS
+    return round(exact_us * 1000)
+
 
 # Events decoded one by one: of the last block of a trace, and of blocks that are not valid JSON.
 #
 # Real files hold an empty last event, numbers as text, NaN, bytes that are not UTF-8, line breaks
-# in
-# names, and events that are not JSON. Values that do not fit their field are left out, and objects
-# that cannot be read are counted.
+# in names, and events that are not JSON. Values that do not fit their field are left out, and
+# objects that cannot be read are counted.
 
 
 #: JSON that cannot be read so near the end of a text may be cut: a number, a word, an escape.
@@ -52,14 +186,15 @@ _PIECE = 1 << 16
 #: Where an event begins, in files whose events are not all JSON.
 _BEGINS = re.compile(r'(?<=[},\]\s])\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:)')
 
-StructT = TypeVar("StructT", bound=msgspec.Struct)
-#: Name, name in JSON, type, and the struct in that type, if any.
-_Field = tuple[str, str, Any, type[msgspec.Struct] | None]
 
+class OneByOne(Generic[EventT]):
+    """The events of a piece of a list, which begins at an event.
 
-@frozen
-class EventsOneByOne(Generic[StructT]):
-    """Events decoded one by one.
+    It is read piece by piece, so that an error takes as long as its piece.
+
+    Args:
+        content: the piece.
+        kind: struct that an event is decoded to.
 
     Attributes:
         events: in the order of the file.
@@ -69,67 +204,44 @@ class EventsOneByOne(Generic[StructT]):
         given_up: whether it is garbage rather than a damaged list, so that ``rest`` was not read.
     """
 
-    events: Sequence[StructT]
-    malformed: int
-    rest: bytes
-    list_ended: bool
-    given_up: bool = False
-
-
-def decode_one_by_one(content: bytes, kind: type[StructT]) -> EventsOneByOne[StructT]:
-    """Return the events of a piece of a list, which begins at an event.
-
-    Args:
-        content: the piece.
-        kind: struct that an event is decoded to.
-    """
-    text = content.decode("utf-8", errors="surrogateescape")
-    walk = _Walk(kind, _MOST_PASSES * len(text))
-    at, length = 0, _PIECE
-    while True:
-        piece = text[at : at + length]
-        walked = walk.over(piece)
-        ended = piece[walked : walked + 1] == "]"
-        at += walked
-        if ended or walk.given_up or at + len(piece) - walked >= len(text):
-            break
-        length = _PIECE if walked else 2 * length
-    return EventsOneByOne(
-        events=walk.events,
-        malformed=walk.malformed,
-        rest=text[at:].encode("utf-8", errors="surrogateescape"),
-        list_ended=ended,
-        given_up=walk.given_up,
-    )
-
-
-class _Walk(Generic[StructT]):
-    """The objects of a text, read piece by piece: an error takes as long as its piece.
-
-    Attributes:
-        events: that were read.
-        malformed: how many objects are not events.
-        given_up: whether the text is garbage.
-    """
-
-    def __init__(self, kind: type[StructT], patience: int) -> None:
-        """Take the struct of events, and how many characters may be read in vain."""
-        self.events: list[StructT] = []
+    def __init__(self, content: bytes, kind: type[EventT]) -> None:
+        self.events: list[EventT] = []
         self.malformed = 0
-        self.given_up = False
-        self._kind, self._patience, self._too_deep = kind, patience, 0
-        self._decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=_no_number)
+        self.list_ended = self.given_up = False
+        text = content.decode("utf-8", errors="surrogateescape")
+        self._kind, self._too_deep = kind, 0
+        #: How many characters may be read in vain.
+        self._patience = _MOST_PASSES * len(text)
+        at, length = 0, _PIECE
+        while True:
+            piece = text[at : at + length]
+            read = self._read(piece)
+            self.list_ended = piece[read : read + 1] == "]"
+            at += read
+            if self.list_ended or self.given_up or at + len(piece) - read >= len(text):
+                break
+            length = _PIECE if read else 2 * length
+        self.rest = text[at:].encode("utf-8", errors="surrogateescape")
 
-    def over(self, text: str) -> int:
+    def _read(self, text: str) -> int:
         """Read the events of a piece; return where the list ends, or an object that seems cut."""
+        # NaN and Infinity are no JSON.
+        decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
         at = _behind_space(text, 0)
         while at < len(text) and text[at] != "]" and not self.given_up:
             try:
-                value, at = self._decoder.raw_decode(text, at)
+                value, at = decoder.raw_decode(text, at)
             except (ValueError, RecursionError) as error:
-                if _may_be_cut(text, error):
+                damage = error.pos if isinstance(error, json.JSONDecodeError) else None
+                if damage is not None and (
+                    damage >= len(text) - _ENDING or str(error).startswith("Unterminated string")
+                ):
+                    # It could be read if the text went on.
                     break
-                self._blame(error, at)
+                self.malformed += 1
+                self._too_deep += isinstance(error, RecursionError)
+                self._patience -= 0 if damage is None else damage - at
+                self.given_up = self._too_deep > _MOST_TOO_DEEP or self._patience < 0
                 begins = _BEGINS.search(text, at + 1)
                 at = begins.start() if begins else max(at + 1, len(text) - _ENDING)
                 if len(text) > _PIECE:
@@ -143,13 +255,6 @@ class _Walk(Generic[StructT]):
             at = _behind_space(text, at)
         return at
 
-    def _blame(self, error: Exception, at: int) -> None:
-        """Count an object that cannot be read."""
-        self.malformed += 1
-        self._too_deep += isinstance(error, RecursionError)
-        self._patience -= error.pos - at if isinstance(error, json.JSONDecodeError) else 0
-        self.given_up = self._too_deep > _MOST_TOO_DEEP or self._patience < 0
-
 
 def _behind_space(text: str, at: int) -> int:
     """Return the place behind white space and commas."""
@@ -157,28 +262,17 @@ def _behind_space(text: str, at: int) -> int:
     return space.end() if space else at
 
 
-def _may_be_cut(text: str, error: Exception) -> bool:
-    """Tell whether unreadable JSON could be read if the text went on."""
-    if not isinstance(error, json.JSONDecodeError):
-        return False
-    return error.msg.startswith("Unterminated string") or error.pos >= len(text) - _ENDING
-
-
-def _as_struct(value: object, kind: type[StructT]) -> StructT | None:
+def _as_struct(value: object, kind: Any) -> Any:
     """Return an object as a struct, without the values that do not fit; None if it is no object."""
     if not isinstance(value, dict):
         return None
     values = {}
-    for name, encoded_name, field_type, inner in _fields(kind):
+    for name, encoded_name, convert in _fields(kind):
         field = value.get(encoded_name)
         if field is None:
             continue
         try:
-            values[name] = (
-                _as_struct(field, inner)
-                if inner
-                else msgspec.convert(field, field_type, strict=False)
-            )
+            values[name] = convert(field)
         # Half a surrogate pair is text to JSON, and to nobody else.
         except (msgspec.ValidationError, UnicodeEncodeError):
             continue
@@ -186,28 +280,20 @@ def _as_struct(value: object, kind: type[StructT]) -> StructT | None:
 
 
 @cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[_Field, ...]:
-    """Return the fields of a struct.
+def _fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+    """Return of each field of a struct its name, that in JSON, and what converts a value to it.
 
     Looking into the types takes a millisecond, as long as reading hundreds of events.
     """
-    return tuple(
-        (
-            field.name,
-            field.encode_name,
-            field.type,
-            next(filter(_is_struct, get_args(field.type)), None),
-        )
-        for field in msgspec.structs.fields(kind)
-    )
 
+    def converter(of_field: Any) -> Callable[[Any], Any]:
+        for inner in get_args(of_field):
+            if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+                return lambda value: _as_struct(value, inner)
+        return lambda value: msgspec.convert(value, of_field, strict=False)
 
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _no_number(_: str) -> None:
-    """Stand for NaN and Infinity, which JSON does not have."""
+    fields = msgspec.structs.fields(kind)
+    return tuple((field.name, field.encode_name, converter(field.type)) for field in fields)
 
 
 #: So much is decoded at a time: some 20,000 events.
@@ -223,37 +309,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
-@frozen
-class RareEvent(Generic[EventT]):
-    """An event with more fields than most.
-
-    Attributes:
-        mark: bytes that any block with such an event holds.
-        event: struct that the events of such a block are decoded to.
-    """
-
-    mark: bytes
-    event: type[EventT]
-
-
-@frozen
-class CategorisedEvent(Generic[EventT, ExactT]):
-    """An event with more fields than any other, known by its category.
-
-    A block that holds one is decoded twice: less work than to look for bytes in all blocks.
-
-    Attributes:
-        categories: of such events.
-        event: struct that the events of such a block are decoded to.
-        exact: struct that they are decoded to where a double would round their times.
-    """
-
-    categories: frozenset[str]
-    event: type[EventT]
-    exact: type[ExactT]
-
-
-class TraceFile(Generic[EventT, ExactT]):
+class TraceFile(Generic[EventT]):
     """The events of an open file.
 
     Attributes:
@@ -267,9 +323,8 @@ class TraceFile(Generic[EventT, ExactT]):
         path: str,
         chunks: UnpackedFile,
         event: type[EventT],
-        exact: type[ExactT],
-        rare: RareEvent[EventT] | None,
-        categorised: CategorisedEvent[EventT, ExactT] | None,
+        marked: tuple[bytes, type[EventT]] | None,
+        categorised: tuple[frozenset[str], type[EventT]] | None,
     ) -> None:
         self.path, self.malformed, self.cut = path, 0, False
         self._unpacked, self._chunks = chunks, iter(chunks)
@@ -277,20 +332,12 @@ class TraceFile(Generic[EventT, ExactT]):
         self._head, self._tail = b"", b""
         self._too_deep = False
         self._bare = self._holds_objects = self._holds_events = False
-        self._exact = categorised.exact if categorised else exact
-        # The struct is only known at run time, which type checkers cannot follow.
-        self._fast_decoder = msgspec.json.Decoder(list[event], strict=False)  # type: ignore[valid-type]
-        self._rare = rare
-        self._rare_decoder = self._fast_decoder
-        if rare is not None:
-            self._rare_decoder = msgspec.json.Decoder(list[rare.event], strict=False)  # type: ignore[name-defined]
-        self._exact_decoder = msgspec.json.Decoder(list[exact], strict=False)  # type: ignore[valid-type]
-        self._categories = categorised.categories if categorised else frozenset()
-        if categorised is not None:
-            self._full_decoder = msgspec.json.Decoder(list[categorised.event], strict=False)  # type: ignore[name-defined]
-            self._full_exact_decoder = msgspec.json.Decoder(list[categorised.exact], strict=False)  # type: ignore[name-defined]
+        self._mark: bytes | None
+        self._mark, more = marked or (None, event)
+        self._categories, most = categorised or (frozenset(), more)
+        self._kinds = event, more, most
 
-    def blocks(self) -> Iterator[Sequence[EventT | ExactT]]:
+    def blocks(self) -> Iterator[Sequence[EventT]]:
         """Yield the events, in the order of the file.
 
         Raises:
@@ -388,7 +435,7 @@ class TraceFile(Generic[EventT, ExactT]):
             )
         raise self._no_trace("traceEvents")
 
-    def _look_for_events(self, objects: Sequence[EventT | ExactT]) -> None:
+    def _look_for_events(self, objects: Sequence[EventT]) -> None:
         """Take note whether the list holds an event: an object with a phase, ``ph``."""
         self._holds_events = self._holds_events or any(event.ph for event in objects)
         self._holds_objects = self._holds_objects or bool(objects)
@@ -409,7 +456,7 @@ class TraceFile(Generic[EventT, ExactT]):
             "file that the profiler wrote"
         )
 
-    def _decode_block(self) -> Sequence[EventT | ExactT] | None:
+    def _decode_block(self) -> Sequence[EventT] | None:
         """Return the events up to a boundary; None where they cannot be decoded at once.
 
         Mostly it is the last one. Where the list ends before it, or holds damage, those up to half
@@ -426,23 +473,24 @@ class TraceFile(Generic[EventT, ExactT]):
                 break
         return None
 
-    def _decoded(self, block: bytes) -> Sequence[EventT | ExactT] | None:
+    def _decoded(self, block: bytes) -> Sequence[EventT] | None:
         """Return the events of a list; None where it is none, or they do not fit their struct."""
+        few, more, most = self._kinds
+        kind = more if self._mark is not None and self._mark in block else few
         try:
-            rare = self._rare is not None and self._rare.mark in block
-            decoder = self._rare_decoder if rare else self._fast_decoder
-            events: Sequence[EventT | ExactT] = decoder.decode(block)
-            full = bool(self._categories) and self._holds_categorised(events)
-            if may_be_rounded(events):
-                return (self._full_exact_decoder if full else self._exact_decoder).decode(block)
-            if full:
-                return self._full_decoder.decode(block)
+            events: Sequence[EventT] = _decoder(kind).decode(block)
+            # A block with a category is decoded twice: less work than to look for it in all blocks.
+            if self._categories and not self._categories.isdisjoint({e.cat for e in events}):
+                kind = most
+            times = [event.ts for event in events if event.ts is not None]
+            inexact = max(times, default=0.0) >= _INEXACT_US and any(
+                not float(ts).is_integer() for ts in times
+            )
+            if inexact or (kind is most and most is not more):
+                events = _decoder(exact(kind) if inexact else kind).decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return events
-
-    def _holds_categorised(self, events: Sequence[EventT | ExactT]) -> bool:
-        return not self._categories.isdisjoint({event.cat for event in events})
 
     def _boundary(self, end: int) -> int | None:
         """Return where the last ``}, {`` before ``end`` begins; None where there is none near."""
@@ -454,13 +502,13 @@ class TraceFile(Generic[EventT, ExactT]):
             last = match.start()
         return last
 
-    def _decode_damaged(self) -> tuple[Sequence[ExactT], bool]:
+    def _decode_damaged(self) -> tuple[Sequence[EventT], bool]:
         """Return events decoded one by one, and whether the list ended.
 
         Raises:
             ProfileError: an event does not end, or the list is garbage.
         """
-        block = decode_one_by_one(self._rest, self._exact)
+        block = OneByOne(self._rest, exact(self._kinds[-1]))
         if block.given_up:
             raise ProfileError(
                 f"{self.path}: JSON nested too deeply, or broken throughout, so damaged or not a "
@@ -493,23 +541,22 @@ def _is_cut(text: bytes) -> bool:
 def opened_trace(
     path: str,
     event: type[EventT],
-    exact: type[ExactT],
     watch: Watch = unwatched,
-    rare: RareEvent[EventT] | None = None,
-    categorised: CategorisedEvent[EventT, ExactT] | None = None,
-) -> Iterator[TraceFile[EventT, ExactT]]:
-    """Open a file of trace events.
+    marked: tuple[bytes, type[EventT]] | None = None,
+    categorised: tuple[frozenset[str], type[EventT]] | None = None,
+) -> Iterator[TraceFile[EventT]]:
+    """Open a file of trace events; where a double would round their times, these are decimals.
 
     Args:
         path: JSON, gzipped or not.
         event: struct that an event is decoded to.
-        exact: struct that it is decoded to where a double would round its times.
         watch: takes the share of the file that has been read.
-        rare: events with more fields than most.
-        categorised: events with more fields than these.
+        marked: bytes that any block with some rarer events holds, and the struct, with more fields,
+            that the events of such a block are decoded to.
+        categorised: categories of others, and the struct, with more fields than these.
 
     Raises:
         ProfileError: it cannot be opened.
     """
     with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, event, exact, rare, categorised)
+        yield TraceFile(path, chunks, event, marked, categorised)

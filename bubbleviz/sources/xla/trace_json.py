@@ -6,7 +6,7 @@ A process is a plane, a thread is a line of it, and statistics are ``args``, all
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
@@ -21,12 +21,23 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.trace_events.columns import ThreadName, times_ns
-from bubbleviz.sources.trace_events.events import ExactTraceEvent, TraceEvent
-from bubbleviz.sources.trace_events.file import TraceFile, opened_trace
-from bubbleviz.sources.xla.names import Role, device_of, path_of, roles_of
-from bubbleviz.sources.xla.planes import LineEvents
-from bubbleviz.sources.xla.profile import PlaneCollector, XlaFile, XlaProfile, profile_of
+from bubbleviz.sources.trace_events import (
+    ThreadName,
+    TraceEvent,
+    TraceFile,
+    opened_trace,
+    times_ns,
+)
+from bubbleviz.sources.xla.planes import (
+    HOST,
+    NOTHING,
+    LineEvents,
+    PlaneCollector,
+    device_of,
+    path_of,
+    roles_of,
+)
+from bubbleviz.sources.xla.profile import XlaFile, XlaProfile, profile_of
 
 
 class XlaArgs(msgspec.Struct, gc=False):
@@ -49,21 +60,7 @@ class XlaEvent(TraceEvent, gc=False):
     args: XlaArgs | None = None
 
 
-class ExactXlaEvent(ExactTraceEvent, gc=False):
-    """The same, with times as the decimals that the file holds."""
-
-    args: XlaArgs | None = None
-
-
 _NO_ARGS = XlaArgs()
-#: Arguments that are numbers, by the column that they fill.
-_NUMBERS = {
-    "program": "program_id",
-    "run": "run_id",
-    "correlation": "correlation_id",
-    "device": "device_ordinal",
-    "step": "step_num",
-}
 
 
 class TraceJsonPlanes:
@@ -79,12 +76,12 @@ class TraceJsonPlanes:
         self.strays = 0
         self._collector = collector
         self._lines: dict[ThreadName, str] = {}
-        self._roles: dict[ThreadName, Role] = {}
+        self._roles: dict[ThreadName, str] = {}
         self._rows: dict[ThreadName, int] = {}
 
-    def add(self, events: Sequence[XlaEvent | ExactXlaEvent]) -> None:
+    def add(self, events: Sequence[XlaEvent]) -> None:
         """Add a block of events."""
-        by_thread: dict[ThreadName, list[XlaEvent | ExactXlaEvent]] = defaultdict(list)
+        by_thread: dict[ThreadName, list[XlaEvent]] = defaultdict(list)
         # JSON gives an object an event, so that each must be looked at.
         for event in events:
             if event.ph == "X" and event.ts is not None:
@@ -93,13 +90,13 @@ class TraceJsonPlanes:
                 self._add_name(event, encodable(event.args.name or ""))
         for thread, events_of_thread in by_thread.items():
             role = self._role(thread)
-            if role is not Role.NOTHING:
+            if role is not NOTHING:
                 row, columns = self._row(thread, role), self._line_events(events_of_thread)
                 self._collector.add(role, self.planes[thread[0]], row, columns)
             elif thread[0] not in self.planes:
                 self.strays += len(events_of_thread)
 
-    def _add_name(self, event: XlaEvent | ExactXlaEvent, name: str) -> None:
+    def _add_name(self, event: XlaEvent, name: str) -> None:
         if event.name == "process_name":
             self.planes[event.pid] = name
             device = device_of(name)
@@ -108,7 +105,7 @@ class TraceJsonPlanes:
         elif event.name == "thread_name":
             self._lines[event.pid, event.tid] = name
 
-    def _role(self, thread: ThreadName) -> Role:
+    def _role(self, thread: ThreadName) -> str:
         """Return the role of a line; names of lines that come later change nothing."""
         if thread not in self._roles:
             threads = [other for other in {**self._lines, thread: ""} if other[0] == thread[0]]
@@ -117,48 +114,45 @@ class TraceJsonPlanes:
             self._roles = {**dict(zip(threads, roles, strict=True)), **self._roles}
         return self._roles[thread]
 
-    def _row(self, thread: ThreadName, role: Role) -> int:
-        if role is not Role.HOST:
+    def _row(self, thread: ThreadName, role: str) -> int:
+        if role != HOST:
             return NONE
         if thread not in self._rows:
-            known = isinstance(thread[1], int) and not abs(thread[1]) >> 63
-            tid = thread[1] if known and isinstance(thread[1], int) else len(self._rows)
-            self._rows[thread] = self._collector.add_line(tid, self._lines.get(thread, ""))
+            tid = thread[1]
+            known = isinstance(tid, int) and not abs(tid) >> 63
+            number = tid if known and isinstance(tid, int) else len(self._rows)
+            self._rows[thread] = self._collector.add_line(number, self._lines.get(thread, ""))
         return self._rows[thread]
 
-    def _line_events(self, events: Sequence[XlaEvent | ExactXlaEvent]) -> LineEvents:
+    def _line_events(self, events: Sequence[XlaEvent]) -> LineEvents:
         """Return events of one line as columns."""
         args = [event.args or _NO_ARGS for event in events]
-        start_ns = times_ns([event.ts for event in events])
-        paths = [a.name or path_of(a.tf_op or "") for a in args]
-        numbers = {
-            column: _numbers(list(map(attrgetter(name), args))) for column, name in _NUMBERS.items()
-        }
+        start_ns, number = times_ns([event.ts for event in events]), self._collector.texts.number
+
+        def texts(values: Iterable[str | None]) -> Ints:
+            return np.array([number(encodable(v)) if v else NONE for v in values], np.int64)
+
+        def numbers(name: str) -> Ints:
+            # Longer ones than 64 bits are none.
+            values = map(attrgetter(name), args)
+            return np.array([NONE if n is None or abs(n) >> 63 else n for n in values], np.int64)
+
         return LineEvents(
             start_ns=start_ns,
             end_ns=start_ns + times_ns([event.dur for event in events]),
             name=self._collector.texts.numbers(encodable(event.name) for event in events),
-            op=self._texts([a.hlo_op for a in args]),
-            path=self._texts(paths),
-            module=self._texts([a.hlo_module for a in args]),
-            **numbers,
+            op=texts(a.hlo_op for a in args),
+            path=texts(a.name or path_of(a.tf_op or "") for a in args),
+            module=texts(a.hlo_module for a in args),
+            program=numbers("program_id"),
+            run=numbers("run_id"),
+            correlation=numbers("correlation_id"),
+            device=numbers("device_ordinal"),
+            step=numbers("step_num"),
         )
 
-    def _texts(self, texts: Sequence[str | None]) -> Ints:
-        """Return the numbers of texts; -1 for none."""
-        number = self._collector.texts.number
-        return np.array([number(encodable(text)) if text else NONE for text in texts], np.int64)
 
-
-def _numbers(values: Sequence[int | None]) -> Ints:
-    """Return numbers of 64 bits; -1 for none, and for longer ones."""
-    return np.array([NONE if n is None or abs(n) >> 63 else n for n in values], np.int64)
-
-
-# An open trace JSON of XLA's profiler.
-
-
-def _load(file: TraceFile[XlaEvent, ExactXlaEvent]) -> XlaProfile:
+def _load(file: TraceFile[XlaEvent]) -> XlaProfile:
     """Read a trace.
 
     Raises:
@@ -185,19 +179,18 @@ def _load(file: TraceFile[XlaEvent, ExactXlaEvent]) -> XlaProfile:
         session_utc_ns=None,
         session_clock_ns=None,
     )
-    limitations = tuple(_limitations(file, trace.strays))
-    return profile_of(source, collector.planes(), 0, limitations, cut=file.cut)
-
-
-def _limitations(file: TraceFile[XlaEvent, ExactXlaEvent], strays: int) -> Iterator[Limitation]:
-    yield from file.limitations()
-    yield Limitation(
-        "the hostname and the start of the session, which align profiles",
-        f"{file.path}: the format has none; the .xplane.pb of the same run has them",
-    )
-    if strays:
+    limitations = [
+        *file.limitations(),
+        Limitation(
+            "the hostname and the start of the session, which align profiles",
+            f"{file.path}: the format has none; the .xplane.pb of the same run has them",
+        ),
+    ]
+    if trace.strays:
         reason = f"{file.path}: nothing shows where they ran; they are left out"
-        yield Limitation("events of processes without a name", reason, strays)
+        what = "events of processes without a name"
+        limitations.append(Limitation(what, reason, trace.strays))
+    return profile_of(source, collector.planes(), 0, limitations, cut=file.cut)
 
 
 @contextmanager
@@ -208,5 +201,5 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Xl
         ProfileError: it cannot be opened.
     """
     del jobs
-    with opened_trace(path, XlaEvent, ExactXlaEvent, watch) as file:
+    with opened_trace(path, XlaEvent, watch) as file:
         yield XlaFile(partial(_load, file))
