@@ -20,7 +20,8 @@ def _open_file(
     watch: Watch = unwatched,
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.tables.arrow import open_table, read_arrow
+    from bubbleviz.sources.tables.files import read_arrow
+    from bubbleviz.sources.tables.operations import open_table
 
     return open_table(path, "arrow", watch, read_arrow)
 

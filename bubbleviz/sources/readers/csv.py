@@ -14,7 +14,8 @@ def _open_file(
     watch: Watch = unwatched,
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.tables.arrow import open_table, read_delimited
+    from bubbleviz.sources.tables.files import read_delimited
+    from bubbleviz.sources.tables.operations import open_table
 
     return open_table(path, "csv", watch, read_delimited)
 
@@ -24,7 +25,7 @@ def _columns(head: bytes) -> list[str]:
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
-    from bubbleviz.sources.tables.arrow import header_in
+    from bubbleviz.sources.tables.files import header_in
 
     return header_in(head)
 
@@ -34,7 +35,7 @@ def _recognises(head: bytes) -> bool:
     columns = _columns(head)
     if not columns:
         return False
-    from bubbleviz.sources.tables.schema import lacking
+    from bubbleviz.sources.tables.cells import lacking
 
     return not lacking(columns)
 
@@ -44,7 +45,7 @@ def _is_possible(head: bytes) -> bool:
     columns = _columns(head)
     if len(columns) < 2 or not all(columns):
         return False
-    from bubbleviz.sources.tables.arrow import header_in
+    from bubbleviz.sources.tables.files import header_in
 
     lines = head.split(b"\n", 2)
     return len(lines) < 2 or not lines[1].strip() or len(header_in(lines[1])) == len(columns)

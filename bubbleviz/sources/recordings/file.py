@@ -10,7 +10,7 @@ from functools import cache
 from bubbleviz.progress import Watch
 from bubbleviz.sources.recordings.operations import table_of
 from bubbleviz.sources.recordings.part_reader import RecordedSession, others_of, read_session
-from bubbleviz.sources.tables.arrow import OpenTable
+from bubbleviz.sources.tables.operations import OpenTable
 
 #: What most recordings tell, and what to say where one does not.
 _UNTOLD = (

@@ -1,14 +1,17 @@
-"""Operations: the rows of a table as operations, or why they cannot be."""
+"""Operations: the rows of a table as operations, or why they cannot be; and an open table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
@@ -19,22 +22,10 @@ from bubbleviz.model.operations import (
     RankOperations,
 )
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.profile import Source, ToldClock
-from bubbleviz.model.texts import suggestion
-from bubbleviz.sources.tables.cells import (
-    Cells,
-    refused,
-    row_intervals,
-    shown,
-    spans,
-    stripped,
-    times,
-    told_collectives,
-    whole_numbers,
-)
-
-# Keys: what the texts of a table's cells say that an operation is.
-
+from bubbleviz.model.profile import Contents, NameCount, Profile, Source, TableCount, ToldClock
+from bubbleviz.model.texts import shell_word, suggestion
+from bubbleviz.progress import Watch
+from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
 
 _PHASES = {phase.label.lower(): phase for phase in Phase}
 #: A number, or two of an operation that names two things.
@@ -43,46 +34,19 @@ _NUMBERS = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 #: Iterations that no range names, beside one that some range does; reports write these.
 _BESIDE = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
-
-
-def phases(cells: Cells) -> Ints:
-    """Return the code of each row's phase; in any case of its letters.
-
-    Raises:
-        ProfileError: a phase is unknown, or a cell is empty.
-    """
-    known = ", ".join(phase.label for phase in Phase)
-    return _looked_up(
-        cells,
-        "phase",
-        lambda text: _PHASES.get(text.lower()),
-        lambda text: (
-            f"the phase {shown(text)} is unknown{suggestion(text, [p.label for p in Phase])}; the "
-            f"phases are {known}"
-        ),
-    )
-
-
-def iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
-    """Return the place of each row's iteration among their names, and these; -1 for none.
-
-    Raises:
-        ProfileError: one is no whole number.
-    """
-    column = cells.texts.get("iteration")
-    if column is None:
-        return np.full(cells.rows, NONE, np.int64), ()
-    column = column.occurring()
-    names = []
-    for place, text in enumerate(column.texts):
-        whole = _STEP.fullmatch(text)
-        if whole is None and _BESIDE.fullmatch(text) is None:
-            row = int((column.code == place).argmax())
-            reason = f"the iteration {shown(text)} is no whole number; number the iterations"
-            raise refused(cells.path, row, reason)
-        names.append(text if whole is None else str(int(whole[1])))
-    column = stripped(column.code, names)
-    return column.code, tuple(column.texts)
+#: More ranks, and so stages and pipelines, than any run has.
+_MOST_RANKS = 1_000_000
+#: Up to about so many numbers of ranks are looked up in a table.
+_FEW = 1 << 20
+#: Nothing takes longer.
+_FARTHEST_NS = 1 << 62
+#: What an operation is, its times apart.
+_WHAT = (
+    *("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch"),
+    *("second_chunk", "occurrence"),
+)
+#: A multiplier that mixes bits (that of splitmix64).
+_ODD = np.uint64(0xBF58476D1CE4E5B9)
 
 
 def number_of_iteration(name: str) -> int:
@@ -91,182 +55,122 @@ def number_of_iteration(name: str) -> int:
     return NONE if match is None else int(match[1])
 
 
-def paired_numbers(cells: Cells, name: str) -> tuple[Ints, Ints]:
-    """Return the number of each row, and its second one, of a column such as microbatches.
-
-    Cells hold ``7``, or ``7;3``; a column ``second_NAME`` holds second ones, too. -1 for none.
+def operation_table(cells: Cells, source: Source) -> OperationTable:
+    """Return a table's operations, with what else it tells.
 
     Raises:
-        ProfileError: a cell holds something else.
+        NothingToAnalyseError: it has no rows.
+        ProfileError: a row cannot be an operation, or contradicts another.
     """
-
-    def parsed(group: int) -> Callable[[str], int | None]:
-        def number(text: str) -> int | None:
-            if text == "-1":
-                return NONE
-            match = _NUMBERS.fullmatch(text)
-            return None if match is None else int(match[group] or NONE)
-
-        return number
-
-    def reason(text: str) -> str:
-        return f"the {name} {shown(text)} is no whole number"
-
-    first = _looked_up(cells, name, parsed(1), reason, needed=False)
-    second = _looked_up(cells, name, parsed(2), reason, needed=False)
-    told, known = whole_numbers(cells, f"second_{name}", least=NONE)
-    return first, np.where(known, told, second)
-
-
-def names(cells: Cells, phase: Ints) -> tuple[Ints, tuple[str, ...]]:
-    """Return the place of each row's name among the texts, and these.
-
-    An operation without a name goes by its phase.
-    """
-    labels = [item.label for item in Phase]
-    column = cells.texts.get("name")
-    if column is None:
-        return phase.copy(), tuple(labels)
-    place = np.where(column.known, column.code, len(column.texts) + phase)
-    return place, (*column.texts, *labels)
-
-
-def _looked_up(
-    cells: Cells,
-    name: str,
-    number: Callable[[str], int | None],
-    reason: Callable[[str], str],
-    *,
-    needed: bool = True,
-) -> Ints:
-    """Return the number of each row's text; -1 for no text.
-
-    Args:
-        cells: of the table.
-        name: of the column, which may be missing if it is not needed.
-        number: of a text; None where it has none.
-        reason: why such a text is refused.
-        needed: whether no cell may be empty.
-
-    Raises:
-        ProfileError: a cell is refused.
-    """
-    column = cells.texts.get(name, CodedTexts(np.full(cells.rows, NONE, np.int64), ()))
-    if needed and not column.known.all():
-        raise refused(cells.path, int((~column.known).argmax()), f"{name} is empty; fill it")
-    numbers = []
-    for place, text in enumerate(column.texts):
-        found = number(text)
-        if found is None:
-            rows = column.code == place
-            # Categories need not occur.
-            if rows.any():
-                raise refused(cells.path, int(rows.argmax()), reason(text))
-            found = NONE
-        numbers.append(found)
-    # The last place is that of no text.
-    return np.array([*numbers, NONE], np.int64)[column.code]
+    if cells.rows == 0:
+        raise NothingToAnalyseError(
+            f"{cells.path}: the table is empty; write a row for each operation"
+        )
+    place, places = _places(cells)
+    iteration, iteration_names = _iterations(cells)
+    start_ns, end_ns, spanned = span = cells.spans()
+    keys = _keys(cells, place, iteration, span)
+    virtual_stage = cells.whole("virtual_stage", least=NONE)[0]
+    rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (virtual_stage != NONE))
+    chunk = groups_of(place[rows], keys.chunk[rows]).of_row
+    _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
+    _refuse_twice(cells, keys, span)
+    length_ns = end_ns - start_ns
+    active_ns, known = cells.whole("active_ns", below=_FARTHEST_NS)
+    # As far as is told, kernels kept the GPU busy throughout.
+    spans = OperationSpans(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        has_span=spanned.astype(np.int64),
+        kernels=cells.whole("kernels", 0)[0],
+        active_ns=np.where(known, active_ns, length_ns),
+        busy_ns=length_ns,
+        received_ns=cells.times("received_ns"),
+    )
+    launches = OperationLaunches(
+        launched_ns=cells.times("launched_ns"),
+        receive_start_ns=cells.times("receive_start_ns"),
+        receive_launched_ns=cells.times("receive_launched_ns"),
+    )
+    return OperationTable(
+        source=source,
+        operations=RankOperations.of(keys, spans, launches),
+        places=places,
+        iterations=iteration_names,
+        virtual_stage=virtual_stage,
+        kind=cells.text("kind"),
+        group=cells.text("group"),
+        paired=not (cells.whole("paired")[0] == 0).any(),
+        told=cells.names,
+        waits=cells.intervals("waits"),
+        unattributed=cells.intervals("unattributed"),
+        exposed=cells.intervals("exposed"),
+        overheads=cells.intervals("profiler"),
+        collectives=cells.collectives(),
+        pauses=cells.intervals("pauses"),
+    )
 
 
-# Ranks: what the rows of a table tell of the ranks that ran them, which must not contradict.
-
-
-#: More ranks, and so stages and pipelines, than any run has.
-_MOST_RANKS = 1_000_000
-#: Up to about so many numbers of ranks are looked up in a table.
-_FEW = 1 << 20
-
-
-def places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
+def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     """Return the place of each row's rank among the ranks, and these in order of their numbers.
 
     Raises:
         ProfileError: a row has no rank, or two rows contradict each other.
     """
-    number, known = whole_numbers(cells, "rank", below=_MOST_RANKS)
-    if not known.all():
-        raise refused(cells.path, int((~known).argmax()), "rank is empty; fill it")
-    values, place = _distinct(number)
-    count = len(values)
-    global_rank = _of_ranks(cells, place, count, "global_rank")
-    stage = _of_ranks(cells, place, count, "stage")
-    pipeline = _of_ranks(cells, place, count, "pipeline")
-    host, clock = (_texts_of_ranks(cells, place, count, name) for name in ("host", "clock"))
-    uncertainty_ns = _of_ranks(cells, place, count, "clock_uncertainty_ns")
-    told = [
-        ToldPlace(
-            number=value,
-            global_rank=value if global_rank is None else _or_none(int(global_rank[at])),
-            host=host[at],
-            clock=_clock(clock[at], uncertainty_ns, at),
-            stage=None if stage is None else _or_none(int(stage[at])),
-            pipeline=None if pipeline is None else int(pipeline[at]),
+    number, known = cells.whole("rank", below=_MOST_RANKS)
+    cells.refuse(~known, lambda _: "rank is empty; fill it")
+    if int(number.max(initial=0)) > len(number) + _FEW:
+        values, place = np.unique(number, return_inverse=True)
+        place = place.reshape(-1).astype(np.int64)
+    else:
+        occurs = np.bincount(number) > 0
+        values, place = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
+    ranks = values.tolist()
+    unknown = [None] * len(ranks)
+    global_rank, stage, pipeline, host, clock, uncertainty_ns = (
+        _of_ranks(cells, place, len(ranks), name)
+        for name in ("global_rank", "stage", "pipeline", "host", "clock", "clock_uncertainty_ns")
+    )
+    told = []
+    for at, rank in enumerate(ranks):
+        name = (clock or unknown)[at]
+        own_clock = None
+        if name is not None and uncertainty_ns is None:
+            own_clock = ToldClock(name)
+        elif name is not None and uncertainty_ns is not None:
+            own_clock = ToldClock(name, aligned=True, uncertainty_ns=uncertainty_ns[at])
+        own_pipeline = None if pipeline is None else pipeline[at]
+        told.append(
+            ToldPlace(
+                number=rank,
+                global_rank=rank if global_rank is None else global_rank[at],
+                host=(host or unknown)[at],
+                clock=own_clock,
+                stage=(stage or unknown)[at],
+                # Told, but as unknown.
+                pipeline=NONE if pipeline is not None and own_pipeline is None else own_pipeline,
+            )
         )
-        for at, value in enumerate(values.tolist())
-    ]
     return place, tuple(told)
 
 
-def refuse_two_stages(cells: Cells, place: Ints, chunk: Ints, phase: Ints, stage: Ints) -> None:
-    """Refuse a chunk of a rank that holds two virtual stages.
-
-    Raises:
-        ProfileError: there is one.
-    """
-    rows = np.flatnonzero(np.isin(phase, COUNTED) & (stage != NONE))
-    group = groups_of(place[rows], chunk[rows]).of_row
-    _refuse_two(cells, "virtual_stage", group, rows, stage[rows], str)
-
-
-def _distinct(number: Ints) -> tuple[Ints, Ints]:
-    """Return distinct numbers from 0, ascending, and the place of each row's among them."""
-    if int(number.max(initial=0)) > len(number) + _FEW:
-        values, place = np.unique(number, return_inverse=True)
-        return values, place.reshape(-1).astype(np.int64)
-    occurs = np.bincount(number) > 0
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
-
-
-def _clock(name: str | None, uncertainty_ns: Ints | None, at: int) -> ToldClock | None:
-    """Return the clock of a rank; None for the one that all tables share."""
-    if name is None:
+def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any] | None:
+    """Return what a column tells of each rank, None for nothing; None without the column."""
+    if name not in cells.names:
         return None
-    if uncertainty_ns is None:
-        return ToldClock(name)
-    return ToldClock(name, aligned=True, uncertainty_ns=_or_none(int(uncertainty_ns[at])))
-
-
-def _or_none(number: int) -> int | None:
-    return None if number == NONE else number
-
-
-def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> Ints | None:
-    """Return the number of each rank in a column; -1 none, and None without the column."""
-    if name not in cells.numbers:
-        return None
-    below = 1 << 62 if name == "clock_uncertainty_ns" else _MOST_RANKS
-    values, known = whole_numbers(cells, name, least=NONE, below=below)
-    rows = np.flatnonzero(known & (values != NONE))
-    _refuse_two(cells, name, place[rows], rows, values[rows], str)
-    result = np.full(count, NONE, np.int64)
-    result[place[rows]] = values[rows]
-    return result
-
-
-def _texts_of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[str | None]:
-    """Return the text of each rank in a column; None for none."""
-    if name not in cells.texts:
-        return [None] * count
-    column = cells.texts[name]
-    rows = np.flatnonzero(column.known)
-    codes = column.code[rows]
-    _refuse_two(cells, name, place[rows], rows, codes, lambda code: shown(column.texts[code]))
-    result: list[str | None] = [None] * count
-    code_of = np.full(count, NONE, np.int64)
-    code_of[place[rows]] = codes
-    for at, code in enumerate(code_of.tolist()):
-        result[at] = None if code == NONE else column.texts[code]
-    return result
+    value: Callable[[int], Any] = int
+    if name in cells.texts:
+        column = cells.texts[name]
+        values, value = column.code, column.texts.__getitem__
+    else:
+        below = _FARTHEST_NS if name == "clock_uncertainty_ns" else _MOST_RANKS
+        values, _ = cells.whole(name, least=NONE, below=below)
+    rows = np.flatnonzero(values != NONE)
+    told = str if value is int else lambda code: shown(value(code))
+    _refuse_two(cells, name, place[rows], rows, values[rows], told)
+    of_rank = np.full(count, NONE, np.int64)
+    of_rank[place[rows]] = values[rows]
+    return [None if known == NONE else value(known) for known in of_rank.tolist()]
 
 
 def _refuse_two(
@@ -286,6 +190,9 @@ def _refuse_two(
         rows: of the table.
         values: of these.
         told: returns one of these as a message shows it.
+
+    Raises:
+        ProfileError: there are two such rows.
     """
     if len(rows) == 0:
         return
@@ -297,7 +204,7 @@ def _refuse_two(
         return
     at = int(other.argmax())
     before = int(first[group[at]])
-    number, _ = whole_numbers(cells, "rank")
+    number, _ = cells.whole("rank")
     raise refused(
         cells.path,
         int(rows[at]),
@@ -307,65 +214,22 @@ def _refuse_two(
     )
 
 
-#: Nothing takes longer.
-_FARTHEST_NS = 1 << 62
-#: What an operation is, its times apart.
-_WHAT = (
-    "rank",
-    "iteration",
-    "phase",
-    "microbatch",
-    "chunk",
-    "sequence",
-    "second_microbatch",
-    "second_chunk",
-    "occurrence",
-)
-#: A multiplier that mixes bits (that of splitmix64).
-_ODD = np.uint64(0xBF58476D1CE4E5B9)
-
-
-def operation_table(cells: Cells, source: Source) -> OperationTable:
-    """Return a table's operations, with what else it tells.
+def _iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
+    """Return the place of each row's iteration among their names, and these; -1 for none.
 
     Raises:
-        NothingToAnalyseError: it has no rows.
-        ProfileError: a row cannot be an operation, or contradicts another.
+        ProfileError: one is no whole number.
     """
-    if cells.rows == 0:
-        raise NothingToAnalyseError(
-            f"{cells.path}: the table is empty; write a row for each operation"
-        )
-    place, rank_places = places(cells)
-    iteration, iteration_names = iterations(cells)
-    span = spans(cells)
-    keys = _keys(cells, place, iteration, span)
-    virtual_stage = whole_numbers(cells, "virtual_stage", least=NONE)[0]
-    refuse_two_stages(cells, place, keys.chunk, keys.phase, virtual_stage)
-    _refuse_twice(cells, keys, span)
-    return OperationTable(
-        source=source,
-        operations=RankOperations.of(keys, _spans(cells, span), _launches(cells)),
-        places=rank_places,
-        iterations=iteration_names,
-        virtual_stage=virtual_stage,
-        kind=_texts(cells, "kind"),
-        group=_texts(cells, "group"),
-        paired=not (whole_numbers(cells, "paired")[0] == 0).any(),
-        told=cells.names,
-        waits=row_intervals(cells, "waits"),
-        unattributed=row_intervals(cells, "unattributed"),
-        exposed=row_intervals(cells, "exposed"),
-        overheads=row_intervals(cells, "profiler"),
-        collectives=told_collectives(cells),
-        pauses=row_intervals(cells, "pauses"),
-    )
-
-
-def _texts(cells: Cells, name: str) -> CodedTexts:
-    """Return a column of texts; none in any row where it is not there."""
-    column = cells.texts.get(name)
-    return CodedTexts(np.full(cells.rows, NONE, np.int64), ()) if column is None else column
+    column = cells.text("iteration").occurring()
+    names = []
+    for place, text in enumerate(column.texts):
+        whole = _STEP.fullmatch(text)
+        if whole is None and _BESIDE.fullmatch(text) is None:
+            reason = f"the iteration {shown(text)} is no whole number; number the iterations"
+            raise refused(cells.path, int((column.code == place).argmax()), reason)
+        names.append(text if whole is None else str(int(whole[1])))
+    column = stripped(column.code, names)
+    return column.code, tuple(column.texts)
 
 
 def _keys(
@@ -377,68 +241,100 @@ def _keys(
         ProfileError: a row cannot be an operation.
     """
     start_ns, end_ns, spanned = span
-    phase = phases(cells)
-    microbatch, second_microbatch = paired_numbers(cells, "microbatch")
-    chunk, second_chunk = paired_numbers(cells, "chunk")
-    name_id, texts = names(cells, phase)
-    host_start_ns, host_end_ns = times(cells, "host_start_ns"), times(cells, "host_end_ns")
-    timeless = ~spanned & (host_start_ns == NONE)
-    if timeless.any():
-        row = int(timeless.argmax())
-        raise refused(cells.path, row, "it has no times at all; fill them, or leave the row out")
+    labels = [phase.label for phase in Phase]
+
+    def unknown_phase(text: str) -> str:
+        near = suggestion(text, labels)
+        return f"the phase {shown(text)} is unknown{near}; the phases are {', '.join(labels)}"
+
+    cells.refuse(~cells.text("phase").known, lambda _: "phase is empty; fill it")
+    (phase,) = _looked_up(cells, "phase", _phase_of, unknown_phase, 1)
+    numbers: dict[str, Ints] = {}
+    for name in ("microbatch", "chunk"):
+        first, second = _looked_up(
+            cells,
+            name,
+            _numbers_of,
+            lambda t, of=name: f"the {of} {shown(t)} is no whole number",
+            2,
+        )
+        told, known = cells.whole(f"second_{name}", least=NONE)
+        numbers |= {name: first, f"second_{name}": np.where(known, told, second)}
+    # An operation without a name goes by its phase.
+    names = cells.text("name")
+    name_id = np.where(names.known, names.code, len(names.texts) + phase)
+    host_start_ns, host_end_ns = cells.times("host_start_ns"), cells.times("host_end_ns")
+    cells.refuse(
+        ~spanned & (host_start_ns == NONE),
+        lambda _: "it has no times at all; fill them, or leave the row out",
+    )
     host_start_ns = np.where(host_start_ns == NONE, start_ns, host_start_ns)
     host_end_ns = np.where(host_end_ns == NONE, end_ns, host_end_ns)
     return OperationKeys(
         rank=place,
         iteration=iteration,
         phase=phase,
-        microbatch=microbatch,
-        chunk=chunk,
-        sequence=whole_numbers(cells, "sequence", least=NONE)[0],
-        second_microbatch=second_microbatch,
-        second_chunk=second_chunk,
-        occurrence=whole_numbers(cells, "occurrence")[0],
+        **numbers,
+        sequence=cells.whole("sequence", least=NONE)[0],
+        occurrence=cells.whole("occurrence")[0],
         host_start_ns=host_start_ns,
         host_end_ns=np.maximum(host_start_ns, host_end_ns),
-        cut=whole_numbers(cells, "cut", 0)[0],
-        tokens=whole_numbers(cells, "tokens")[0],
+        cut=cells.whole("cut", 0)[0],
+        tokens=cells.whole("tokens")[0],
         name_id=name_id,
-        names=texts,
+        names=(*names.texts, *labels),
     )
 
 
-def _spans(cells: Cells, span: tuple[Ints, Ints, Bools]) -> OperationSpans:
-    """Return when operations ran; as far as is told, their kernels kept the GPU busy throughout."""
-    start_ns, end_ns, spanned = span
-    length_ns = end_ns - start_ns
-    active_ns, known = whole_numbers(cells, "active_ns", below=_FARTHEST_NS)
-    return OperationSpans(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        has_span=spanned.astype(np.int64),
-        kernels=whole_numbers(cells, "kernels", 0)[0],
-        active_ns=np.where(known, active_ns, length_ns),
-        busy_ns=length_ns,
-        received_ns=times(cells, "received_ns"),
-    )
+def _phase_of(text: str) -> tuple[int, ...] | None:
+    phase = _PHASES.get(text.lower())
+    return None if phase is None else (phase,)
 
 
-def _launches(cells: Cells) -> OperationLaunches:
-    return OperationLaunches(
-        launched_ns=times(cells, "launched_ns"),
-        receive_start_ns=times(cells, "receive_start_ns"),
-        receive_launched_ns=times(cells, "receive_launched_ns"),
-    )
+def _numbers_of(text: str) -> tuple[int, ...] | None:
+    """Return the number in a cell, and its second one, ``7;3``; -1 for none."""
+    if text == "-1":
+        return NONE, NONE
+    match = _NUMBERS.fullmatch(text)
+    return None if match is None else (int(match[1]), int(match[2] or NONE))
 
 
-def _differ(columns: Sequence[Ints]) -> bool:
-    """Tell whether all rows surely differ, by a mixture of their columns, which one sort shows."""
-    mixed = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        mixed = (mixed ^ column.view(np.uint64)) * _ODD
-        mixed ^= mixed >> np.uint64(29)
-    mixed.sort()
-    return not (mixed[1:] == mixed[:-1]).any()
+def _no_number(name: str, text: str) -> str:
+    return f"the {name} {shown(text)} is no whole number"
+
+
+def _looked_up(
+    cells: Cells,
+    name: str,
+    meaning: Callable[[str], tuple[int, ...] | None],
+    reason: Callable[[str], str],
+    width: int,
+) -> list[Ints]:
+    """Return the numbers that the text of each row means; -1 for no text.
+
+    Args:
+        cells: of the table.
+        name: of the column, which may be missing.
+        meaning: so many numbers of a text; None where it means nothing.
+        reason: why such a text is refused.
+        width: how many numbers a text means.
+
+    Raises:
+        ProfileError: a cell is refused.
+    """
+    column = cells.text(name)
+    none = (NONE,) * width
+    numbers = []
+    for place, text in enumerate(column.texts):
+        found = meaning(text)
+        if found is None:
+            # Categories need not occur.
+            cells.refuse(column.code == place, lambda _, text=text: reason(text))  # type: ignore[misc]  # mypy knows no defaults here
+        numbers.append(found or none)
+    # The last place is that of no text.
+    return [
+        np.array(of_text, np.int64)[column.code] for of_text in zip(*numbers, none, strict=True)
+    ]
 
 
 def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Bools]) -> None:
@@ -456,9 +352,14 @@ def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Boo
     occurrence, iteration = keys.occurrence[rows], keys.iteration[rows]
     numbered = (occurrence != NONE) & (iteration != NONE)
     columns += [np.where(numbered, NONE, time_ns[rows]) for time_ns in (start_ns, end_ns)]
-    if _differ(columns):
+    # All rows surely differ where a mixture of their columns does, which one sort shows.
+    mixed = np.zeros(len(rows), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.view(np.uint64)) * _ODD
+        mixed ^= mixed >> np.uint64(29)
+    mixed.sort()
+    if not (mixed[1:] == mixed[:-1]).any():
         return
-    own = keys.take(rows)
     groups = groups_of(*columns)
     if len(groups) == len(rows):
         return
@@ -466,10 +367,119 @@ def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Boo
     again[groups.first] = False
     at = int(again.argmax())
     first = int(rows[groups.first[groups.of_row[at]]])
-    phase = Phase(int(own.phase[at])).label
-    what = f"{phase} of microbatch {own.microbatch[at]}"
+    row = int(rows[at])
+    what = f"{Phase(int(keys.phase[row])).label} of microbatch {keys.microbatch[row]}"
     raise refused(
         cells.path,
-        int(rows[at]),
+        row,
         f"it holds the {what} that row {first + 1} holds, too; give each operation once",
     )
+
+
+# An open table of operations.
+
+
+#: Columns of which most tables should have some, and what to say without them.
+_UNTOLD = (
+    (
+        "iteration",
+        "no column iteration: iterations are told apart by repeated microbatches and steps",
+    ),
+    ("stage", "no column stage: stages are worked out by waiting times"),
+    ("microbatch", "no column microbatch: microbatches are counted by order"),
+    ("launched_ns", "no column launched_ns: nothing shows when the host launched late"),
+)
+
+
+@dataclass
+class OpenTable:
+    """A file of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
+
+    Attributes:
+        path: of the file.
+        read_table: reads it.
+        untold: columns of which most should have some, and what to say without them.
+        facts: returns what else there is to say of the file, as words and what they are of.
+    """
+
+    path: str
+    read_table: Callable[[], OperationTable]
+    untold: Sequence[tuple[str, str]] = _UNTOLD
+    facts: Callable[[], Sequence[tuple[str, str]]] = tuple
+
+    @cached_property
+    def _table(self) -> OperationTable:
+        return self.read_table()
+
+    def operations(self) -> OperationTable:
+        """Return the table.
+
+        Raises:
+            ProfileError: it cannot be read, or holds no operations.
+        """
+        return self._table
+
+    def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
+        """Return no names: a table says what its operations are."""
+        del globs
+        return {}
+
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+        """Refuse: a table holds no kernels.
+
+        Raises:
+            ProfileError: always; it says what is wrong with a table that is none of operations.
+        """
+        del globs, partial
+        table = self.operations()
+        raise NothingToAnalyseError(
+            f"{self.path}: a {table.noun}, which holds no kernels, calls or ranges; "
+            f"bubbleviz analyze {shell_word(self.path)} gives its bubbles"
+        )
+
+    def inspect(self, globs: Sequence[str]) -> Contents:
+        """Return how many operations of each phase the table holds."""
+        del globs
+        table = self._table
+        operations = table.operations
+        counts = np.bincount(operations.phase, minlength=len(Phase)).tolist()
+        return Contents(
+            source=table.source,
+            tables=(
+                TableCount("operations", "rows", len(operations)),
+                TableCount("ranks", "rank", len(table.places)),
+                TableCount("iterations", "iteration", len(table.iterations) or None),
+            ),
+            processes=tuple(place.number for place in table.places),
+            devices=(),
+            candidates=tuple(
+                NameCount(phase.label, counts[phase]) for phase in Phase if counts[phase]
+            ),
+            ranges=len(operations),
+            missing=tuple(sentence for name, sentence in self.untold if name not in table.told),
+            readable=True,
+            facts=tuple(self.facts()),
+            noun=table.noun,
+        )
+
+
+@contextmanager
+def open_table(
+    path: str, kind: str, watch: Watch, read_cells: Callable[[str, Watch], Cells]
+) -> Iterator[OpenTable]:
+    """Open a table; it is read when it is first asked for anything."""
+    source = Source(
+        path=path,
+        # What stands for the host of ranks that a table names none for: any number is one run.
+        host="table",
+        host_known=False,
+        format=kind,
+        nsys_version=None,
+        schema_version=None,
+        session_utc_ns=None,
+        session_clock_ns=0,
+        device="rank",
+        # Tables share one clock, whatever hosts they name, unless their column clock says so.
+        clock=ToldClock("tables"),
+    )
+    yield OpenTable(path, lambda: operation_table(read_cells(path, watch), source))

@@ -44,7 +44,7 @@ from bubbleviz.sources.nsys.queries import tables as known_tables
 from bubbleviz.sources.nsys.ranges import null_among_ranges
 from bubbleviz.sources.sqlite.database import damage
 from bubbleviz.sources.sqlite.queries import Binds, Query
-from bubbleviz.sources.tables.column_files import check_pyarrow
+from bubbleviz.sources.tables.files import check_pyarrow
 
 # Reader: the largest tables of a columnar export, stretch by stretch.
 #

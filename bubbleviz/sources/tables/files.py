@@ -1,0 +1,373 @@
+"""Files of tables: delimited text, Parquet, and Arrow IPC (Feather) files or streams, as cells.
+
+Delimited text has commas, semicolons or tabs, and may be gzipped; it is read in blocks of rows, of
+which only the columns that mean something are kept, as numbers and codes of texts, which takes a
+few seconds for a million rows. All others are read by pyarrow.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from bubbleviz.errors import ProfileError
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.texts import one_line
+from bubbleviz.progress import Watch
+from bubbleviz.sources.gzip_files import BOM, unpacked
+from bubbleviz.sources.tables.cells import (
+    IS_NUMBER,
+    Cells,
+    NumberColumn,
+    Numbers,
+    columns_read,
+    refused,
+    shown,
+    stripped,
+)
+
+_DELIMITERS = (",", ";", "\t")
+#: Rows that are converted together.
+_BLOCK = 1 << 15
+#: Bytes that are decoded at a time.
+_PIECE = 1 << 20
+#: A cell that is longer is no cell of such a table, but a quotation mark that nobody closed.
+_LONGEST_CELL = 1 << 26
+#: Characters of pyarrow's own words in a refusal.
+_LONGEST_REASON = 120
+
+
+def _delimiter_of(header: str) -> str:
+    """Return the delimiter that a header holds most often; a comma where it holds none."""
+    return max(_DELIMITERS, key=header.count)
+
+
+def _header_of(line: str) -> list[str]:
+    """Return the names of columns in the first line of a file."""
+    cells = next(csv.reader([line], delimiter=_delimiter_of(line)), [])
+    return [cell.strip() for cell in cells]
+
+
+def header_in(head: bytes) -> list[str]:
+    """Return the names of columns that a file begins with; none where that is no text."""
+    line = head.removeprefix(BOM).split(b"\n", 1)[0].rstrip(b"\r")
+    try:
+        text = line.decode("utf-8")
+        return _header_of(text) if text.replace("\t", "").isprintable() else []
+    except (UnicodeDecodeError, csv.Error):
+        return []
+
+
+def read_delimited(path: str, watch: Watch) -> Cells:
+    """Return the columns of delimited text.
+
+    Raises:
+        ProfileError: it is no text in UTF-8, its columns are not those of operations, or a cell is
+            no number where one is needed.
+    """
+    with unpacked(path, watch, _PIECE) as file, _long_cells():
+        lines = _lines(path, file)
+        first = next(lines, "")
+        header = _header_of(first)
+        place = {name: header.index(name) for name in columns_read(path, header)}
+        numbers: dict[str, list[tuple[Numbers, Bools]]] = {n: [] for n in place if IS_NUMBER[n]}
+        codes: dict[str, list[Ints]] = {name: [] for name in place if name not in numbers}
+        known: dict[str, dict[str, int]] = {name: {} for name in codes}
+        count = 0
+        try:
+            reader = csv.reader(lines, delimiter=_delimiter_of(first))
+            while block := list(islice(reader, _BLOCK)):
+                # Empty lines count for nothing.
+                rows = [row for row in block if row]
+                for at, row in enumerate(rows):
+                    if len(row) != len(header):
+                        reason = (
+                            f"it has {len(row)} cells, and the header {len(header)}; quote cells "
+                            "that hold the delimiter"
+                        )
+                        raise refused(path, count + at, reason)
+                columns = list(zip(*rows, strict=True))
+                for name in numbers if rows else ():
+                    numbers[name].append(_converted(path, count, name, columns[place[name]]))
+                for name, code_of in known.items() if rows else ():
+                    of_cells = [code_of.setdefault(c, len(code_of)) for c in columns[place[name]]]
+                    codes[name].append(np.array(of_cells, np.int64))
+                count += len(rows)
+        except csv.Error as error:
+            raise refused(path, count, f"it cannot be read as CSV ({error})") from error
+        if file.damaged or file.cut:
+            raise ProfileError(f"{path}: its gzip data ends early or is damaged; copy it again")
+    none = np.empty(0, np.int64)
+    return Cells(
+        path,
+        count,
+        {
+            name: NumberColumn.of(
+                name,
+                np.concatenate([values for values, _ in parts] or [none]),
+                np.concatenate([filled for _, filled in parts] or [none.astype(bool)]),
+            )
+            for name, parts in numbers.items()
+        },
+        {
+            name: stripped(np.concatenate(parts or [none]), list(known[name]))
+            for name, parts in codes.items()
+        },
+    )
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Let cells be long; Python's own limit is that of the whole process."""
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the lines of a file, whatever they end with.
+
+    Raises:
+        ProfileError: it is no UTF-8.
+    """
+    buffered = io.BufferedReader(_Bytes(pieces), _PIECE)
+    decoded = io.TextIOWrapper(buffered, encoding="utf-8-sig", newline="")
+    try:
+        yield from decoded
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path}: not in UTF-8; save the table in UTF-8") from error
+
+
+class _Bytes(io.RawIOBase):
+    """Pieces of bytes as a file that can be read once."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces, self._rest = iter(pieces), memoryview(b"")
+
+    def readable(self) -> bool:
+        """Tell that it can be read."""
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: Buffer, of Python 3.12
+        """Fill a buffer, as far as the next piece goes."""
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _converted(path: str, first: int, name: str, cells: Sequence[str]) -> tuple[Numbers, Bools]:
+    """Return cells as numbers, and which of them hold one.
+
+    Args:
+        path: of the table.
+        first: row of the first cell.
+        name: of their column.
+        cells: one a row.
+
+    Raises:
+        ProfileError: one is no number.
+    """
+    try:
+        return np.array(list(map(int, cells)), np.int64), np.ones(len(cells), bool)
+    except (ValueError, OverflowError):
+        pass
+    filled = np.array([cell.strip() != "" for cell in cells], bool)
+    numbers = [cell if cell.strip() else "0" for cell in cells]
+    try:
+        return np.array(list(map(int, numbers)), np.int64), filled
+    except (ValueError, OverflowError):
+        pass
+    floats = []
+    for at, cell in enumerate(numbers):
+        try:
+            floats.append(float(cell))
+        except ValueError:
+            floats.append(math.inf)
+        if math.isinf(floats[-1]):
+            raise refused(path, first + at, f"{name} is {shown(cell)}, which is no number")
+    return np.array(floats, np.float64), filled
+
+
+def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV") -> None:
+    """Refuse to go on without pyarrow.
+
+    Args:
+        path: of what is to be read.
+        what: it is.
+        otherwise: what can be done instead of installing it.
+
+    Raises:
+        ProfileError: it is not installed.
+    """
+    try:
+        import pyarrow  # noqa: F401 - whether it is there is all that is asked
+    except ImportError as error:
+        raise ProfileError(
+            f"{path}: {what} is read by pyarrow, which is not installed; install it with "
+            f"pip install 'bubbleviz[parquet]', or {otherwise}"
+        ) from error
+
+
+#: Names of the columns of a file, and what reads some of them as a table of pyarrow.
+_Opened = tuple[Sequence[str], Callable[[Sequence[str]], Any]]
+
+
+def read_parquet(path: str, watch: Watch) -> Cells:
+    """Return the columns of a Parquet file; see :func:`_columns`."""
+
+    def opened() -> _Opened:
+        from pyarrow import parquet
+
+        file = parquet.ParquetFile(path)
+        return file.schema_arrow.names, lambda names: file.read(columns=names)
+
+    watch(0.0)
+    return _columns(path, "a Parquet table", opened)
+
+
+def read_arrow(path: str, watch: Watch) -> Cells:
+    """Return the columns of a file or a stream of Arrow IPC; see :func:`_columns`."""
+
+    def opened() -> _Opened:
+        import pyarrow as pa
+
+        mapped = pa.memory_map(path)
+        try:
+            reader = pa.ipc.open_file(mapped)
+        except pa.ArrowInvalid:
+            mapped.seek(0)
+            reader = pa.ipc.open_stream(mapped)
+        return reader.schema.names, lambda names: reader.read_all().select(names)
+
+    watch(0.0)
+    return _columns(path, "an Arrow table", opened)
+
+
+def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> Cells:
+    """Return the columns of a file that mean something.
+
+    Raises:
+        ProfileError: pyarrow is not installed or cannot read it, its columns are not those of
+            operations, or a cell is no number where one is needed.
+    """
+    check_pyarrow(path, what)
+    import pyarrow as pa
+
+    try:
+        header, read = opened()
+        names = columns_read(path, header)
+        table = read(names)
+        # Of a file of IPC nothing is checked before it is used, offsets into its texts included.
+        table.validate(full=True)
+        numbers, texts = {}, {}
+        for name in names:
+            column = table.column(name)
+            if str(column.type) == "string_view":
+                # Not every version of pyarrow computes with these.
+                column = column.cast(pa.string())
+            if IS_NUMBER[name]:
+                numbers[name] = _numbers(path, name, column)
+            else:
+                texts[name] = _texts(path, name, column)
+    except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
+        reason = one_line(str(error).split("\n", 1)[0], _LONGEST_REASON)
+        raise ProfileError(
+            f"{path}: {what} that cannot be read ({reason}); write it again"
+        ) from error
+    return Cells(path, table.num_rows, numbers, texts)
+
+
+def _numbers(path: str, name: str, column: Any) -> NumberColumn:
+    """Return a column of numbers; dates and durations become nanoseconds.
+
+    Raises:
+        ProfileError: it holds something else.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind, in_ns = column.type, False
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        column = _parsed(path, name, column)
+    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        whole = pa.timestamp("ns", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("ns")
+        column, in_ns = column.cast(whole).cast(pa.int64()), True
+    elif pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    elif pa.types.is_null(kind):
+        column = column.cast(pa.int64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise ProfileError(f"{path}: the column {name} holds no numbers, but {kind}")
+    filled = np.ones(len(column), bool)
+    if column.null_count:
+        filled = np.asarray(pc.is_valid(column).to_numpy(), bool)
+        column = column.fill_null(0)
+    whole_numbers = pa.types.is_integer(column.type)
+    values = column.cast(pa.int64() if whole_numbers else pa.float64()).to_numpy()
+    if not whole_numbers and (endless := np.isinf(values)).any():
+        row = int(endless.argmax())
+        raise refused(path, row, f"{name} is {shown(values[row])}, which is no number")
+    values = np.array(values)
+    return NumberColumn(values, filled) if in_ns else NumberColumn.of(name, values, filled)
+
+
+def _parsed(path: str, name: str, column: Any) -> Any:
+    """Return a column of texts as numbers, blank ones as null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bare = pc.utf8_trim_whitespace(column)
+    bare = pc.if_else(pc.equal(bare, ""), pa.scalar(None, bare.type), bare)
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            return bare.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    for row, text in enumerate(bare.to_pylist()):
+        try:
+            float(text or 0)
+        except ValueError:
+            raise refused(path, row, f"{name} is {shown(text)}, which is no number") from None
+    raise ProfileError(f"{path}: the column {name} holds texts; write numbers")
+
+
+def _texts(path: str, name: str, column: Any) -> CodedTexts:
+    """Return a column of texts, or of whole numbers as texts.
+
+    Raises:
+        ProfileError: it holds something else.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = column.type
+    if pa.types.is_floating(kind):
+        # As a column of whole numbers with gaps often is.
+        whole = pc.all(pc.equal(pc.floor(column), column), skip_nulls=True).as_py() is not False
+        column = column.cast(pa.int64(), safe=False) if whole else column
+    if pa.types.is_null(kind):
+        column = column.cast(pa.string())
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_temporal(kind):
+        raise ProfileError(f"{path}: the column {name} holds no texts, but {kind}")
+    if not pa.types.is_dictionary(kind):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    labels = ["" if text is None else str(text) for text in column.dictionary.to_pylist()]
+    code = column.indices.cast(pa.int64()).fill_null(NONE).to_numpy()
+    return stripped(code, labels)
