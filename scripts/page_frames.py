@@ -23,7 +23,7 @@ import numpy as np
 
 from bubbleviz.api import analyze
 from bubbleviz.model.columns import Ints
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.json_document import document
 from bubbleviz.render.web.data import packed
 from bubbleviz.render.web.page import page
 from bubbleviz.report.timeline import Timeline, timeline_of

@@ -18,7 +18,7 @@ from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
     from bubbleviz.model.window import Window as RunWindow
-    from bubbleviz.render.parts import Parts
+    from bubbleviz.render.formats import Parts
     from bubbleviz.report.report import Report
 
 

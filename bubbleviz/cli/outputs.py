@@ -19,7 +19,7 @@ from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model import files as temporary_files
 from bubbleviz.model.part_names import NAMES
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.render.parts import Parts
+from bubbleviz.render.formats import Parts
 
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
     from bubbleviz.render.document import Line
-    from bubbleviz.render.parts import Parts
+    from bubbleviz.render.formats import Parts
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.timing import Step
 
@@ -71,7 +71,7 @@ def deliver(
         OutputError: a file cannot be written.
     """
     from bubbleviz.cli.outputs import check_outputs, encoded, write_outputs
-    from bubbleviz.render.parts import Parts
+    from bubbleviz.render.formats import Parts
     from bubbleviz.timing import step
 
     files = {file: content for file, content in contents.items() if file != "-"}

@@ -1,7 +1,7 @@
 """Saved parts: a report of very many ranks as a folder of JSON files.
 
 ``index.json`` holds all but what is of ranks, and names the files that hold that, in order of
-ranks; see :func:`bubbleviz.render.formats.json.parts`. Most questions need the index alone.
+ranks; see :func:`bubbleviz.render.json_document.files_of`. Most questions need the index alone.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.cli.help import OF_ANALYZE, details, spelled_out
 from bubbleviz.errors import UsageError
-from bubbleviz.render.formats.text import RENDERER
+from bubbleviz.render.formats.text import render
 from bubbleviz.report.view import View
 from tests.support.places import CHECKOUT, FIXTURES
 
@@ -75,7 +75,7 @@ def test_all_tables_are_those_of_the_text_file(capsys: pytest.CaptureFixture[str
 
     assert main(["analyze", "-v", ONE]) == 0
 
-    assert capsys.readouterr().out == RENDERER.render(bubbleviz.analyze([ONE]), View())
+    assert capsys.readouterr().out == render(bubbleviz.analyze([ONE]), View())
 
 
 def test_the_other_schedules_follow_where_they_were_asked_for(

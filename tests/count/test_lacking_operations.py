@@ -10,7 +10,7 @@ from shutil import copy
 import pytest
 
 import bubbleviz
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules

@@ -15,7 +15,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.panels import RENDERER as PANELS
+from bubbleviz.render.picture.theory import draw_theory
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.report.view import View
@@ -137,7 +137,7 @@ def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None
 
 def test_panels_show_theory_above_measurement_on_one_scale() -> None:
     report = planted(replace(SPLIT, schedule="zb-v"))
-    root = ET.fromstring(PANELS.render(report, View()))
+    root = ET.fromstring(draw_theory(report, View()))
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
 
     assert "zb-v: in theory and as measured" in texts
@@ -162,7 +162,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule(tmp_path: Path) ->
     assert others.ideal is not None
     # (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
     assert others.ideal.schedule_ratio == pytest.approx(3 / 15)
-    assert titles(PANELS.render(report, View())) == [
+    assert titles(draw_theory(report, View())) == [
         "1f1b, ideal: equal stages, free transfers",
         "1f1b at the measured times",
         "measured",
@@ -170,7 +170,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule(tmp_path: Path) ->
 
 
 def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
-    shown = titles(PANELS.render(planted(replace(SPLIT, schedule="1f1b")), View()))
+    shown = titles(draw_theory(planted(replace(SPLIT, schedule="1f1b")), View()))
 
     assert len(shown) == 3
     assert shown[1].endswith("at the measured times: the best in as much memory")
@@ -183,7 +183,7 @@ def test_panels_of_an_unknown_schedule_show_an_ideal_1f1b() -> None:
     assert others.same is not None
     unknown = replace(others, same=None, best=None)
 
-    shown = titles(PANELS.render(replace(report, alternatives=unknown), View()))
+    shown = titles(draw_theory(replace(report, alternatives=unknown), View()))
 
     assert len(shown) == 2
     assert shown[0].endswith("ideal: equal stages, free transfers")
@@ -191,7 +191,7 @@ def test_panels_of_an_unknown_schedule_show_an_ideal_1f1b() -> None:
 
 def test_panels_without_a_known_schedule_show_the_measurement_and_say_so(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0.0.0")])
-    root = ET.fromstring(PANELS.render(bubbleviz.analyze(path, what_if=True), View()))
+    root = ET.fromstring(draw_theory(bubbleviz.analyze(path, what_if=True), View()))
 
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert texts[0] == "As measured"
@@ -201,7 +201,7 @@ def test_panels_without_a_known_schedule_show_the_measurement_and_say_so(tmp_pat
 def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
     plant(Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), tmp_path)
     report = bubbleviz.analyze(tmp_path, what_if=True)
-    texts = [t.text or "" for t in ET.fromstring(PANELS.render(report, View())).iter(f"{SVG}text")]
+    texts = [t.text or "" for t in ET.fromstring(draw_theory(report, View())).iter(f"{SVG}text")]
     told = " ".join(texts)
 
     assert report.alternatives is not None
@@ -216,7 +216,7 @@ def test_both_panels_tell_the_same_ratio_where_iterations_overlap(tmp_path: Path
         tmp_path,
     )
     report = bubbleviz.analyze(tmp_path, what_if=True)
-    root = ET.fromstring(PANELS.render(report, View()))
+    root = ET.fromstring(draw_theory(report, View()))
     heads = [t.text or "" for t in root.iter(f"{SVG}text") if "bubble ratio" in (t.text or "")]
 
     assert report.headline == "period"

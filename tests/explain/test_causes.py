@@ -25,8 +25,9 @@ from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.render.formats import bubbles as gaps_csv
+from bubbleviz.render import json_document
 from bubbleviz.render.formats import json as json_report
+from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
 from bubbleviz.report.advice import first_thing
@@ -107,7 +108,7 @@ def test_a_profile_without_any_gap_has_none(tmp_path: Path) -> None:
     # No training iteration is there to advise on.
     assert first_thing(report) is None
     assert longest_bubbles(report) == ()
-    assert gaps_csv.render(report, View()).splitlines() == [",".join(gaps_csv.COLUMNS)]
+    assert render_bubbles(report, View()).splitlines() == [",".join(bubble_columns(report))]
 
 
 def test_iterations_that_overlap_without_idle_time_leave_nothing_to_win() -> None:
@@ -138,7 +139,7 @@ def test_causes_add_up_to_the_bubble_of_every_window(name: str) -> None:
 def test_gaps_are_the_bubble_of_the_headline_by_cause(name: str) -> None:
     _, report = planted(name)
     total: Counter[tuple[int, int, str]] = Counter()
-    for row in csv.DictReader(io.StringIO(gaps_csv.render(report, View()))):
+    for row in csv.DictReader(io.StringIO(render_bubbles(report, View()))):
         assert int(row["end_ns"]) - int(row["start_ns"]) == int(row["idle_ns"]) > 0
         total[int(row["iteration"]), int(row["rank"]), row["cause"]] += int(row["idle_ns"])
     expected: Counter[tuple[int, int, str]] = Counter()
@@ -507,7 +508,7 @@ def test_the_host_is_named_by_its_range_and_its_call(tmp_path: Path) -> None:
         R(9 * ms - 9_000, 9 * ms, "B0.0.0"),
     ]
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
-    rows = list(csv.DictReader(io.StringIO(gaps_csv.render(report, View()))))
+    rows = list(csv.DictReader(io.StringIO(render_bubbles(report, View()))))
     hosts = [row for row in rows if row["cause"] == "host"]
 
     assert [row["after"] for row in hosts] == ["F1", "BW0"]
@@ -530,7 +531,7 @@ def test_a_missing_overhead_table_says_nothing(tmp_path: Path) -> None:
 
 def test_the_json_tells_causes_of_ranks_iterations_and_all() -> None:
     _, report = planted("all of it")
-    document = json_report.document(report)
+    document = json_document.document(report)
     averaged = [i for i in document["iterations"] if i["averaged"]]
 
     for iteration in document["iterations"]:
@@ -738,7 +739,7 @@ def test_the_host_is_named_for_the_gap_that_it_makes_and_no_wait_before(tmp_path
         R(14 * ms, 14 * ms + 10, "B0.0.0"),
     ]
     report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
-    rows = list(csv.DictReader(io.StringIO(gaps_csv.render(report, View()))))
+    rows = list(csv.DictReader(io.StringIO(render_bubbles(report, View()))))
     hosts = [row for row in rows if row["cause"] == "host" and int(row["idle_ns"]) > 100 * US]
 
     assert [(row["host_call"], row["host_range"]) for row in hosts] == [("", "slow python")]

@@ -17,7 +17,7 @@ from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.critical_path import CriticalPath
 from bubbleviz.explain.graph import Graph, graph_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting

@@ -19,8 +19,8 @@ from bubbleviz.explain.explained_rows import moved_rows
 from bubbleviz.explain.explanation import StretchExplanation, explain_stretch
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE
-from bubbleviz.render.formats import bubbles as bubbles_csv
 from bubbleviz.render.formats import json
+from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -59,7 +59,7 @@ RUNS = {
 
 def shown(report: Report) -> tuple[str, str]:
     """Return what a report shows that explaining it found."""
-    return json.render(report, View()), bubbles_csv.render(report, View())
+    return json.render(report, View()), render_bubbles(report, View())
 
 
 def in_stretches(path: Path, most: int, *, replayed: int | None = None) -> Report:

@@ -23,7 +23,6 @@ import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats import bubbles as bubbles_renderer
 from bubbleviz.render.formats import csv as csv_renderer
 from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.report.report import Report
@@ -159,8 +158,9 @@ def test_operations_are_those_of_the_csv(report: Report) -> None:
     file = rows_of_csv(csv_renderer.render(report, View()))
     table = pa.table(report.operations)
 
-    assert tuple(table.column_names[: len(csv_renderer.COLUMNS)]) == csv_renderer.COLUMNS
-    file = {name: file[name] for name in csv_renderer.COLUMNS}
+    columns = [*csv_renderer.operation_columns(report)]
+    assert table.column_names[: len(columns)] == columns
+    file = {name: file[name] for name in columns}
     assert {name: written(table[name].to_pylist()) for name in file} == file
 
 
@@ -176,9 +176,9 @@ def test_operations_are_the_columns(report: Report) -> None:
 
 
 def test_gaps_are_those_of_the_file(report: Report) -> None:
-    file = rows_of_csv(bubbles_renderer.render(report, View()))
+    file = rows_of_csv(csv_renderer.render_bubbles(report, View()))
     table = pa.table(report.bubbles)
-    renamed = list(bubbles_renderer.COLUMNS)
+    renamed = list(csv_renderer.bubble_columns(report))
     same = {name: cells for name, cells in file.items() if name not in LABELS}
 
     assert sorted(table.column_names) == sorted(renamed)
@@ -187,7 +187,7 @@ def test_gaps_are_those_of_the_file(report: Report) -> None:
 
 
 def test_gaps_give_the_rows_of_operations(report: Report) -> None:
-    file = rows_of_csv(bubbles_renderer.render(report, View()))
+    file = rows_of_csv(csv_renderer.render_bubbles(report, View()))
     operations, table = pa.table(report.operations), pa.table(report.bubbles)
 
     for column, told in (

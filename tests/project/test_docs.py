@@ -17,7 +17,7 @@ from bubbleviz.conventions.convention_file import built_in, load_convention
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.formats import renderers
-from bubbleviz.render.formats.svg import RENDERER
+from bubbleviz.render.formats.svg import render
 from bubbleviz.report.view import View
 from tests.support.documented_files import GUIDES, lay_out, lay_out_jax
 from tests.support.places import CHECKOUT, FIXTURES
@@ -67,7 +67,7 @@ def test_the_readme_is_one_page() -> None:
 def test_the_picture_is_current() -> None:
     report = bubbleviz.analyze([FIXTURES / "1f1b"])
 
-    assert RENDERER.render(report, View()) == (FIXTURES / "1f1b.svg").read_text(encoding="utf-8")
+    assert render(report, View()) == (FIXTURES / "1f1b.svg").read_text(encoding="utf-8")
 
 
 def test_the_sample_of_the_table_is_current(

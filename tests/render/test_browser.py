@@ -20,7 +20,7 @@ from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.formats import html
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.report import Report

@@ -28,7 +28,7 @@ from bubbleviz.count.iterations import Iterations
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model.columns import Ints
 from bubbleviz.render.formats import html
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.json_document import document
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.data import columns_of, laid_out
 from bubbleviz.report.labels import with_relative_paths

@@ -10,7 +10,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.render.documents.comparison_report import as_markdown as comparison_markdown
 from bubbleviz.render.documents.gate_report import as_markdown as gate_markdown
-from bubbleviz.render.formats.markdown import RENDERER
+from bubbleviz.render.formats.text import as_markdown
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.compare.gate import checks, limits_of
@@ -96,13 +96,13 @@ def test_a_comparison_with_hostile_names(report: Report) -> None:
 
 
 def test_a_report(report: Report) -> None:
-    shown = RENDERER.render(report, View())
+    shown = as_markdown(report, View())
 
     assert shown.startswith("**bubble ratio (schedule): 27.27 %** ± 0.00 %")
     assert "| schedule | 27.27 |" in shown
     assert "| dependency | 13.64 | 50.00 |" in shown
     assert "| warmup | 4.54 | 16.67 |" in shown
-    hostile = RENDERER.render(replace(report, convention=HOSTILE), View())
+    hostile = as_markdown(replace(report, convention=HOSTILE), View())
     assert "<script>" not in hostile
 
 

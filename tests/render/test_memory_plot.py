@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.render.formats.memory_plot import RENDERER
+from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot, front
 from bubbleviz.report.view import View
@@ -88,7 +88,7 @@ def test_labels_keep_off_the_numbers_of_the_axis() -> None:
 
 
 def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path) -> None:
-    without = RENDERER.render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
+    without = renderer_named("memory-plot").render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
     file = tmp_path / "run.memory.svg"
     assert main(["analyze", str(FIXTURES / "1f1b"), "--what-if", "-o", str(file)]) == 0
     svg = file.read_text()

@@ -13,9 +13,8 @@ from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.cli.outputs import write_outputs
 from bubbleviz.errors import InputError, OutputError
+from bubbleviz.render.formats import File, Parts, renderers
 from bubbleviz.render.formats import json as json_format
-from bubbleviz.render.formats import renderers
-from bubbleviz.render.parts import File, Parts
 from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import looks_saved, read_document, read_saved, read_times

@@ -13,7 +13,8 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.render import palette
-from bubbleviz.render.formats.svg import RENDERER, render
+from bubbleviz.render.formats import renderer_named
+from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import compute_marks, marks_in
 from bubbleviz.render.picture.page import at_most, duration, ticks
@@ -689,4 +690,5 @@ def test_golden() -> None:
 
 
 def test_it_is_offered_as_a_renderer() -> None:
-    assert (RENDERER.name, RENDERER.render) == ("svg", render)
+    svg = renderer_named("svg")
+    assert (svg.name, svg.render) == ("svg", render)

@@ -15,9 +15,9 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankCoverage
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import inert
-from bubbleviz.render.formats import json
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.text import render
+from bubbleviz.render.json_document import document
 from bubbleviz.render.text.tables import WIDTH, shortened
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -241,7 +241,7 @@ def test_a_name_is_a_cell(report: Report) -> None:
 
 
 def test_only_ratios_of_a_common_clock_have_an_interval(report: Report) -> None:
-    first = json.document(report)["iterations"][0]
+    first = document(report)["iterations"][0]
 
     value = first["bubble_ratio"]["schedule"]
     assert first["bubble_interval"] == {
@@ -255,7 +255,7 @@ def test_an_interval_that_is_not_known_is_null(report: Report) -> None:
     ratios = {name: replace(ratio, interval=None) for name, ratio in first.ratios.items()}
     changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
 
-    found = json.document(changed)["iterations"][0]
+    found = document(changed)["iterations"][0]
 
     assert found["bubble_interval"] == {"schedule": None, "step": None}
 
@@ -265,7 +265,7 @@ def test_an_interval_that_is_known_is_told(report: Report) -> None:
     ratios = {**first.ratios, "step": replace(first.ratios["step"], interval=(0.1, 0.2))}
     changed = replace(report, iterations=Iterations((replace(first, ratios=ratios), *rest)))
 
-    assert json.document(changed)["iterations"][0]["bubble_interval"]["step"] == [0.1, 0.2]
+    assert document(changed)["iterations"][0]["bubble_interval"]["step"] == [0.1, 0.2]
 
 
 # --- clocks
@@ -340,8 +340,8 @@ def test_clocks_that_contradict_mark_the_ratios_that_need_them(report: Report) -
     assert "! (clocks contradict each other)" in text.splitlines()[0]
     _, rows = ratio_rows(text)
     assert {row.split()[0] for row in rows if row.split()[2] == "!"} == {"schedule", "step"}
-    assert json.document(changed)["iterations"][0]["clocks_contradict"] is True
-    assert json.document(report)["iterations"][0]["clocks_contradict"] is False
+    assert document(changed)["iterations"][0]["clocks_contradict"] is True
+    assert document(report)["iterations"][0]["clocks_contradict"] is False
 
 
 # --- replicas
@@ -385,4 +385,4 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
 
     # "#" is blank and "rank" two words in the row.
     assert row.split()[header.split().index("ratio")] == "-"
-    assert [r["pipeline"] for r in json.document(changed)["ranks"]] == [None] * 4
+    assert [r["pipeline"] for r in document(changed)["ranks"]] == [None] * 4

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.render.formats import Renderer
 from bubbleviz.render.formats import csv as csv_renderer
-from bubbleviz.render.formats import parquet as parquet_renderer
+from bubbleviz.render.formats import renderer_named
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
@@ -24,10 +23,7 @@ from tests.planting.options import Planting
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import BASE, RUNS, ZERO_BUBBLE
 
-RENDERERS: dict[str, Renderer[Any]] = {
-    "csv": csv_renderer.RENDERER,
-    "parquet": parquet_renderer.RENDERER,
-}
+RENDERERS = {kind: renderer_named(kind) for kind in ("csv", "parquet")}
 MORE = {
     "replicas": replace(BASE, replicas=2, servers=2),
     "tensor": replace(BASE, tensor=2, replicas=2, jitter=0.2),
@@ -158,7 +154,8 @@ def test_documented_columns_come_first(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(RENDERERS["parquet"].render(report, View()))
     frame = pl.read_parquet(tmp_path / "t.parquet")
 
-    assert tuple(header[: len(csv_renderer.COLUMNS)]) == csv_renderer.COLUMNS
+    columns = [*csv_renderer.operation_columns(report)]
+    assert header[: len(columns)] == columns
     assert header == [name for name in frame.columns if not name.startswith("second_")]
     assert frame.height == len(report.operations)
     assert frame["start_ns"].to_list() == report.operations.start_ns.tolist()

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -25,8 +25,8 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.render.formats import chrome, perfetto
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.formats import trace as traces
+from bubbleviz.render.json_document import document
 from bubbleviz.render.trace.trace import ALL_RANKS, FlowEnds, lanes_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -76,8 +76,8 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
 def both(report: Report) -> tuple[Loaded, Loaded]:
     """Return what the two files of a report hold."""
     return (
-        read_perfetto(perfetto.render(report, View())),
-        read_chrome(chrome.render(report, View())),
+        read_perfetto(traces.as_packets(report, View())),
+        read_chrome(traces.as_json(report, View())),
     )
 
 
@@ -319,7 +319,7 @@ def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) ->
 
 
 def test_microseconds_are_written_exactly() -> None:
-    text = chrome.render(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
+    text = traces.as_json(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
 
     assert '"ts":9007199253740.990,"dur":1000.001' in text
 
@@ -428,9 +428,10 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     assert [own.get("host_range") for own in hosts] == [None, "logging <script>"]
 
 
-@pytest.mark.parametrize("renderer", [chrome, perfetto])
-def test_the_same_report_gives_the_same_bytes(renderer: object) -> None:
-    render = renderer.render  # type: ignore[attr-defined]  # two modules of one shape
+@pytest.mark.parametrize("render", [traces.as_json, traces.as_packets])
+def test_the_same_report_gives_the_same_bytes(
+    render: Callable[[Report, View], str | bytes],
+) -> None:
 
     assert render(planted("1f1b"), View()) == render(planted("1f1b"), View(iterations=(0,)))
 
@@ -566,8 +567,8 @@ def test_the_trace_processor_takes_it(name: str, kind: str, processor: str, tmp_
 
     report = planted(name)
     file = tmp_path / "trace"
-    content = perfetto.render(report, View()) if kind == "perfetto" else b""
-    file.write_bytes(content or chrome.render(report, View()).encode())
+    content = traces.as_packets(report, View()) if kind == "perfetto" else b""
+    file.write_bytes(content or traces.as_json(report, View()).encode())
     wanted = checked(report)
     query = SQL
     if kind == "chrome":  # lanes are threads there
@@ -603,7 +604,7 @@ def test_without_its_package_perfetto_is_refused_before_any_work(
     assert "pip install 'bubbleviz[perfetto]'" in capsys.readouterr().err
     assert not file.exists()
     with pytest.raises(OutputError, match="--chrome"):
-        perfetto.render(report_of([]), View())
+        traces.as_packets(report_of([]), View())
 
 
 def test_perfetto_is_loaded_only_where_it_is_asked_for() -> None:

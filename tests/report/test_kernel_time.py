@@ -16,7 +16,7 @@ import pytest
 import bubbleviz
 from bubbleviz.model.operations import Rank
 from bubbleviz.render.formats.json import RENDERER as JSON
-from bubbleviz.render.formats.svg import RENDERER as SVG
+from bubbleviz.render.formats.svg import render as svg
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of
@@ -58,7 +58,7 @@ def test_launch_gaps_that_outweigh_the_bubble_come_first(
     assert sentence.startswith("Launch gaps inside operations, in which no kernel runs, take ")
     assert f"take {100 * time.gap_ns / time.window_ns:.2f} % of the window" in sentence
     assert "no bubble to remove" not in sentence
-    assert "any kernel ran for " in SVG.render(report, View())
+    assert "any kernel ran for " in svg(report, View())
     assert (stages == 1) == ("; any kernel ran for" not in methods(report))
     assert (
         f"any kernel ran for {100 * (time.share or 0):.2f} % of the time"
@@ -139,7 +139,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
     assert time.sentence == told
     assert told in headline_lines(report)[1]
     assert told in methods(report)
-    assert told in SVG.render(report, View())
+    assert told in svg(report, View())
     sentence = first_thing(report) or ""
     assert sentence.startswith(
         "Launch gaps inside operations, in which no kernel runs, take "
@@ -178,7 +178,7 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     assert own.gap_ns > own.work_ns / 2
     told = f"({100 * (own.share or 0):.2f} % on {report.ranks[2].label})"
     assert told in headline_lines(report)[1]
-    assert told in SVG.render(report, View())
+    assert told in svg(report, View())
     assert (first_thing(report) or "").startswith(
         f"On {report.ranks[2].label}, launch gaps inside operations, in which no kernel runs, take "
     )

@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.render.formats import json as json_report
-from bubbleviz.render.formats import latex, markdown, svg
+from bubbleviz.render.formats import latex, svg, text
 from bubbleviz.render.text.first_screen import first_screen
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
@@ -47,7 +47,7 @@ def test_the_headline_and_the_title_speak_of_iterations(report: Report) -> None:
 
 def test_no_title_of_text_or_markdown_speaks_of_a_bubble(report: Report) -> None:
     screen = plain_lines(first_screen(report, View(), Display()))
-    written = screen + markdown.RENDERER.render(report, View())
+    written = screen + text.as_markdown(report, View())
     saved = json.loads(json_report.render(report, View()))
 
     assert screen.startswith("Idle in iterations: 28.57 %")

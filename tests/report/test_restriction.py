@@ -12,7 +12,7 @@ import pytest
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.render.formats import latex, svg
-from bubbleviz.render.formats.json import document
+from bubbleviz.render.json_document import document
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report

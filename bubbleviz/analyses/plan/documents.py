@@ -140,11 +140,11 @@ def _as_zero_bubble(planned: PlannedRun) -> str:
 
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Return the picture of the best order, in the style of a view."""
-    from bubbleviz.render.formats.svg import RENDERER
+    from bubbleviz.render.formats.svg import render
     from bubbleviz.report.ideal_run import report_of_plan
 
     outcome = planned.best.best.outcome
-    return RENDERER.render(report_of_plan(outcome.plan, outcome.simulation), view)
+    return render(report_of_plan(outcome.plan, outcome.simulation), view)
 
 
 def memory_plot_of(planned: PlannedRun) -> MemoryPlot:

@@ -78,10 +78,10 @@ def as_svg(result: Ideal | Estimate, view: View) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
-    from bubbleviz.render.formats.svg import RENDERER
+    from bubbleviz.render.formats.svg import render
     from bubbleviz.report.ideal_run import report_of
 
-    return RENDERER.render(report_of(_ordered(result)), view)
+    return render(report_of(_ordered(result)), view)
 
 
 def _ordered(result: Ideal | Estimate) -> Ideal:

@@ -1,37 +1,55 @@
-"""Output formats: each module here writes a report in one way.
+"""Output formats: a module here writes a report in one way, or in a few that are akin.
 
-Adding one is adding a module with a ``RENDERER`` constant; the command line offers it by its
-name, and the tests over all renderers take it in. A renderer sees the report and nothing below
-it, returns text or bytes, and opens no file.
+Adding one is adding a module with a ``RENDERER`` constant (a renderer, or several in a tuple); the
+command line offers it by its name, and the tests over all renderers take it in. A renderer sees the
+report and nothing below it, returns text or bytes, and opens no file.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.registry import discover
-from bubbleviz.render.parts import Parts
 
 if TYPE_CHECKING:  # the command line lists renderers without loading numpy
-    from bubbleviz.model.arrow import ArrowTable
-    from bubbleviz.render.parts import File
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
 
 #: What a file holds: text, which is written in UTF-8, or bytes.
 Content = TypeVar("Content", str, bytes)
+#: Name and content of a file.
+File: TypeAlias = "tuple[str, str | bytes]"
 
 #: Options of the command line that are for pictures alone.
 DRAWN = frozenset({"causes", "critical-path", "heat-map", "style", "width"})
 
 
-def _nothing_needed() -> None:
-    """Raise nothing: text needs nothing but bubbleviz."""
+@frozen
+class Parts:
+    """An output that is a folder of files, each made when it is written.
+
+    Attributes:
+        files: yields them, one after the other.
+    """
+
+    files: Callable[[], Iterator[File]]
+
+
+def needs(package: str, message: str) -> Callable[[], None]:
+    """Return a check that a package is installed; else it raises an OutputError with a message."""
+
+    def check() -> None:
+        if importlib.util.find_spec(package) is None:
+            raise OutputError(message)
+
+    return check
 
 
 @frozen
@@ -58,7 +76,7 @@ class Renderer(Generic[Content]):
     render: Callable[[Report, View], Content]
     suffixes: tuple[str, ...] = ()
     order: int = 0
-    check: Callable[[], None] = _nothing_needed
+    check: Callable[[], None] = lambda: None
     binary: bool = False
     compares: bool = False
     draws: frozenset[str] = frozenset()
@@ -75,82 +93,6 @@ class Renderer(Generic[Content]):
 def is_folder(file: str) -> bool:
     """Return whether the path of an output is that of a folder: it ends in a slash."""
     return file.endswith(("/", os.sep))
-
-
-def typeset(name: Literal["pdf", "png"], summary: str, order: int) -> Renderer[bytes]:
-    """Return the renderer of the picture in a format that Typst writes."""
-
-    def check() -> None:
-        from bubbleviz.render.picture.typesetting import check as check_typst
-
-        check_typst()
-
-    def render(report: Report, view: View) -> bytes:
-        from bubbleviz.render.picture.legend import picture
-        from bubbleviz.render.picture.typesetting import CONVERSIONS
-
-        return CONVERSIONS[name](picture(report, view))
-
-    return Renderer(
-        name=name,
-        summary=summary,
-        suffixes=(f".{name}",),
-        render=render,
-        order=order,
-        check=check,
-        binary=True,
-        draws=DRAWN,
-    )
-
-
-def as_parquet(
-    name: str,
-    summary: str,
-    suffix: str,
-    table: Callable[[Report], ArrowTable],
-    tables: Callable[[Report], Iterator[ArrowTable]] | None = None,
-) -> Renderer[bytes]:
-    """Return the renderer of a table of the report as Parquet.
-
-    Args:
-        name: of its option.
-        summary: one line for help.
-        suffix: ending of its files.
-        table: returns the table.
-        tables: yields it by parts.
-    """
-
-    def check() -> None:
-        from bubbleviz.render.arrow_files import check as check_pyarrow
-
-        check_pyarrow()
-
-    def render(report: Report, view: View) -> bytes:
-        del view
-        from bubbleviz.render.arrow_files import parquet_bytes
-
-        check()
-        return parquet_bytes(table(report))
-
-    def parts(report: Report) -> Iterator[File]:
-        from bubbleviz.model.part_names import part_name
-        from bubbleviz.render.arrow_files import parquet_bytes
-
-        check()
-        assert tables is not None
-        for number, part in enumerate(tables(report)):
-            yield part_name(number, "parquet"), parquet_bytes(part)
-
-    return Renderer(
-        name=name,
-        summary=summary,
-        suffixes=(suffix,),
-        render=render,
-        order=3,
-        check=check,
-        binary=True,
-        parts=None if tables is None else parts,
-    )
 
 
 def suffixed(file: str, names: Iterable[str]) -> str:
@@ -175,6 +117,15 @@ def suffixed(file: str, names: Iterable[str]) -> str:
     raise UsageError(f"-o {file[:200]}: its suffix is none of {suffixes}")
 
 
+@cache
 def renderers() -> tuple[Renderer[Any], ...]:
     """Return every renderer, in display order."""
-    return discover(__name__, "RENDERER", Renderer)
+    found: list[Renderer[Any]] = []
+    for constant in discover(__name__, "RENDERER", object):
+        found += constant if isinstance(constant, tuple) else [constant]  # type: ignore[list-item]
+    return tuple(sorted(found, key=lambda renderer: (renderer.order, renderer.name)))
+
+
+def renderer_named(name: str) -> Renderer[Any]:
+    """Return a renderer by the name of its option."""
+    return next(renderer for renderer in renderers() if renderer.name == name)

@@ -1,6 +1,7 @@
-"""CSV: one row an operation, in order of (rank, start).
+"""CSV: one row an operation, in order of (rank, start), or one row an idle interval and cause.
 
-Behind the columns that people read stand those by which the table can be analysed again.
+Behind the columns of operations that people read stand those by which the table can be analysed
+again. Idle intervals are those in the windows of the primary ratio.
 """
 
 from __future__ import annotations
@@ -10,99 +11,125 @@ from typing import TYPE_CHECKING
 from bubbleviz.render.formats import Renderer
 
 if TYPE_CHECKING:
-    from bubbleviz.model.columns import Ints
-    from bubbleviz.report.operation_columns import OperationColumn
+    from collections.abc import Mapping, Sequence
+
+    from bubbleviz.model.columns import Bools, Ints
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
-
-COLUMNS = (
-    "iteration",
-    "rank",
-    "stage",
-    "phase",
-    "microbatch",
-    "chunk",
-    "start_ns",
-    "end_ns",
-    "host_start_ns",
-    "host_end_ns",
-    "kernels",
-    "active_ns",
-    "name",
-    "sequence",
-    "occurrence",
-)
 
 
 def render(report: Report, view: View) -> str:
     """Return all operations as CSV, whatever the view."""
     del view
-    from bubbleviz.model.texts import csv_text
+    import numpy as np
+
     from bubbleviz.report.operation_columns import further_columns
 
-    further = further_columns(report)
-    columns = [*_columns(report), *map(_listed, further.values())]
-    return csv_text((*COLUMNS, *further), zip(*columns, strict=True))
+    further = {
+        name: _numbers(column, column != -1) if isinstance(column, np.ndarray) else column.listed()
+        for name, column in further_columns(report).items()
+    }
+    return _written({**operation_columns(report), **further})
 
 
-def _columns(report: Report) -> list[list[object]]:
+def render_bubbles(report: Report, view: View) -> str:
+    """Return all idle intervals as CSV, whatever the view."""
+    del view
+    return _written(bubble_columns(report))
+
+
+def _written(columns: Mapping[str, Sequence[object]]) -> str:
+    from bubbleviz.model.texts import csv_text
+
+    return csv_text(tuple(columns), zip(*columns.values(), strict=True))
+
+
+def operation_columns(report: Report) -> dict[str, Sequence[object]]:
+    """Return the columns of operations that people read."""
     from bubbleviz.model.phases import Phase
     from bubbleviz.model.texts import inert
 
     operations = report.operations
     labels = {int(phase): phase.label for phase in Phase}
-    stages = {rank.index: "" if rank.stage is None else rank.stage for rank in report.ranks}
+    stages = _stages(report)
     names = [inert(name) for name in operations.names]
     spanned = operations.has_span == 1
-    return [
-        iteration_names(report, operations.iteration),
-        operations.rank.tolist(),
-        [stages[rank] for rank in operations.rank.tolist()],
-        [labels[phase] for phase in operations.phase.tolist()],
-        _pairs(operations.microbatch, operations.second_microbatch),
-        _pairs(operations.chunk, operations.second_chunk),
-        _where(operations.start_ns, spanned.tolist()),
-        _where(operations.end_ns, spanned.tolist()),
-        operations.host_start_ns.tolist(),
-        operations.host_end_ns.tolist(),
-        operations.kernels.tolist(),
-        operations.active_ns.tolist(),
-        [names[name] for name in operations.name_id.tolist()],
-        _numbers(operations.sequence),
-        operations.occurrence.tolist(),
+    return {
+        "iteration": _iteration_names(report, operations.iteration),
+        "rank": operations.rank.tolist(),
+        "stage": [stages[rank] for rank in operations.rank.tolist()],
+        "phase": [labels[phase] for phase in operations.phase.tolist()],
+        "microbatch": _pairs(operations.microbatch, operations.second_microbatch),
+        "chunk": _pairs(operations.chunk, operations.second_chunk),
+        "start_ns": _numbers(operations.start_ns, spanned),
+        "end_ns": _numbers(operations.end_ns, spanned),
+        "host_start_ns": operations.host_start_ns.tolist(),
+        "host_end_ns": operations.host_end_ns.tolist(),
+        "kernels": operations.kernels.tolist(),
+        "active_ns": operations.active_ns.tolist(),
+        "name": [names[name] for name in operations.name_id.tolist()],
+        "sequence": _numbers(operations.sequence, operations.sequence >= 0),
+        "occurrence": operations.occurrence.tolist(),
+    }
+
+
+def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
+    """Return the columns of idle intervals."""
+    from bubbleviz.explain.causes.cause import Cause
+    from bubbleviz.model.coded_texts import CodedTexts
+    from bubbleviz.model.texts import inert
+    from bubbleviz.report.labels import operation_labels
+    from bubbleviz.report.standouts import host_activity
+
+    bubbles, operations = report.bubbles, report.operations
+    causes = {int(cause): cause.label for cause in Cause}
+    stages = _stages(report)
+    rank = bubbles.rank.tolist()
+    labels = operation_labels(report)
+    peer = ["" if row < 0 else int(operations.rank[row]) for row in bubbles.peer_operation.tolist()]
+    hosts = [
+        host_activity(report, row) if cause == Cause.HOST else (None, None)
+        for row, cause in enumerate(bubbles.cause.tolist())
     ]
+    collectives = [inert(name) for name in bubbles.collectives]
+    return {
+        "ratio": [bubbles.ratio] * len(bubbles),
+        "iteration": _iteration_names(report, bubbles.iteration),
+        "rank": rank,
+        "stage": [stages[index] for index in rank],
+        "interval": bubbles.interval.tolist(),
+        "start_ns": bubbles.start_ns.tolist(),
+        "end_ns": bubbles.end_ns.tolist(),
+        "idle_ns": (bubbles.end_ns - bubbles.start_ns).tolist(),
+        "cause": [causes[cause] for cause in bubbles.cause.tolist()],
+        "before": labels.at(bubbles.before).listed(),
+        "after": labels.at(bubbles.after).listed(),
+        "peer_rank": peer,
+        "peer_stage": ["" if index == "" else stages[index] for index in peer],
+        "peer_operation": labels.at(bubbles.peer_operation).listed(),
+        "collective": CodedTexts(bubbles.collective, collectives).listed(),
+        "host_call": [inert(call or "") for call, _ in hosts],
+        "host_range": [inert(around or "") for _, around in hosts],
+    }
 
 
-def iteration_names(report: Report, iteration: Ints) -> list[object]:
-    """Return the iterations of a column by name, as tables and ``--iteration`` have them.
+def _stages(report: Report) -> dict[object, object]:
+    """Return the stage of each rank; empty where it is unknown."""
+    return {rank.index: "" if rank.stage is None else rank.stage for rank in report.ranks}
 
-    Args:
-        report: the report.
-        iteration: indices of its iterations; -1 for none.
-    """
+
+def _iteration_names(report: Report, iteration: Ints) -> list[object]:
+    """Return iterations by name, as tables and ``--iteration`` have them; empty for none."""
     from bubbleviz.model.texts import inert
 
     names = {i.index: inert(i.name) for i in report.iterations}
     return [names.get(index, "") for index in iteration.tolist()]
 
 
-def _listed(column: OperationColumn) -> list[object]:
-    """Return the cells of a further column."""
-    import numpy as np
-
-    if isinstance(column, np.ndarray):
-        return ["" if value == -1 else value for value in column.tolist()]
-    return list(column.listed())
-
-
-def _numbers(column: Ints) -> list[object]:
-    return ["" if value < 0 else value for value in column.tolist()]
-
-
-def _where(column: Ints, known: list[bool]) -> list[object]:
-    return [
-        value if is_known else "" for value, is_known in zip(column.tolist(), known, strict=True)
-    ]
+def _numbers(column: Ints, known: Bools) -> list[object]:
+    """Return the numbers that are known; empty cells for the others."""
+    values = zip(column.tolist(), known.tolist(), strict=True)
+    return [value if is_known else "" for value, is_known in values]
 
 
 def _pairs(first: Ints, second: Ints) -> list[object]:
@@ -113,6 +140,13 @@ def _pairs(first: Ints, second: Ints) -> list[object]:
     ]
 
 
-RENDERER = Renderer(
-    name="csv", summary="one row an operation", suffixes=(".csv",), render=render, order=3
+RENDERER = (
+    Renderer("csv", "one row an operation", render, (".csv",), order=3),
+    Renderer(
+        "bubbles",
+        "one row an idle interval, with its cause, as CSV",
+        render_bubbles,
+        (".bubbles.csv",),
+        order=3,
+    ),
 )

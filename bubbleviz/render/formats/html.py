@@ -18,7 +18,7 @@ def render(report: Report, view: View) -> str:
     Raises:
         OutputError: the charting library is not installed.
     """
-    from bubbleviz.render.formats.json import document
+    from bubbleviz.render.json_document import document
     from bubbleviz.render.web.data import packed
     from bubbleviz.render.web.page import page
     from bubbleviz.report.labels import with_relative_paths

@@ -1,4 +1,4 @@
-"""Text: the tables of the terminal, without colours."""
+"""Text: the tables of the terminal without colours, and ratios and causes as Markdown."""
 
 from __future__ import annotations
 
@@ -19,6 +19,39 @@ def render(report: Report, view: View) -> str:
     return plain_text(sections(report, view))
 
 
-RENDERER = Renderer(
-    name="text", summary="the table as plain text", suffixes=(".txt",), render=render, order=4
+def as_markdown(report: Report, view: View) -> str:
+    """Return the headline, the ratios and the causes of a report, whatever the view."""
+    del view
+    from dataclasses import replace
+
+    from bubbleviz.render.document import Sentence
+    from bubbleviz.render.markdown import markdown
+    from bubbleviz.render.text.headline import headline_lines
+    from bubbleviz.render.text.report import causes
+    from bubbleviz.render.text.sections import ratios
+    from bubbleviz.report.advice import first_thing
+
+    value, bounds, run, why = headline_lines(report)
+    first = first_thing(report)
+    advice = [] if first is None else [Sentence(f"What to do first: {first}")]
+    return markdown(
+        [
+            Sentence(bounds, lead=value),
+            Sentence(f"{run}; {why}"),
+            *advice,
+            replace(ratios(report), title="Bubble ratios, in %"),
+            causes(report),
+        ]
+    )
+
+
+RENDERER = (
+    Renderer("text", "the table as plain text", render, (".txt",), order=4),
+    Renderer(
+        "markdown",
+        "ratios and causes as Markdown, for a wiki",
+        as_markdown,
+        (".md", ".markdown"),
+        order=4,
+    ),
 )

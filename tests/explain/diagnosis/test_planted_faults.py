@@ -301,7 +301,7 @@ def test_the_replay_is_as_long_as_what_was_measured() -> None:
 
 
 def test_the_json_lists_what_saves_most_first() -> None:
-    from bubbleviz.render.formats.json import document
+    from bubbleviz.render.json_document import document
 
     report = _report(replace(BASE, slow_rank=6))
     written = json.loads(json.dumps(document(report)))

@@ -5,18 +5,15 @@ All on one axis of time, as in Figure 6 of the Zero Bubble paper (arXiv 2401.102
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from bubbleviz.render.formats import DRAWN, Renderer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bubbleviz.explain.alternatives import Alternatives
-    from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
-    from bubbleviz.schedules.ideal import Ideal
+from bubbleviz.explain.alternatives import Alternatives
+from bubbleviz.render.picture.slowdowns import Panel, draw_panels
+from bubbleviz.report.ideal_run import report_of
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from bubbleviz.schedules.ideal import Ideal
 
 #: Makespans that differ by less, as a share, are drawn once.
 _ALIKE = 0.002
@@ -24,13 +21,11 @@ _ALIKE = 0.002
 _OF_ONE = ("schedule", "stage")
 
 
-def render(report: Report, view: View) -> str:
+def draw_theory(report: Report, view: View) -> str:
     """Return the SVG document; without times of stages, the measurement alone.
 
     All panels have the same ratio: one of a single iteration, for a plan has no other.
     """
-    from bubbleviz.render.picture.slowdowns import Panel, draw_panels
-
     others = report.alternatives
     same = None if others is None else others.same
     if others is None or (same is None and others.ideal is None):
@@ -38,9 +33,11 @@ def render(report: Report, view: View) -> str:
         why = f"No schedule in theory is shown above it: {why}."
         return draw_panels((Panel("measured", report, view),), "As measured", why)
     measured, view = _of_one_iteration(report, view)
-    above = [
-        Panel(title, *_simulated(result, measured, view)) for title, result in _theories(others)
-    ]
+    above = []
+    for title, result in _theories(others):
+        simulated = replace(report_of(result), headline=measured.headline)
+        own = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
+        above.append(Panel(title, simulated, own))
     heading, note = "Measured, below an ideal 1f1b of these times", "No schedule recognised."
     if same is not None:
         heading, note = f"{same.plan.name}: in theory and as measured", ""
@@ -61,15 +58,6 @@ def _theories(others: Alternatives) -> Iterator[tuple[str, Ideal]]:
         yield f"{best.plan.name} at the measured times: the best in as much memory", best
 
 
-def _simulated(result: Ideal, measured: Report, view: View) -> tuple[Report, View]:
-    """Return a simulation as a report with the ratio of the measurement, set like that."""
-    from bubbleviz.report.ideal_run import report_of
-    from bubbleviz.report.view import View as Everything
-
-    report = replace(report_of(result), headline=measured.headline)
-    return report, Everything(style=view.style, width_mm=view.width_mm, causes=view.causes)
-
-
 def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     """Return the report with a primary ratio that a plan has, too, and a view of one iteration."""
     shown = report.typical_iteration()
@@ -82,14 +70,3 @@ def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
     reason = "A plan has one iteration, and so does this ratio."
     measured = replace(report, headline=known[0], headline_reason=reason)
     return measured, replace(view, iterations=view.iterations or (shown.index,))
-
-
-RENDERER = Renderer(
-    name="panels",
-    summary="schedule in theory above the measurement, as SVG",
-    suffixes=(".panels.svg",),
-    render=render,
-    order=1,
-    compares=True,
-    draws=DRAWN - {"heat-map"},
-)

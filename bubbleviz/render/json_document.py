@@ -1,0 +1,361 @@
+"""The report as JSON values, schema ``bubbleviz.report/1``, and as text: one file, or parts."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+
+from bubbleviz.count.count import Spread
+from bubbleviz.count.iterations import Iteration, RankIteration
+from bubbleviz.count.rank_iterations import has_account, indices_of
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.model import limitations
+from bubbleviz.model.part_names import INDEX, PART_SCHEMA, part_name
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats import File
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.advice_list import advice_of
+from bubbleviz.report.bubbles import bubble_parts, longest_bubbles
+from bubbleviz.report.kernel_time import kernel_time_of
+from bubbleviz.report.methods import methods
+from bubbleviz.report.rank_means import rank_parts
+from bubbleviz.report.report import SCHEMA, Report
+from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
+
+#: More operations than this are not listed with their slack.
+_MOST_SLACKS = 20_000
+#: Lists of a report that are of ranks, and name these.
+_BY_RANK = ("coverage", "unattributed_kernels")
+_OF_RANK = "index label host pid device_id uuid gpu pci stage pipeline profile"
+_OF_ACCOUNT = (
+    "start_ns end_ns compute_ns optimizer_ns overlap_ns unattributed_ns bubble_ns window_ns"
+)
+
+
+def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
+    """Return the report as nested JSON values, keys as in the documented schema.
+
+    Args:
+        report: any report.
+        by_rank: whether iterations list their ranks, and operations follow.
+        slowdown: whether slowdowns are worked out, which takes long for very many ranks.
+    """
+    summary, typical, explanation = report.summary, report.typical_iteration(), report.explanation
+    times = explanation.phase_times
+    drawn = by_rank and len(report.operations) <= MOST_SAVED
+    return {
+        "schema": SCHEMA,
+        **_attributes(report, "version kind headline headline_reason convention"),
+        "profiles": [asdict(profile) for profile in report.profiles],
+        "ranks": [_attributes(rank, _OF_RANK) for rank in report.ranks],
+        "what_to_do_first": first_thing(report),
+        "advice": [asdict(advice) for advice in advice_of(report)],
+        **limitations.written(report.restrictions),
+        "typical_iteration": None if typical is None else typical.index,
+        "iterations": [
+            {
+                **_iteration(report, iteration),
+                "ranks": rank_entries(report, iteration, iteration.ranks) if by_rank else [],
+            }
+            for iteration in report.iterations
+        ],
+        "summary": {
+            "iterations": summary.iterations,
+            "bubble_ratio": _spreads(summary.bubble_ratio),
+            "bubble_interval": _intervals(summary.bubble_interval),
+            # The lower bound; readers of the JSON report rely on this key.
+            "bubble_low": _spreads(summary.bubble_low),
+            "bubble_overhead": _spreads(summary.bubble_overhead),
+            "window_ns": _spreads(summary.window_ns),
+            "cause_ns": _summed_causes(report),
+            "bubble_parts": [asdict(part) for part in bubble_parts(report)],
+            "kernel_time": kernel_time_of(report).entry,
+        },
+        "schedule": _recognition(report.schedule),
+        "plan": _recognition(report.plan),
+        "phase_times": [
+            {
+                **_with_phase(kind),
+                **{name: _number(getattr(kind, name)) for name in ("stage", "chunk")},
+                "virtual_stage": _number(kind.virtual_stage),
+            }
+            for kind in times.kinds
+        ],
+        "chunk_costs": [asdict(cost) for cost in explanation.chunk_costs],
+        "transfer_ns": times.transfer_ns,
+        "imbalance": dict(times.imbalance),
+        "stragglers": [
+            {**_operation(report, s.operation), "times_median": s.times} for s in times.stragglers
+        ],
+        "critical_path": _critical_path(report),
+        "what_if": [asdict(change) for change in explanation.what_if],
+        "alternatives": _alternatives(report),
+        "memory": _memory(report),
+        "longest_bubbles": _longest_bubbles(report),
+        "slowdown": _slowdown(report) if slowdown else None,
+        "coverage": [asdict(rank) for rank in report.coverage],
+        "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
+        "limitations": [limitation.entry for limitation in report.limitations],
+        "methods": methods(report),
+        # What pictures are drawn from.
+        "timeline": saved(timeline_of(report)) if drawn else None,
+    }
+
+
+def rank_entries(
+    report: Report, iteration: Iteration, ranks: Sequence[RankIteration]
+) -> list[dict[str, Any]]:
+    """Return the entries of some ranks of an iteration.
+
+    The plain sums are those of the window of ``schedule``.
+    """
+    causes, communication = report.explanation.causes, report.explanation.communication
+    entries = []
+    for rank in ranks:
+        schedule, at = rank.accounts.get("schedule"), (iteration.index, rank.rank)
+        entries.append(
+            {
+                "rank": rank.rank,
+                "busy_ns": dict(rank.busy_ns),
+                **_attributes(rank, "compute_ns active_ns kernel_ns gap_ns"),
+                "unattributed_ns": schedule.unattributed_ns if schedule else None,
+                "overlap_ns": schedule.overlap_ns if schedule else None,
+                "bubble_ns": {name: own.bubble_ns for name, own in rank.accounts.items()},
+                "bubble_ratio": dict(rank.bubble_ratio),
+                "bubble_interval": _intervals(rank.bubble_interval),
+                "missing": rank.missing,
+                "windows": {n: _attributes(own, _OF_ACCOUNT) for n, own in rank.accounts.items()},
+                "cause_ns": {name: causes.of_rank(name, *at) for name in rank.accounts},
+                "communication": {
+                    field.name: int(getattr(communication, field.name)[at])
+                    for field in fields(communication)
+                },
+            }
+        )
+    return entries
+
+
+def _attributes(value: object, names: str) -> dict[str, Any]:
+    """Return some attributes of a value, as JSON has them."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
+def _with_phase(value: Any) -> dict[str, Any]:
+    """Return all fields of a value, its phase by name."""
+    return {**asdict(value), "phase": value.phase.label}
+
+
+def _number(number: int) -> int | None:
+    """Return a number; null where there is none."""
+    return None if number < 0 else number
+
+
+def _spreads(spreads: Mapping[str, Spread]) -> dict[str, Any]:
+    return {name: asdict(spread) for name, spread in spreads.items()}
+
+
+def _intervals(
+    intervals: Mapping[str, tuple[float, float] | None],
+) -> dict[str, list[float] | None]:
+    """Return the clock bounds of the ratios that need a common clock; None for unknown bounds."""
+    bounds = {r.name: intervals.get(r.name) for r in ratio_definitions() if r.common_clock}
+    return {name: None if ends is None else list(ends) for name, ends in bounds.items()}
+
+
+def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
+    ratios, causes = iteration.ratios, report.explanation.causes
+    return {
+        **_attributes(iteration, "index name kind complete averaged microbatches"),
+        "start_ns": iteration.start_ns if iteration.ranks else None,
+        "end_ns": iteration.end_ns if iteration.ranks else None,
+        "window_ns": {name: ratio.window_ns for name, ratio in ratios.items()},
+        "bubble_ratio": {name: ratio.value for name, ratio in ratios.items()},
+        "bubble_low": {name: ratio.low for name, ratio in ratios.items()},
+        "bubble_overhead": {name: ratio.overhead for name, ratio in ratios.items()},
+        "bubble_interval": _intervals({name: ratio.interval for name, ratio in ratios.items()}),
+        "incomplete": any(ratio.incomplete for ratio in ratios.values()),
+        "clocks_contradict": any(ratio.contradicted for ratio in ratios.values()),
+        "clock_set": iteration.clock_set,
+        "cause_ns": {
+            name: causes.of_iteration(name, iteration.index)
+            for name in ratios
+            if has_account(iteration.ranks, name)
+        },
+    }
+
+
+def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
+    """Return idle time by cause over the averaged iterations that have a ratio."""
+    causes = report.explanation.causes
+    averaged = [i for i in report.iterations if i.averaged]
+    return {
+        name: causes.of_iterations(
+            name,
+            np.array([i.index for i in averaged if i.ratios[name].value is not None], np.int64),
+        )
+        for name in causes.idle_ns
+    }
+
+
+def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:
+    """Return which schedule ran, or how a plan was kept to."""
+    if recognition is None:
+        return None
+    return {
+        "name": recognition.name,
+        "also": list(recognition.also),
+        "exact": recognition.exact,
+        "distance": recognition.distance,
+        "reason": recognition.reason or None,
+        "iterations": [
+            {**asdict(i), "also": list(i.also), "names": list(i.names)}
+            for i in recognition.iterations
+        ],
+        "deviation_count": recognition.deviation_count,
+        "deviations": [
+            {**_with_phase(d), "chunk": _number(d.chunk)} for d in recognition.deviations
+        ],
+    }
+
+
+def _critical_path(report: Report) -> dict[str, Any] | None:
+    """Return the path, and the slack of the operations off it unless these are very many."""
+    path = report.explanation.path
+    if path is None:
+        return None
+    slack, off = None, np.flatnonzero(path.slack_ns > 0).tolist()
+    if len(off) <= _MOST_SLACKS:
+        slack = [{**_operation(report, row), "slack_ns": int(path.slack_ns[row])} for row in off]
+    return {
+        "iteration": path.iteration,
+        "length_ns": path.length_ns,
+        "parts": [asdict(part) for part in path.parts],
+        "collectives": [asdict(collective) for collective in path.collectives],
+        "operations": [_operation(report, row) for row in path.operations.tolist()],
+        "slack": slack,
+    }
+
+
+def _operation(report: Report, row: int) -> dict[str, Any]:
+    operations = report.operations
+    return {
+        "rank": int(operations.rank[row]),
+        "iteration": int(operations.iteration[row]),
+        "phase": Phase(int(operations.phase[row])).label,
+        "microbatch": _number(int(operations.microbatch[row])),
+        "chunk": _number(int(operations.chunk[row])),
+        "start_ns": int(operations.start_ns[row]),
+        "end_ns": int(operations.end_ns[row]),
+    }
+
+
+def _alternatives(report: Report) -> dict[str, Any] | None:
+    others = report.alternatives
+    if others is None:
+        return None
+    return {
+        "reason": others.reason,
+        "window": others.window,
+        "times": None if others.measured is None else asdict(others.measured),
+        "rows": [asdict(row) for row in others.rows],
+    }
+
+
+def _memory(report: Report) -> dict[str, Any] | None:
+    """Return what ranks and operations hold; null where that was not read, or not recorded."""
+    memory = report.memory
+    if memory is None:
+        return None
+    return {
+        # Of reports by parts, the ranks that tell their stages are elsewhere.
+        "ranks": [{**asdict(own), "stage": report.ranks[own.rank].stage} for own in memory.ranks],
+        "operations": [
+            {**_with_phase(kind), "virtual_stage": _number(kind.virtual_stage)}
+            for kind in memory.operations
+        ],
+    }
+
+
+def _longest_bubbles(report: Report) -> list[dict[str, Any]]:
+    bubbles = report.bubbles
+    return [
+        {
+            **{
+                name: int(getattr(bubbles, name)[bubble.row])
+                for name in ("rank", "iteration", "start_ns", "end_ns")
+            },
+            "cause": Cause(int(bubbles.cause[bubble.row])).label,
+            "sentence": bubble.sentence,
+        }
+        for bubble in longest_bubbles(report)
+    ]
+
+
+def _slowdown(report: Report) -> dict[str, Any] | None:
+    """Return what stragglers cost over all averaged iterations."""
+    slowdowns = report.slowdowns
+    if slowdowns is None:
+        return None
+    return {
+        **{field.name: getattr(slowdowns, field.name) for field in fields(slowdowns)},
+        "by_link": {f"{source}-{target}": s for (source, target), s in slowdowns.by_link.items()},
+        "replay_error": asdict(slowdowns.replay_error),
+    }
+
+
+# Text: in one file, or in a folder of whole pipelines.
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Return values as JSON, a line for each item of a list: to be read, compared and searched.
+
+    Indented all the way down it would take twenty times as long.
+    """
+
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=True, allow_nan=False)
+
+    def lines(value: Any) -> str:
+        if isinstance(value, list) and value:
+            return "[\n " + ",\n ".join(map(text, value)) + "\n]"
+        return text(value)
+
+    return "{\n" + ",\n".join(f"{text(k)}: {lines(v)}" for k, v in values.items()) + "\n}\n"
+
+
+def files_of(report: Report) -> Iterator[File]:
+    """Yield the files of a folder: what is of ranks by parts, then the index with all else.
+
+    Read again by :mod:`bubbleviz.report.saved_parts`.
+    """
+    whole, parts = document(report, by_rank=False), []
+    for number, (first, last) in enumerate(rank_parts(report)):
+        iterations = []
+        for iteration in report.iterations:
+            # Ranks of an iteration ascend.
+            ranks = indices_of(iteration.ranks)
+            some = iteration.ranks[bisect_left(ranks, first) : bisect_left(ranks, last)]
+            entries = rank_entries(report, iteration, some)
+            iterations.append({"index": iteration.index, "ranks": entries})
+        own = {
+            "schema": PART_SCHEMA,
+            "ranks": whole["ranks"][first:last],
+            "iterations": iterations,
+            **{
+                key: [entry for entry in whole[key] if first <= entry["rank"] < last]
+                for key in _BY_RANK
+            },
+        }
+        name = part_name(number, "json")
+        parts.append({"file": name, "ranks": last - first})
+        yield name, written(own)
+    # The index comes last: a folder that has one is whole.
+    emptied: dict[str, list[Any]] = {key: [] for key in ("ranks", *_BY_RANK)}
+    yield INDEX, written({**whole, **emptied, "parts": parts})
