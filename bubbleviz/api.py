@@ -15,7 +15,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.recognition.recognition import compared
 from bubbleviz.explain.windowed import windowed
-from bubbleviz.interpret.fleet.run_recordings import Fleet, Local, record_all, refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.memory_sizes import parse_bytes
@@ -155,7 +155,7 @@ def _fleet(jobs: int, dask: str | None) -> AbstractContextManager[Fleet]:
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be 1 or more")
     if dask is None:
-        return nullcontext(Local(jobs))
+        return nullcontext(Fleet(jobs))
     from bubbleviz.interpret.fleet.dask_fleet import dask_fleet
 
     return dask_fleet(dask)

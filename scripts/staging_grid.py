@@ -22,9 +22,9 @@ import numpy as np
 from bubbleviz.align.run import Run, RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.errors import BubblevizError
-from bubbleviz.interpret.fleet.run_recordings import Local, record_all
+from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import GatheredRecordings
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.progress import Unwatched
 from tests.planting import Planting, Truth, plant, read_truth
 
@@ -88,10 +88,10 @@ def drawn(number: int) -> tuple[Planting, bool]:
     return planting, planting.servers > 1 and bool(one(0, 0, 0, 1))
 
 
-def recorded(planting: Planting, folder: Path) -> tuple[GatheredRecordings, Truth]:
+def recorded(planting: Planting, folder: Path) -> tuple[Recordings, Truth]:
     """Return what is read of a planted run, and its truth."""
     plant(planting, folder)
-    fleet = Local(1)
+    fleet = Fleet(1)
     options = ReadOptions(find_conventions(()), cross_thread=True, keep_export=False)
     read, _ = record_all(fleet, fleet.find([str(folder)]), options, Unwatched())
     return read, read_truth(folder / "truth.json")
@@ -122,7 +122,7 @@ def verdict(run: Run, truth: Truth) -> str:
     return "right" if run.paired else "right, iterations not paired"
 
 
-def shuffled(read: GatheredRecordings, truth: Truth, number: int) -> GatheredRecordings:
+def shuffled(read: Recordings, truth: Truth, number: int) -> Recordings:
     """Give hosts each other's names, in the truth as well."""
     hosts = sorted({recording.source.host for recording in read.recordings})
     others = dict(zip(hosts, np.random.default_rng(number).permutation(hosts), strict=True))

@@ -19,7 +19,7 @@ import numpy as np
 from bubbleviz.align.bounds.clock_segments import DRIFT
 from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.interpret.recorded_collectives import ReplicaCollectives
+from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, least_of_each, sorted_rows
 from bubbleviz.model.intervals import group_extents

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.align.bounds.clocks import ProfileClock
-from bubbleviz.interpret.recorded_collectives import ReplicaCollectives
-from bubbleviz.interpret.recording import GatheredRecordings, LocalRank, Recording
+from bubbleviz.interpret.collectives import ReplicaCollectives
+from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, constant
@@ -102,7 +102,7 @@ class JoinedRecordings:
 
 
 def join(
-    gathered: GatheredRecordings, clocks: Sequence[ProfileClock], machines: Sequence[str]
+    gathered: Recordings, clocks: Sequence[ProfileClock], machines: Sequence[str]
 ) -> JoinedRecordings:
     """Return recordings as one, times moved by their clocks."""
     parts = _Parts(gathered, clocks)
@@ -148,7 +148,7 @@ class _Parts:
         clocks: of the profiles.
     """
 
-    def __init__(self, gathered: GatheredRecordings, clocks: Sequence[ProfileClock]) -> None:
+    def __init__(self, gathered: Recordings, clocks: Sequence[ProfileClock]) -> None:
         self.gathered, self.clocks = gathered, clocks
         self.base_rank = _bases([len(r.ranks) for r in gathered.recordings])
         self.base_row = _bases(gathered.lengths("operations"))

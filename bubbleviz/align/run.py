@@ -26,7 +26,7 @@ from bubbleviz.align.timebase import Timebase, on_clocks, timebase
 from bubbleviz.align.unknown_members import without_members
 from bubbleviz.align.waits import as_stream
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.recording import GatheredRecordings, LocalRank, Recording, gathered
+from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, places_in, sorted_rows, without
@@ -323,12 +323,7 @@ class RunHints:
     method: str | None = None
 
 
-def merge_recordings(recordings: Sequence[Recording], hints: RunHints) -> Run:
-    """Return the recordings, one a profile, in the order given, as one run; see :func:`merge`."""
-    return merge(gathered(recordings), hints)
-
-
-def merge(parts: GatheredRecordings, hints: RunHints) -> Run:
+def merge(parts: Recordings, hints: RunHints) -> Run:
     """Return recordings as one run.
 
     Args:
@@ -415,7 +410,7 @@ def _numbered(recordings: Sequence[Recording]) -> bool:
     return None not in numbers and len(set(numbers)) == len(numbers)
 
 
-def _fitting(parts: GatheredRecordings) -> Bools:
+def _fitting(parts: Recordings) -> Bools:
     """Return which recordings hold as much as most do."""
     ranks = np.array([len(recording.ranks) for recording in parts.recordings], np.int64)
     return as_much_as_most(ranks, parts.lengths("operations"))

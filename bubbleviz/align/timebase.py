@@ -20,7 +20,7 @@ from bubbleviz.align.causality import dependencies, overlaps
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import TIMES, JoinedRecordings
 from bubbleviz.align.staging import Staging
-from bubbleviz.interpret.recorded_collectives import ReplicaCollectives
+from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
@@ -202,7 +202,7 @@ def _solve(
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
     causal = _causal(joined, staging)
     table = joined.replica_collectives
-    collectives = table.of_iterations(paired(staging.pairing, table.rank, table.iteration))
+    collectives = replace(table, iteration=paired(staging.pairing, table.rank, table.iteration))
     reduced = overlaps(collectives, staging.reducing, joined.machine_of_rank)
     if not staging.pairing.known:
         reduced = together()

@@ -10,7 +10,7 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.recognition import recognise
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.interpret.kept_files import sampled_names
+from bubbleviz.interpret.record import sampled_names
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of

@@ -18,9 +18,8 @@ from bubbleviz.conventions.recognition import (
     with_iterations,
 )
 from bubbleviz.interpret.communication_candidates import candidates_in
-from bubbleviz.interpret.homeless_ranges import other_commands, work_in
 from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table
-from bubbleviz.interpret.record import opened_profile
+from bubbleviz.interpret.record import opened_profile, other_commands, work_in
 from bubbleviz.model.private_names import note_host
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import OpenOperations
@@ -76,14 +75,13 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
     """Return the inspection with the best draft and what an analysis says of it; None for none."""
     if best is None:
         return inspection.tried(None, None)
-    from bubbleviz.align.run import RunHints, merge_recordings
+    from bubbleviz.align.run import RunHints, merge
     from bubbleviz.count.count import count
     from bubbleviz.explain.explanation import explain
     from bubbleviz.render.text.headline import headline_lines
     from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 
-    recordings = [best.recording]
-    run = merge_recordings(recordings, RunHints())
+    recordings, run = best.read.recordings, merge(best.read, RunHints())
     counts = count(run)
     report = with_schedule(
         assemble(Report, recordings, run, counts, explain(run, counts), ()),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.align.run import RunHints, merge
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import extended_kinds
 from bubbleviz.conventions.draft import drafts
@@ -17,7 +17,7 @@ from bubbleviz.count.count import count
 from bubbleviz.errors import BubblevizError
 from bubbleviz.interpret.inspection import DraftTrial
 from bubbleviz.interpret.interpretation import interpret, linked_profile
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -39,12 +39,12 @@ class TriedDraft:
     Attributes:
         draft: its TOML.
         trial: what it makes of the profile.
-        recording: the profile under it.
+        read: the profile under it.
     """
 
     draft: str
     trial: DraftTrial
-    recording: Recording
+    read: Recordings
 
 
 def best_draft(
@@ -73,12 +73,12 @@ def best_draft(
             continue
         try:
             kinds = extended_kinds((*last, *additions))
-            recording = interpret(linked_profile(profile, names, kinds), last, names, kinds)
-            trial = _trial(recording, parts=bool(names.part.any()))
+            read = interpret(linked_profile(profile, names, kinds), last, names, kinds)
+            trial = _trial(read, parts=bool(names.part.any()))
         except BubblevizError:
             continue
         if trial is not None and (best is None or _merit(trial) > _merit(best.trial)):
-            best = TriedDraft(draft, trial, recording)
+            best = TriedDraft(draft, trial, read)
             if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
                 break
     return best
@@ -99,17 +99,17 @@ def _merit(trial: DraftTrial) -> tuple[bool, bool, float]:
     return trial.bubble is not None, trial.even, trial.attributed
 
 
-def _trial(recording: Recording, *, parts: bool) -> DraftTrial | None:
+def _trial(read: Recordings, *, parts: bool) -> DraftTrial | None:
     """Return what a drafted convention makes of a profile; None where it is of no use.
 
     Args:
-        recording: the profile under it.
+        read: the profile under it.
         parts: whether it names parts of operations.
 
     Raises:
         BubblevizError: the profile contradicts it.
     """
-    operations = recording.operations
+    operations, (recording,) = read.operations, read.recordings
     phases = [(p, int(((operations.phase == p) & (operations.has_span == 1)).sum())) for p in Phase]
     named = {phase for phase, number in phases if number}
     if Phase.FB not in named and not (Phase.F in named and named & set(_BACKWARD)):
@@ -118,7 +118,7 @@ def _trial(recording: Recording, *, parts: bool) -> DraftTrial | None:
     if parts and uneven:
         # Parts of several microbatches in a row were taken for one operation.
         return None
-    counts = count(merge_recordings([recording], RunHints()))
+    counts = count(merge(read, RunHints()))
     ranks = recording.coverage.ranks
     compute_ns = sum(rank.gpu_ns for rank in ranks)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)

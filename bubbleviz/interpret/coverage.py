@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.interpret.linking import CompactTimes, LinkRule, Links
+from bubbleviz.interpret.linking import CompactTimes, LinkedProfile, LinkRule
 from bubbleviz.interpret.spans import RankWork
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of, rows_by_value
@@ -15,12 +15,8 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, RankOperations, UnattributedKernels
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.profile import Profile, Ranges, tid_of
+from bubbleviz.model.profile import tid_of
 from bubbleviz.model.values import frozen
-
-if TYPE_CHECKING:
-    from intervaltree import IntervalTree
-
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5
@@ -39,21 +35,7 @@ class Coverage:
     unattributed: tuple[UnattributedKernels, ...]
 
 
-@frozen
-class UnattributedName:
-    """Unattributed compute kernels of one name on one rank.
-
-    ``longest`` is the activity of the longest of them, whose launch stands for all.
-    """
-
-    rank: int
-    name: str
-    count: int
-    gpu_ns: int
-    longest: int
-
-
-def rank_coverages(ran: RankWork, unattributed: Bools) -> tuple[RankCoverage, ...]:
+def rank_coverages(ran: RankWork, unattributed: Bools) -> list[RankCoverage]:
     """Return how long the kernels and copies of each rank ran.
 
     Args:
@@ -73,13 +55,15 @@ def rank_coverages(ran: RankWork, unattributed: Bools) -> tuple[RankCoverage, ..
             work.copy,
         )
     )
-    return tuple(RankCoverage(*of_rank) for of_rank in zip(ran.ranks, *sums, strict=True))
+    return [RankCoverage(*of_rank) for of_rank in zip(ran.ranks, *sums, strict=True)]
 
 
-def unattributed_names(
+def unattributed_kernels(
     ran: RankWork, unattributed: Bools, names: Sequence[str]
-) -> Iterator[UnattributedName]:
-    """Yield the names of each rank's unattributed kernels, those with the most time first.
+) -> Iterator[tuple[UnattributedKernels, int]]:
+    """Yield each rank's unattributed kernels by name, those with the most time first.
+
+    With the longest of them, whose launch stands for all; where that was is not told yet.
 
     Args:
         ran: all that ran on the ranks.
@@ -95,28 +79,25 @@ def unattributed_names(
             rows = np.flatnonzero(name == i)
             if len(rows):
                 longest = int(ran.rows[at[rows[np.argmax(duration_ns[rows])]]])
-                yield UnattributedName(rank, names[i], len(rows), int(total_ns[i]), longest)
+                gpu_ns = int(total_ns[i])
+                yield UnattributedKernels(rank, names[i], len(rows), gpu_ns, ""), longest
 
 
 def measure_coverage(
-    profile: Profile,
-    links: Links,
+    linked: LinkedProfile,
     ranks: Sequence[RankCoverage],
-    unattributed: Sequence[UnattributedName],
-    named: Ranges,
+    unattributed: Sequence[tuple[UnattributedKernels, int]],
 ) -> Coverage:
     """Return the coverage of one profile.
 
     Args:
-        profile: the profile, which can still be read.
-        links: of its kernels, then copies.
+        linked: the profile, which can still be read.
         ranks: the coverage of each rank.
-        unattributed: the names of unattributed kernels with the most time.
-        named: the ranges of operations.
+        unattributed: unattributed kernels with the most time, and the longest of each.
     """
-    kernels = profile.activities.kernels
+    links, kernels = linked.links, linked.profile.activities.kernels
     rule = links.rule[:kernels]
-    places = _LaunchPlaces(profile, links, named, [name.longest for name in unattributed])
+    places = _launch_places(linked, [longest for _, longest in unattributed])
     return Coverage(
         kernels=kernels,
         linked_kernels=int((links.call[:kernels] >= 0).sum()),
@@ -125,62 +106,39 @@ def measure_coverage(
         ambiguous_kernels=int((rule == LinkRule.AMBIGUOUS).sum()),
         ranks=tuple(ranks),
         unattributed=tuple(
-            UnattributedKernels(
-                name.rank, name.name, name.count, name.gpu_ns, where=places.of(name.longest)
-            )
-            for name in unattributed
+            replace(of_name, where=where)
+            for (of_name, _), where in zip(unattributed, places, strict=True)
         ),
     )
 
 
-class _LaunchPlaces:
-    """Where the host launched a handful of activities, in words."""
+def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
+    """Yield where the host launched each of a handful of activities, in words."""
+    links, named = linked.links, linked.named
+    rows = np.array(activities, np.int64)
+    known = links.call[rows] != NONE
+    calls = links.calls_of(rows[known], linked.profile.calls)
+    times = zip(calls.thread.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
+    names = {t.thread: t.name for t in linked.profile.threads}
 
-    def __init__(
-        self, profile: Profile, links: Links, named: Ranges, activities: Sequence[int]
-    ) -> None:
-        rows = np.array(activities, np.int64)
-        known = rows[links.call[rows] != NONE]
-        self._calls = links.calls_of(known, profile.calls)
-        self._call_of = {activity: row for row, activity in enumerate(known.tolist())}
-        self._links = links
-        self._named = named
-        self._threads = {t.thread: t.name for t in profile.threads}
-        self._trees: dict[int, IntervalTree] = {}
+    def depth(row: int) -> tuple[int, int, str]:
+        start_ns, end_ns = int(named.start_ns[row]), int(named.end_ns[row])
+        return start_ns - end_ns, start_ns, named.names[named.name_id[row]]
 
-    def _tree(self, thread: int) -> IntervalTree:
-        """Return the ranges of a thread; they may overlap in any way."""
-        if thread not in self._trees:
-            # It takes as long to import as to use; most runs leave no kernel unattributed.
-            from intervaltree import IntervalTree
-
-            rows = np.flatnonzero(self._named.thread == thread).tolist()
-            self._trees[thread] = IntervalTree.from_tuples(
-                (
-                    int(self._named.start_ns[row]),
-                    int(self._named.end_ns[row]) + 1,
-                    self._named.names[self._named.name_id[row]],
-                )
-                for row in rows
-            )
-        return self._trees[thread]
-
-    def of(self, activity: int) -> str:
-        """Return the place of the call that launched an activity (one of those given)."""
-        call = self._call_of.get(activity)
-        if call is None:
-            return "launching call not in the profile"
-        thread = int(self._calls.thread[call])
-        name = self._threads.get(thread, "")
+    for activity, is_known in zip(activities, known.tolist(), strict=True):
+        if not is_known:
+            yield "launching call not in the profile"
+            continue
+        thread, start_ns, end_ns = next(times)
+        name = names.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
-        start_ns, end_ns = int(self._calls.start_ns[call]), int(self._calls.end_ns[call])
-        around = [r for r in self._tree(thread)[start_ns] if r.end > end_ns]
-        around.sort(key=lambda r: (r.begin - r.end, r.begin, r.data))
-        if self._links.rule[activity] == LinkRule.AMBIGUOUS:
-            return f"{place}, while several threads ran backward"
-        if around:
-            return f"{place}, in {around[-1].data}"
-        return f"{place}, outside every operation"
+        around = (named.thread == thread) & (named.start_ns <= start_ns) & (named.end_ns >= end_ns)
+        if links.rule[activity] == LinkRule.AMBIGUOUS:
+            yield f"{place}, while several threads ran backward"
+        elif around.any():
+            yield f"{place}, in {max(map(depth, np.flatnonzero(around).tolist()))[2]}"
+        else:
+            yield f"{place}, outside every operation"
 
 
 # What the end of a capture cut: work that the host had launched and no device had done.

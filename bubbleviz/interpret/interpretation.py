@@ -12,6 +12,7 @@ from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.added_communication import with_added_communication
+from bubbleviz.interpret.collectives import named_as_told, recorded_collectives
 from bubbleviz.interpret.communication_candidates import candidates_of
 from bubbleviz.interpret.coverage import OPEN, UNRECORDED, mark_unrecorded, measure_coverage
 from bubbleviz.interpret.late_launches import longest, with_host_activities
@@ -21,15 +22,13 @@ from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_
 from bubbleviz.interpret.operation_ranges import (
     OperationRanges,
     keys_of,
-    named_as_told,
     operation_ranges_of,
 )
 from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
-from bubbleviz.interpret.recorded_collectives import recorded_collectives
-from bubbleviz.interpret.recording import LocalRank, Recording
+from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
@@ -215,7 +214,7 @@ def interpret(
     *,
     layers: bool = False,
     memory: bool = False,
-) -> Recording:
+) -> Recordings:
     """Return the operations of one profile.
 
     Args:
@@ -239,7 +238,7 @@ def _recording(
     *,
     layers: bool,
     memory: bool,
-) -> Recording:
+) -> Recordings:
     """Return the operations of a profile whose work is linked."""
     profile, named, links = linked.profile, linked.named, linked.links
     activities = named_as_told(linked)
@@ -253,40 +252,27 @@ def _recording(
         links=links
         if profile.launches_known
         else replace(links, call=np.full(len(links), NONE, np.int32)),
-        calls=profile.calls,
         ranges=len(named),
         placed=placed,
         receives=enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase),
         collectives=recorded_collectives(linked, activities, work.communication, kinds),
     )
-    ranks = list(record_ranks(all_work, keys, kinds))
-    operations = joined([rank.operations for rank in ranks])
+    ran = record_ranks(all_work, keys, kinds)
+    operations = ran.tables["operations"]
     operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
-    late = longest([rank.late for rank in ranks])
+    late = longest(ran.late)
     operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
-    coverage = [of_rank for rank in ranks for of_rank in rank.coverage]
-    unattributed = [name for rank in ranks for name in rank.names]
+    ran.tables["operations"] = operations.lighter()
     kernels = slice(0, activities.kernels)
     used = _memory_use(profile, named, operations) if memory else None
-    return Recording(
+    recording = Recording(
         source=profile.source,
         convention=conventions[0].name,
         conventions=frozenset(
             conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
         ),
         ranks=_local_ranks(activities.ranks, profile, names),
-        operations=operations.lighter(),
-        hints=hints.compacted(),
-        busy=joined([rank.busy for rank in ranks]),
-        active=joined([rank.active for rank in ranks]),
-        running=joined([rank.running for rank in ranks]),
-        unattributed=joined([rank.unattributed for rank in ranks]),
-        exposed=joined([rank.exposed for rank in ranks]),
-        overheads=_overheads(profile),
-        hosts=hosts,
-        replica_collectives=joined([rank.replica_collectives for rank in ranks]),
-        collectives=joined([rank.collectives for rank in ranks]),
-        coverage=measure_coverage(profile, links, coverage, unattributed, named),
+        coverage=measure_coverage(linked, ran.coverage, ran.unattributed),
         start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
         end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
@@ -301,6 +287,14 @@ def _recording(
         if layers
         else None,
         memory=used,
+    )
+    return Recordings.of(
+        recording,
+        **ran.tables,
+        hints=hints.compacted(),
+        overheads=_overheads(profile),
+        hosts=hosts,
+        pauses=RankIntervals.none(),
     )
 
 

@@ -26,6 +26,8 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.intervals import disjoint_layers
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.values import frozen
 
@@ -257,6 +259,40 @@ class HostOrder(Table):
     transfer: Bools
     optimizer: Bools
     post_validation: Bools
+
+
+def host_order(
+    rank: Ints,
+    phase: Ints,
+    key: Sequence[Ints],
+    second: Sequence[Ints],
+    mark: Ints,
+    post_validation: Bools | None = None,
+) -> HostOrder:
+    """Return the input of the search for iterations; rows in order of (rank, host start).
+
+    Args:
+        rank: rank of the profile.
+        phase: what each range does.
+        key: what else distinguishes operations: chunk, sequence and, last, microbatch.
+        second: what distinguishes those of two names.
+        mark: number of the iteration that a range names around it; -1 none.
+        post_validation: whether it is optimizer work for the iteration before; None for none.
+    """
+    validates = np.zeros(len(rank), bool) if post_validation is None else post_validation
+    number = groups_of(*key).of_row
+    return HostOrder(
+        rank=rank.copy(),
+        microbatch=key[-1].copy(),
+        key=number,
+        whole_key=groups_of(number, phase, *second).of_row,
+        mark=mark.copy(),
+        forward=among(phase, (Phase.F, Phase.FB)),
+        counted=among(phase, COUNTED),
+        transfer=among(phase, TRANSFERS),
+        optimizer=(phase == Phase.OPTIMIZER) & ~validates,
+        post_validation=validates.copy(),
+    )
 
 
 def constant_names(order: HostOrder) -> Bools:

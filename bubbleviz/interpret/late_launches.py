@@ -14,10 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.interpret.recording import Line
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, expanded, groups_of, rows_by_value
 from bubbleviz.model.operations import HostActivities, RankOperations
 from bubbleviz.model.phase_masks import among
@@ -31,6 +30,8 @@ _SHORTEST_NS = 20_000
 _SHARE, _MOST = 20, 2000
 #: Of each delay, so many calls and so many ranges are kept: those that take most of it.
 _KEPT = 8
+#: Kinds of what is launched late.
+_OPERATION, _COLLECTIVE, _STALL = range(3)
 
 
 @frozen
@@ -38,43 +39,21 @@ class LateLaunches(Table):
     """What was launched after its GPU, and its last receive, had come to an end.
 
     Attributes:
+        kind: what it is, by number: an operation, a collective, or an operation inside which the
+            GPU ran dry for long.
         rank: the rank.
-        operation: row of the operations; -1 for what is none.
+        operation: row of the operations; -1 for what is of another kind.
         thread: thread that launched it.
         since_ns: when there was nothing more to wait for on the device.
         until_ns: when it was launched.
     """
 
+    kind: Ints
     rank: Ints
     operation: Ints
     thread: Ints
     since_ns: Ints
     until_ns: Ints
-
-
-@frozen
-class LateWork:
-    """What the hosts of ranks launched late.
-
-    Attributes:
-        operations: those that were.
-        collectives: likewise.
-        stalls: operations inside which the GPU ran dry for long.
-    """
-
-    operations: LateLaunches
-    collectives: LateLaunches
-    stalls: LateLaunches
-
-    def moved(self, first: int) -> LateWork:
-        """Return the same with operations numbered from another number on."""
-        operations = replace(self.operations, operation=self.operations.operation + first)
-        return replace(self, operations=operations)
-
-    def in_time(self, line: Line) -> LateWork:
-        """Return the same at the times of places on a line."""
-        kinds = (self.operations, self.collectives, self.stalls)
-        return LateWork(*(line.in_time(late, late.rank, "since_ns", "until_ns") for late in kinds))
 
 
 def late_launches(
@@ -99,8 +78,9 @@ def late_launches(
     waited = (received_ns != NONE) & (received_ns < launched_ns)
     since_ns = np.where(waited, np.maximum(since_ns, received_ns), since_ns)
     late = since_ns < launched_ns
-    rank = operations.rank[rows[late]]
-    return LateLaunches(rank, rows[late], thread[rows[late]], since_ns[late], launched_ns[late])
+    rows, kind = rows[late], constant(_OPERATION, int(late.sum()))
+    rank = operations.rank[rows]
+    return LateLaunches(kind, rank, rows, thread[rows], since_ns[late], launched_ns[late])
 
 
 def late_launched(
@@ -133,9 +113,14 @@ def late_launched(
     late_ns = collectives.late_ns.copy()
     late_ns[late] = (until_ns - since_ns)[late]
     known = late[thread[late] != NONE]
-    none = np.full(len(known), NONE, np.int64)
-    rank = collectives.rank[known]
-    launches = LateLaunches(rank, none, thread[known], since_ns[known], until_ns[known])
+    launches = LateLaunches(
+        constant(_COLLECTIVE, len(known)),
+        collectives.rank[known],
+        constant(NONE, len(known)),
+        thread[known],
+        since_ns[known],
+        until_ns[known],
+    )
     return collectives.changed(late_ns=late_ns), launches
 
 
@@ -153,8 +138,9 @@ def stalls(operations: RankOperations, thread: Ints) -> LateLaunches:
     stalled = (dry_ns > 2 * usual_ns) & (3 * dry_ns > operations.busy_ns[rows])
     rows = rows[stalled & (dry_ns > _SHORTEST_NS)]
     return LateLaunches(
+        constant(_STALL, len(rows)),
         operations.rank[rows],
-        np.full(len(rows), NONE, np.int64),
+        constant(NONE, len(rows)),
         thread[rows],
         operations.start_ns[rows],
         operations.end_ns[rows],
@@ -169,10 +155,17 @@ def _medians(values: Ints, group: Ints) -> Ints:
     return np.asarray(values[order[middle]][group], np.int64)
 
 
-def longest(late: Sequence[LateWork]) -> LateLaunches:
-    """Return what of several ranks is worth a look, of each kind the longest."""
-    kinds = zip(*((work.operations, work.collectives, work.stalls) for work in late), strict=True)
-    return joined([_longest(joined(of_kind)) for of_kind in kinds])
+def longest(late: LateLaunches) -> LateLaunches:
+    """Return what of several ranks is worth a look, of each kind the longest, in their order."""
+    chosen = []
+    for kind in (_OPERATION, _COLLECTIVE, _STALL):
+        of_kind = late.take(late.kind == kind)
+        length_ns = of_kind.until_ns - of_kind.since_ns
+        least_ns = max(_SHORTEST_NS, int(length_ns.max(initial=0)) // _SHARE)
+        rows = np.flatnonzero(length_ns >= least_ns)
+        order = np.argsort(-length_ns[rows], kind="stable")[:_MOST]
+        chosen.append(of_kind.take(np.sort(rows[order])))
+    return joined(chosen)
 
 
 def with_host_activities(
@@ -195,15 +188,6 @@ def with_host_activities(
         replace(operations, names=names.values),
         HostActivities(*(column.copy() for column in table.T)),
     )
-
-
-def _longest(late: LateLaunches) -> LateLaunches:
-    """Return the delays that are worth a look, in their order."""
-    length_ns = late.until_ns - late.since_ns
-    least_ns = max(_SHORTEST_NS, int(length_ns.max(initial=0)) // _SHARE)
-    rows = np.flatnonzero(length_ns >= least_ns)
-    order = np.argsort(-length_ns[rows], kind="stable")[:_MOST]
-    return late.take(np.sort(rows[order]))
 
 
 _Row = tuple[int, int, int, int, int, str]

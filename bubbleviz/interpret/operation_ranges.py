@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from bubbleviz.conventions.kinds import matching
-from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.interpret.homeless_ranges import limitations_of_homeless
-from bubbleviz.interpret.iterations import HostOrder, constant_names, number_iterations, occurrences
-from bubbleviz.interpret.linking import LinkedProfile, Links, ThreadRanges
+from bubbleviz.interpret.iterations import (
+    HostOrder,
+    constant_names,
+    host_order,
+    number_iterations,
+    occurrences,
+)
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
-from bubbleviz.model.collectives import Collectives
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, widened
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, WORK, Phase
-from bubbleviz.model.profile import Activities, Profile, Ranges
+from bubbleviz.model.phases import BACKWARD, COUNTED, WORK, Phase
+from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
+from bubbleviz.model.texts import listed
 from bubbleviz.model.values import frozen
 
 #: Kernels that are looked at together.
 _PIECE = 1 << 16
+#: Processes that a sentence lists; all are counted.
+_LISTED = 8
 
 
 @frozen
@@ -67,7 +69,9 @@ def operation_ranges_of(
     of_range, rank = of_range[order], rank[order]
     name = names.take(named.name_id[of_range])
     mark = _marks(profile.ranges, names, named, of_range, rank)
-    timing = host_order(rank, name, mark)
+    key = name.chunk, name.stage, name.sequence, name.microbatch
+    second = name.second_microbatch, name.second_chunk
+    timing = host_order(rank, name.phase, key, second, mark, name.post_validation)
     constant = constant_names(timing)
     iteration = number_iterations(timing, constant)
     # A W without a microbatch settles what is owed; of others the number is their order.
@@ -75,7 +79,7 @@ def operation_ranges_of(
     unnumbered = (constant & among(name.phase, WORK)) | (counted & (name.microbatch < 0))
     operation = _grouped(timing, iteration, unnumbered & ~name.part, name.part)
     placed_ranges = OperationRanges(of_range, rank, mark, iteration, unnumbered, operation)
-    return placed_ranges, limitations_of_homeless(profile, named, names, idle[home < 0])
+    return placed_ranges, _without_rank(profile, named, names, idle[home < 0])
 
 
 def _ran_on(work: DeviceWork, ranges: int, ranks: int) -> tuple[Ints, Ints]:
@@ -170,24 +174,6 @@ def _home_ranks(named: Ranges, idle: Ints, placed: Ints, ranks: Ints) -> Ints:
     return result
 
 
-def host_order(rank: Ints, names: NameMeanings, mark: Ints) -> HostOrder:
-    """Return the input of the search for iterations; rows in order of (rank, host start)."""
-    key = groups_of(names.chunk, names.stage, names.sequence, names.microbatch).of_row
-    whole = groups_of(key, names.phase, names.second_microbatch, names.second_chunk).of_row
-    return HostOrder(
-        rank=rank.copy(),
-        microbatch=names.microbatch.copy(),
-        key=key,
-        whole_key=whole,
-        mark=mark.copy(),
-        forward=among(names.phase, (Phase.F, Phase.FB)),
-        counted=among(names.phase, COUNTED),
-        transfer=among(names.phase, TRANSFERS),
-        optimizer=(names.phase == Phase.OPTIMIZER) & ~names.post_validation,
-        post_validation=names.post_validation.copy(),
-    )
-
-
 def _grouped(timing: HostOrder, iteration: Ints, alone: Bools, part: Bools) -> Ints:
     """Return the operation of each range: equal keys with no other F/B/W between them.
 
@@ -231,6 +217,51 @@ def operations_of_ranges(placed: OperationRanges, ranks: range, ranges: int) -> 
     operation = np.full((len(ranks), ranges + 1), NONE, np.int32)
     operation[placed.rank[here] - ranks.start, placed.range[here]] = placed.operation[here]
     return operation
+
+
+def _without_rank(
+    profile: Profile, named: Ranges, names: NameMeanings, rows: Ints
+) -> tuple[Limitation, ...]:
+    """Return why ranges that launched nothing have no rank.
+
+    Their process has several devices, or none. One that names a backward, or several forwards, and
+    has no kernel, ran a stage whose GPU work was not recorded: a profile of it cannot be told from
+    one without the stage, but for these ranges. One forward may be a helper's, which names what it
+    tries or prepares.
+
+    Args:
+        profile: with the kernels and copies that make ranks.
+        named: its ranges that name operations.
+        names: what the names of ranges mean.
+        rows: of ``named``, those that have no rank.
+    """
+    path, process = profile.source.path, process_of(named.thread[rows])
+    at_work = np.isin(process, profile.activities.ranks[:, 0])
+    phase = names.phase[named.name_id[rows]]
+    counted = ~at_work & among(phase, COUNTED)
+    numbers, of_row = np.unique(process[counted], return_inverse=True)
+    # A forward counts once, and two are enough; a backward is alone.
+    passes = np.where(phase[counted] == Phase.F, 1, 2)
+    stages = numbers[intervals.group_sum(of_row.reshape(-1), len(numbers), passes) >= 2]
+    notes = []
+    if len(stages):
+        pids = listed((str(pid_of(number)) for number in stages.tolist()), _LISTED)
+        reason = (
+            f"{path}: it holds ranges of forward or backward of "
+            f"process{'' if len(stages) == 1 else 'es'} {pids}, and no kernel of them, so their "
+            f"stages are missing in every number; record {profile.source.api} in all processes of "
+            "the run"
+        )
+        kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
+        notes.append(Limitation("stages without GPU work", reason, len(stages), kind))
+    for reason, count in (
+        ("their process uses several devices", int(at_work.sum())),
+        ("their process has no GPU work", int((~at_work & ~np.isin(process, stages)).sum())),
+    ):
+        if count:
+            what = "ranges without GPU work whose device is unknown"
+            notes.append(Limitation(what, f"{path}: {reason}", count))
+    return tuple(notes)
 
 
 # Keys: what operations are, by the names of their ranges and by their order on the host.
@@ -310,129 +341,3 @@ def fused_backward(phase: Ints, whole: tuple[Ints, Ints, Ints, Ints]) -> Ints:
     settled |= np.isin(rank, rank[clears & (chunk < 0) & (stage < 0)])
     phase[(phase == Phase.B) & ~settled] = Phase.BW
     return phase
-
-
-# Told operations: what a trace says that kernels of NCCL carry out, where their names do not.
-#
-# NCCL passes data in kernels named after sends and receives for all-to-alls, too, and AMD's have
-# one
-# name for all. What PyTorch's profiler records of a kernel tells more; then the range around its
-# launch does::
-#
-#     range     ├─ nccl:all_to_all ─┤
-#     call           ├ launch ┤
-#     kernel                      ├─ ncclDevKernel_SendRecv ─┤     an all-to-all
-
-
-#: Kernels that carry out more than their names say.
-_VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
-#: Operations of two ranks; a batch of both is one kernel.
-_PASSES = ("Send", "Recv", "SendRecv")
-
-
-@frozen
-class ToldOperations:
-    """The operation of each of some activities, as a trace tells it.
-
-    Attributes:
-        operation: row of ``names``; -1 where nothing tells.
-        names: of operations, as NCCL has them.
-    """
-
-    operation: Ints
-    names: tuple[str, ...]
-
-
-def told_operations(collectives: Collectives | None, linked: LinkedProfile) -> ToldOperations:
-    """Return the operation that each kernel of a vague name carries out.
-
-    Args:
-        collectives: that kernels are recorded to carry out, by the rows of ``linked``; None
-            without any.
-        linked: the profile, whose ranges name operations of NCCL, too.
-    """
-    profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
-    vague = np.append(matching(activities.names, (_VAGUE,)), False)
-    rows = np.flatnonzero(vague[activities.name_id[: activities.kernels]])
-    of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
-    of_range = [operation_of_range(name) for name in ranges.names]
-    names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
-    operation = np.full(len(activities), NONE, np.int64)
-    if len(rows) == 0:
-        return ToldOperations(operation, names)
-    number = {"": NONE} | {name: place for place, name in enumerate(names)}
-    if profile.launches_known:
-        of_name = np.array([number[name] for name in of_range], np.int64)
-        operation[rows] = _around(rows, linked.links, ranges, of_name, profile)
-    if collectives is not None:
-        of_name = np.array([number[name] for name in of_record], np.int64)
-        recorded = _recorded(collectives, of_name, len(activities))
-        recorded[~vague[activities.name_id]] = NONE
-        operation = np.where(recorded == NONE, operation, recorded)
-    return ToldOperations(operation, names)
-
-
-def sound_collectives(collectives: Collectives, sound: Bools | None) -> Collectives:
-    """Return the collectives of the kernels that are kept; all are if None."""
-    if sound is None:
-        return collectives
-    kept = collectives.take(sound[collectives.kernel])
-    return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
-
-
-def with_told_operations(collectives: Collectives, told: ToldOperations) -> Collectives:
-    """Return collectives, and one of its own for each other kernel whose operation is told."""
-    rows = np.flatnonzero(told.operation != NONE)
-    rows = rows[~np.isin(rows, collectives.kernel)]
-    columns = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64)) | {
-        "kernel": rows,
-        "operation": int(collectives.operation.max(initial=NONE)) + 1 + np.arange(len(rows)),
-        "name": told.operation[rows] + len(collectives.names),
-        "uneven": np.zeros(len(rows), np.int64),
-    }
-    more = replace(collectives, **columns)
-    return replace(joined((collectives, more)), names=(*collectives.names, *told.names))
-
-
-def named_as_told(linked: LinkedProfile) -> Activities:
-    """Return the work of a profile, kernels of vague names named ``nccl:`` and the operation."""
-    collectives, activities = linked.profile.collectives, linked.profile.activities
-    if collectives is not None:
-        collectives = sound_collectives(collectives, linked.sound)
-    told = told_operations(collectives, linked)
-    rows = np.flatnonzero(told.operation != NONE)
-    if len(rows) == 0:
-        return activities
-    named = told.operation[rows] + len(activities.names)
-    name_id: Codes = widened(activities.name_id.copy(), named)
-    name_id[rows] = named
-    names = (*activities.names, *(f"nccl:{name}" for name in told.names))
-    return replace(activities, name_id=name_id, names=names)
-
-
-def _around(rows: Ints, links: Links, ranges: Ranges, of_name: Ints, profile: Profile) -> Ints:
-    """Return the operation of the innermost range around each launch that names one; -1 none."""
-    operation = np.full(len(rows), NONE, np.int64)
-    named = np.flatnonzero(of_name[ranges.name_id] != NONE) if len(of_name) else rows[:0]
-    launched = np.flatnonzero(links.call[rows] >= 0)
-    if len(named) == 0 or len(launched) == 0:
-        return operation
-    around = ThreadRanges(ranges, named).around(links.calls_of(rows[launched], profile.calls))
-    inside = around != NONE
-    operation[launched[inside]] = of_name[ranges.name_id[around[inside]]]
-    return operation
-
-
-def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
-    """Return the operation that records give each activity; -1 where there is none.
-
-    A kernel of several operations is a batch of sends and receives, or of one collective.
-    """
-    operation = np.full(count, NONE, np.int64)
-    numbers = of_name[collectives.name] if len(of_name) else collectives.name[:0]
-    np.maximum.at(operation, collectives.kernel[: len(numbers)], numbers)
-    sends = np.zeros(count, bool)
-    sends[collectives.kernel[numbers == _PASSES.index("Send")]] = True
-    both = sends & (operation == _PASSES.index("Recv"))
-    operation[both] = _PASSES.index("SendRecv")
-    return operation

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.interpret.coverage import UnattributedName, rank_coverages, unattributed_names
-from bubbleviz.interpret.late_launches import LateWork, late_launched, late_launches, stalls
+from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
+from bubbleviz.interpret.collectives import (
+    RecordedCollectives,
+    collective_intervals,
+    replica_collectives,
+)
+from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
+from bubbleviz.interpret.late_launches import LateLaunches, late_launched, late_launches, stalls
 from bubbleviz.interpret.linking import NEVER, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
-from bubbleviz.interpret.recorded_collectives import (
-    CollectiveNames,
-    RecordedCollectives,
-    ReplicaCollectives,
-    collective_intervals,
-    collectives_of,
-    kinds_of,
-)
-from bubbleviz.interpret.recording import Line, together
 from bubbleviz.interpret.spans import (
-    ActiveTime,
     DeviceWork,
     RankWork,
     active_time,
@@ -35,91 +31,131 @@ from bubbleviz.interpret.spans import (
     spans_of,
 )
 from bubbleviz.model import intervals
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined
 from bubbleviz.model.operations import (
-    BusyIntervals,
     OperationKeys,
     OperationLaunches,
     RankCoverage,
     RankIntervals,
     RankOperations,
-    RunningTimes,
+    UnattributedKernels,
 )
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
-from bubbleviz.model.profile import Activities, CallLog
+from bubbleviz.model.profile import Activities
 from bubbleviz.model.values import frozen
 
-# Launches: when the host launched what operations began with, and their last receive.
-
-
-@frozen
-class FirstWork:
-    """The work that operations of a rank began with, and what they received last; -1 none.
-
-    Attributes:
-        rows: the rank's activities.
-        first: of each operation, which of these its span starts with.
-        receive: of each operation, which of these, launched inside it, ended last.
-    """
-
-    rows: Codes
-    first: Codes
-    receive: Codes
-
-    def activity(self, which: Codes) -> Codes:
-        """Return the activities; -1 none."""
-        return np.where(which == NONE, NONE, np.append(self.rows, NONE)[which])
-
-
-def launches_of(work: FirstWork, start_ns: Ints, links: Links) -> tuple[OperationLaunches, Ints]:
-    """Return the launches of a rank's operations, and the thread that made each; -1 unknown.
-
-    Args:
-        work: what they began with.
-        start_ns: when each of the rank's activities began.
-        links: of all activities.
-    """
-    launched_ns, thread = launched_by(work.activity(work.first), links)
-    received = work.receive != NONE
-    launches = OperationLaunches(
-        launched_ns=launched_ns,
-        receive_launched_ns=launched_by(work.activity(work.receive), links)[0],
-        receive_start_ns=np.where(received, np.append(start_ns, NONE)[work.receive], NONE),
-    )
-    return launches, thread
-
-
-def launched_by(activity: Codes, links: Links) -> tuple[Ints, Ints]:
-    """Return when each of some activities (-1 none) was launched, and by which thread."""
-    launched_ns = np.full(len(activity), NONE, np.int64)
-    thread = launched_ns.copy()
-    known = np.flatnonzero(activity != NONE)
-    known = known[links.call[activity[known]] != NONE]
-    launched = activity[known]
-    launched_ns[known] = links.launched_ns[launched]
-    thread[known] = links.threads[links.thread[launched]]
-    return launched_ns, thread
-
-
-def last_received(received_ns: Ints, around: Ints, end_ns: Ints, rows: Ints) -> Codes:
-    """Return for each operation the receive inside it that ended last; -1 none.
-
-    Args:
-        received_ns: when that was, of each operation.
-        around: operation that each receive was launched inside of; -1 none.
-        end_ns: end of each receive.
-        rows: the receives.
-    """
-    last = np.full(len(received_ns), NONE, np.int32)
-    inside = np.flatnonzero(around >= 0)
-    inside = inside[end_ns[inside] == received_ns[around[inside]]][::-1]
-    last[around[inside]] = rows[inside]
-    return last
+#: Kernels and copies of ranks that are worked out together, and room for their ranges, rank by
+#: rank: as much as stays in the cache.
+_TOGETHER, _ROOM = 1 << 15, 1 << 18
+#: Before and behind everything that a single rank did.
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 #: Columns of times.
 _TIMES, _HOST_TIMES = ("start_ns", "end_ns"), ("host_start_ns", "host_end_ns")
+
+
+@frozen
+class Line:
+    """Where the times of some ranks of a profile lie on a line, several worked out like one.
+
+    What a rank takes beyond its kernels is a few hundred calls of numpy, whatever it ran: of ranks
+    that ran little, many take them together::
+
+        rank 0   5 ├─ what it did ─┤ 95        line   0 ├─────┤ 90
+        rank 1   7 ├─ what it did ───┤ 99                      91 ├──────┤ 183
+
+    Attributes:
+        ranks: which, all that follow each other.
+        packing: of them; None where the line of a single rank is time itself.
+    """
+
+    ranks: range
+    packing: intervals.Packing | None = None
+
+    @staticmethod
+    def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
+        """Return the line of ranks that did something at some times.
+
+        Args:
+            ranks: of a profile.
+            times: their ranks, starts and ends.
+        """
+        if len(ranks) == 1:
+            return Line(ranks)
+        rank, low_ns, high_ns = (np.concatenate(columns) for columns in zip(*times, strict=True))
+        order = np.argsort(rank, kind="stable")
+        low_ns, high_ns = intervals.group_extents(
+            rank[order] - ranks.start, len(ranks), low_ns[order], high_ns[order]
+        )
+        # What is behind everything that a rank did is on its stretch, too.
+        return Line(ranks, intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns) + 1))
+
+    def place(self, rank: Codes, time_ns: Ints, unknown: int | None = None) -> Ints:
+        """Return the places of times of ranks; what stands for an unknown one stays."""
+        if self.packing is None:
+            return time_ns
+        place = self.packing.place(rank - self.ranks.start, time_ns)
+        return place if unknown is None else np.where(time_ns == unknown, unknown, place)
+
+    def time(self, rank: Codes, place: Ints) -> Ints:
+        """Return the times of places; -1 stays."""
+        if self.packing is None:
+            return place
+        time_ns = place - self.packing.shift_ns[rank - self.ranks.start]
+        return np.where(place == NONE, NONE, time_ns)
+
+    def begins(self, rank: Codes) -> Ints:
+        """Return where the stretches of ranks begin: what is before is not theirs."""
+        if self.packing is None:
+            return np.broadcast_to(np.int64(_FIRST), len(rank))
+        return self.packing.offset_ns[rank - self.ranks.start]
+
+    def ends(self, rank: Codes) -> Ints:
+        """Return the last places of ranks, behind everything that they did."""
+        if self.packing is None:
+            return np.broadcast_to(np.int64(_LAST), len(rank))
+        return self.packing.offset_ns[rank - self.ranks.start + 1] - 1
+
+    def owners(self, place: Ints) -> Ints:
+        """Return the rank of each place."""
+        if self.packing is None:
+            return np.full(len(place), self.ranks.start, np.int64)
+        return self.packing.groups(place) + self.ranks.start
+
+    def of_ranks(self, places: intervals.Intervals) -> RankIntervals:
+        """Return a set of places as times of ranks."""
+        rank = self.owners(places[0])
+        return RankIntervals(rank, self.time(rank, places[0]), self.time(rank, places[1]))
+
+    def placed(self, table: TableT, rank: Codes, *columns: str) -> TableT:
+        """Return a table with the places of times; -1 stays."""
+        if self.packing is None:
+            return table
+        places = {name: self.place(rank, getattr(table, name), NONE) for name in columns}
+        return replace(table, **places)
+
+    def in_time(self, table: TableT, rank: Codes, *columns: str) -> TableT:
+        """Return a table with the times of places; -1 stays."""
+        if self.packing is None:
+            return table
+        times = {name: self.time(rank, getattr(table, name)) for name in columns}
+        return replace(table, **times)
+
+
+def together(kernels: Ints, ranges: int) -> Iterator[range]:
+    """Yield ranks that are worked out together, all of them in order.
+
+    Args:
+        kernels: how many kernels and copies each rank ran.
+        ranges: how many ranges the profile has, each of which may have run on any rank.
+    """
+    first, most = 0, max(1, _ROOM // (ranges + 1))
+    while first < len(kernels):
+        ran = np.cumsum(kernels[first : first + most])
+        end = first + max(1, int(np.searchsorted(ran, _TOGETHER, side="right")))
+        yield range(first, end)
+        first = end
 
 
 @frozen
@@ -130,17 +166,15 @@ class ProfileWork:
         activities: kernels, then copies.
         work: what each of them is, and its range.
         links: the call and range of each.
-        calls: the profile's calls.
         ranges: how many ranges name operations.
         placed: these ranges on ranks.
-        receives: receives, with the compute ranges around their launch.
+        receives: receives, and the compute ranges around their launch, one row a pair.
         collectives: what is recorded of kernels of communication.
     """
 
     activities: Activities
     work: DeviceWork
     links: Links
-    calls: CallLog
     ranges: int
     placed: OperationRanges
     receives: tuple[Ints, Ints]
@@ -148,92 +182,88 @@ class ProfileWork:
 
 
 @frozen
-class RankRecording:
-    """What a rank did, or several; tables count the operations of the whole profile.
-
-    Attributes:
-        operations: the ranks' operations.
-        busy: when each kept the GPU busy.
-        active: how long kernels ran in each iteration.
-        running: how long kernels and copies ran in and between iterations.
-        unattributed: when compute kernels ran outside operations.
-        exposed: when only communication ran that is not between two ranks.
-        late: what was launched while the GPU had run dry.
-        replica_collectives: the first of each iteration after its last backward.
-        collectives: all that are kept.
-        coverage: how much of the GPU time of each rank operations explain.
-        names: the unattributed kernels of each with the most time, by name.
-    """
-
-    operations: RankOperations
-    busy: BusyIntervals
-    active: ActiveTime
-    running: RunningTimes
-    unattributed: RankIntervals
-    exposed: RankIntervals
-    late: LateWork
-    replica_collectives: ReplicaCollectives
-    collectives: CollectiveIntervals
-    coverage: tuple[RankCoverage, ...]
-    names: tuple[UnattributedName, ...]
-
-
-@frozen
 class _KernelKinds:
     """What kernels are by their names; the last place of each column is that of no name (-1).
 
     Attributes:
-        collective: kind of collective; -1 none.
+        replicas: kind of collective that synchronises replicas; -1 none.
         point_to_point: whether it is communication between two ranks.
-        collectives: the names, and what communication among more ranks does.
+        collective: row of ``texts``: what communication among more ranks does.
+        texts: NCCL's names of collectives; "" for what has none.
     """
 
-    collective: Codes
+    replicas: Codes
     point_to_point: Bools
-    collectives: CollectiveNames
-
-    @classmethod
-    def of(cls, names: Sequence[str], kinds: Kinds) -> _KernelKinds:
-        point_to_point = np.append(matching(names, kinds.point_to_point), False)
-        return cls(
-            kinds_of(names, kinds.collectives),
-            point_to_point,
-            CollectiveNames(names, kinds.collective_kinds),
-        )
+    collective: Ints
+    texts: tuple[str, ...]
 
 
-def record_ranks(
-    profile: ProfileWork, keys: OperationKeys, kinds: Kinds
-) -> Iterator[RankRecording]:
-    """Yield what ranks did, in their order; each recording is of one or several of them.
+@frozen
+class RankRecordings:
+    """What ranks did; tables count the operations of the whole profile.
+
+    Attributes:
+        tables: of their operations, by the names that recordings have for them.
+        late: what was launched while the GPU had run dry.
+        coverage: how much of the GPU time of each rank operations explain.
+        unattributed: the unattributed kernels of each with the most time, by name; and the longest
+            kernel of each.
+    """
+
+    tables: dict[str, Any]
+    late: LateLaunches
+    coverage: list[RankCoverage]
+    unattributed: list[tuple[UnattributedKernels, int]]
+
+
+def record_ranks(profile: ProfileWork, keys: OperationKeys, kinds: Kinds) -> RankRecordings:
+    """Return what ranks did, in their order.
 
     Args:
         profile: all that ran.
         keys: of the profile's operations, in order of rank.
         kinds: lists of what kernels are.
     """
-    kernels = _KernelKinds.of(profile.activities.names, kinds)
+    kernels = _kernel_kinds(profile.activities.names, kinds)
     count = len(profile.activities.ranks)
-    activity, around = profile.receives
-    rank_of_receive = profile.work.rank[activity]
+    rank_of_receive = profile.work.rank[profile.receives[0]]
     bounds = np.searchsorted(keys.rank, np.arange(count + 1)).tolist()
     ran = np.bincount(profile.activities.rank, minlength=count)
+    parts = []
     for ranks in together(ran, profile.ranges):
         first, end = bounds[ranks.start], bounds[ranks.stop]
         at = np.flatnonzero(_among(rank_of_receive, ranks))
         # No variable keeps the work of ranks while that of the next ones is taken.
-        recording = _record_ranks(
-            _work_of(ranks, profile, (activity[at], around[at]), first),
-            profile,
-            keys.take(slice(first, end)),
-            kernels,
+        part = _record_ranks(
+            _work_of(ranks, profile, at, first), profile, keys.take(slice(first, end)), kernels
         )
-        yield replace(
-            recording,
-            busy=replace(recording.busy, operation=recording.busy.operation + first),
-            late=recording.late.moved(first),
-            collectives=recording.collectives.moved(operation=first),
-        )
+        tables, late = part.tables, part.late
+        busy = tables["busy"]
+        tables["busy"] = replace(busy, operation=busy.operation + first)
+        tables["collectives"] = tables["collectives"].moved(operation=first)
+        moved = np.where(late.operation == NONE, NONE, late.operation + first)
+        parts.append(replace(part, late=replace(late, operation=moved)))
+    return RankRecordings(
+        {name: joined([part.tables[name] for part in parts]) for name in parts[0].tables},
+        joined([part.late for part in parts]),
+        [of_rank for part in parts for of_rank in part.coverage],
+        [of_name for part in parts for of_name in part.unattributed],
+    )
+
+
+def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
+    replicas = np.full(len(names) + 1, NONE, np.int32)
+    # Of several kinds that a name matches it is the last.
+    for number, regex in enumerate(kinds.collectives):
+        replicas[:-1][matching(names, (regex,))] = number
+    collective = np.full(len(names) + 1, len(kinds.collective_kinds))
+    for name in np.flatnonzero(matching(names, kinds.communication)).tolist():
+        kind = kind_of_collective(names[name], kinds.collective_kinds)
+        if kind != NONE:
+            collective[name] = kind
+    point_to_point = np.append(matching(names, kinds.point_to_point), False)
+    texts = (*(text for text, _ in kinds.collective_kinds), "")
+    return _KernelKinds(replicas, point_to_point, collective, texts)
 
 
 def _among(rank: Codes, ranks: range) -> Bools:
@@ -243,10 +273,15 @@ def _among(rank: Codes, ranks: range) -> Bools:
     return np.asarray((rank >= ranks.start) & (rank < ranks.stop))
 
 
-def _work_of(
-    ranks: range, profile: ProfileWork, receives: tuple[Ints, Ints], first: int
-) -> RankWork:
-    """Return the work of ranks, whose operations are numbered from ``first`` in the profile."""
+def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> RankWork:
+    """Return the work of ranks, whose operations are numbered from ``first`` in the profile.
+
+    Args:
+        ranks: of the profile.
+        profile: all that ran.
+        receives: rows of its receives that are of these ranks.
+        first: number of the ranks' first operation.
+    """
     rows = np.flatnonzero(_among(profile.activities.rank, ranks)).astype(np.int32)
     order = None
     if len(ranks) > 1:
@@ -255,14 +290,15 @@ def _work_of(
     work = profile.work.take(rows)
     operation_of = operations_of_ranges(profile.placed, ranks, profile.ranges)
     operation_of[operation_of != NONE] -= first
-    received = np.searchsorted(rows, receives[0], sorter=order)
+    activity, around = (column[receives] for column in profile.receives)
+    received = np.searchsorted(rows, activity, sorter=order)
     received = received if order is None else order[received]
     if len(ranks) == 1:
-        owner, around = operation_of[0][work.range], operation_of[0][receives[1]]
+        owner, around = operation_of[0][work.range], operation_of[0][around]
     else:
         of_rank = work.rank - ranks.start
         owner = operation_of[of_rank, work.range]
-        around = operation_of[of_rank[received], receives[1]]
+        around = operation_of[of_rank[received], around]
     return RankWork(
         ranks=ranks,
         rows=rows,
@@ -276,7 +312,7 @@ def _work_of(
 
 def _record_ranks(
     ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
-) -> RankRecording:
+) -> RankRecordings:
     """Return the recording of ranks; tables count their own operations."""
     links, time_ns = profile.links, ran.work.start_ns
     line = _line_of(ran, links, keys)
@@ -290,58 +326,64 @@ def _record_ranks(
         np.concatenate((operating[0], unattributed[0])),
         np.concatenate((operating[1], unattributed[1])),
     )
-    collectives = _collectives(ran, keys, kernels.point_to_point)
-    receive = last_received(spans.received_ns, ran.around, work.end_ns[ran.received], ran.received)
-    launches, thread = launches_of(FirstWork(ran.rows, begin, receive), time_ns, links)
+    rows = np.flatnonzero(work.communication)
+    transfer = kernels.point_to_point[ran.name_id[rows]]
+    collectives = rows[~(transfer | owned_by(keys, ran.owner[rows], TRANSFERS))]
+    receive = _last_received(spans.received_ns, ran)
+    launched, thread = _launched_by(ran.rows, begin, links)
+    launches = OperationLaunches(
+        launched_ns=launched,
+        receive_launched_ns=_launched_by(ran.rows, receive, links)[0],
+        receive_start_ns=np.where(receive == NONE, NONE, np.append(time_ns, NONE)[receive]),
+    )
     operations = RankOperations.of(
         placed, spans, line.placed(launches, keys.rank, *launches.column_names())
     )
-
     active, running = active_time(operations, ran, busy, operating, collectives)
-    exposed = _exposed(ran, collectives, computed)
-
-    def launched_ns(rows: Ints) -> Ints:
-        return line.place(work.rank[rows], links.launch_times_ns(ran.rows[rows]), NEVER)
-
-    def launched_on_line(rows: Ints) -> Ints:
-        launch = launched_ns(rows)
-        return np.where(launch == NEVER, line.ends(work.rank[rows]), launch)
-
+    exposed = exposed_times(work, collectives, computed)
+    launched = line.place(
+        work.rank[collectives], links.launch_times_ns(ran.rows[collectives]), NEVER
+    )
     kept, first_kernel = collective_intervals(
         placed,
         ran,
         collectives,
-        launched_ns(collectives),
+        launched,
         exposed,
-        kernels.collectives,
+        (kernels.collective, kernels.texts),
         profile.collectives,
     )
-    launched, by_thread = launched_by(ran.rows[first_kernel], links)
+    launched, by_thread = _launched_by(ran.rows, first_kernel, links)
     launched = line.place(kept.rank, launched, NONE)
     kept, late_collectives = late_launched(
         kept, launched, by_thread, (computed, exposed), line.begins(kept.rank)
     )
-    late = LateWork(
-        operations=late_launches(operations, thread, computed, line.begins(keys.rank)),
-        collectives=late_collectives,
-        stalls=stalls(operations, thread),
-    )
-    kind = kernels.collective[ran.name_id]
-    replicas = collectives_of(placed, ran, launched_on_line, kind)
+    of_operations = late_launches(operations, thread, computed, line.begins(keys.rank))
+    late = joined([of_operations, late_collectives, stalls(operations, thread)])
+
+    def launched_on_line(rows: Ints) -> Ints:
+        launch = links.launch_times_ns(ran.rows[rows])
+        launch = line.place(work.rank[rows], launch, NEVER)
+        return np.where(launch == NEVER, line.ends(work.rank[rows]), launch)
+
+    replicas = replica_collectives(placed, ran, launched_on_line, kernels.replicas[ran.name_id])
     running = replace(running, rank=line.owners(running.start_ns))
     spans = line.in_time(spans, keys.rank, *_TIMES, "received_ns")
-    return RankRecording(
-        operations=RankOperations.of(keys, spans, launches),
-        busy=line.in_time(busy, keys.rank[busy.operation], *_TIMES),
-        active=active,
-        running=line.in_time(running, running.rank, *_TIMES),
-        unattributed=line.of_ranks(unattributed),
-        exposed=line.of_ranks(exposed),
-        late=late.in_time(line),
-        replica_collectives=line.in_time(replicas, replicas.rank, *_TIMES),
-        collectives=line.in_time(kept, kept.rank, *_TIMES),
-        coverage=rank_coverages(ran, loose),
-        names=tuple(unattributed_names(ran, loose, profile.activities.names)),
+    tables = {
+        "operations": RankOperations.of(keys, spans, launches),
+        "busy": line.in_time(busy, keys.rank[busy.operation], *_TIMES),
+        "active": active,
+        "running": line.in_time(running, running.rank, *_TIMES),
+        "unattributed": line.of_ranks(unattributed),
+        "exposed": line.of_ranks(exposed),
+        "replica_collectives": line.in_time(replicas, replicas.rank, *_TIMES),
+        "collectives": line.in_time(kept, kept.rank, *_TIMES),
+    }
+    return RankRecordings(
+        tables,
+        line.in_time(late, late.rank, "since_ns", "until_ns"),
+        rank_coverages(ran, loose),
+        list(unattributed_kernels(ran, loose, profile.activities.names)),
     )
 
 
@@ -358,16 +400,50 @@ def _line_of(ran: RankWork, links: Links, keys: OperationKeys) -> Line:
     )
 
 
-def _collectives(ran: RankWork, keys: OperationKeys, point_to_point: Bools) -> Ints:
-    """Return the rows of ranks' work that are communication, and not between two ranks."""
-    rows = np.flatnonzero(ran.work.communication)
-    transfer = point_to_point[ran.name_id[rows]] | owned_by(keys, ran.owner[rows], TRANSFERS)
-    return rows[~transfer]
+def _launched_by(rows: Codes, which: Codes, links: Links) -> tuple[Ints, Ints]:
+    """Return when some activities were launched, and by which thread; -1 unknown.
+
+    Args:
+        rows: activities of a profile.
+        which: of these; -1 none.
+        links: of all activities.
+    """
+    launched_ns = np.full(len(which), NONE, np.int64)
+    thread = launched_ns.copy()
+    known = np.flatnonzero(which != NONE)
+    activity = rows[which[known]]
+    called = links.call[activity] != NONE
+    known, activity = known[called], activity[called]
+    launched_ns[known] = links.launched_ns[activity]
+    thread[known] = links.threads[links.thread[activity]]
+    return launched_ns, thread
 
 
-def _exposed(
-    ran: RankWork, collectives: Ints, computed: intervals.Intervals
+def _last_received(received_ns: Ints, ran: RankWork) -> Codes:
+    """Return for each operation the receive inside it that ended last; -1 none.
+
+    Args:
+        received_ns: when that was, of each operation.
+        ran: all that ran on their ranks.
+    """
+    last = np.full(len(received_ns), NONE, np.int32)
+    inside = np.flatnonzero(ran.around >= 0)
+    ended = ran.work.end_ns[ran.received[inside]] == received_ns[ran.around[inside]]
+    # The first of several that end together is the last to be set.
+    inside = inside[ended][::-1]
+    last[ran.around[inside]] = ran.received[inside]
+    return last
+
+
+def exposed_times(
+    work: DeviceWork, collectives: Ints, computed: intervals.Intervals
 ) -> intervals.Intervals:
-    """Return when only communication ran that is not between two ranks."""
-    times = ran.work.start_ns[collectives], ran.work.end_ns[collectives]
+    """Return when only communication ran that is not between two ranks.
+
+    Args:
+        work: all that ran.
+        collectives: its rows that are such communication.
+        computed: when compute ran.
+    """
+    times = work.start_ns[collectives], work.end_ns[collectives]
     return intervals.difference(intervals.union(*times), computed)

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+
+import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
+from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
 from bubbleviz.conventions.layer_names import layer_globs
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
-from bubbleviz.errors import BubblevizError, NothingToAnalyseError
+from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret, linked_profile
-from bubbleviz.interpret.kept_files import opened_file
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys.raw_reports import exported
-from bubbleviz.sources.readers import OpenFile, OpenOperations
+from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
 from bubbleviz.timing import Step, noting, step
 
 #: So many rows are looked at to recognise names, if so many of them name a whole forward or
@@ -31,6 +35,11 @@ from bubbleviz.timing import Step, noting, step
 _FEW_ROWS, _ENOUGH = 1 << 12, 1 << 6
 #: Characters of a range's name in a refusal, which has room for a few.
 _LONGEST_NAME = 40
+#: What names of instructions hold, as XLA writes them.
+_INSTRUCTION = "hlo_op="
+#: Files by path that a look left open for whoever reads them next: a trace that is decoded as a
+#: whole is then decoded once.
+_KEPT: dict[str, tuple[ExitStack, OpenFile]] = {}
 
 
 def nothing_drafted(_: OpenFile, __: Mapping[str, int]) -> bool:
@@ -63,45 +72,46 @@ class ReadOptions:
     memory: bool = False
 
 
-@frozen
-class TimedRecording:
-    """The recording of a profile, and the time that its steps took."""
-
-    recording: Recording
-    steps: tuple[Step, ...]
-
-
 def record(
     path: str,
     options: ReadOptions,
     watch: Watch = unwatched,
-) -> TimedRecording:
+) -> tuple[Recordings, tuple[Step, ...]]:
     """Read and interpret one profile; its kernels are dropped when this returns.
+
+    A table of operations of several clocks becomes a recording of each.
 
     Args:
         path: the profile.
         options: how to read it.
         watch: called with the share of it that has been read.
 
+    Returns:
+        Its recording, and the time that its steps took.
+
     Raises:
         ProfileError: it cannot be read, or holds nothing that can be analysed.
     """
     watch(0.0)
     with noting() as steps, export_of(path, keep=options.keep_export) as file:
-        recording = _record_export(file, options, watch)
+        recordings = _record_export(file, options, watch)
     shown = (replace(s, files=(path,) * len(s.files)) for s in steps)
-    return TimedRecording(renamed(recording, file, path), tuple(shown))
+    return renamed(recordings, file, path), tuple(shown)
 
 
-def renamed(recording: Recording, path: str, shown: str) -> Recording:
-    """Return a recording in which a file goes by another path."""
+def renamed(read: Recordings, path: str, shown: str) -> Recordings:
+    """Return recordings in which a file goes by another path."""
     if path == shown:
-        return recording
-    return replace(
-        recording,
-        source=replace(recording.source, path=shown),
-        limitations=renamed_limitations(recording.limitations, path, shown),
+        return read
+    recordings = (
+        replace(
+            recording,
+            source=replace(recording.source, path=shown),
+            limitations=renamed_limitations(recording.limitations, path, shown),
+        )
+        for recording in read.recordings
     )
+    return replace(read, recordings=tuple(recordings))
 
 
 def renamed_limitations(
@@ -148,7 +158,45 @@ def opened_profile(
         yield file, export
 
 
-def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
+@contextmanager
+def opened_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[OpenFile]:
+    """Open a file, or take over the one that a look at it left open.
+
+    Raises:
+        ProfileError: no reader knows it, or it cannot be read.
+    """
+    kept = _KEPT.pop(path, None)
+    if kept is not None:
+        with kept[0]:
+            yield kept[1]
+        return
+    with reader_of(path).open_file(path, jobs, watch) as file:
+        yield file
+
+
+def sampled_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> Mapping[str, int]:
+    """Return how often names occur in a sample of a file's ranges; see :class:`OpenFile`.
+
+    Raises:
+        ProfileError: no reader knows the file, or it cannot be read.
+    """
+    reader = reader_of(path)
+    with ExitStack() as stack:
+        file = stack.enter_context(reader.open_file(path, 1, watch))
+        names = file.sample(globs)
+        if reader.decoded_whole:
+            forget()
+            _KEPT[path] = stack.pop_all(), file
+    return names
+
+
+def forget() -> None:
+    """Close what nobody has opened since."""
+    while _KEPT:
+        _KEPT.popitem()[1][0].close()
+
+
+def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     """Read and interpret one export.
 
     Raises:
@@ -157,9 +205,9 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
     with opened_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
             # Most files are profiles.
-            from bubbleviz.interpret.tables.work import recording_of
+            from bubbleviz.interpret.tables import by_clock, recording_of
 
-            return recording_of(file.operations())
+            return by_clock(recording_of(file.operations()))
         try:
             return _recorded(file, path, options)
         except NothingToAnalyseError as error:
@@ -167,7 +215,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recording:
             raise NothingToAnalyseError(f"{error}; {others}") from error
 
 
-def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recording:
+def _recorded(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`."""
     chosen = tuple(convention for convention in options.conventions if convention.patterns)
     with step("recognise names"):
@@ -207,16 +255,48 @@ def _recognised(file: OpenFile) -> tuple[Convention, ...]:
 def _other_commands(file: OpenFile, path: str) -> str:
     """Return a clause on the commands that tell something of a profile without operations.
 
-    Where it has no work, what it holds may still say what went wrong.
+    A refusal must lead somewhere, and never to a command that refuses the same profile. Where it
+    has no work, what it holds may still say what went wrong.
     """
-    # Most profiles have operations.
-    from bubbleviz.interpret.homeless_ranges import other_commands, work_in
-
     work = work_in(file)
     # Nothing is known of names without work, so these need not be looked for.
-    names = () if work is None else file.sample(("*hlo_op=*",))
+    names = () if work is None else file.sample((f"*{_INSTRUCTION}*",))
     others = other_commands(work, path, names)
     return others or f"bubbleviz inspect {shell_word(path)} shows what it holds"
+
+
+def work_in(file: OpenFile) -> Profile | None:
+    """Return the profile of an open file without its ranges; None where it has no work."""
+    try:
+        return file.read((), partial=True)
+    except ProfileError:
+        return None
+
+
+def other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
+    """Return a clause on the commands that need no operations; "" where none has enough.
+
+    Args:
+        profile: with its work; None without any.
+        path: that it goes by.
+        names: of its ranges.
+    """
+    if profile is None:
+        return ""
+    activities, file = profile.activities, shell_word(path)
+    working = activities.end_ns > activities.start_ns
+    if not working.any() or np.bincount(activities.rank[working]).max() < 2:
+        # Between the start of the first and the end of the last there is no idle time.
+        return ""
+    clauses = [f"bubbleviz idle {file} breaks down idle time"]
+    used = distinct(activities.name_id[: activities.kernels]).tolist()
+    kernels = [activities.names[number] for number in used]
+    if any(map(is_nccl, kernels)):
+        clauses.append(f"bubbleviz nccl {file} shows what NCCL did")
+    if any(_INSTRUCTION in name for name in names):
+        clauses.append(f"bubbleviz pgle {file} measures each instruction of XLA")
+    *first, last = clauses
+    return f"{', '.join(first)}, and {last}" if first else last
 
 
 def _nothing_named(

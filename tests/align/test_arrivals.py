@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.align.waits import NEVER, arrivals, waits
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, profile
@@ -42,12 +42,12 @@ class Job:
     def receive(self, name: str, *spans: tuple[int, int]) -> Job:
         return self.run(name, *spans, kernel=SEND_RECV)
 
-    def recorded(self, folder: Path) -> Recording:
+    def recorded(self, folder: Path) -> Recordings:
         path = profile(folder, self.kernels, self.calls, self.ranges)
-        return record(str(path), ReadOptions()).recording
+        return record(str(path), ReadOptions())[0]
 
 
-def told(recording: Recording) -> dict[str, tuple[int | None, int | None, bool]]:
+def told(recording: Recordings) -> dict[str, tuple[int | None, int | None, bool]]:
     """Return (exact_ns, latest_ns, receives) of each F and B, by its name and iteration."""
     operations = recording.operations
     found = arrivals(operations)

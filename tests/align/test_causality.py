@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bubbleviz.align.bounds.offsets import solve
 from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.align.causality import overlaps
-from bubbleviz.interpret.recorded_collectives import ReplicaCollectives
+from bubbleviz.interpret.collectives import ReplicaCollectives
 
 #: (rank, iteration, kind, start_ns, end_ns)
 Row = tuple[int, int, int, int, int]

@@ -11,9 +11,9 @@ from bubbleviz.align.bounds.clocks import ProfileClock
 from bubbleviz.align.merge import JoinedRecordings, join
 from bubbleviz.align.timebase import on_clocks
 from bubbleviz.conventions.convention_file import find_conventions
-from bubbleviz.interpret.fleet.run_recordings import Local, record_all
+from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import GatheredRecordings
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Table
 from bubbleviz.progress import Unwatched
 from tests.planting import plant
@@ -24,11 +24,11 @@ BEFORE = tuple(ProfileClock(offset_ns, None) for offset_ns in (0, 500, -700))
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> GatheredRecordings:
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
     folder = tmp_path_factory.mktemp("run")
     plant(Planting(stages=3, servers=3, microbatches=4, iterations=2, reduce_ns=100_000), folder)
     parts, _ = record_all(
-        Local(1), Local(1).find([str(folder)]), ReadOptions(find_conventions(())), Unwatched()
+        Fleet(1), Fleet(1).find([str(folder)]), ReadOptions(find_conventions(())), Unwatched()
     )
     return parts
 
@@ -54,7 +54,7 @@ def columns(joined: JoinedRecordings) -> dict[str, list[int]]:
     ],
 )
 def test_times_are_moved_as_recordings_join(
-    recordings: GatheredRecordings, after: tuple[ProfileClock, ...]
+    recordings: Recordings, after: tuple[ProfileClock, ...]
 ) -> None:
     before = join(recordings, BEFORE, MACHINES)
 

@@ -13,7 +13,7 @@ import pytest
 from bubbleviz.analyses.first_look import first_look
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError
-from bubbleviz.interpret import kept_files
+from bubbleviz.interpret.record import forget
 from bubbleviz.sources.kineto import profile as kineto_profile
 from tests.support.places import FIXTURES
 
@@ -24,7 +24,7 @@ ONE = str(FIXTURES / "1f1b")
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
     yield
-    kept_files.forget()
+    forget()
 
 
 def unnamed_trace(folder: Path) -> Path:

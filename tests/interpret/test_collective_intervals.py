@@ -10,7 +10,7 @@ import pytest
 
 from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import Recording
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from tests.support.nccl_payloads import carrying
 from tests.support.nsys_exports import C, K, R, profile
@@ -23,7 +23,7 @@ SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 Work = tuple[str, int, int, int]
 
 
-def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recording:
+def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
     """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
     own = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
     path = profile(
@@ -32,7 +32,7 @@ def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordin
         [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
         [R(0, 20, "F0.0.0"), R(25, 40, "B0.0.0"), R(45, 60, "Optimizer"), *ranges],
     )
-    return record(str(path), ReadOptions()).recording
+    return record(str(path), ReadOptions())[0]
 
 
 def shown(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
@@ -81,7 +81,7 @@ def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Pa
 # Communicators of nsys exports
 
 
-def with_communicators(folder: Path) -> Recording:
+def with_communicators(folder: Path) -> Recordings:
     own = (
         *(("gemm", 10, 1_000, 1_100), ("gemm", 30, 1_200, 1_300), ("adam", 90, 2_000, 2_100)),
         *((REDUCE, 45, 1_300, 1_500), (SCATTER, 65, 1_500, 1_600), (REDUCE, 82, 1_700, 1_800)),
@@ -106,7 +106,7 @@ def with_communicators(folder: Path) -> Recording:
             (80, "ncclAllReduce", "reduce", (0xAB, 4096, 0)),
         ],
     )
-    return record(str(path), ReadOptions()).recording
+    return record(str(path), ReadOptions())[0]
 
 
 def test_kernels_belong_to_the_communicator_of_their_range(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
         (360, 400, recorded(4, 1)),
         (400, 450, recorded(5, 2)),
     )
-    table = record(str(path), ReadOptions()).recording.collectives
+    table = record(str(path), ReadOptions())[0].collectives
 
     base = int(table.start_ns[0])
 

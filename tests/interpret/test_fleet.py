@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -25,9 +26,10 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
 from bubbleviz.explain import stretch
-from bubbleviz.interpret.fleet import dask_cluster, dask_fleet, dask_tasks, outcome, process_pool
-from bubbleviz.interpret.fleet.process_pool import BrokenPool, worker_pool
-from bubbleviz.interpret.record import ReadOptions, TimedRecording, record
+from bubbleviz.interpret.fleet import dask_cluster, dask_fleet, process_pool, run_recordings
+from bubbleviz.interpret.fleet.process_pool import worker_pool
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch
 from bubbleviz.render.formats.csv import render as csv_of
@@ -35,6 +37,7 @@ from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys import scan
 from bubbleviz.sources.nsys.scan import Readers, Stretch
+from bubbleviz.timing import Step
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.places import CHECKOUT
@@ -173,7 +176,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
     """Have the process that reads a file die so many times."""
     own = os.getpid()
 
-    def dies(one: str, how: ReadOptions, watch: Watch) -> TimedRecording:
+    def dies(one: str, how: ReadOptions, watch: Watch) -> tuple[Recordings, tuple[Step, ...]]:
         deaths = len(list(folder.glob("death*")))
         if os.getpid() != own and one == path and deaths < times:
             (folder / f"death{deaths}").touch()
@@ -181,7 +184,7 @@ def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Ite
         return record(one, how, watch)
 
     with patch.context() as patched:
-        patched.setattr(outcome, "record", dies)
+        patched.setattr(run_recordings, "record", dies)
         # Only a forked process dies as it is told here.
         patched.setattr(process_pool, "_single_threaded", lambda: True)
         yield
@@ -233,14 +236,14 @@ def test_a_pool_leaves_no_process_behind() -> None:
     with worker_pool(2, _nothing) as pool:
         jobs = [pool.submit(time.sleep, 600) for _ in range(2)]
     # They would sleep for ten minutes.
-    assert all(job.future.done() for job in jobs)
+    assert all(job.done() for job in jobs)
     assert not multiprocessing.active_children()
 
 
 def test_a_pool_leaves_the_processes_of_others_alone() -> None:
     other = multiprocessing.Process(target=time.sleep, args=(600,))
     with worker_pool(1, _nothing) as pool:
-        pool.submit(time.sleep, 0).result()
+        pool.result(pool.submit(time.sleep, 0))
         other.start()
     other.join(0.1)
     alive = other.is_alive()
@@ -278,10 +281,10 @@ def test_where_no_process_can_be_started_all_is_done_here(
 def test_what_a_process_cannot_open_is_the_same_error_everywhere(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> TimedRecording:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(outcome, "record", full)
+    monkeypatch.setattr(run_recordings, "record", full)
     monkeypatch.setattr(process_pool, "_single_threaded", lambda: True)
     files = sorted(many.glob("*.sqlite"))
     for jobs in (1, 2):
@@ -290,8 +293,8 @@ def test_what_a_process_cannot_open_is_the_same_error_everywhere(
 
 
 def test_a_worker_that_dies_breaks_its_pool() -> None:
-    with worker_pool(1, _nothing) as pool, pytest.raises(BrokenPool):
-        pool.submit(os._exit, 1).result()
+    with worker_pool(1, _nothing) as pool, pytest.raises(BrokenProcessPool):
+        pool.result(pool.submit(os._exit, 1))
 
 
 # --- progress, timings, signals
@@ -334,8 +337,8 @@ def test_progress_is_silent_unless_on_a_terminal(
 #: Analyses a run; progress shows after the seconds of the first argument.
 _AFTER_SECONDS = """
 import sys
-from bubbleviz.cli import app, progress
-progress._LATE_S = float(sys.argv.pop(1))
+from bubbleviz.cli import app, terminal
+terminal._LATE_S = float(sys.argv.pop(1))
 sys.exit(app.main())
 """
 
@@ -388,11 +391,13 @@ def test_a_signal_ends_all_at_once(
     )
     program = (
         "import sys\n"
-        "from bubbleviz.interpret.fleet import parallel_run, process_pool\n"
+        "from bubbleviz.interpret.fleet import process_pool\n"
+        "from bubbleviz.interpret.fleet.process_pool import WorkerPool\n"
         f"process_pool._single_threaded = lambda: {not afresh}\n"
-        "parallel_run._record_task = exec\n"
-        f"endless = {endless!r}\n"
-        "parallel_run.ParallelRun._task = lambda self, n: endless.replace('NUMBER', str(n))\n"
+        f"submit, endless = WorkerPool.submit, {endless!r}\n"
+        "def begin(pool, work, task):\n"
+        "    return submit(pool, exec, endless.replace('NUMBER', str(task[1])))\n"
+        "WorkerPool.submit = begin\n"
         "from bubbleviz.cli.app import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -557,13 +562,13 @@ def test_a_file_that_a_worker_cannot_read_is_named_and_the_rest_is_done(
 #: What a worker runs first that dies of a file.
 MORTAL = """
 import os
-from bubbleviz.interpret.fleet import outcome
-before = outcome.record
+from bubbleviz.interpret.fleet import run_recordings
+before = run_recordings.record
 def record(path, *given):
     if 'node5' in path:
         os._exit(1)
     return before(path, *given)
-outcome.record = record
+run_recordings.record = record
 """
 
 
@@ -985,7 +990,7 @@ def test_a_worker_that_freezes_while_it_loads_is_noticed(
     others: int, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That a task takes long is no sign.
-    monkeypatch.setattr(dask_tasks, "_LOADING_S", 3600.0)
+    monkeypatch.setattr(dask_fleet, "_LOADING_S", 3600.0)
     file, begun = tmp_path / "scheduler.json", tmp_path / "begun"
     with ExitStack() as stack:
         stack.enter_context(running_scheduler(file))
@@ -1041,21 +1046,19 @@ def test_a_scheduler_that_freezes_while_it_loads_is_noticed(many: Path, tmp_path
             bubbleviz.analyze(many, dask=str(file))
 
 
-@pytest.mark.parametrize("moment", ["fleet.DaskFleet._task", "tasks.DaskTasks._result"])
+@pytest.mark.parametrize("moment", ["_task", "_result"])
 def test_a_scheduler_that_dies_prints_one_sentence(moment: str, many: Path, tmp_path: Path) -> None:
     """In a process of its own, as what Dask logs may come as late as at its end."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
     with running_scheduler(file) as process, dask_worker(file):
         program = (
             "import os, sys\n"
-            "from pkgutil import resolve_name\n"
-            f"place, name = {moment!r}.rsplit('.', 1)\n"
-            "place = resolve_name('bubbleviz.interpret.fleet.dask_' + place)\n"
-            "before = getattr(place, name)\n"
+            "from bubbleviz.interpret.fleet.dask_fleet import DaskFleet\n"
+            f"before = DaskFleet.{moment}\n"
             "def kill(*given):\n"
             f"    os.system('kill -9 {process.pid} 2>/dev/null')\n"
             "    return before(*given)\n"
-            "setattr(place, name, kill)\n"
+            f"DaskFleet.{moment} = kill\n"
             "from bubbleviz.cli.app import main\n"
             "sys.exit(main(sys.argv[1:]))\n"
         )

@@ -8,29 +8,22 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from bubbleviz.interpret.fleet.run_recordings import Local
+from bubbleviz.interpret.fleet.run_recordings import Fleet
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import (
-    TABLES,
-    GatheredRecordings,
-    Part,
-    Recording,
-    gathered,
-    taken_over,
-)
+from bubbleviz.interpret.recording import TABLES, Recordings, gathered
 from tests.planting import plant
 from tests.planting.options import Planting
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Recording]:
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> list[Recordings]:
     folder = tmp_path_factory.mktemp("gathered")
     plant(Planting(stages=4, servers=4, replicas=2, iterations=2, microbatches=4), folder)
-    files = Local(1).find([str(folder)])
-    return [record(file.path, ReadOptions()).recording for file in files]
+    files = Fleet(1).find([str(folder)])
+    return [record(file.path, ReadOptions())[0] for file in files]
 
 
-def _same(one: GatheredRecordings, other: GatheredRecordings) -> None:
+def _same(one: Recordings, other: Recordings) -> None:
     sources = [[r.source for r in each.recordings] for each in (one, other)]
     assert sources[0] == sources[1]
     assert one.busy_throughout == other.busy_throughout
@@ -46,29 +39,27 @@ def _same(one: GatheredRecordings, other: GatheredRecordings) -> None:
 
 @pytest.mark.parametrize("cuts", [(1,), (2,), (1, 2, 3), (0, 1)])
 def test_recordings_are_gathered_in_any_steps(
-    cuts: tuple[int, ...], recordings: list[Recording]
+    cuts: tuple[int, ...], recordings: list[Recordings]
 ) -> None:
-    whole = gathered(recordings)
+    whole = gathered(list(recordings))
     bounds = [*cuts, len(recordings)]
     parts = [recordings[: bounds[0]]]
     parts += [recordings[low:high] for low, high in pairwise(bounds)]
     steps = [gathered(part) for part in parts if part]
     travelled = pickle.loads(pickle.dumps(steps, 5))
     _same(gathered(travelled), whole)
-    _same(gathered([*recordings[: bounds[0]], gathered(recordings[bounds[0] :])]), whole)
+    rest = gathered(recordings[bounds[0] :])
+    _same(gathered([*recordings[: bounds[0]], rest]), whole)
 
 
-def test_one_recording_is_gathered_as_it_is(recordings: list[Recording]) -> None:
-    only = gathered(recordings[:1])
-    assert only.rows.tolist() == [[len(getattr(recordings[0], name)) for name in TABLES]]
+def test_one_recording_is_gathered_as_it_is(recordings: list[Recordings]) -> None:
+    (only,) = recordings[:1]
     assert gathered([only]) is only
-    assert all(len(getattr(only.recordings[0], name)) == 0 for name in TABLES)
+    assert only.rows.tolist() == [[len(getattr(only, name)) for name in TABLES]]
 
 
-def test_what_is_taken_over_is_let_go(recordings: list[Recording]) -> None:
-    parts: list[Part] = [gathered(recordings[:1]), gathered(recordings[1:2]), *recordings[2:]]
-
-    whole = taken_over(parts)
-
-    assert parts == []
-    _same(whole, gathered(recordings))
+def test_what_is_gathered_is_let_go(recordings: list[Recordings]) -> None:
+    for count in (1, len(recordings)):
+        parts = recordings[:count]
+        gathered(parts)
+        assert parts == []

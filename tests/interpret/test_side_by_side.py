@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bubbleviz.interpret import recording
+from bubbleviz.interpret import per_rank
+from bubbleviz.interpret.per_rank import Line, together
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import Line, together
 from bubbleviz.model.columns import Ints, Table
 from tests.planting import Planting, plant
 
@@ -48,11 +48,11 @@ def test_ranks_are_recorded_as_if_alone(
 ) -> None:
     plant(EVERYTHING[name], tmp_path)
     path = str(tmp_path / "node0.sqlite")
-    beside = record(path, ReadOptions()).recording
-    monkeypatch.setattr(recording, "_TOGETHER", 1)
-    alone = record(path, ReadOptions()).recording
+    beside = record(path, ReadOptions())[0]
+    monkeypatch.setattr(per_rank, "_TOGETHER", 1)
+    alone = record(path, ReadOptions())[0]
 
-    assert len(beside.ranks) == 8
+    assert len(beside.recordings[0].ranks) == 8
     for part, value in vars(alone).items():
         assert columns(getattr(beside, part)) == columns(value), part
 

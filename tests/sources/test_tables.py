@@ -235,7 +235,7 @@ def test_collectives_have_kinds_and_groups(tmp_path: Path) -> None:
     }
     from bubbleviz.interpret.record import ReadOptions, record
 
-    found = record(str(csv_of(tmp_path / "t.csv", columns)), ReadOptions()).recording.collectives
+    found = record(str(csv_of(tmp_path / "t.csv", columns)), ReadOptions())[0].collectives
 
     assert (found.kinds, [group.name for group in found.groups]) == (("AllReduce", ""), ["norm"])
     assert (found.kind.tolist(), found.group.tolist()) == ([0], [0])

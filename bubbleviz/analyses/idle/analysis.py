@@ -12,7 +12,7 @@ from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.iterations import pattern_of
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.choices import SHORTEST_US
@@ -110,7 +110,7 @@ def idle(
     )
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
-    refuse_same_content(Local(jobs), [file.path for file in files])
+    refuse_same_content(Fleet(jobs), [file.path for file in files])
 
     def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
         with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):

@@ -18,7 +18,7 @@ from bubbleviz.count.iterations import typical
 from bubbleviz.errors import UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.explain.phase_times import PhaseTime
-from bubbleviz.interpret.fleet.run_recordings import Local, record_all, refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted, one_line
@@ -146,7 +146,7 @@ def of_profiles(
     Raises:
         BubblevizError: the profiles cannot be read, or are of no pipeline with layers.
     """
-    fleet, watched = Local(jobs), progress or Unwatched()
+    fleet, watched = Fleet(jobs), progress or Unwatched()
     files = fleet.find(list(paths))
     watched.files(refuse_same_content(fleet, [file.path for file in files]))
     options = ReadOptions(find_conventions(conventions), layers=not layers_per_stage, memory=True)

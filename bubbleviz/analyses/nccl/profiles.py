@@ -24,16 +24,15 @@ from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.conventions.launching_calls import OPERATION_GLOBS, operation_of
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.added_communication import with_added_communication
-from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
-from bubbleviz.interpret.homeless_ranges import other_commands
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.linking import link
-from bubbleviz.interpret.operation_ranges import (
+from bubbleviz.interpret.collectives import (
     sound_collectives,
     told_operations,
     with_told_operations,
 )
-from bubbleviz.interpret.record import opened_profile, renamed_limitations
+from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.interpret.linking import link
+from bubbleviz.interpret.record import opened_profile, other_commands, renamed_limitations
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
 from bubbleviz.model.columns import NONE, Ints
@@ -277,7 +276,7 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     without = 0
     if profile.collectives is not None:
         collectives = sound_collectives(profile.collectives, linked.sound)
-        known = with_told_operations(collectives, told_operations(collectives, linked))
+        known = with_told_operations(collectives, *told_operations(collectives, linked))
         operations = operations_of_pytorch(known, kernels, rows)
         sizes = {group: group.size for group in collectives.groups if group.size}
         notes = ()
@@ -447,7 +446,7 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     files = find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
     refuse_twins([file.path for file in files], "file")
     # Event files of ranks that recorded alike may be equal; profiles never are.
-    refuse_same_content(Local(1), [file.path for file in files if not recognises(file.path)])
+    refuse_same_content(Fleet(1), [file.path for file in files if not recognises(file.path)])
     return tuple(
         Input(file.path, file.named, formats[file.path] if recognises(file.path) else None)
         for file in files

@@ -28,7 +28,7 @@ from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
-from bubbleviz.interpret.fleet.run_recordings import Local, refuse_same_content
+from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
 from bubbleviz.model.columns import Bools
 from bubbleviz.model.grouping import distinct
@@ -116,7 +116,7 @@ def _files(paths: str | Path | Sequence[str | Path]) -> tuple[InputFile, ...]:
     """Return the profiles that paths stand for, no two of them the same."""
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_profiles([str(path) for path in inputs])
-    refuse_same_content(Local(1), [file.path for file in files])
+    refuse_same_content(Fleet(1), [file.path for file in files])
     return files
 
 

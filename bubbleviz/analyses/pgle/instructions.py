@@ -21,8 +21,8 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.added_communication import with_added_communication
-from bubbleviz.interpret.homeless_ranges import other_commands
 from bubbleviz.interpret.linking import LinkRule, Links, link
+from bubbleviz.interpret.record import other_commands
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of

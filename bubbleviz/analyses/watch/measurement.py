@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median, quantiles
 
-from bubbleviz.align.run import RunHints, merge_recordings
+from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.watch.followed_run import FollowedRun, RecordedRank
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.interpret.tables.work import recording_of
+from bubbleviz.interpret.recording import gathered
+from bubbleviz.interpret.tables import recording_of
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
@@ -156,8 +157,8 @@ def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
         BubblevizError: they cannot be analysed.
     """
     sessions = [rank.session(chosen, run.names) for rank in run.ranks.values()]
-    recordings = [recording_of(table_of(own, 0)) for own in sessions if own is not None]
-    merged = merge_recordings(recordings, RunHints())
+    read = gathered([recording_of(table_of(own, 0)) for own in sessions if own is not None])
+    recordings, merged = read.recordings, merge(read, RunHints())
     counts = count(merged)
     explanation = explain(merged, counts)
     report = assemble(Report, recordings, merged, counts, explanation, ())

@@ -22,6 +22,8 @@ from bubbleviz.model.values import frozen
 
 #: ``distributed.Client``, which annotates little, and some of that for other uses.
 Client: TypeAlias = Any
+#: What was asked for, and its outcome once it is here.
+Arrival: TypeAlias = "asyncio.Task[Any]"
 T = TypeVar("T")
 
 #: How long a scheduler may take for an answer, seconds.
@@ -31,55 +33,25 @@ LOOK_S = 1.0
 
 
 @frozen(eq=False)
-class Pending:
-    """Something asked of a worker, and its outcome as it comes in.
-
-    Attributes:
-        arrival: ends when the outcome is here.
-    """
-
-    arrival: asyncio.Task[Any]
-
-    @property
-    def error(self) -> BaseException | None:
-        """What was raised instead of a result; None where there is a result."""
-        if self.arrival.cancelled():
-            return CancelledError()
-        return self.arrival.exception()
-
-    @property
-    def result(self) -> Any:
-        """The result."""
-        return self.arrival.result()
-
-
-@frozen(eq=False)
-class Attempt(Pending):
+class Attempt:
     """One submission of a task.
 
     Attributes:
+        arrival: ends when the outcome is here.
         key: of the task on the cluster.
         where: workers or hosts of which one is to do it; None for any.
         future: of Dask.
     """
 
+    arrival: Arrival
     key: str
     where: Collection[str] | None
     future: Any
 
 
-@frozen(eq=False)
-class Question(Pending):
-    """A question to one worker; an error that it answers is a result.
-
-    Attributes:
-        worker: that is asked.
-    """
-
-    worker: str
-
-
-P = TypeVar("P", bound=Pending)
+def error_of(arrival: Arrival) -> BaseException | None:
+    """Return what was raised instead of a result; None where there is a result."""
+    return CancelledError() if arrival.cancelled() else arrival.exception()
 
 
 class _Call:
@@ -136,30 +108,23 @@ class Cluster:
 
     def ask(
         self, workers: Iterable[str], function: Callable[..., object], *arguments: object
-    ) -> list[Question]:
-        """Ask each worker what a function returns there; coroutines leave its event loop free."""
+    ) -> dict[Arrival, str]:
+        """Ask each worker what a function returns there; coroutines leave its event loop free.
 
-        async def begin() -> list[Question]:
-            return [
-                Question(asyncio.ensure_future(self._answer(worker, function, arguments)), worker)
-                for worker in workers
-            ]
+        An error that it answers is a result; where it has left, an OSError is raised instead.
+        """
+
+        async def answer(worker: str) -> object:
+            where = {"workers": [worker], "on_error": "return"}
+            answers = await self._client.run(function, *arguments, **where)
+            if isinstance(answers[worker], OSError):
+                raise answers[worker]
+            return answers[worker]
+
+        async def begin() -> dict[Arrival, str]:
+            return {asyncio.ensure_future(answer(worker)): worker for worker in workers}
 
         return self._do(begin())
-
-    async def _answer(
-        self, worker: str, function: Callable[..., object], arguments: tuple[object, ...]
-    ) -> object:
-        """Return what a worker answers, or the error that it answers.
-
-        Raises:
-            OSError: it has left.
-        """
-        answers = await self._client.run(function, *arguments, workers=[worker], on_error="return")
-        answer: object = answers[worker]
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
 
     def scheduler_answer(self, function: Callable[..., object], *arguments: object) -> object:
         """Return what the scheduler itself answers, an error included.
@@ -225,24 +190,25 @@ class Cluster:
 
         return self._do(begin())
 
-    def finished(self, pending: Collection[P], patience_s: float) -> list[P]:
+    def finished(self, arrivals: Collection[Arrival], patience_s: float) -> list[Arrival]:
         """Return what has arrived, as soon as there is something, within a time."""
 
-        async def wait() -> list[P]:
-            arrivals = [each.arrival for each in pending]
+        async def wait() -> list[Arrival]:
             await asyncio.wait(arrivals, timeout=patience_s, return_when="FIRST_COMPLETED")
-            return [each for each in pending if each.arrival.done()]
+            return [arrival for arrival in arrivals if arrival.done()]
 
         return self._do(wait())
 
-    def forget(self, pending: Collection[Pending]) -> None:
+    def forget(self, pending: Collection[Arrival | Attempt]) -> None:
         """Give up what is pending, and let the cluster drop the results of attempts."""
 
         async def release() -> None:
             for each in pending:
-                each.arrival.cancel()
                 if isinstance(each, Attempt):
+                    each.arrival.cancel()
                     each.future.release()
+                else:
+                    each.cancel()
 
         self._do(release())
 

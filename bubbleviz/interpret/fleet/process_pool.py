@@ -11,20 +11,27 @@ import multiprocessing
 import os
 import pickle
 import signal
+import struct
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from shutil import rmtree
 from time import monotonic, sleep
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from bubbleviz.errors import ProfileError
 from bubbleviz.model.files import temporary_folder
+from bubbleviz.progress import Progress
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -33,28 +40,14 @@ Result = TypeVar("Result")
 _GRACE_S = 0.5
 #: Signals that end a process; they are held back while workers are started.
 _ENDING = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
-#: Raised where a worker has died, by ``submit`` and by ``Job.result``.
-BrokenPool = BrokenProcessPool
-
-
-class Job(Generic[Result]):
-    """A task submitted to a pool."""
-
-    def __init__(self, future: Future[None], file: Path) -> None:
-        self.future = future
-        self._file = file
-
-    def result(self) -> Result:
-        """Wait for the result and return it; what the work raised is raised.
-
-        Raises:
-            BrokenPool: a worker has died.
-        """
-        self.future.result()
-        with self._file.open("rb") as file:
-            result: Result = pickle.load(file)
-        self._file.unlink()
-        return result
+#: How many processes may die over one file.
+_DEATHS = 3
+#: What a process reports of a file: its number, and how much of it has been read.
+_SHARE = struct.Struct("<qd")
+#: How often the progress of the processes is looked at, seconds.
+_LOOK_S = 0.1
+#: Where a worker reports how much of a file it has read.
+_progress_senders: list[Connection] = []
 
 
 class WorkerPool:
@@ -67,19 +60,35 @@ class WorkerPool:
     def __init__(self, executor: ProcessPoolExecutor, folder: Path) -> None:
         self._executor, self._folder = executor, folder
         self._count = 0
+        self._files: dict[Future[None], Path] = {}
 
-    def submit(self, work: Callable[[Task], Result], task: Task) -> Job[Result]:
+    def submit(self, work: Callable[[Task], Any], task: Task) -> Future[None]:
         """Have a worker do a task.
 
         Raises:
-            BrokenPool: a worker has died.
+            BrokenProcessPool: a worker has died.
             OSError: no process can be started.
         """
         self._count += 1
         file = self._folder / str(self._count)
         file.write_bytes(pickle.dumps((work, task)))
         with _signals_held():
-            return Job(self._executor.submit(_do, file), file)
+            future = self._executor.submit(_do, file)
+        self._files[future] = file
+        return future
+
+    def result(self, future: Future[None]) -> Any:
+        """Wait for the result of a task and return it; what the work raised is raised.
+
+        Raises:
+            BrokenProcessPool: a worker has died.
+        """
+        future.result()
+        file = self._files.pop(future)
+        with file.open("rb") as content:
+            result = pickle.load(content)
+        file.unlink()
+        return result
 
 
 def _do(file: Path) -> None:
@@ -190,3 +199,95 @@ def _end_with(parent: BaseProcess, folder: str) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     sleep(_GRACE_S)
     os._exit(1)
+
+
+def in_processes(
+    work: Callable[..., Result],
+    paths: Sequence[str],
+    order: Sequence[int],
+    jobs: int,
+    progress: Progress,
+) -> Iterator[tuple[int, Result | ProfileError]]:
+    """Yield (number, result) of some work on files, done by several processes.
+
+    Files that were in hand when a process died are done again, each by one process alone, so that
+    it shows which of them it dies of.
+
+    Args:
+        work: on a path; ``watch`` takes how much of it has been read.
+        paths: of the files.
+        order: numbers of the files, in the order in which they are begun.
+        jobs: how many processes are at work at once.
+        progress: takes how much of each file has been read.
+    """
+    deaths: Counter[int] = Counter()
+    waiting = list(order)
+    while waiting:
+        others = [number for number in waiting if not deaths[number]]
+        batch = others or waiting[:1]
+        waiting = [number for number in waiting if number not in batch]
+        yield from _in_pool(work, paths, batch, min(jobs, len(batch)), progress, deaths)
+        # What the batch still holds was not done, as a process died.
+        for number in batch:
+            if deaths[number] < _DEATHS:
+                waiting.append(number)
+            else:
+                reason = (
+                    f"{paths[number]}: {_DEATHS} processes died while they read it; if there was "
+                    "too little memory, give a smaller --jobs"
+                )
+                yield number, ProfileError(reason)
+
+
+def _in_pool(
+    work: Callable[..., Result],
+    paths: Sequence[str],
+    batch: list[int],
+    jobs: int,
+    progress: Progress,
+    deaths: Counter[int],
+) -> Iterator[tuple[int, Result]]:
+    """Yield what gets done until a process dies, and take it from the batch."""
+    in_hand: dict[Future[None], int] = {}
+    try:
+        receiver, sender = Pipe(duplex=False)
+        with receiver, sender, worker_pool(jobs, _report_to, sender) as pool:
+            waiting = deque(batch)
+            while batch:
+                while waiting and len(in_hand) < jobs:
+                    number = waiting.popleft()
+                    future = pool.submit(_watched, (work, number, paths[number]))
+                    in_hand[future] = number
+                finished = wait(in_hand, _LOOK_S, FIRST_COMPLETED).done
+                while receiver.poll():
+                    number, share = _SHARE.unpack(receiver.recv_bytes())
+                    progress.read(paths[number], share)
+                for future in finished:
+                    result = pool.result(future)
+                    number = in_hand.pop(future)
+                    batch.remove(number)
+                    progress.read(paths[number], 1.0)
+                    yield number, result
+    except BrokenProcessPool:
+        deaths.update(in_hand.values())
+    except OSError:
+        # No process can be started.
+        while batch:
+            number = batch.pop(0)
+            yield number, work(paths[number], watch=partial(progress.read, paths[number]))
+            progress.read(paths[number], 1.0)
+
+
+def _report_to(sender: Connection) -> None:
+    _progress_senders.append(sender)
+
+
+def _watched(task: tuple[Callable[..., Result], int, str]) -> Result:
+    """Do some work on a file, and report how much of it has been read."""
+    work, number, path = task
+
+    def watch(share: float) -> None:
+        # So short a message is written at once or not at all, whoever else writes.
+        _progress_senders[-1].send_bytes(_SHARE.pack(number, share))
+
+    return work(path, watch=watch)

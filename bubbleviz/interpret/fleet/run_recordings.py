@@ -1,32 +1,36 @@
-"""Recordings of a run: the profiles that paths stand for, each found once, and all recorded."""
+"""Recordings of a run: the profiles that paths stand for, each found once, and all recorded.
+
+Only a profile's recording, its operations and small statistics, travels and is kept.
+"""
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import MismatchError, ProfileError
-from bubbleviz.interpret.fleet.glances import Glance, digest, glance, size_of
-from bubbleviz.interpret.fleet.outcome import FilesRead, files_read, outcome_of
-from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.interpret.recording import GatheredRecordings, Part, Recording, taken_over
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.recording import Recordings, gathered
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.model.values import frozen
-from bubbleviz.progress import Progress
+from bubbleviz.progress import Progress, Watch, unwatched
+from bubbleviz.sources.nsys.columnar.directory import bytes_of, parts_of
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
-from bubbleviz.timing import add
-
-# Fleet: where the profiles of a run are read, one after another or many at once.
-#
-# Only a profile's recording, its operations and small statistics, travels and is kept.
-
+from bubbleviz.timing import Step, add
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+#: Bytes at the beginning of a file that distinguish most files.
+_HEAD_BYTES = 1 << 16
+#: So many neighbouring files are gathered as soon as they are read.
+_BLOCK = 64
 
 
 def cores() -> int:
@@ -36,37 +40,123 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-class Fleet(Protocol):
-    """Where profiles are found, looked at and recorded."""
+# What is done with a file, by whichever process, on whichever machine.
 
-    @property
-    def strict(self) -> bool:
-        """Whether a file that cannot be read ends the run, if it was named."""
+#: The recording of a profile and the steps of reading it, or why there is none.
+Outcome: TypeAlias = "tuple[Recordings, tuple[Step, ...]] | ProfileError"
 
-    def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
-        """Return the files of some paths; see :func:`~bubbleviz.sources.paths.find_profiles`."""
 
-    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
-        """Return the glance of each file, or why there is none."""
+def outcome_of(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
+    """Return the recording of a profile, or why there is none; see :func:`record`."""
+    try:
+        return record(path, options, watch)
+    except ProfileError as error:
+        return error
+    except OSError as error:
+        return ProfileError(f"{path}: cannot be read ({error.strerror or error})")
 
-    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
-        """Return the digest of each file, or why there is none."""
 
-    def record(
-        self, paths: Sequence[str], options: ReadOptions, progress: Progress
-    ) -> Iterator[FilesRead]:
-        """Yield what was read, some files or one, in the order in which that is done."""
+@frozen(eq=False)
+class FilesRead:
+    """What reading some files gave.
 
-    def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
-        """Return what some work, a function of a module, returns of each of some arguments."""
+    Attributes:
+        numbers: of the files, one after the other.
+        outcomes: the steps of reading each, or why it cannot be read.
+        recordings: of those that can, in their order; None where none can.
+    """
+
+    numbers: tuple[int, ...]
+    outcomes: tuple[tuple[Step, ...] | ProfileError, ...]
+    recordings: Recordings | None
+
+
+def files_read(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
+    """Return what reading some files gave, by the outcome of each."""
+    read = [outcome[0] for outcome in outcomes if not isinstance(outcome, ProfileError)]
+    return FilesRead(
+        tuple(numbers),
+        tuple(o if isinstance(o, ProfileError) else o[1] for o in outcomes),
+        gathered(read) if read else None,
+    )
 
 
 @frozen
-class Local:
-    """This machine, with so many processes, or threads, at work at once."""
+class Glance:
+    """A profile's size, and the CRC-32 of its beginning, which distinguish most files."""
 
-    jobs: int
-    strict: bool = True
+    size: int
+    checksum: int
+
+
+def glance(path: str) -> Glance:
+    """Return the glance of a file.
+
+    Raises:
+        ProfileError: the file cannot be opened.
+    """
+    return Glance(size_of(path), zlib.crc32(next(_blocks(path, _HEAD_BYTES), b"")))
+
+
+def digest(path: str) -> bytes:
+    """Return the SHA-256 of a whole file.
+
+    Raises:
+        ProfileError: the file cannot be opened.
+    """
+    # It takes as long to import as the rest of a glance; runs of one file need none.
+    import hashlib
+
+    content = hashlib.sha256()
+    for block in _blocks(path, 1 << 20):
+        content.update(block)
+    return content.digest()
+
+
+def size_of(path: str) -> int:
+    """Return the bytes of a file.
+
+    Raises:
+        ProfileError: it cannot be looked at.
+    """
+    try:
+        return bytes_of(path)
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be looked at ({error.strerror})") from error
+
+
+def _blocks(path: str, length: int) -> Iterator[bytes]:
+    """Yield a file in blocks of so many bytes."""
+    try:
+        for part in parts_of(path) if Path(path).is_dir() else [Path(path)]:
+            with part.open("rb") as file:
+                # A kernel's log looks like an empty file, and never ends.
+                while os.fstat(file.fileno()).st_size and (block := file.read(length)):
+                    yield block
+    except OSError as error:
+        raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
+
+
+def of_file(work: Callable[[str], T], path: str) -> T | ProfileError:
+    """Return what some work returns of a file, or why it cannot."""
+    try:
+        return work(path)
+    except ProfileError as error:
+        return error
+
+
+class Fleet:
+    """Where profiles are found, looked at and recorded: this machine.
+
+    Args:
+        jobs: how many processes, or threads, are at work at once.
+    """
+
+    #: Whether a file that cannot be read ends the run, if it was named.
+    strict = True
+
+    def __init__(self, jobs: int = 1) -> None:
+        self.jobs = jobs
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Return the files that paths stand for.
@@ -76,20 +166,16 @@ class Local:
         """
         return find_profiles(paths)
 
-    def glances(self, paths: Sequence[str]) -> list[Glance | ProfileError]:
-        """Return the glance of each file, or why there is none."""
-        return [_or_error(glance, path) for path in paths]
-
-    def digests(self, paths: Sequence[str]) -> list[bytes | ProfileError]:
-        """Return the digest of each file, or why there is none."""
-        return [_or_error(digest, path) for path in paths]
+    def of_files(self, work: Callable[[str], T], paths: Sequence[str]) -> list[T | ProfileError]:
+        """Return what some work, a function of a module, returns of each file, or why it cannot."""
+        return [of_file(work, path) for path in paths]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[FilesRead]:
-        """Yield what was read of each file; the largest files are begun first.
+        """Yield what was read, some files or one, in the order in which that is done.
 
-        One file is read by threads, several by a process each.
+        One file is read by threads, several by a process each, the largest first.
         """
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
@@ -99,30 +185,19 @@ class Local:
                 watch(1.0)
             return
         # Processes take a hundredth of a second to import.
-        from bubbleviz.interpret.fleet.parallel_run import ParallelRun
+        from bubbleviz.interpret.fleet.process_pool import in_processes
 
-        sizes = [_or_error(size_of, path) for path in paths]
+        sizes = [of_file(size_of, path) for path in paths]
         large = [-size if isinstance(size, int) else 0 for size in sizes]
         order = sorted(range(len(paths)), key=lambda number: (large[number], number))
-        each = replace(options, jobs=max(1, self.jobs // len(paths)))
-        run = ParallelRun(paths, each, progress)
-        for number, outcome in run.outcomes(order, min(self.jobs, len(paths))):
+        work = partial(outcome_of, options=replace(options, jobs=max(1, self.jobs // len(paths))))
+        jobs = min(self.jobs, len(paths))
+        for number, outcome in in_processes(work, paths, order, jobs, progress):
             yield files_read([number], [outcome])
 
     def each(self, work: Callable[[T], R], given: Iterable[T]) -> list[R]:
-        """Return what some work returns of each of some arguments, in their order."""
+        """Return what some work, a function of a module, returns of each argument, in order."""
         return list(map(work, given))
-
-
-def _or_error(work: Callable[[str], T], path: str) -> T | ProfileError:
-    try:
-        return work(path)
-    except ProfileError as error:
-        return error
-
-
-#: So many neighbouring files are gathered as soon as they are read.
-_BLOCK = 64
 
 
 def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
@@ -132,13 +207,13 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
         MismatchError: two files have the same content.
     """
     alike: dict[Glance, list[str]] = {}
-    for path, seen in zip(files, fleet.glances(files), strict=True):
+    for path, seen in zip(files, fleet.of_files(glance, files), strict=True):
         # Empty files are alike, and each is refused by whoever reads it.
         if isinstance(seen, Glance) and seen.size:
             alike.setdefault(seen, []).append(path)
     candidates = [path for same in alike.values() if len(same) > 1 for path in same]
     known: dict[bytes, str] = {}
-    for path, content in zip(candidates, fleet.digests(candidates), strict=True):
+    for path, content in zip(candidates, fleet.of_files(digest, candidates), strict=True):
         if isinstance(content, bytes):
             if content in known:
                 raise MismatchError(
@@ -150,7 +225,7 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
 
 def record_all(
     fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
-) -> tuple[GatheredRecordings, tuple[Limitation, ...]]:
+) -> tuple[Recordings, tuple[Limitation, ...]]:
     """Return the recordings, one a clock, and limitations for files that cannot be read.
 
     Args:
@@ -165,58 +240,42 @@ def record_all(
     """
     done: set[int] = set()
     errors: dict[int, ProfileError] = {}
-    parts: dict[int, list[Part]] = {}
+    parts: dict[int, Recordings] = {}
     for read in fleet.record([file.path for file in files], options, progress):
         for number, outcome in zip(read.numbers, read.outcomes, strict=True):
             if isinstance(outcome, ProfileError):
                 errors[number] = outcome
             else:
                 add(outcome)
-        for part in read.recordings:
-            _note_names(part)
-        parts[read.numbers[0]] = list(read.recordings)
+        if read.recordings is not None:
+            _note_names(read.recordings)
+            parts[read.numbers[0]] = read.recordings
         done.update(read.numbers)
-        _gather_block(read.numbers[0] // _BLOCK * _BLOCK, parts, done)
+        # Neighbouring files are gathered once all of them are read: many small ones take more.
+        block = read.numbers[0] // _BLOCK * _BLOCK
+        numbers = range(block, block + _BLOCK)
+        if done.issuperset(numbers):
+            some = [parts.pop(number) for number in numbers if number in parts]
+            if some:
+                parts[block] = gathered(some)
         bad = [number for number in errors if files[number].named and fleet.strict]
         if bad and all(before in done for before in range(min(bad))):
             raise errors[min(bad)]
-    ordered = [part for number in sorted(parts) for part in parts.pop(number)]
+    ordered = [parts.pop(number) for number in sorted(parts)]
     if not ordered:
         raise errors[0]
     limitations = (unreadable_profile(str(errors[number])) for number in sorted(errors))
-    return taken_over(ordered), tuple(limitations)
+    return gathered(ordered), tuple(limitations)
 
 
-def _gather_block(first: int, parts: dict[int, list[Part]], done: set[int]) -> None:
-    """Gather recordings of neighbouring files once all of them are read: many small ones take more.
-
-    Args:
-        first: number of the first of these files.
-        parts: recordings by the number of their first file.
-        done: the files that are read.
-    """
-    numbers = range(first, first + _BLOCK)
-    some = [part for number in numbers for part in parts.get(number, ())]
-    if len(some) > 1 and done.issuperset(numbers):
-        for number in numbers:
-            parts.pop(number, None)
-        parts[first] = [taken_over(some)]
-
-
-def _note_names(part: Part) -> None:
-    """Note the names of files and hosts in recordings."""
-    for recording in part.recordings if isinstance(part, GatheredRecordings) else (part,):
+def _note_names(read: Recordings) -> None:
+    """Note the names of files, of hosts, and of clocks, which are mostly those of hosts."""
+    for recording in read.recordings:
         note_paths([recording.source.path])
-        for host in _hosts(recording):
-            note_host(host)
-
-
-def _hosts(recording: Recording) -> Iterator[str]:
-    """Yield the names of hosts in a recording, and of clocks, which are mostly those of hosts."""
-    if recording.source.clock is None:
-        yield recording.source.host
-    for told in (rank.told for rank in recording.ranks):
-        if told is not None and told.host is not None:
-            yield told.host
-        if told is not None and told.clock is not None:
-            yield told.clock.name
+        if recording.source.clock is None:
+            note_host(recording.source.host)
+        for told in (rank.told for rank in recording.ranks):
+            if told is not None and told.host is not None:
+                note_host(told.host)
+            if told is not None and told.clock is not None:
+                note_host(told.clock.name)

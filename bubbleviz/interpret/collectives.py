@@ -1,4 +1,4 @@
-"""Recorded collectives: among whom kernels communicate, as far as a profile tells.
+"""Collectives: what kernels of communication carry out, among whom, and when ranks were in them.
 
 PyTorch's profiler describes the collective of each kernel. NCCL's ranges carry their communicator;
 a kernel belongs to the last range that its thread had opened when it launched it::
@@ -14,13 +14,13 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, kind_of_collective, matching
-from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links
-from bubbleviz.interpret.operation_ranges import sound_collectives
+from bubbleviz.conventions.kinds import Kinds, matching
+from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
+from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRanges
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals, Collectives, Group, Payloads
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, joined, widened
 from bubbleviz.model.grouping import distinct_rows, found_in, groups_of
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.operations import OperationKeys
@@ -28,6 +28,118 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, WORK, Phase
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.values import frozen
+
+#: Kernels that carry out more than their names say.
+_VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
+#: Operations of two ranks; a batch of both is one kernel.
+_PASSES = ("Send", "Recv", "SendRecv")
+#: A rank reduces in no more buckets than that an iteration.
+_FEW = 64
+
+
+def told_operations(
+    collectives: Collectives | None, linked: LinkedProfile
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return the operation that each kernel of a vague name carries out, as a trace tells it.
+
+    NCCL passes data in kernels named after sends and receives for all-to-alls, too, and AMD's have
+    one name for all. What PyTorch's profiler records of a kernel tells more; then the range around
+    its launch does::
+
+        range     ├─ nccl:all_to_all ─┤
+        call           ├ launch ┤
+        kernel                      ├─ ncclDevKernel_SendRecv ─┤     an all-to-all
+
+    Args:
+        collectives: that kernels are recorded to carry out, by the rows of ``linked``; None
+            without any.
+        linked: the profile, whose ranges name operations of NCCL, too.
+
+    Returns:
+        Of each activity the row of the names that follow, -1 where nothing tells; and names of
+        operations, as NCCL has them.
+    """
+    profile, activities, ranges = linked.profile, linked.profile.activities, linked.profile.ranges
+    vague = np.append(matching(activities.names, (_VAGUE,)), False)
+    rows = np.flatnonzero(vague[activities.name_id[: activities.kernels]])
+    of_record = [] if collectives is None else [operation_of(name) for name in collectives.names]
+    of_range = [operation_of_range(name) for name in ranges.names]
+    names = tuple(dict.fromkeys((*_PASSES, *filter(None, (*of_record, *of_range)))))
+    operation = np.full(len(activities), NONE, np.int64)
+    if len(rows) == 0:
+        return operation, names
+    number = {"": NONE} | {name: place for place, name in enumerate(names)}
+    if profile.launches_known:
+        # The innermost range around each launch that names one.
+        of_name = np.array([number[name] for name in of_range], np.int64)
+        named = np.flatnonzero(of_name[ranges.name_id] != NONE) if len(of_name) else rows[:0]
+        launched = rows[linked.links.call[rows] >= 0]
+        if len(named) and len(launched):
+            launches = linked.links.calls_of(launched, profile.calls)
+            around = ThreadRanges(ranges, named).around(launches)
+            inside = around != NONE
+            operation[launched[inside]] = of_name[ranges.name_id[around[inside]]]
+    if collectives is not None:
+        of_name = np.array([number[name] for name in of_record], np.int64)
+        recorded = _recorded(collectives, of_name, len(activities))
+        recorded[~vague[activities.name_id]] = NONE
+        operation = np.where(recorded == NONE, operation, recorded)
+    return operation, names
+
+
+def sound_collectives(collectives: Collectives, sound: Bools | None) -> Collectives:
+    """Return the collectives of the kernels that are kept; all are if None."""
+    if sound is None:
+        return collectives
+    kept = collectives.take(sound[collectives.kernel])
+    return replace(kept, kernel=(np.cumsum(sound) - 1)[kept.kernel])
+
+
+def with_told_operations(
+    collectives: Collectives, operation: Ints, names: tuple[str, ...]
+) -> Collectives:
+    """Return collectives, and one of its own for each other kernel whose operation is told."""
+    rows = np.flatnonzero(operation != NONE)
+    rows = rows[~np.isin(rows, collectives.kernel)]
+    columns = dict.fromkeys(Collectives.column_names(), np.full(len(rows), NONE, np.int64)) | {
+        "kernel": rows,
+        "operation": int(collectives.operation.max(initial=NONE)) + 1 + np.arange(len(rows)),
+        "name": operation[rows] + len(collectives.names),
+        "uneven": np.zeros(len(rows), np.int64),
+    }
+    more = replace(collectives, **columns)
+    return replace(joined((collectives, more)), names=(*collectives.names, *names))
+
+
+def named_as_told(linked: LinkedProfile) -> Activities:
+    """Return the work of a profile, kernels of vague names named ``nccl:`` and the operation."""
+    collectives, activities = linked.profile.collectives, linked.profile.activities
+    if collectives is not None:
+        collectives = sound_collectives(collectives, linked.sound)
+    operation, told_names = told_operations(collectives, linked)
+    rows = np.flatnonzero(operation != NONE)
+    if len(rows) == 0:
+        return activities
+    named = operation[rows] + len(activities.names)
+    name_id: Codes = widened(activities.name_id.copy(), named)
+    name_id[rows] = named
+    names = (*activities.names, *(f"nccl:{name}" for name in told_names))
+    return replace(activities, name_id=name_id, names=names)
+
+
+def _recorded(collectives: Collectives, of_name: Ints, count: int) -> Ints:
+    """Return the operation that records give each activity; -1 where there is none.
+
+    A kernel of several operations is a batch of sends and receives, or of one collective.
+    """
+    operation = np.full(count, NONE, np.int64)
+    numbers = of_name[collectives.name] if len(of_name) else collectives.name[:0]
+    np.maximum.at(operation, collectives.kernel[: len(numbers)], numbers)
+    sends = np.zeros(count, bool)
+    sends[collectives.kernel[numbers == _PASSES.index("Send")]] = True
+    both = sends & (operation == _PASSES.index("Recv"))
+    operation[both] = _PASSES.index("SendRecv")
+    return operation
 
 
 @frozen
@@ -62,35 +174,23 @@ def recorded_collectives(
     """
     profile = linked.profile
     if profile.collectives is not None:
-        return _of_pytorch(sound_collectives(profile.collectives, linked.sound))
+        known = sound_collectives(profile.collectives, linked.sound)
+        known = known.take(known.group != NONE)
+        # A batch of sends and receives is one kernel, and no collective.
+        known = known.take(groups_of(known.kernel).first)
+        columns = known.kernel, known.operation, known.group, known.sequence
+        return RecordedCollectives(*columns, known.groups)
+    none = np.empty(0, np.int64)
+    nothing = RecordedCollectives(none, none, none, none, ())
     if profile.payloads is None or not profile.payloads_described:
-        return _nothing()
+        return nothing
     rows = np.flatnonzero(communication[: activities.kernels])
     passing = matching(activities.names, kinds.point_to_point)
     rows = rows[~passing[activities.name_id[rows]]]
     if len(rows) == 0:
-        return _nothing()
+        return nothing
     payloads, _ = profile.payloads()
     return _of_nccl(payloads, rows, linked.links)
-
-
-def _nothing() -> RecordedCollectives:
-    none = np.empty(0, np.int64)
-    return RecordedCollectives(none, none.copy(), none.copy(), none.copy(), ())
-
-
-def _of_pytorch(collectives: Collectives) -> RecordedCollectives:
-    """Return what PyTorch's profiler records of kernels."""
-    known = collectives.take(collectives.group != NONE)
-    # A batch of sends and receives is one kernel, and no collective.
-    first = groups_of(known.kernel).first
-    return RecordedCollectives(
-        known.kernel[first],
-        known.operation[first],
-        known.group[first],
-        known.sequence[first],
-        collectives.groups,
-    )
 
 
 def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollectives:
@@ -121,18 +221,14 @@ def _of_nccl(payloads: Payloads, rows: Ints, links: Links) -> RecordedCollective
     return RecordedCollectives(rows, unknown, payloads.communicator[opened], unknown.copy(), groups)
 
 
-# Replica collectives: when the kernels ran that synchronise the replicas of a stage.
-#
-# Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter that the
-# host launched after its last backward: it reduces the gradients of data-parallel replicas, before
-# those of norms and embeddings are reduced in other groups. What runs inside a forward or a
-# backward
-# belongs to tensor parallelism, or to buckets that cannot be distinguished from it.
-
-
 @frozen
 class ReplicaCollectives(Table):
-    """Kernels of collectives, in order of (rank, iteration): at most one each.
+    """Kernels that synchronise the replicas of a stage, in order of (rank, iteration).
+
+    Of each iteration of a rank this is the first all-reduce, all-gather or reduce-scatter that the
+    host launched after its last backward: it reduces the gradients of data-parallel replicas,
+    before those of norms and embeddings are reduced in other groups. What runs inside a forward or
+    a backward belongs to tensor parallelism, or to buckets that cannot be distinguished from it.
 
     Attributes:
         rank: rank that it ran on.
@@ -148,12 +244,8 @@ class ReplicaCollectives(Table):
     start_ns: Ints
     end_ns: Ints
 
-    def of_iterations(self, iteration: Ints) -> ReplicaCollectives:
-        """Return the collectives with other numbers of iterations."""
-        return replace(self, iteration=iteration)
 
-
-def collectives_of(
+def replica_collectives(
     keys: OperationKeys, ran: RankWork, launched: Callable[[Ints], Ints], kind: Codes
 ) -> ReplicaCollectives:
     """Return the collectives of ranks.
@@ -170,7 +262,7 @@ def collectives_of(
     launched_ns = launched(rows)
     order = np.lexsort((work.start_ns[rows], launched_ns))
     rows = rows[order]
-    iteration = _iterations(keys, work.rank[rows], launched_ns[order])
+    iteration = _after_last_backward(keys, work.rank[rows], launched_ns[order])
     rows, iteration = rows[iteration >= 0], iteration[iteration >= 0]
     rank = work.rank[rows].astype(np.int64)
     first = groups_of(rank, iteration).first
@@ -196,7 +288,7 @@ def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
     return number_of
 
 
-def _iterations(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
+def _after_last_backward(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
     """Return the iteration whose last backward its rank launched just before each time; -1 none.
 
     That is -1 too where the next iteration has begun, or the backward goes on.
@@ -213,48 +305,13 @@ def _iterations(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:
     return np.where((at >= 0) & (last & backward)[at] & (owner[at] == rank), iteration[at], NONE)
 
 
-# Collective intervals of ranks: their kernels that communicate among more than two ranks.
-
-
-#: A rank reduces in no more buckets than that an iteration.
-_FEW = 64
-
-
-@frozen
-class CollectiveNames:
-    """What kernels of collectives do, by their names.
-
-    Attributes:
-        names: of kernels.
-        kinds: names of collectives, and the regexes that find them.
-    """
-
-    names: Sequence[str]
-    kinds: Sequence[tuple[str, str]]
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The names of kinds; the last one is that of what has none."""
-        return (*(name for name, _ in self.kinds), "")
-
-    def kind(self, name_id: Codes) -> Ints:
-        """Return the row of ``texts`` of kernels by the rows of their names; -1 for no name."""
-        used, of_row = np.unique(name_id, return_inverse=True)
-        kinds = [
-            NONE if name < 0 else kind_of_collective(self.names[name], self.kinds)
-            for name in used.tolist()
-        ]
-        kind = np.array(kinds, np.int64)
-        return np.where(kind < 0, len(self.kinds), kind)[of_row.reshape(-1)]
-
-
 def collective_intervals(
     keys: OperationKeys,
     ran: RankWork,
     rows: Ints,
     launched_ns: Ints,
     exposed: intervals.Intervals,
-    kernels: CollectiveNames,
+    kinds: tuple[Ints, tuple[str, ...]],
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, Ints]:
     """Return the collectives of ranks that are kept, in order of time, and their first kernels.
@@ -267,26 +324,31 @@ def collective_intervals(
         rows: of this work that are communication, and not between two ranks.
         launched_ns: when the host launched these; the end of time where that is unknown.
         exposed: when only they ran.
-        kernels: names of kernels.
+        kinds: what kernels do by the rows of their names, and names of that; the last one, ""
+            for what has none, is that of no name (-1), too.
         recorded: what the profile records of kernels.
     """
+    kind_of_name, texts = kinds
     if len(rows) == 0:
-        nothing = replace(CollectiveIntervals.none(), kinds=kernels.texts, groups=recorded.groups)
+        nothing = replace(CollectiveIntervals.none(), kinds=texts, groups=recorded.groups)
         return nothing, rows
     work = ran.work
-    whole = _whole(ran.rows[rows], work.rank[rows], recorded)
-    first = whole.first
+    # Kernels are an operation each where nothing else is recorded.
+    at = found_in(recorded.kernel, ran.rows[rows])
+    operation = np.append(recorded.operation, NONE)[at]
+    alone = np.where(operation == NONE, np.arange(len(rows)), NONE)
+    whole = groups_of(work.rank[rows], operation, alone)
     start_ns, end_ns = intervals.group_extents(
-        whole.of_row, len(whole.first), work.start_ns[rows], work.end_ns[rows]
+        whole.of_row, len(whole), work.start_ns[rows], work.end_ns[rows]
     )
-    rows, launched_ns, at = rows[first], launched_ns[first], whole.recorded[first]
+    rows, launched_ns, at = rows[whole.first], launched_ns[whole.first], at[whole.first]
     owner = ran.owner[rows].astype(np.int64)
     group = np.append(recorded.group, NONE)[at]
-    kind = kernels.kind(ran.name_id[rows])
+    kind = kind_of_name[ran.name_id[rows]]
     # A kernel starts after its launch, so that its start stands for it well enough.
     launched_ns = np.where(launched_ns == NEVER, start_ns, launched_ns)
     rank = work.rank[rows].astype(np.int64)
-    iteration = _collective_intervals_iterations(keys, rank, owner, launched_ns)
+    iteration = _iterations(keys, rank, owner, launched_ns)
     table = CollectiveIntervals(
         rank=rank,
         iteration=iteration,
@@ -299,7 +361,7 @@ def collective_intervals(
         late_ns=np.zeros(len(rows), np.int64),
         operation=owner,
         meeting=np.full(len(rows), NONE, np.int64),
-        kinds=kernels.texts,
+        kinds=texts,
         groups=recorded.groups,
     )
     kept = _kept(keys, table, exposed)
@@ -308,33 +370,7 @@ def collective_intervals(
     return table.take(order), rows[order]
 
 
-@frozen
-class _Whole:
-    """Kernels, and the operations that they are pieces of.
-
-    Attributes:
-        recorded: row of what is recorded of each kernel; -1 none.
-        of_row: number of each kernel's operation.
-        first: the first kernel of each.
-    """
-
-    recorded: Ints
-    of_row: Ints
-    first: Ints
-
-
-def _whole(kernels: Codes, rank: Codes, recorded: RecordedCollectives) -> _Whole:
-    """Return the operations of some kernels: one each where nothing else is recorded."""
-    at = found_in(recorded.kernel, kernels)
-    operation = np.append(recorded.operation, NONE)[at]
-    alone = np.where(operation == NONE, np.arange(len(kernels)), NONE)
-    groups = groups_of(rank, operation, alone)
-    return _Whole(at, groups.of_row, groups.first)
-
-
-def _collective_intervals_iterations(
-    keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints
-) -> Ints:
+def _iterations(keys: OperationKeys, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
     """Return the iteration of collectives: their operation's, or that of the one launched before.
 
     Before the first operation of a capture it is unknown.

@@ -1,0 +1,563 @@
+"""Tables of operations as recordings: what their rows leave open, and what ran on their ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret.collectives import ReplicaCollectives, places_by_launch
+from bubbleviz.interpret.coverage import Coverage, rank_coverages
+from bubbleviz.interpret.iterations import (
+    constant_names,
+    host_order,
+    number_iterations,
+    occurrences,
+)
+from bubbleviz.interpret.operation_ranges import NameHints, fused_backward
+from bubbleviz.interpret.per_rank import Line, exposed_times
+from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
+from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_times
+from bubbleviz.model import intervals
+from bubbleviz.model.coded_texts import CodedTexts
+from bubbleviz.model.collectives import CollectiveIntervals, Group
+from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import Numbering, groups_of, looked_up, places_in, sorted_rows
+from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.operation_table import OperationTable, RowIntervals
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    HostActivities,
+    RankCoverage,
+    RankIntervals,
+    RankOperations,
+)
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
+from bubbleviz.model.profile import ToldClock
+from bubbleviz.model.values import frozen
+from bubbleviz.sources.tables.operations import number_of_iteration
+
+#: NCCL's names of operations, by their letters alone: ``all-reduce`` is AllReduce.
+_KINDS = {
+    name.lower(): name
+    for name in (
+        "AllGather",
+        "AllReduce",
+        "AllToAll",
+        "Broadcast",
+        "Gather",
+        "Reduce",
+        "ReduceScatter",
+        "Scatter",
+    )
+}
+_NO_LETTER = re.compile(r"[^a-z]")
+#: What no table tells, and what one without launches does not tell either.
+_NO_KERNELS = (
+    "a {noun} holds none, so gaps between kernels inside operations are unknown, and "
+    "so is what hosts did instead of launching"
+)
+_NO_LAUNCHES = "; without {launches}, no idle time is found to be a host's"
+
+
+def recording_of(table: OperationTable) -> Recordings:
+    """Return the recording of a table.
+
+    Raises:
+        NothingToAnalyseError: it holds no forward or backward.
+    """
+    if not among(table.operations.phase, COUNTED).any():
+        labels = ", ".join(phase.label for phase in COUNTED)
+        raise NothingToAnalyseError(
+            f"{table.source.path}: the {table.noun} holds no forward or backward ({labels}), so "
+            "there is no bubble to measure; add them"
+        )
+    operations = table.operations
+    # The rows in order of (rank, host start).
+    order = sorted_rows(operations.rank, operations.host_start_ns, operations.start_ns)
+    numbers = np.array([number_of_iteration(name) for name in table.iterations], np.int64)
+    rows = _keyed(table, order, numbers)
+    waits = table.waits
+    waits = RowIntervals(places_in(order)[waits.row], waits.start_ns.copy(), waits.end_ns.copy())
+    busy = _busy(rows.operations, waits)
+    busy_ns = intervals.group_sum(busy.operation, len(order), busy.end_ns - busy.start_ns)
+    operations = rows.operations.changed(busy_ns=busy_ns).lighter()
+    rank, count = table.operations.rank, len(table.places)
+    unattributed = _of_ranks(table.unattributed, rank, count)
+    exposed = _of_ranks(table.exposed, rank, count)
+    busy = busy.sharing_with(operations)
+    times, coverage = _times(table, operations, busy, unattributed, exposed)
+    convention = table.noun.split(" ", 1)[0]
+    spanned = operations.has_span == 1
+    kernels = int(operations.kernels.sum())
+    recording = Recording(
+        source=table.source,
+        convention=convention,
+        conventions=frozenset((convention,)),
+        ranks=tuple(
+            LocalRank(
+                process=place.number,
+                device_id=0,
+                device=None,
+                global_rank=place.global_rank,
+                place=f"rank {place.number}",
+                world_size=place.world_size,
+                told=place,
+            )
+            for place in table.places
+        ),
+        # All kernels belong to operations.
+        coverage=Coverage(
+            kernels=kernels,
+            linked_kernels=kernels,
+            attributed_kernels=kernels,
+            cross_thread_kernels=0,
+            ambiguous_kernels=0,
+            ranks=tuple(coverage),
+            unattributed=(),
+        ),
+        start_ns=int(operations.start_ns[spanned].min()) if spanned.any() else 0,
+        end_ns=int(operations.end_ns[spanned].max()) if spanned.any() else 0,
+        limitations=_limitations(table, rows),
+    )
+    return Recordings.of(
+        recording,
+        operations=operations,
+        hints=rows.hints.compacted(),
+        busy=busy,
+        unattributed=unattributed,
+        overheads=_of_ranks(table.overheads, rank, count),
+        pauses=_of_ranks(table.pauses, rank, count),
+        hosts=HostActivities.none(),
+        replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
+        collectives=_collectives(table, order, operations),
+        **times,
+    )
+
+
+@frozen
+class _KeyedRows:
+    """The operations of a table, with keys.
+
+    Attributes:
+        operations: in order of (rank, host start).
+        hints: what the table gives beyond their keys.
+        unnumbered: whose microbatch is counted by order.
+    """
+
+    operations: RankOperations
+    hints: NameHints
+    unnumbered: Bools
+
+
+def _keyed(table: OperationTable, order: Ints, numbers: Ints) -> _KeyedRows:
+    """Return a table's operations with keys.
+
+    Args:
+        table: as read.
+        order: its rows in order of (rank, host start).
+        numbers: of the table's iterations; -1 for one that is only told apart.
+    """
+    operations = table.operations.take(order)
+    stage = _virtual_stages(table, operations, table.virtual_stage[order])
+    rank, chunk = operations.rank, operations.chunk
+    if "chunk" not in table.told:
+        chunk = _chunks(rank, stage)
+    none = np.full(len(order), NONE, np.int64)
+    phase = fused_backward(operations.phase, (rank, chunk, none, operations.microbatch))
+    operations = operations.changed(phase=phase, chunk=chunk)
+    parts = chunk, operations.sequence, operations.microbatch
+    second = operations.second_microbatch, operations.second_chunk
+    timing = host_order(rank, phase, parts, second, none)
+    constant = constant_names(timing)
+    told = "iteration" in table.told
+    iteration = (
+        _counted_iterations(rank, operations.iteration)
+        if told
+        else number_iterations(timing, constant)
+    )
+    counted = among(phase, (Phase.F, Phase.B, Phase.BW, Phase.R))
+    unnumbered = counted & (operations.microbatch < 0)
+    if not told:
+        unnumbered |= constant & among(phase, WORK)
+    by_order = occurrences((rank, iteration, phase, chunk, operations.sequence))
+    microbatch = np.where(unnumbered, by_order, operations.microbatch)
+    key = rank, iteration, phase, chunk, operations.sequence, microbatch
+    again = occurrences((*key, *second))
+    mark = np.append(numbers, NONE)[operations.iteration] if table.paired else none
+    return _KeyedRows(
+        operations.changed(
+            iteration=iteration,
+            microbatch=microbatch,
+            occurrence=np.where(operations.occurrence >= 0, operations.occurrence, again),
+        ),
+        NameHints(stage=stage, iteration=mark),
+        unnumbered,
+    )
+
+
+def _counted_iterations(rank: Ints, name: Ints) -> Ints:
+    """Return each rank's iterations, counted from 0 in the order of their first operations.
+
+    Args:
+        rank: of each operation, in order of (rank, host start).
+        name: of its iteration; -1 none.
+    """
+    known = np.flatnonzero(name != NONE)
+    groups = groups_of(rank[known], name[known])
+    place = np.empty(len(groups), np.int64)
+    place[np.argsort(groups.first)] = np.arange(len(groups))
+    first = np.full(int(rank.max(initial=0)) + 1, len(groups))
+    np.minimum.at(first, rank[known[groups.first]], place)
+    result = np.full(len(rank), NONE, np.int64)
+    result[known] = place[groups.of_row] - first[rank[known]]
+    return result
+
+
+def _virtual_stages(table: OperationTable, operations: RankOperations, told: Ints) -> Ints:
+    """Return the virtual stage of each operation, as far as the table gives it; -1 unknown.
+
+    A rank's stage is that of its only chunk.
+    """
+    if "virtual_stage" in table.told:
+        return told
+    stage = np.array([NONE if p.stage is None else p.stage for p in table.places], np.int64)
+    if (operations.chunk > 0).any():
+        return np.full(len(operations), NONE, np.int64)
+    return stage[operations.rank]
+
+
+def _chunks(rank: Ints, stage: Ints) -> Ints:
+    """Return chunks for operations whose table names none: of each rank by its virtual stages.
+
+    What has no stage, as optimizer steps mostly, adds no chunk.
+    """
+    known = np.flatnonzero(stage != NONE)
+    held = groups_of(rank[known], stage[known])
+    first = np.full(int(rank.max(initial=0)) + 1, len(held))
+    np.minimum.at(first, rank[known], held.of_row)
+    chunk = np.zeros(len(rank), np.int64)
+    chunk[known] = held.of_row - first[rank[known]]
+    return chunk
+
+
+def _of_ranks(times: RowIntervals, rank: Ints, count: int) -> RankIntervals:
+    """Return times of rows as disjoint times of their ranks.
+
+    Args:
+        times: by row.
+        rank: of each row.
+        count: how many ranks there are.
+    """
+    owner = rank[times.row]
+    return RankIntervals(*intervals.group_union(owner, count, times.start_ns, times.end_ns))
+
+
+def _busy(operations: RankOperations, waits: RowIntervals) -> BusyIntervals:
+    """Return when operations kept their GPU busy: spans less their waits.
+
+    Args:
+        operations: with their spans.
+        waits: of these rows.
+    """
+    spanned = np.flatnonzero((operations.has_span == 1) & (operations.end_ns > operations.start_ns))
+    start_ns, end_ns = operations.start_ns[spanned], operations.end_ns[spanned]
+    if len(waits) == 0:
+        return BusyIntervals(spanned, start_ns, end_ns)
+    low_ns = np.where(operations.has_span == 1, operations.start_ns, 0)
+    high_ns = np.where(operations.has_span == 1, operations.end_ns, 0)
+    packing = intervals.Packing.of(low_ns, high_ns)
+    inside = operations.has_span[waits.row] == 1
+    row = waits.row[inside]
+    first_ns = np.clip(waits.start_ns[inside], low_ns[row], high_ns[row])
+    last_ns = np.clip(waits.end_ns[inside], low_ns[row], high_ns[row])
+    holes = intervals.union(packing.place(row, first_ns), packing.place(row, last_ns))
+    line = packing.place(spanned, start_ns), packing.place(spanned, end_ns)
+    return BusyIntervals(*packing.unpack(intervals.difference(intervals.union(*line), holes)))
+
+
+def _times(
+    table: OperationTable,
+    operations: RankOperations,
+    busy: BusyIntervals,
+    unattributed: RankIntervals,
+    exposed: RankIntervals,
+) -> tuple[dict[str, Any], list[RankCoverage]]:
+    """Return what the ranks did, as tables of a recording, and for how long.
+
+    Of a table an operation is as good as a kernel. The ranks are laid side by side on one line,
+    where they are worked out like a single one.
+
+    Args:
+        table: as read.
+        operations: of it, in order of rank.
+        busy: of these.
+        unattributed: when ranks computed outside operations.
+        exposed: when the table tells that only collectives ran.
+    """
+    count, own, spanned = len(table.places), len(busy), operations.has_span == 1
+    rank, start_ns, end_ns = (
+        np.concatenate(columns)
+        for columns in (
+            (operations.rank[busy.operation], unattributed.rank, exposed.rank),
+            (busy.start_ns, unattributed.start_ns, exposed.start_ns),
+            (busy.end_ns, unattributed.end_ns, exposed.end_ns),
+        )
+    )
+    of_spans = (column[spanned] for column in (operations.start_ns, operations.end_ns))
+    spans = (operations.rank[spanned], *of_spans)
+    line = Line.of(range(count), spans, (rank, start_ns, end_ns))
+    start_ns, end_ns = line.place(rank, start_ns), line.place(rank, end_ns)
+    loose, told = slice(own, own + len(unattributed)), slice(own + len(unattributed), None)
+    owner = np.full(len(rank), NONE, np.int64)
+    owner[:own] = busy.operation
+    phase = np.append(operations.phase, NONE)[owner]
+    communication, collective = among(phase, COMMUNICATION), phase == Phase.COLLECTIVE
+    communication[told] = collective[told] = True
+    never = np.zeros(len(rank), bool)
+    # A table takes over its columns, and nobody may write to them any more.
+    work = DeviceWork(start_ns, end_ns, rank, owner.copy(), ~communication, communication, never)
+    none, every = np.empty(0, np.int64), np.arange(len(rank))
+    ran = RankWork(range(count), every, work, np.full(len(rank), NONE), owner, none, none)
+    on_line = operations.changed(
+        start_ns=np.where(spanned, line.place(operations.rank, operations.start_ns), NONE),
+        end_ns=np.where(spanned, line.place(operations.rank, operations.end_ns), NONE),
+        kernels=operations.has_span.copy(),
+    )
+    busy = BusyIntervals(busy.operation, start_ns[:own], end_ns[:own])
+    operating, rows = busy_times(on_line, busy, COMPUTE), np.flatnonzero(collective)
+    alone = start_ns[told], end_ns[told]
+    if "exposed" not in table.told:
+        computed = intervals.union(
+            np.concatenate((operating[0], start_ns[loose])),
+            np.concatenate((operating[1], end_ns[loose])),
+        )
+        alone = exposed_times(work, rows, computed)
+    active, running = active_time(on_line, ran, busy, operating, rows)
+    running = replace(running, rank=line.owners(running.start_ns))
+    tables = {
+        "active": active,
+        "running": line.in_time(running, running.rank, "start_ns", "end_ns"),
+        "exposed": line.of_ranks(alone),
+    }
+    return tables, rank_coverages(ran, work.compute & (owner == NONE))
+
+
+def _collectives(
+    table: OperationTable, order: Ints, operations: RankOperations
+) -> CollectiveIntervals:
+    """Return the collectives of a table, in order of (rank, start).
+
+    Args:
+        table: as read.
+        order: its rows in order of (rank, host start).
+        operations: these, with keys.
+    """
+    if "collectives" in table.told:
+        return _told_collectives(table, order, operations)
+    rows = np.flatnonzero((operations.phase == Phase.COLLECTIVE) & (operations.has_span == 1))
+    own = operations.take(rows)
+    kind, kinds = _numbered_texts(table.kind.at(order[rows]), _kind)
+    group, groups = _numbered_texts(table.group.at(order[rows]), str)
+    # A row without a kind does something, and nobody knows what.
+    kind = np.where(kind == NONE, len(kinds), kind)
+    place = places_by_launch(own.host_start_ns, own.start_ns, own.rank, own.iteration, kind, group)
+    nothing = np.full(len(rows), NONE, np.int64)
+    collectives = CollectiveIntervals(
+        rank=own.rank,
+        iteration=own.iteration,
+        kind=kind,
+        group=group,
+        order=place,
+        sequence=nothing,
+        start_ns=own.start_ns,
+        end_ns=own.end_ns,
+        late_ns=np.zeros(len(rows), np.int64),
+        operation=rows,
+        meeting=nothing.copy(),
+        kinds=(*kinds, ""),
+        groups=tuple(Group(name=name, sole=True) for name in groups),
+    )
+    return collectives.take(sorted_rows(own.rank, own.start_ns))
+
+
+def _told_collectives(
+    table: OperationTable, order: Ints, operations: RankOperations
+) -> CollectiveIntervals:
+    """Return the collectives that cells hold, with the meetings that they tell."""
+    told = table.collectives
+    row = places_in(order)[told.row]
+    rank = operations.rank[row]
+    # Iterations go by the names that operations have.
+    number = {name: code for code, name in enumerate(table.iterations)}
+    code = np.array([*(number.get(name, NONE) for name in told.iterations), NONE], np.int64)
+    keys = table.operations.rank[order], table.operations.iteration[order]
+    iteration = looked_up(keys, operations.iteration, (rank, code[told.iteration]))
+    sizes = np.zeros(len(told.groups) + 1, np.int64)
+    sizes[told.group] = told.size
+    collectives = CollectiveIntervals(
+        rank=rank,
+        iteration=np.where(told.iteration == NONE, NONE, iteration),
+        kind=np.where(told.kind == NONE, len(told.kinds), told.kind),
+        group=told.group.copy(),
+        order=told.order.copy(),
+        sequence=told.sequence.copy(),
+        start_ns=told.start_ns.copy(),
+        end_ns=told.end_ns.copy(),
+        late_ns=np.zeros(len(told), np.int64),
+        operation=np.where(told.owned == 1, row, NONE),
+        meeting=told.meeting.copy(),
+        kinds=(*told.kinds, ""),
+        groups=tuple(
+            Group(name=name, size=size)
+            for name, size in zip(told.groups, sizes.tolist(), strict=False)
+        ),
+    )
+    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
+
+
+def _kind(text: str) -> str:
+    """Return NCCL's name of an operation; one that it does not have as it is written."""
+    return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
+
+
+def _numbered_texts(texts: CodedTexts, name: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
+    """Return the number of each row's name, and the names; -1 for none."""
+    numbers: Numbering[str] = Numbering()
+    places = numbers.numbers(map(name, texts.texts))
+    return np.append(places, NONE)[texts.code], numbers.values
+
+
+def _limitations(table: OperationTable, rows: _KeyedRows) -> tuple[Limitation, ...]:
+    """Return the limitations of a table.
+
+    Args:
+        table: as read.
+        rows: its operations, with keys.
+    """
+    path = table.source.path
+    reason = _NO_KERNELS.format(noun=table.noun)
+    if "launched_ns" not in table.told:
+        is_table = table.noun.startswith("table")
+        reason += _NO_LAUNCHES.format(launches="a column launched_ns" if is_table else "launches")
+    return (
+        # Of any number of tables once, and so without a path.
+        Limitation("kernels", reason),
+        *table.notes,
+        *(
+            Limitation(what, f"{path}: {reason}", count, kind)
+            for what, reason, count, kind in _candidates(rows)
+            if count
+        ),
+    )
+
+
+def _candidates(rows: _KeyedRows) -> Iterator[tuple[str, str, int, LimitationKind]]:
+    operations, other = rows.operations, LimitationKind.OTHER
+    compute = among(operations.phase, COMPUTE)
+    counted = among(operations.phase, COUNTED)
+    yield (
+        "operations without any GPU work",
+        "their rows have no start and no end, so they have no device time",
+        int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
+        other,
+    )
+    yield (
+        "microbatch numbers are inferred",
+        "the table gives none, so they are counted by order within an iteration",
+        int(rows.unnumbered.any()),
+        LimitationKind.MICROBATCHES_INFERRED,
+    )
+    yield (
+        "operations cut by the end of the capture",
+        "the table says so",
+        int((operations.cut > 0).sum()),
+        other,
+    )
+    repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
+    yield (
+        "repeated operations",
+        "the same microbatch, chunk and phase occur again in one iteration",
+        int(repeated.sum()),
+        other,
+    )
+
+
+def by_clock(read: Recordings) -> Recordings:
+    """Return what was read of one table as a recording a clock, where it holds several clocks."""
+    (recording,) = read.recordings
+    clocks = [rank.told.clock if rank.told else None for rank in recording.ranks]
+    distinct = list(dict.fromkeys(clocks))
+    if distinct == [None]:
+        return read
+    number = np.array([distinct.index(clock) for clock in clocks], np.int64)
+    return gathered(
+        [
+            _of_clock(read, np.flatnonzero(number == place), clock, first=place == 0)
+            for place, clock in enumerate(distinct)
+        ]
+    )
+
+
+def _of_clock(read: Recordings, ranks: Ints, clock: ToldClock | None, *, first: bool) -> Recordings:
+    """Return what a recording holds of some ranks, which share a clock.
+
+    Args:
+        read: the recording.
+        ranks: of it.
+        clock: of these.
+        first: whether it is the first, which has the limitations of all.
+    """
+    (recording,) = read.recordings
+    place = np.full(len(recording.ranks), NONE, np.int64)
+    place[ranks] = np.arange(len(ranks))
+
+    def of_ranks(name: str) -> Any:
+        """Return the rows of these ranks, which have other numbers now."""
+        table = getattr(read, name)
+        some = table.take(place[table.rank] != NONE)
+        return replace(some, rank=place[some.rank])
+
+    rows = np.flatnonzero(place[read.operations.rank] != NONE)
+    row = np.full(len(read.operations), NONE, np.int64)
+    row[rows] = np.arange(len(rows))
+    own, collectives = of_ranks("operations"), of_ranks("collectives")
+    busy = read.busy.take(row[read.busy.operation] != NONE)
+    spanned = own.has_span == 1
+    kernels, source = int(own.kernels.sum()), recording.source
+    coverage = replace(
+        recording.coverage,
+        kernels=kernels,
+        linked_kernels=kernels,
+        attributed_kernels=kernels,
+        ranks=tuple(
+            replace(rank, rank=int(place[rank.rank]))
+            for rank in recording.coverage.ranks
+            if place[rank.rank] != NONE
+        ),
+    )
+    part = replace(
+        recording,
+        source=source if clock is None else replace(source, host=clock.name, clock=clock),
+        ranks=tuple(recording.ranks[rank] for rank in ranks.tolist()),
+        coverage=coverage,
+        start_ns=int(own.start_ns[spanned].min()) if spanned.any() else recording.start_ns,
+        end_ns=int(own.end_ns[spanned].max()) if spanned.any() else recording.end_ns,
+        limitations=recording.limitations if first else (),
+    )
+    of_rank = ("active", "running", "unattributed", "exposed", "overheads", "pauses")
+    return Recordings.of(
+        part,
+        operations=own,
+        hints=read.hints.take(rows),
+        busy=replace(busy, operation=row[busy.operation]),
+        hosts=read.hosts,
+        replica_collectives=read.replica_collectives,
+        collectives=collectives.changed(operation=np.append(row, NONE)[collectives.operation]),
+        **{name: of_ranks(name) for name in of_rank},
+    )
