@@ -159,15 +159,15 @@ class Cells:
         """Names of the columns."""
         return frozenset((*self.numbers, *self.texts))
 
-    def refuse(self, bad: Bools, reason: Callable[[int], str]) -> None:
-        """Refuse the first bad row, if any, for a reason that its number tells.
+    def refuse(self, bad: Bools, reason: str | Callable[[int], str]) -> None:
+        """Refuse the first bad row, if any, for a reason, which may depend on its number.
 
         Raises:
             ProfileError: there is one.
         """
         if bad.any():
             row = int(bad.argmax())
-            raise refused(self.path, row, reason(row))
+            raise refused(self.path, row, reason if isinstance(reason, str) else reason(row))
 
     def text(self, name: str) -> CodedTexts:
         """Return a column of texts; none in any row where it is not there."""
@@ -232,7 +232,7 @@ class Cells:
         start, end = self.numbers[start_name], self.numbers[end_name]
         for name, column in ((start_name, start), (end_name, end)):
             nan = column.filled & np.isnan(column.values)
-            self.refuse(nan, lambda _, name=name: f"{name} is NaN, which is no time")  # type: ignore[misc]  # mypy knows no defaults here
+            self.refuse(nan, f"{name} is NaN, which is no time")
         self.refuse(
             start.filled != end.filled,
             lambda row: (
@@ -300,7 +300,7 @@ class Cells:
         for place, text in enumerate(column.texts):
             if _INTERVALS.fullmatch(text) is None:
                 reason = f"{name} is {shown(text)}, and should be times such as 12..15 20..31"
-                self.refuse(column.code == place, lambda _, reason=reason: reason)  # type: ignore[misc]  # likewise
+                self.refuse(column.code == place, reason)
             ends += [word.split("..") for word in text.split(" ")]
             first.append(len(ends))
         rows = np.flatnonzero(column.known)

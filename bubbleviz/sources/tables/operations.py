@@ -118,7 +118,7 @@ def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
         ProfileError: a row has no rank, or two rows contradict each other.
     """
     number, known = cells.whole("rank", below=_MOST_RANKS)
-    cells.refuse(~known, lambda _: "rank is empty; fill it")
+    cells.refuse(~known, "rank is empty; fill it")
     if int(number.max(initial=0)) > len(number) + _FEW:
         values, place = np.unique(number, return_inverse=True)
         place = place.reshape(-1).astype(np.int64)
@@ -243,21 +243,15 @@ def _keys(
     start_ns, end_ns, spanned = span
     labels = [phase.label for phase in Phase]
 
-    def unknown_phase(text: str) -> str:
+    def unknown_phase(_: str, text: str) -> str:
         near = suggestion(text, labels)
         return f"the phase {shown(text)} is unknown{near}; the phases are {', '.join(labels)}"
 
-    cells.refuse(~cells.text("phase").known, lambda _: "phase is empty; fill it")
+    cells.refuse(~cells.text("phase").known, "phase is empty; fill it")
     (phase,) = _looked_up(cells, "phase", _phase_of, unknown_phase, 1)
     numbers: dict[str, Ints] = {}
     for name in ("microbatch", "chunk"):
-        first, second = _looked_up(
-            cells,
-            name,
-            _numbers_of,
-            lambda t, of=name: f"the {of} {shown(t)} is no whole number",
-            2,
-        )
+        first, second = _looked_up(cells, name, _numbers_of, _no_number, 2)
         told, known = cells.whole(f"second_{name}", least=NONE)
         numbers |= {name: first, f"second_{name}": np.where(known, told, second)}
     # An operation without a name goes by its phase.
@@ -266,7 +260,7 @@ def _keys(
     host_start_ns, host_end_ns = cells.times("host_start_ns"), cells.times("host_end_ns")
     cells.refuse(
         ~spanned & (host_start_ns == NONE),
-        lambda _: "it has no times at all; fill them, or leave the row out",
+        "it has no times at all; fill them, or leave the row out",
     )
     host_start_ns = np.where(host_start_ns == NONE, start_ns, host_start_ns)
     host_end_ns = np.where(host_end_ns == NONE, end_ns, host_end_ns)
@@ -307,7 +301,7 @@ def _looked_up(
     cells: Cells,
     name: str,
     meaning: Callable[[str], tuple[int, ...] | None],
-    reason: Callable[[str], str],
+    reason: Callable[[str, str], str],
     width: int,
 ) -> list[Ints]:
     """Return the numbers that the text of each row means; -1 for no text.
@@ -316,7 +310,7 @@ def _looked_up(
         cells: of the table.
         name: of the column, which may be missing.
         meaning: so many numbers of a text; None where it means nothing.
-        reason: why such a text is refused.
+        reason: why such a text is refused, by the column's name and itself.
         width: how many numbers a text means.
 
     Raises:
@@ -329,7 +323,7 @@ def _looked_up(
         found = meaning(text)
         if found is None:
             # Categories need not occur.
-            cells.refuse(column.code == place, lambda _, text=text: reason(text))  # type: ignore[misc]  # mypy knows no defaults here
+            cells.refuse(column.code == place, reason(name, text))
         numbers.append(found or none)
     # The last place is that of no text.
     return [
