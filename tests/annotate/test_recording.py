@@ -24,7 +24,8 @@ from bubbleviz.annotate import ranges, wrapping
 from bubbleviz.annotate.recording.recorder import PARTS, Recorder
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import Numbering
-from bubbleviz.sources.recordings.part_reader import PartReader, RecordedSession, read_session
+from bubbleviz.sources.recordings.parts import PartReader
+from bubbleviz.sources.recordings.sessions import RecordedSession, read_session
 from tests.support.places import CHECKOUT
 from tests.support.recorded_runs import Clock
 

@@ -16,7 +16,7 @@ import bubbleviz
 from bubbleviz.annotate.recording import recorder as recorder_module
 from bubbleviz.annotate.recording.recorder import Recorder
 from bubbleviz.annotate.recording.timing_events import TimingEvents
-from bubbleviz.sources.recordings.part_reader import RecordedSession, read_session
+from bubbleviz.sources.recordings.sessions import RecordedSession, read_session
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.fake_gpu import LATENCY_NS, FakeGpu, Stream

@@ -23,9 +23,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.advice import first_thing
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
-from bubbleviz.sources.recordings import part_reader
-from bubbleviz.sources.recordings.blocks import found_blocks
-from bubbleviz.sources.recordings.part_reader import FollowedFolder, PartReader
+from bubbleviz.sources.recordings import parts as recorded_parts
+from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader, found_blocks
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
@@ -331,8 +330,8 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
 def test_a_block_that_says_it_is_longer_than_the_file_is_none() -> None:
     end = layout.END.pack(layout.KIND_END, 0, 0, 0, 0, 0, 50, 0)
 
-    assert found_blocks(end).last == []
-    assert found_blocks(b"").last == []
+    assert found_blocks(end)[1] == []
+    assert found_blocks(b"")[1] == []
 
 
 @pytest.mark.parametrize(
@@ -495,7 +494,7 @@ def test_each_iteration_is_read_once_in_whatever_pieces_it_comes(tmp_path: Path)
 
 def test_a_file_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, 50)
-    monkeypatch.setattr(part_reader, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(recorded_parts, "CHUNK_BYTES", 64)
     reader = PartReader(str(path), Numbering())
     lengths = []
     while (stretch := reader.read()) is not None:

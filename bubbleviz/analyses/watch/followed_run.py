@@ -16,9 +16,14 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import counted
-from bubbleviz.sources.recordings.columns import Stretch, joined_stretches
-from bubbleviz.sources.recordings.header import Header
-from bubbleviz.sources.recordings.part_reader import FollowedFolder, NewIterations, RecordedSession
+from bubbleviz.sources.recordings.parts import (
+    FollowedFolder,
+    Header,
+    NewIterations,
+    Stretch,
+    joined_stretches,
+)
+from bubbleviz.sources.recordings.sessions import RecordedSession
 
 # Recorded rank: the newest iterations of one process, as they are written.
 

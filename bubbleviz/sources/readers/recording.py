@@ -16,19 +16,19 @@ def _open_file(
     watch: Watch = unwatched,
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.recordings.file import open_recording
+    from bubbleviz.sources.recordings.operations import open_recording
 
     return open_recording(path, watch)
 
 
 def _first_parts(files: Sequence[str]) -> list[str]:
-    from bubbleviz.sources.recordings.part_reader import first_parts
+    from bubbleviz.sources.recordings.sessions import first_parts
 
     return first_parts(files)
 
 
 def _newest_run(files: Sequence[str]) -> list[str]:
-    from bubbleviz.sources.recordings.part_reader import newest_run
+    from bubbleviz.sources.recordings.sessions import newest_run
 
     return newest_run(files)
 

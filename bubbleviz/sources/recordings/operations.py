@@ -1,18 +1,21 @@
-"""Operations: a recording as a table of operations."""
+"""Operations: a recording as a table of operations, and an open one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timezone
+from functools import cache
 
 import numpy as np
 
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import NameMeanings, understand
+from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.collectives import ToldCollectives
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import sorted_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
@@ -24,8 +27,10 @@ from bubbleviz.model.operations import (
 )
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
-from bubbleviz.sources.recordings.columns import RecordedOperations
-from bubbleviz.sources.recordings.part_reader import RecordedSession, repeated_numbers
+from bubbleviz.progress import Watch
+from bubbleviz.sources.recordings.parts import RecordedOperations
+from bubbleviz.sources.recordings.sessions import RecordedSession, others_of, read_session
+from bubbleviz.sources.tables.operations import OpenTable
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
@@ -61,20 +66,72 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
             "backwards with annotate.phase, or annotate the framework"
         )
     own = with_parts_joined(recorded.take(rows), meanings.phase)
-    name = own.name_id
+    name, count = own.name_id, len(own)
     iteration, iterations, paired = _iterations(session, own)
+    none = np.full(count, NONE, np.int64)
+    keys = OperationKeys(
+        rank=np.zeros(count, np.int64),
+        iteration=iteration,
+        phase=meanings.phase[name],
+        microbatch=meanings.microbatch[name],
+        chunk=meanings.chunk[name],
+        sequence=meanings.sequence[name],
+        second_microbatch=meanings.second_microbatch[name],
+        second_chunk=meanings.second_chunk[name],
+        occurrence=none,
+        host_start_ns=own.host_start_ns.copy(),
+        host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),
+        cut=np.zeros(count, np.int64),
+        tokens=meanings.all_tokens[name],
+        name_id=name.copy(),
+        names=meanings.texts,
+    )
+    # They ran on the device; else on the host, if not lost on a device.
+    device = own.start_ns != NONE
+    spanned = device | ~own.times_lost
+    start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
+    end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
+    end_ns = np.maximum(start_ns, end_ns)
+    spans = OperationSpans(
+        start_ns=start_ns,
+        end_ns=end_ns,
+        has_span=spanned.astype(np.int64),
+        kernels=np.zeros(count, np.int64),
+        active_ns=end_ns - start_ns,
+        busy_ns=end_ns - start_ns,
+        received_ns=none,
+    )
+    # The host launched what ran on the device when it entered the range, about.
+    launched_ns = np.where(device, own.host_start_ns, NONE)
     told = {"rank", "phase", "start_ns", "end_ns"}
     told |= {column for of, column in _TOLD.items() if (getattr(meanings, of)[name] != NONE).any()}
     told |= {"iteration"} if iterations else set()
-    told |= {"launched_ns"} if (own.start_ns != NONE).any() else set()
+    told |= {"launched_ns"} if device.any() else set()
+    header = session.header
+    place = ToldPlace(
+        number=header.rank,
+        global_rank=header.rank,
+        world_size=header.world_size if header.world_size > 0 else None,
+    )
     return OperationTable(
-        source=_source(session),
-        operations=RankOperations.of(_keys(own, meanings, iteration), _spans(own), _launches(own)),
-        places=(_place(session),),
+        # Times are those of the host's monotonic clock.
+        source=Source(
+            path=session.path,
+            host=session.host or session.path,
+            host_known=bool(session.host),
+            format="recording",
+            nsys_version=None,
+            schema_version=None,
+            session_utc_ns=header.utc_ns - header.monotonic_ns,
+            session_clock_ns=0,
+            device="rank",
+        ),
+        operations=RankOperations.of(keys, spans, OperationLaunches(launched_ns, none, none)),
+        places=(place,),
         iterations=iterations,
         virtual_stage=meanings.stage[name],
-        kind=CodedTexts(np.full(len(own), NONE, np.int64), ()),
-        group=CodedTexts(np.full(len(own), NONE, np.int64), ()),
+        kind=CodedTexts(none, ()),
+        group=CodedTexts(none, ()),
         paired=paired,
         told=frozenset(told),
         waits=RowIntervals.none(),
@@ -122,29 +179,11 @@ def with_parts_joined(own: RecordedOperations, phase_of_name: Ints) -> RecordedO
     return whole.take(~again)
 
 
-def _source(session: RecordedSession) -> Source:
-    """Return where a recording came from; its times are those of the host's monotonic clock."""
-    header = session.header
-    return Source(
-        path=session.path,
-        host=session.host or session.path,
-        host_known=bool(session.host),
-        format="recording",
-        nsys_version=None,
-        schema_version=None,
-        session_utc_ns=header.utc_ns - header.monotonic_ns,
-        session_clock_ns=0,
-        device="rank",
-    )
-
-
-def _place(session: RecordedSession) -> ToldPlace:
-    header = session.header
-    return ToldPlace(
-        number=header.rank,
-        global_rank=header.rank,
-        world_size=header.world_size if header.world_size > 0 else None,
-    )
+def _repeated_numbers(session: RecordedSession) -> bool:
+    """Tell whether ranges number iterations in another way than upwards, each once."""
+    number = session.stretch.iterations.number
+    named = number[number >= 0]
+    return bool((np.diff(named) <= 0).any())
 
 
 def _iterations(
@@ -156,64 +195,12 @@ def _iterations(
     that do not go up are no names: iterations are then counted.
     """
     number = session.stretch.iterations.number
-    if repeated_numbers(session):
+    if _repeated_numbers(session):
         names = tuple(str(place) for place in range(len(number)))
         return own.iteration.copy(), names, False
     place = np.cumsum(number >= 0) - 1
     names = tuple(str(value) for value in number[number >= 0].tolist())
     return np.where(number >= 0, place, NONE)[own.iteration], names, True
-
-
-def _keys(own: RecordedOperations, meanings: NameMeanings, iteration: Ints) -> OperationKeys:
-    name, count = own.name_id, len(own)
-    return OperationKeys(
-        rank=np.zeros(count, np.int64),
-        iteration=iteration,
-        phase=meanings.phase[name],
-        microbatch=meanings.microbatch[name],
-        chunk=meanings.chunk[name],
-        sequence=meanings.sequence[name],
-        second_microbatch=meanings.second_microbatch[name],
-        second_chunk=meanings.second_chunk[name],
-        occurrence=np.full(count, NONE, np.int64),
-        host_start_ns=own.host_start_ns.copy(),
-        host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),
-        cut=np.zeros(count, np.int64),
-        tokens=meanings.all_tokens[name],
-        name_id=name.copy(),
-        names=meanings.texts,
-    )
-
-
-def _on_device(own: RecordedOperations) -> Bools:
-    return np.asarray(own.start_ns != NONE)
-
-
-def _spans(own: RecordedOperations) -> OperationSpans:
-    """Return when operations ran: on the device; else on the host, if not lost on a device."""
-    device = _on_device(own)
-    spanned = device | ~own.times_lost
-    start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
-    end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
-    end_ns = np.maximum(start_ns, end_ns)
-    return OperationSpans(
-        start_ns=start_ns,
-        end_ns=end_ns,
-        has_span=spanned.astype(np.int64),
-        kernels=np.zeros(len(own), np.int64),
-        active_ns=end_ns - start_ns,
-        busy_ns=end_ns - start_ns,
-        received_ns=np.full(len(own), NONE, np.int64),
-    )
-
-
-def _launches(own: RecordedOperations) -> OperationLaunches:
-    """Return when the host launched what ran on the device: when it entered the range, about."""
-    return OperationLaunches(
-        launched_ns=np.where(_on_device(own), own.host_start_ns, NONE),
-        receive_start_ns=np.full(len(own), NONE, np.int64),
-        receive_launched_ns=np.full(len(own), NONE, np.int64),
-    )
 
 
 def _pauses(session: RecordedSession, own: RecordedOperations) -> RowIntervals:
@@ -263,7 +250,7 @@ def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[Limi
             "a CUDA graph",
             timeless,
         )
-    if repeated_numbers(session):
+    if _repeated_numbers(session):
         yield Limitation(
             "numbers of iterations",
             f"{path}: they do not go up, so iterations are counted in their order",
@@ -281,3 +268,49 @@ def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[Limi
             "beside these files lie those of other runs, which are left out; name one of them to "
             "analyze it",
         )
+
+
+#: What most recordings tell, and what to say where one does not.
+_UNTOLD = (
+    (
+        "iteration",
+        "no range names iterations: repeated microbatches and optimizer steps tell them apart",
+    ),
+    ("virtual_stage", "no range names a stage: waiting times tell them"),
+    ("microbatch", "no range names a microbatch: they are counted by order"),
+    ("launched_ns", "times are the host's, so nothing shows when it launched late"),
+)
+
+
+@contextmanager
+def open_recording(path: str, watch: Watch) -> Iterator[OpenTable]:
+    """Open a recording, all of its files; they are read when they are first asked for anything."""
+
+    @cache
+    def session() -> RecordedSession:
+        return read_session(path, watch)
+
+    yield OpenTable(
+        path,
+        lambda: table_of(session(), others_of(path)),
+        _UNTOLD,
+        lambda: tuple(_facts(session())),
+    )
+
+
+def _facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
+    """Yield what there is to say of a recording beside its operations."""
+    header = session.header
+    of = f" of {header.world_size}" if header.world_size > 0 else ""
+    yield "rank", f"{header.rank}{of}, process {header.pid}"
+    yield "host", session.host or "not recorded"
+    device = "GPU" if header.on_gpu else "the host itself"
+    yield "device", f"{device}, {session.device}" if session.device else device
+    began = datetime.fromtimestamp(header.began_utc_ns // 10**9, timezone.utc)
+    yield "began", f"{began:%Y-%m-%d %H:%M:%S} UTC"
+    if session.run:
+        yield "run", session.run
+    if session.parts > 1:
+        yield "files", f"{session.parts}"
+    if header.every:
+        yield "sampled", f"{header.iterations} of every {header.every} iterations"
