@@ -10,7 +10,7 @@ import bubbleviz
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
 from bubbleviz.analyses.idle.text import sections
-from bubbleviz.render.text.tables import plain_text
+from bubbleviz.render.text.terminal import plain_text
 from tests.support.idle_runs import US, c, k, r
 from tests.support.nsys_exports import K, profile
 

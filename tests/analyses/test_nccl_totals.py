@@ -15,7 +15,7 @@ from bubbleviz.analyses.nccl.documents import as_json
 from bubbleviz.analyses.nccl.text import sections, summary
 from bubbleviz.analyses.nccl.totals import Communication, sums_of, totals_of
 from bubbleviz.model.window import parse_window
-from bubbleviz.render.text.tables import Table
+from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.nccl_event_files import Op, Plugin
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
@@ -30,9 +30,9 @@ def rows_of(found: Communication) -> list[dict[str, str]]:
     table = next(
         section
         for section in sections(found)
-        if isinstance(section, Table) and section.headers[0] == "communicator"
+        if isinstance(section, Table) and section.columns[0] == "communicator"
     )
-    return [dict(zip(table.headers, row, strict=True)) for row in table.rows if row]
+    return [{name: row.get(name, "") for name in table.columns} for row in table.rows if row]
 
 
 def number(cell: str) -> float:

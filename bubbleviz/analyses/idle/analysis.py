@@ -47,16 +47,11 @@ class NotebookIdleReport(IdleReport):
         from bubbleviz.render.documents.notebook import framed
 
         tables = (
-            ("Devices", device_table(self.ranks[:_MOST_ROWS])),
-            ("What hosts did while devices were idle", activity_table(self, _MOST_ROWS)),
-            ("What they waited for, as far as it is proved", wait_table(self, _MOST_ROWS)),
+            replace(device_table(self, _MOST_ROWS), title="Devices"),
+            activity_table(self, _MOST_ROWS),
+            wait_table(self, _MOST_ROWS),
         )
-        above = html(
-            [
-                *map(Sentence, (title_of(self), *advice(self))),
-                *(replace(table.block, title=title) for title, table in tables),
-            ]
-        )
+        above = html([*map(Sentence, (title_of(self), *advice(self))), *tables])
         below = html(Sentence(limitation.sentence) for limitation in self.limitations)
         return framed(above, draw_idle(self), below)
 

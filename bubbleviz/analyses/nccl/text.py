@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.text import Text
 
 from bubbleviz.analyses.nccl.members import Alignment, RecordingClock, communicator_text
 from bubbleviz.analyses.nccl.totals import (
     DEFINITIONS,
     Communication,
     Sums,
-    Total,
     sums_of,
     totals_of,
 )
 from bubbleviz.model.collectives import stretches
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.tables import (
+from bubbleviz.render.document import (
+    Block,
     HangingLines,
+    Sentence,
     Table,
     milliseconds,
-    omitted,
     shortened,
-    titled,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 
 #: Files and rows of one screen.
 _FILES, _FEW = 4, 10
@@ -52,25 +45,25 @@ _ALIGNMENTS = {
 }
 
 
-def sections(communication: Communication) -> Iterator[RenderableType]:
+def sections(communication: Communication) -> Iterator[Block]:
     """Yield what to print."""
-    yield Text(summary(communication))
-    yield from titled("Communication, longest first", _table(communication, _ROWS))
-    yield from _clock_sections(communication.clocks)
-    yield Text("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
+    yield Sentence(summary(communication))
+    yield _table(communication, _ROWS)
+    yield from _clock_table(communication.clocks)
+    yield Sentence("\n" + "".join(f"{line}\n" for line in DEFINITIONS))
 
 
-def first_screen(communication: Communication) -> Iterator[RenderableType]:
+def first_screen(communication: Communication) -> Iterator[Block]:
     """Yield what fits one screen."""
-    files, sums = summary(communication).splitlines()[:-1], summary(communication).splitlines()[-1:]
+    *files, sums = summary(communication).splitlines()
     more = [f"and {len(files) - _FILES:,} more files"] if len(files) > _FILES else []
-    yield HangingLines(("", line) for line in (*files[:_FILES], *more, *sums))
-    yield from titled("Communication, longest first", _table(communication, _FEW))
-    yield Text(
+    yield HangingLines([("", line) for line in (*files[:_FILES], *more, sums)])
+    yield _table(communication, _FEW)
+    yield Sentence(
         "\nms: from start to end, over all ranks; busy: each instant of a GPU once; waiting: until "
         "the operation's last rank has started; moving: the rest; bus GB/s: as nccl-tests count it"
     )
-    yield Text("\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim")
+    yield Sentence("\nMore: -v (all rows, clocks, definitions); -o operations.csv", style="dim")
 
 
 def summary(communication: Communication) -> str:
@@ -115,80 +108,71 @@ def _time(sums: Sums) -> str:
 
 def _table(communication: Communication, most: int) -> Table:
     """Return the table of totals, those that are not listed in one row, and all of them in one."""
-    table = Table(
-        *("communicator", "n", "operation", "peers", "algorithm", "count", "MB", "ms", "busy"),
-        *("waiting", "moving", "alg GB/s", "bus GB/s", "moving GB/s"),
-        left=("communicator", "operation", "peers", "algorithm"),
-        giving_way=_GIVING_WAY,
-    )
-    totals = totals_of(communication)
+    totals, operations = totals_of(communication), communication.operations
+    rows = []
     for total in totals[:most]:
-        table.add_row(*_cells(total))
-    operations = communication.operations
+        algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
+        rows.append(
+            {
+                "communicator": _short(communicator_text(total.communicator)) or "-",
+                "n": "-" if total.ranks is None else f"{total.ranks:,}",
+                "operation": _short(total.name),
+                "peers": shortened(stretches(total.peers), _NAME // 2) or "-",
+                "algorithm": shortened(one_line(algorithm, None), _NAME // 2) or "-",
+                **_sum_cells(total),
+                "alg GB/s": _rate(total.algorithm_gbps),
+                "bus GB/s": _rate(total.bus_gbps),
+                "moving GB/s": _rate(total.moving_gbps),
+            }
+        )
     if rest := totals[most:]:
-        rows = np.concatenate([total.rows for total in rest])
+        summed = sums_of(operations.take(np.concatenate([total.rows for total in rest])))
         words = f"{counted(len(rest), 'more row')}, summed"
-        table.add_row(words, *("",) * 4, *_sum_cells(sums_of(operations.take(rows))))
+        rows.append({"communicator": words, **_sum_cells(summed)})
     if len(totals) > 1:
-        table.add_section()
-        table.add_row("all", *("",) * 4, *_sum_cells(sums_of(operations)))
-    return table
+        rows += [{}, {"communicator": "all", **_sum_cells(sums_of(operations))}]
+    left = ("communicator", "operation", "peers", "algorithm")
+    return Table("Communication, longest first", rows, left, giving_way=_GIVING_WAY)
 
 
-def _cells(total: Total) -> tuple[str, ...]:
-    algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
-    return (
-        shortened(one_line(communicator_text(total.communicator), None), _NAME) or "-",
-        "-" if total.ranks is None else f"{total.ranks:,}",
-        shortened(one_line(total.name, None), _NAME),
-        shortened(stretches(total.peers), _NAME // 2) or "-",
-        shortened(one_line(algorithm, None), _NAME // 2) or "-",
-        *_sum_cells(total),
-        *(
-            "-" if rate is None else f"{rate:,.3f}"
-            for rate in (total.algorithm_gbps, total.bus_gbps, total.moving_gbps)
-        ),
-    )
+def _short(name: str) -> str:
+    return shortened(one_line(name, None), _NAME)
 
 
-def _sum_cells(sums: Sums) -> tuple[str, ...]:
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.3f}"
+
+
+def _sum_cells(sums: Sums) -> dict[str, str]:
     """Return count, MB, ms, busy, waiting and moving; ``(k)`` where a sum is over k operations."""
 
     def partial(text: str, known: int) -> str:
         return text if known in {0, sums.operations} else f"{text} ({known:,})"
 
-    return (
-        f"{sums.operations:,}",
-        partial("-" if sums.bytes is None else f"{sums.bytes / 1e6:,.3f}", sums.sized),
-        partial(milliseconds(sums.duration_ns), sums.timed),
-        partial(milliseconds(sums.busy_ns), sums.timed),
-        partial(milliseconds(sums.waiting_ns), sums.waited),
-        partial(milliseconds(sums.moving_ns), sums.moved),
-    )
+    return {
+        "count": f"{sums.operations:,}",
+        "MB": partial(_rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized),
+        "ms": partial(milliseconds(sums.duration_ns), sums.timed),
+        "busy": partial(milliseconds(sums.busy_ns), sums.timed),
+        "waiting": partial(milliseconds(sums.waiting_ns), sums.waited),
+        "moving": partial(milliseconds(sums.moving_ns), sums.moved),
+    }
 
 
-def _clock_sections(clocks: Sequence[RecordingClock]) -> Iterator[RenderableType]:
+def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[Table]:
     if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
         return
-    table = Table(
-        "clock",
-        "aligned by",
-        "matched",
-        "of",
-        "median us",
-        "largest us",
-        "drift ppm",
-        left=("clock", "aligned by"),
-    )
-    for clock in clocks[:_ROWS]:
-        residuals = (clock.median_ns, clock.largest_ns)
-        table.add_row(
-            shortened(one_line(clock.label, None), _NAME),
-            _ALIGNMENTS[clock.aligned_by],
-            f"{clock.matched:,}" if clock.of else "-",
-            f"{clock.of:,}" if clock.of else "-",
-            *("-" if value is None else f"{value / 1e3:,.3f}" for value in residuals),
-            "-" if clock.drift_ppm is None else f"{clock.drift_ppm:,.3f}",
-        )
-    yield from titled("Clocks, with the distances between matched pairs", table)
-    yield from omitted(len(clocks), _ROWS)
+    rows = [
+        {
+            "clock": _short(clock.label),
+            "aligned by": _ALIGNMENTS[clock.aligned_by],
+            "matched": f"{clock.matched:,}" if clock.of else "-",
+            "of": f"{clock.of:,}" if clock.of else "-",
+            "median us": _rate(None if clock.median_ns is None else clock.median_ns / 1e3),
+            "largest us": _rate(None if clock.largest_ns is None else clock.largest_ns / 1e3),
+            "drift ppm": _rate(clock.drift_ppm),
+        }
+        for clock in clocks[:_ROWS]
+    ]
+    title = "Clocks, with the distances between matched pairs"
+    yield Table(title, rows, ("clock", "aligned by"), omitted=len(clocks) - _ROWS)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from rich.text import Text
 
 from bubbleviz.analyses.pgle.costs import CostComparison, Costs
 from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.text.tables import Table, omitted, shortened, titled
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from bubbleviz.render.document import Block, Sentence, Table, shortened
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 30, 60
@@ -110,70 +104,78 @@ def _kind(costs: Costs, word: str) -> str:
     return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
 
 
-def sections(costs: Costs) -> Iterator[RenderableType]:
+def _short(name: str) -> str:
+    return shortened(one_line(name, None), _NAME)
+
+
+def sections(costs: Costs) -> Iterator[Block]:
     """Yield what to print of costs."""
-    yield Text(summary(costs))
-    modules = Table("module", "instructions", _kind(costs, costs.device) + " ms", left=("module",))
-    for module in costs.modules[:_ROWS]:
-        label = shortened(one_line(module.label, None), _NAME)
-        modules.add_row(label, f"{module.instructions:,}", f"{module.gpu_ns / 1e6:,.3f}")
-    if costs.modules:
-        yield modules
-        yield from omitted(len(costs.modules), _ROWS)
-    table = Table("instruction", "us", "executions", "kind", left=("instruction", "kind"))
+    yield Sentence(summary(costs))
+    modules = [
+        {
+            "module": _short(module.label),
+            "instructions": f"{module.instructions:,}",
+            f"{_kind(costs, costs.device)} ms": f"{module.gpu_ns / 1e6:,.3f}",
+        }
+        for module in costs.modules[:_ROWS]
+    ]
+    yield Table("", modules, ("module",), omitted=len(costs.modules) - _ROWS)
     longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
-    for cost in longest[:_ROWS]:
-        table.add_row(
-            shortened(one_line(cost.name, None), _NAME),
-            f"{cost.cost_us:,.3f}",
-            f"{cost.executions:,}",
-            "collective" if cost.collective else "compute",
-        )
-    yield from titled("Instructions, longest first", table)
-    yield from omitted(len(costs.instructions), _ROWS)
-
-
-def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
-    """Yield what to print of estimates against a profile."""
-    table = Table(
-        "instruction",
-        "estimated us",
-        "measured us",
-        "ratio",
-        "off us",
-        "executions",
-        left=("instruction",),
+    instructions = [
+        {
+            "instruction": _short(cost.name),
+            "us": f"{cost.cost_us:,.3f}",
+            "executions": f"{cost.executions:,}",
+            "kind": "collective" if cost.collective else "compute",
+        }
+        for cost in longest[:_ROWS]
+    ]
+    yield Table(
+        "Instructions, longest first",
+        instructions,
+        ("instruction", "kind"),
+        omitted=len(longest) - _ROWS,
     )
-    for cost in comparison.differences[:_ROWS]:
-        table.add_row(
-            shortened(one_line(cost.name, None), _NAME),
-            f"{cost.estimated_us:,.3f}",
-            f"{cost.measured_us:,.3f}",
-            "-" if cost.ratio is None else f"{cost.ratio:,.3f}",
-            f"{cost.off_us:+,.3f}",
-            f"{cost.executions:,}",
-        )
+
+
+def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
+    """Yield what to print of estimates against a profile."""
+
+    def row(
+        name: str, estimated_us: float, measured_us: float, ratio: float | None, executions: int
+    ) -> dict[str, str]:
+        return {
+            "instruction": name,
+            "estimated us": f"{estimated_us:,.3f}",
+            "measured us": f"{measured_us:,.3f}",
+            "ratio": "-" if ratio is None else f"{ratio:,.3f}",
+            "off us": f"{measured_us - estimated_us:+,.3f}",
+            "executions": f"{executions:,}",
+        }
+
     both = comparison.differences
     if both:
-        estimated = comparison.estimated_us
-        table.add_section()
-        table.add_row(
-            f"sum of {len(both):,}",
-            f"{estimated:,.3f}",
-            f"{comparison.measured_us:,.3f}",
-            f"{comparison.measured_us / estimated:,.3f}" if estimated else "-",
-            f"{comparison.measured_us - estimated:+,.3f}",
-            f"{sum(cost.executions for cost in both):,}",
+        rows = [
+            row(_short(own.name), own.estimated_us, own.measured_us, own.ratio, own.executions)
+            for own in both[:_ROWS]
+        ]
+        estimated, measured = comparison.estimated_us, comparison.measured_us
+        ratio = measured / estimated if estimated else None
+        executions = sum(own.executions for own in both)
+        yield Table(
+            "Estimates, largest error first (ratio: measured / estimated)",
+            [*rows, {}, row(f"sum of {len(both):,}", estimated, measured, ratio, executions)],
+            ("instruction",),
+            omitted=len(both) - _ROWS,
         )
-        yield from titled("Estimates, largest error first (ratio: measured / estimated)", table)
-        yield from omitted(len(both), _ROWS)
     else:
-        yield Text(
+        yield Sentence(
             "\nno instruction is both estimated and in the profile, so no estimate is compared; "
             "give the costs and the profile of one program"
         )
-    yield Text(
-        f"\nsum of absolute errors: {f'{comparison.off_us:,.3f} us' if both else '-'}\n"
+    off = f"{comparison.off_us:,.3f} us" if both else "-"
+    yield Sentence(
+        f"\nsum of absolute errors: {off}\n"
         f"estimated, not in the profile: {counted(len(comparison.unmeasured), 'instruction')}, "
         f"{comparison.unmeasured_us:,.3f} us{_examples(comparison.unmeasured)}\n"
         f"in the profile, not estimated: {counted(len(comparison.unestimated), 'instruction')}, "
@@ -182,6 +184,5 @@ def comparison_sections(comparison: CostComparison) -> Iterator[RenderableType]:
 
 
 def _examples(names: Sequence[str]) -> str:
-    shown = ", ".join(shortened(one_line(name, None), _NAME) for name in names[:3])
     more = ", ..." if len(names) > 3 else ""
-    return f" ({shown}{more})" if names else ""
+    return f" ({', '.join(map(_short, names[:3]))}{more})" if names else ""
