@@ -87,7 +87,7 @@ def test_work_of_an_execution_is_summed_and_the_first_one_left_out(tmp_path: Pat
     assert told(costs) == {"all-gather-start.2": 0.540, "fusion.1": 1.003}
     assert [own.collective for own in costs.instructions] == [True, False]
     assert [own.executions for own in costs.instructions] == [3, 3]
-    assert (costs.executions, costs.left_out.warm_up, costs.devices) == (6, 2, 1)
+    assert (costs.executions, costs.warm_up, costs.devices) == (6, 2, 1)
     assert notes(costs) & {OVERLAP, PAIRS, GRAPHS} == set()
 
 
@@ -98,7 +98,7 @@ def test_warm_up(skip: int, cost_us: float, left_out: int, tmp_path: Path) -> No
     costs = measure_costs(steps(4).written(tmp_path), aggregate="max", skip=skip)
 
     assert told(costs)["fusion.1"] == cost_us
-    assert costs.left_out.warm_up == left_out
+    assert costs.warm_up == left_out
     # A module that never runs more often keeps its warm-up, and that is said.
     assert ("modules whose warm-up counts" in notes(costs)) == (skip == 4)
 
@@ -206,7 +206,7 @@ def test_each_device_has_its_own_executions_and_warm_up(tmp_path: Path) -> None:
     assert told(measure_costs(path, aggregate="min")) == {"fusion.1": 0.200}
     costs = measure_costs(path, aggregate="mean")
     assert told(costs) == {"fusion.1": 0.2505}
-    assert (costs.devices, costs.executions, costs.left_out.warm_up) == (2, 4, 2)
+    assert (costs.devices, costs.executions, costs.warm_up) == (2, 4, 2)
 
 
 def test_profiles_of_several_hosts_count_together(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_what_the_capture_cuts_and_what_compiles_is_left_out(tmp_path: Path) -> 
     costs = measure_costs(run.written(tmp_path), aggregate="max")
 
     assert told(costs) == {"fusion.1": 0.010}
-    assert (costs.left_out.cut, costs.left_out.compilation, costs.left_out.warm_up) == (2, 1, 1)
+    assert (costs.cut, costs.compilation, costs.warm_up) == (2, 1, 1)
 
 
 def test_all_left_out_is_refused(tmp_path: Path) -> None:

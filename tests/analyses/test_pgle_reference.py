@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.costs import aggregation_of
+from bubbleviz.analyses.pgle.costs import check_statistic, statistic
 from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
 from bubbleviz.errors import UsageError
 from tests.support.xla_runs import FORMS, NCCL, Run, told
@@ -28,7 +28,7 @@ def test_rules_against_plain_python(values: list[int], percent: int) -> None:
     first, count = np.array([0, 3]), np.array([3, len(values)])
 
     def of(text: str) -> float:
-        return float(aggregation_of(text, "--aggregate").of(ascending, first, count)[1])
+        return float(statistic(text, ascending, first, count)[1])
 
     assert of("max") == max(values) == of("p100")
     assert of("min") == min(values) == of("p0")
@@ -64,7 +64,7 @@ def test_collectives_have_a_rule_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "p101", "p-1", "p", "90", "average", "p090"])
 def test_other_rules_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not one of max, min, mean, median, or a percentile"):
-        aggregation_of(text, "--aggregate")
+        check_statistic(text, "--aggregate")
 
 
 # A plain reference

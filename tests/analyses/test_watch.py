@@ -17,8 +17,7 @@ from rich.console import Console
 from bubbleviz.analyses.watch import followed_run
 from bubbleviz.analyses.watch import measurement as watcher_module
 from bubbleviz.analyses.watch.followed_run import SILENT_S
-from bubbleviz.analyses.watch.limit_watch import LimitWatch
-from bubbleviz.analyses.watch.measurement import RatioValue, Sight, WatchedIteration, Watcher
+from bubbleviz.analyses.watch.measurement import LimitWatch, Sight, WatchedIteration, Watcher
 from bubbleviz.analyses.watch.outputs import Metrics, opened
 from bubbleviz.analyses.watch.text import line_of, page_of
 from bubbleviz.cli.app import main
@@ -77,10 +76,10 @@ def test_a_run_that_is_over_has_the_planted_ratios(
 
     assert [own.number for own in sight.iterations] == [0, 1, 2, 3, 4, 5]
     for own, true in zip(sight.iterations, truth.iterations, strict=True):
-        assert own.ratio("schedule") == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
-        assert own.ratio("stage") == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
+        assert own.ratios["schedule"] == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
+        assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
         assert own.ranks == own.world_size == 4
-        assert sum(part.share for part in own.parts) == pytest.approx(own.ratio(own.headline))
+        assert sum(part.share for part in own.parts) == pytest.approx(own.ratios[own.headline])
 
 
 def test_each_iteration_is_measured_when_the_next_one_begins(
@@ -99,7 +98,7 @@ def test_each_iteration_is_measured_when_the_next_one_begins(
 
     assert [own.number for own in seen] == [0, 1, 2, 3, 4, 5]
     for own, true in zip(seen, truth.iterations, strict=True):
-        assert own.ratio("stage") == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
+        assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
     assert watcher.look(10.0).iterations == ()
 
 
@@ -131,8 +130,8 @@ def test_a_slow_rank_is_named_since_it_is_slow(
 
     newest = sight.trend[-1]
     assert newest.number == 4
-    assert [(own.pace.rank, own.pace.host, own.since) for own in newest.slow] == [(2, "node2", 3)]
-    assert newest.slow[0].pace.excess == pytest.approx(0.5, abs=0.05)
+    assert [(own.rank, own.host, own.since) for own in newest.slow] == [(2, "node2", 3)]
+    assert newest.slow[0].excess == pytest.approx(0.5, abs=0.05)
     assert [len(own.slow) for own in sight.trend] == [0, 0, 0, 1, 1]
     # Two of the three newest iterations show it.
     assert "stage 2" in sight.advice
@@ -172,9 +171,9 @@ def test_the_period_is_that_of_the_iteration_before(
         live.run(iteration.index)
         seen += watcher.look(float(iteration.index)).iterations
 
-    assert seen[0].ratio("period") is None
+    assert seen[0].ratios["period"] is None
     for own, true in zip(seen[1:], truth.iterations, strict=False):
-        assert own.ratio("period") == pytest.approx(true.bubble_ratio["period"], abs=0.002)
+        assert own.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
 def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
@@ -274,7 +273,7 @@ def test_a_clock_that_is_put_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert event.startswith("the clock of node1 was put by -7.000 s")
     for own in sight.iterations:
         true = truth.iterations[own.number].bubble_ratio["stage"]
-        assert own.ratio("stage") == pytest.approx(true, abs=1e-12)
+        assert own.ratios["stage"] == pytest.approx(true, abs=1e-12)
 
 
 def test_a_file_that_is_no_recording_is_said_once(
@@ -310,9 +309,7 @@ def test_what_is_kept_does_not_grow_with_the_run(
 
 
 def ratio(number: int, value: float | None) -> WatchedIteration:
-    return WatchedIteration(
-        number, 0, MS, -1, 1, 1, "schedule", (RatioValue("schedule", value),), (), ()
-    )
+    return WatchedIteration(number, 0, MS, -1, 1, 1, "schedule", {"schedule": value}, (), ())
 
 
 def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
@@ -363,7 +360,7 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
     assert scrapes[0] == {"bubbleviz_iterations_total": [({}, 0.0)]}
     assert scrapes[1]["bubbleviz_iterations_total"] == [({}, 6.0)]
     ratios = {labels["ratio"]: value for labels, value in scrapes[1]["bubbleviz_bubble_ratio"]}
-    assert ratios == {own.name: own.value for own in newest.ratios if own.value is not None}
+    assert ratios == {n: value for n, value in newest.ratios.items() if value is not None}
     assert scrapes[1]["bubbleviz_iteration_duration_seconds"] == [({}, newest.length_ns / 1e9)]
     causes = {labels["cause"]: value for labels, value in scrapes[1]["bubbleviz_bubble_part_ratio"]}
     assert causes == {own.name: own.share for own in newest.parts}
@@ -393,8 +390,8 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
         "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard"
     )
     with opened(None, None, str(tmp_path / "board")) as outputs:
-        for output in outputs:
-            output.take(sight)
+        for take in outputs:
+            take(sight)
     (file,) = (tmp_path / "board").iterdir()
     values = {
         (event.step, value.tag): value.tensor.float_val[0]
@@ -404,7 +401,7 @@ def test_tensorboard_reads_the_scalars(sight: Sight, tmp_path: Path) -> None:
 
     for own in sight.iterations:
         found = values[own.number, "bubbleviz/bubble_ratio/schedule"]
-        assert found == pytest.approx(own.ratio("schedule"), rel=1e-6)
+        assert found == pytest.approx(own.ratios["schedule"], rel=1e-6)
         assert (own.number, "bubbleviz/iteration_seconds") in values
 
 
@@ -412,11 +409,11 @@ def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     for _ in range(2):
         with opened(str(path), None, None) as outputs:
-            outputs[0].take(sight)
+            outputs[0](sight)
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
     assert [line["iteration"] for line in lines] == [0, 1, 2, 3, 4, 5] * 2
-    assert lines[0]["ratios"]["stage"] == sight.iterations[0].ratio("stage")
+    assert lines[0]["ratios"]["stage"] == sight.iterations[0].ratios["stage"]
     assert lines[0]["slowest"][0]["rank"] == 2
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,31 +11,27 @@ import numpy as np
 from bubbleviz.analyses.pgle.costs import (
     Costs,
     ModuleTotal,
-    aggregation_of,
+    check_statistic,
     costs_of,
     merge_samples,
-    shared_names,
 )
 from bubbleviz.analyses.pgle.files import format_of
 from bubbleviz.analyses.pgle.instructions import (
-    LeftOut,
-    ProfileSamples,
     Samples,
     measure,
     without_instructions,
 )
 from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
-from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
-from bubbleviz.model.columns import Bools
-from bubbleviz.model.grouping import distinct
+from bubbleviz.model.columns import NONE, Bools
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.sources.paths import InputFile, find_profiles, read_each
+from bubbleviz.sources.paths import find_profiles, read_each
 from bubbleviz.sources.readers import OpenFile
 
 #: The percentile that JAX aggregates with, ``jax_pgle_aggregation_percentile``.
@@ -77,73 +73,52 @@ def measure_costs(
     Raises:
         BubblevizError: what, where and what to do next; see :mod:`bubbleviz.errors`.
     """
-    compute = aggregation_of(aggregate, "--aggregate")
-    collective = aggregation_of(aggregate_collectives or aggregate, "--aggregate-collectives")
+    compute = check_statistic(aggregate, "--aggregate")
+    collective = check_statistic(aggregate_collectives or aggregate, "--aggregate-collectives")
     if skip < 0:
         raise UsageError(f"--skip {skip}: must be 0 or more")
-    files = _files(paths)
+    inputs = [paths] if isinstance(paths, (str, Path)) else paths
+    files = find_profiles([str(path) for path in inputs])
+    refuse_same_content(Fleet(1), [file.path for file in files])
     kinds = extended_kinds(find_conventions(convention))
-    measured, unreadable = _of_profiles(files, kinds, skip, jobs, progress, keep_export=keep_export)
-    samples = merge_samples([of_profile.samples for of_profile in measured])
+
+    def read(path: str, watch: Watch) -> tuple[Samples, Counter[str], tuple[Limitation, ...], str]:
+        with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+            profile = _profile_in(file)
+            measured, left_out, lost = measure(profile, kinds, skip)
+        # A temporary export goes by its report's name.
+        return measured, left_out, renamed_limitations(lost, export, path), profile.source.device
+
+    profiles, unreadable = read_each(files, read, progress)
+    samples = merge_samples([measured for measured, *_ in profiles])
     totals = _modules(samples)
     if modules:
         samples = samples.take(_chosen(samples, modules))
     instructions = costs_of(samples, compute, collective, apart=apart)
-    left_out = _sum([of_profile.left_out for of_profile in measured])
     if not instructions:
         raise NothingToAnalyseError(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
             f"compilation; record more steps{', or give --skip 0' if skip else ''}"
         )
+    left_out = {
+        reason: sum(counts[reason] for _, counts, *_ in profiles)
+        for reason in ("compilation", "cut", "warm_up")
+    }
     return Costs(
         instructions=instructions,
         modules=totals,
         executions=len(samples),
-        left_out=left_out,
+        **left_out,
         devices=len(distinct(samples.device)),
-        aggregate=compute.text,
-        aggregate_collectives=collective.text,
+        aggregate=compute,
+        aggregate_collectives=collective,
         limitations=(
             *unreadable,
-            *(limitation for of_profile in measured for limitation in of_profile.limitations),
+            *(limitation for _, _, lost, _ in profiles for limitation in lost),
             *([] if apart else _shared_names(samples)),
         ),
-        device=min((of_profile.device for of_profile in measured), key=lambda name: name != "GPU"),
+        device=min((device for *_, device in profiles), key=lambda name: name != "GPU"),
     )
-
-
-def _files(paths: str | Path | Sequence[str | Path]) -> tuple[InputFile, ...]:
-    """Return the profiles that paths stand for, no two of them the same."""
-    inputs = [paths] if isinstance(paths, (str, Path)) else paths
-    files = find_profiles([str(path) for path in inputs])
-    refuse_same_content(Fleet(1), [file.path for file in files])
-    return files
-
-
-def _of_profiles(
-    files: Sequence[InputFile],
-    kinds: Kinds,
-    skip: int,
-    jobs: int,
-    progress: Progress | None,
-    *,
-    keep_export: bool,
-) -> tuple[list[ProfileSamples], tuple[Limitation, ...]]:
-    """Return the executions in each profile, and limitations for those that cannot be read."""
-
-    def read(path: str, watch: Watch) -> ProfileSamples:
-        return _of_profile(path, kinds, skip, jobs, watch, keep_export=keep_export)
-
-    return read_each(files, read, progress)
-
-
-def _of_profile(
-    path: str, kinds: Kinds, skip: int, jobs: int, watch: Watch, *, keep_export: bool
-) -> ProfileSamples:
-    with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        measured = measure(_profile_in(file), kinds, skip)
-    # A temporary export goes by its report's name.
-    return replace(measured, limitations=renamed_limitations(measured.limitations, export, path))
 
 
 def _profile_in(file: OpenFile) -> Profile:
@@ -196,16 +171,12 @@ def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
     return np.isin(samples.module, rows)
 
 
-def _sum(left_out: Sequence[LeftOut]) -> LeftOut:
-    return LeftOut(
-        compilation=sum(counts.compilation for counts in left_out),
-        cut=sum(counts.cut for counts in left_out),
-        warm_up=sum(counts.warm_up for counts in left_out),
-    )
-
-
 def _shared_names(samples: Samples) -> Iterator[Limitation]:
-    count = shared_names(samples)
+    """Yield that several modules have instructions of one name, if that is so."""
+    known = samples.module != NONE
+    pairs = groups_of(samples.instruction[known], samples.module[known])
+    instruction = samples.instruction[known][pairs.first]
+    count = int((np.unique(instruction, return_counts=True)[1] > 1).sum())
     if count:
         yield Limitation(
             "instructions whose name several modules have",
@@ -230,19 +201,13 @@ def contents_of(costs: Costs, path: str) -> Mapping[str, bytes]:
     if set(by_module) == {None}:
         return {path: write(by_module[None])}
     contents: dict[str, bytes] = {}
+    file = Path(path)
     for module, module_costs in by_module.items():
-        place = _path_of(path, module or "none", contents)
+        text = module or "none"
+        safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
+        stem, number, ending = f"{file.stem}.{safe[:_LONGEST]}", 1, file.suffix
+        while (place := str(file.with_name(stem + ending))) in contents:
+            number += 1
+            ending = f".{number}{file.suffix}"
         contents[place] = write(module_costs)
     return contents
-
-
-def _path_of(path: str, module: str, taken: Mapping[str, bytes]) -> str:
-    """Return the path of a module's file, which no other module has."""
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in module)
-    file = Path(path)
-    place = str(file.with_name(f"{file.stem}.{safe[:_LONGEST]}{file.suffix}"))
-    number = 2
-    while place in taken:
-        place = str(file.with_name(f"{file.stem}.{safe[:_LONGEST]}.{number}{file.suffix}"))
-        number += 1
-    return place

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.pgle.instructions import LeftOut, Samples
+from bubbleviz.analyses.pgle.instructions import Samples
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Floats, Ints, joined
 from bubbleviz.model.grouping import Numbering, groups_of
@@ -20,42 +20,8 @@ _WORDS = ("max", "min", "mean", "median")
 _PERCENTILE = re.compile(r"p([0-9]{1,2}|100)")
 
 
-@frozen
-class Aggregation:
-    """The statistic over the executions of an instruction that becomes its cost.
-
-    The percentile p of n ascending values is the one at floor(p/100 (n-1)), counted from 0, as in
-    ``xla/python/aggregate_profile.cc``. JAX takes 90 (``jax_pgle_aggregation_percentile`` in
-    ``jax/_src/config.py``), of means of several profiles; here it is of executions on devices.
-
-    Attributes:
-        text: ``max``, ``min``, ``mean``, ``median`` or ``p90``.
-    """
-
-    text: str
-
-    def of(self, ascending: Ints, first: Ints, count: Ints) -> Floats:
-        """Return the value of each group, of values that ascend within their groups.
-
-        Args:
-            ascending: values, shape (rows,), group after group.
-            first: place of each group's first value, shape (groups,).
-            count: how many values each group has, at least one.
-        """
-        if self.text == "mean":
-            return np.asarray(np.add.reduceat(ascending, first) / count, np.float64)
-        if self.text == "median":
-            middle = ascending[first + (count - 1) // 2] + ascending[first + count // 2]
-            return np.asarray(middle / 2, np.float64)
-        percent = {"max": 100, "min": 0}.get(self.text, 0)
-        if percentile := _PERCENTILE.fullmatch(self.text):
-            percent = int(percentile[1])
-        at = first + percent * (count - 1) // 100
-        return np.asarray(ascending[at], np.float64)
-
-
-def aggregation_of(text: str, option: str) -> Aggregation:
-    """Return the statistic that an option names.
+def check_statistic(text: str, option: str) -> str:
+    """Return the name of a statistic that an option gives.
 
     Raises:
         UsageError: there is no such statistic.
@@ -64,7 +30,30 @@ def aggregation_of(text: str, option: str) -> Aggregation:
         raise UsageError(
             f"{option} {text[:60]!r}: not one of {', '.join(_WORDS)}, or a percentile as p90"
         )
-    return Aggregation(text)
+    return text
+
+
+def statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> Floats:
+    """Return a statistic of each group, of values that ascend within their groups.
+
+    The percentile p of n ascending values is the one at floor(p/100 (n-1)), counted from 0, as in
+    ``xla/python/aggregate_profile.cc``. JAX takes 90 (``jax_pgle_aggregation_percentile`` in
+    ``jax/_src/config.py``), of means of several profiles; here it is of executions on devices.
+
+    Args:
+        text: ``max``, ``min``, ``mean``, ``median`` or ``p90``.
+        ascending: values, shape (rows,), group after group.
+        first: place of each group's first value, shape (groups,).
+        count: how many values each group has, at least one.
+    """
+    if text == "mean":
+        return np.asarray(np.add.reduceat(ascending, first) / count, np.float64)
+    if text == "median":
+        middle = ascending[first + (count - 1) // 2] + ascending[first + count // 2]
+        return np.asarray(middle / 2, np.float64)
+    percent = {"max": 100, "min": 0}.get(text)
+    percent = int(text.removeprefix("p")) if percent is None else percent
+    return np.asarray(ascending[first + percent * (count - 1) // 100], np.float64)
 
 
 @frozen
@@ -109,7 +98,9 @@ class Costs:
         instructions: by module and name.
         modules: that ran, the longest first.
         executions: number of those that count.
-        left_out: number of those that do not.
+        compilation: number of those left out that were launched while XLA compiled.
+        cut: number of those left out whose module the capture cuts.
+        warm_up: number of those left out in the first executions of their module.
         devices: number of devices that ran them.
         aggregate: the statistic for compute.
         aggregate_collectives: the statistic for collectives.
@@ -121,7 +112,9 @@ class Costs:
     instructions: tuple[InstructionCost, ...]
     modules: tuple[ModuleTotal, ...]
     executions: int
-    left_out: LeftOut
+    compilation: int
+    cut: int
+    warm_up: int
     devices: int
     aggregate: str
     aggregate_collectives: str
@@ -150,16 +143,8 @@ def merge_samples(samples: Sequence[Samples]) -> Samples:
     return replace(joined(renumbered), instructions=instructions.values, modules=modules.values)
 
 
-def shared_names(samples: Samples) -> int:
-    """Return the number of instruction names that several modules have."""
-    known = samples.module != NONE
-    pairs = groups_of(samples.instruction[known], samples.module[known])
-    instruction = samples.instruction[known][pairs.first]
-    return int((np.unique(instruction, return_counts=True)[1] > 1).sum())
-
-
 def costs_of(
-    samples: Samples, compute: Aggregation, collective: Aggregation, *, apart: bool
+    samples: Samples, compute: str, collective: str, *, apart: bool
 ) -> tuple[InstructionCost, ...]:
     """Return the cost of each instruction, by module and name.
 
@@ -179,9 +164,10 @@ def costs_of(
     first = np.cumsum(count) - count
     moves = np.zeros(len(groups), bool)
     moves[groups.of_row[samples.collective]] = True
-    cost_ns = np.where(
-        moves, collective.of(ascending, first, count), compute.of(ascending, first, count)
+    of_compute, of_collectives = (
+        statistic(text, ascending, first, count) for text in (compute, collective)
     )
+    cost_ns = np.where(moves, of_collectives, of_compute)
     costs = [
         InstructionCost(
             name=samples.instructions[instruction],

@@ -5,6 +5,7 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import field
 
@@ -21,14 +22,15 @@ from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.added_communication import with_added_communication
+from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.linking import LinkRule, Links, link
 from bubbleviz.interpret.record import other_commands
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import Profile, Ranges
+from bubbleviz.model.profile import Activities, Profile, Ranges
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
@@ -192,46 +194,24 @@ class Samples(Table):
     modules: tuple[str, ...] = field(metadata={"shared": True})
 
 
-@frozen
-class LeftOut:
-    """Numbers of executions of instructions that were left out, by reason.
-
-    Attributes:
-        compilation: launched while XLA compiled (autotuning).
-        cut: their module's execution began before the capture, or had not ended with it.
-        warm_up: in the first executions of their module on their device.
-    """
-
-    compilation: int
-    cut: int
-    warm_up: int
-
-
-@frozen
-class ProfileSamples:
-    """The executions of instructions in one profile.
-
-    Attributes:
-        samples: executions that count.
-        left_out: executions that do not.
-        limitations: what could not be measured, and why.
-        device: what ran them: ``GPU``, or another accelerator's name.
-    """
-
-    samples: Samples
-    left_out: LeftOut
-    limitations: tuple[Limitation, ...]
-    device: str = "GPU"
-
-
-def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
+def measure(
+    profile: Profile, kinds: Kinds, skip: int = 1
+) -> tuple[Samples, Counter[str], tuple[Limitation, ...]]:
     """Return the time of each execution of each instruction.
+
+    A kernel or copy belongs to the innermost instruction around its launching call.
 
     Args:
         profile: as read, with the ranges that :data:`.range_names.GLOBS` lets through.
         kinds: names of communication kernels, and of collectives among instructions.
         skip: executions of each module on each device that are its warm-up (lazy loading, set-up
             of communication); a module that no device runs more often keeps them.
+
+    Returns:
+        The executions that count; the numbers of those left out: launched while XLA compiled
+        (``compilation``, autotuning), of a module that began before the capture or had not ended
+        with it (``cut``), and among the first of their module on their device (``warm_up``); and
+        what could not be measured, and why.
 
     Raises:
         NothingToAnalyseError: no instruction has GPU work.
@@ -241,34 +221,63 @@ def measure(profile: Profile, kinds: Kinds, skip: int = 1) -> ProfileSamples:
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
         raise without_instructions(profile)
-    ranges = profile.ranges.take(rows)
-    profile = with_added_communication(profile, kinds)
-    linked = link(profile, ranges)
-    profile = linked.profile
+    linked = link(with_added_communication(profile, kinds), profile.ranges.take(rows))
+    links, activities = linked.links, linked.profile.activities
     thunks = thunks_of(profile.ranges, rows, names)
-    work = _work(profile, linked.links, thunks, kinds)
-    if len(work.groups_first) == 0:
+    work = np.flatnonzero(links.range != NONE)
+    if len(work) == 0:
         raise NothingToAnalyseError(
             f"{path}: no instruction of XLA has GPU work; profile again with: "
             "nsys profile -t cuda,nvtx (and the whole of a step in the capture)"
         )
-    keep, left_out, once = _kept(work, thunks, profile.ranges, skip)
-    notes = (
-        *profile.limitations,
+    thunk = links.range[work].astype(np.int64)
+    groups = groups_of(thunks.execution[thunk], activities.rank[work].astype(np.int64))
+    length_ns = activities.end_ns[work] - activities.start_ns[work]
+    # Copies have no name; the place behind the last one is theirs.
+    by_name = np.append(matching(activities.names, kinds.communication), False)
+    communication = by_name[activities.name_id[work]]
+    moves = matching(names.instructions, kinds.communication)
+    moves[thunks.instruction[thunk[communication]]] = True
+    first = thunk[groups.first]
+    samples = Samples(
+        instruction=thunks.instruction[first],
+        module=thunks.module[first],
+        device=activities.rank[work[groups.first]].astype(np.int64),
+        cost_ns=intervals.group_sum(groups.of_row, len(groups), length_ns),
+        collective=moves[thunks.instruction[first]],
+        instructions=names.instructions,
+        modules=names.modules,
+    )
+    in_modules = bool((thunks.within != NONE).any())
+    keep, left_out, once = _kept(
+        thunks.take(first), samples.device, profile.ranges, skip, in_modules=in_modules
+    )
+    counts = keep[groups.of_row]
+    overlap = _overlap(
+        activities,
+        work,
+        communication & counts,
+        (work < activities.kernels) & ~communication & counts,
+    )
+    # Each instruction that launches a whole graph does so by one call.
+    _, row = np.unique(thunks.instruction[thunk], return_index=True)
+    called = distinct(links.call[work[row]])
+    calls = profile.calls.names(called[called != NONE].astype(np.int64))
+    graphs = sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
+    limitations = (
+        *linked.profile.limitations,
         *linked.limitations,
-        *_notes(profile, linked.links, thunks, work, keep),
+        *_notes(path, overlap, int(thunks.apart.sum()), graphs),
+        *_lost_work(path, linked.profile, links),
     )
     if once:
         reason = (
             f"{path}: no device runs them more than {counted(skip, 'time')}, so their "
             "warm-up is in their costs"
         )
-        notes = (
-            *notes,
-            Limitation("modules whose warm-up counts", reason, once, LimitationKind.COSTS),
-        )
-    samples = _samples(work, thunks, names, kinds).take(keep)
-    return ProfileSamples(samples, left_out, notes, profile.source.device)
+        note = Limitation("modules whose warm-up counts", reason, once, LimitationKind.COSTS)
+        limitations = (*limitations, note)
+    return samples.take(keep), left_out, limitations
 
 
 def without_instructions(profile: Profile) -> NothingToAnalyseError:
@@ -298,118 +307,55 @@ def without_instructions(profile: Profile) -> NothingToAnalyseError:
     return NothingToAnalyseError(f"{path}: {reason}" + (f"; {others}" if others else ""))
 
 
-@frozen
-class _Work:
-    """Activities of instructions, and their groups: one an execution and device.
+def _kept(
+    thunks: Thunks, device: Ints, ranges: Ranges, skip: int, *, in_modules: bool
+) -> tuple[Bools, Counter[str], int]:
+    """Tell which executions count, how many do not, and how many modules keep their warm-up.
 
-    Attributes:
-        rows: activities.
-        thunk: range of each.
-        group: group of each.
-        groups_first: the first of ``rows`` in each group.
-        device: device of each group.
-        cost_ns: sum of durations in each group.
-        communication: which of ``rows`` are communication kernels.
-        compute: which are other kernels.
+    Args:
+        thunks: one of each execution on a device.
+        device: of each.
+        ranges: of all names.
+        skip: executions of each module on each device that are its warm-up.
+        in_modules: whether any range names the execution of a module.
     """
-
-    rows: Ints
-    thunk: Ints
-    group: Ints
-    groups_first: Ints
-    device: Ints
-    cost_ns: Ints
-    communication: Bools
-    compute: Bools
-
-
-def _work(profile: Profile, links: Links, thunks: Thunks, kinds: Kinds) -> _Work:
-    activities = profile.activities
-    rows = np.flatnonzero(links.range != NONE)
-    thunk = links.range[rows].astype(np.int64)
-    device = activities.rank[rows].astype(np.int64)
-    groups = groups_of(thunks.execution[thunk], device)
-    duration_ns = activities.end_ns[rows] - activities.start_ns[rows]
-    # Copies have no name; the place behind the last one is theirs.
-    by_name = np.append(matching(activities.names, kinds.communication), False)
-    communication = by_name[activities.name_id[rows]]
-    return _Work(
-        rows=rows,
-        thunk=thunk,
-        group=groups.of_row,
-        groups_first=groups.first,
-        device=device[groups.first],
-        cost_ns=intervals.group_sum(groups.of_row, len(groups), duration_ns),
-        communication=communication,
-        compute=(rows < activities.kernels) & ~communication,
-    )
-
-
-def _samples(work: _Work, thunks: Thunks, names: XlaNames, kinds: Kinds) -> Samples:
-    thunk = work.thunk[work.groups_first]
-    instruction = thunks.instruction[thunk]
-    moves = matching(names.instructions, kinds.communication)
-    moves[thunks.instruction[work.thunk[work.communication]]] = True
-    return Samples(
-        instruction=instruction,
-        module=thunks.module[thunk],
-        device=work.device,
-        cost_ns=work.cost_ns,
-        collective=moves[instruction],
-        instructions=names.instructions,
-        modules=names.modules,
-    )
-
-
-def _kept(work: _Work, thunks: Thunks, ranges: Ranges, skip: int) -> tuple[Bools, LeftOut, int]:
-    """Tell which groups count, how many do not, and how many modules keep their warm-up."""
-    thunk = work.thunk[work.groups_first]
-    compiling = thunks.compiling[thunk]
-    orphan = (thunks.within[thunk] == NONE) & bool((thunks.within != NONE).any())
-    cut = (thunks.cut[thunk] | orphan) & ~compiling
-    keep = ~compiling & ~cut
+    compiling = int(thunks.compiling.sum())
+    cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
+    keep = ~thunks.compiling & ~cut
     rows = np.flatnonzero(keep)
-    place, runs, key = _places(work, thunks, ranges, rows)
+    thunks, device = thunks.take(rows), device[rows]
+    # Which execution of its module on its device each is part of. Where no range names modules,
+    # each instruction counts its own executions.
+    in_module = thunks.within != NONE
+    modules = int(thunks.module.max(initial=NONE)) + 1
+    key = np.where(in_module, thunks.module, modules + thunks.instruction)
+    run = np.where(in_module, thunks.within, len(ranges) + thunks.execution)
+    # Executions are numbered in the order of ranges; those of modules begin in another one.
+    start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
+    each = groups_of(device, key, start_ns, run)
+    of_module = (device[each.first], key[each.first])
+    place = occurrences(of_module)[each.of_row]
+    whole = groups_of(*of_module).of_row
+    runs = np.bincount(whole, minlength=1)[whole][each.of_row]
     most = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)
     np.maximum.at(most, key, runs)
     seldom = most <= skip
     warm = (place < skip) & ~seldom[key]
     keep[rows[warm]] = False
-    once = int(seldom[distinct(key)].sum()) if skip else 0
-    return keep, LeftOut(int(compiling.sum()), int(cut.sum()), int(warm.sum())), once
+    left_out = Counter(compilation=compiling, cut=int(cut.sum()), warm_up=int(warm.sum()))
+    return keep, left_out, int(seldom[distinct(key)].sum()) if skip else 0
 
 
-def _places(work: _Work, thunks: Thunks, ranges: Ranges, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the execution of its module on its device that each of some groups is part of.
+def _notes(path: str, overlap: tuple[int, int], apart: int, graphs: int) -> Iterator[Limitation]:
+    """Yield what makes costs wrong.
 
-    Where no range names modules, each instruction counts its own executions.
-
-    Returns:
-        The place from 0, the number of executions on the device, and a number of the module.
+    Args:
+        path: of the profile.
+        overlap: time of collectives over all devices, and that of compute beside them, in ns.
+        apart: ends of asynchronous pairs that something else came between.
+        graphs: instructions that launch CUDA graphs.
     """
-    thunk = work.thunk[work.groups_first[rows]]
-    within, device = thunks.within[thunk], work.device[rows]
-    in_module = within != NONE
-    modules = int(thunks.module.max(initial=NONE)) + 1
-    key = np.where(in_module, thunks.module[thunk], modules + thunks.instruction[thunk])
-    run = np.where(in_module, within, len(ranges) + thunks.execution[thunk])
-    # Executions are numbered in the order of ranges; those of modules begin in another one.
-    start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, within, NONE)]
-    each = groups_of(device, key, start_ns, run)
-    whole = groups_of(device[each.first], key[each.first])
-    begin = np.unique(whole.of_row, return_index=True)[1]
-    place = np.arange(len(each)) - begin[whole.of_row]
-    runs = np.bincount(whole.of_row, minlength=len(whole))[whole.of_row]
-    return place[each.of_row], runs[each.of_row], key
-
-
-def _notes(
-    profile: Profile, links: Links, thunks: Thunks, work: _Work, keep: Bools
-) -> Iterator[Limitation]:
-    """Yield what could not be measured, and what makes costs wrong."""
-    path, activities = profile.source.path, profile.activities
-    counted = keep[work.group]
-    collectives_ns, overlapped_ns = _overlap(work, counted, activities.start_ns, activities.end_ns)
+    collectives_ns, overlapped_ns = overlap
     if overlapped_ns > _OVERLAPPED * collectives_ns:
         share = overlapped_ns / collectives_ns
         yield Limitation(
@@ -419,7 +365,6 @@ def _notes(
             "collectives off",
             kind=LimitationKind.WRONG_COSTS,
         )
-    apart = int(thunks.apart.sum())
     if apart:
         yield Limitation(
             PAIRS,
@@ -428,7 +373,6 @@ def _notes(
             apart,
             LimitationKind.WRONG_COSTS,
         )
-    graphs = _graphs(profile, links, work, thunks)
     if graphs:
         yield Limitation(
             GRAPHS,
@@ -437,6 +381,11 @@ def _notes(
             graphs,
             LimitationKind.WRONG_COSTS,
         )
+
+
+def _lost_work(path: str, profile: Profile, links: Links) -> Iterator[Limitation]:
+    """Yield the work that no instruction is known to have launched."""
+    activities = profile.activities
     for what, rule, why in (
         ("work outside every instruction", LinkRule.OUTSIDE, "it is in no cost"),
         ("kernels without their launching call", LinkRule.UNLINKED, "they are in no cost"),
@@ -449,10 +398,12 @@ def _notes(
             )
 
 
-def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple[int, int]:
+def _overlap(
+    activities: Activities, work: Ints, communication: Bools, compute: Bools
+) -> tuple[int, int]:
     """Return the time of collectives over all devices, and that of compute beside them, in ns."""
-    start_ns, end_ns = start_ns[work.rows], end_ns[work.rows]
-    device = work.device[work.group]
+    start_ns, end_ns = activities.start_ns[work], activities.end_ns[work]
+    device = activities.rank[work].astype(np.int64)
     packing = intervals.Packing.of(
         *intervals.group_extents(device, int(device.max()) + 1, start_ns, end_ns)
     )
@@ -461,16 +412,6 @@ def _overlap(work: _Work, counted: Bools, start_ns: Ints, end_ns: Ints) -> tuple
         on = device[rows]
         return intervals.union(packing.place(on, start_ns[rows]), packing.place(on, end_ns[rows]))
 
-    collectives = of(work.communication & counted)
-    alone = intervals.difference(collectives, of(work.compute & counted))
+    collectives = of(communication)
     whole_ns = intervals.measure(collectives)
-    return whole_ns, whole_ns - intervals.measure(alone)
-
-
-def _graphs(profile: Profile, links: Links, work: _Work, thunks: Thunks) -> int:
-    """Return the number of instructions that launch CUDA graphs, by one call of each."""
-    instruction, first = np.unique(thunks.instruction[work.thunk], return_index=True)
-    del instruction
-    called: Codes = distinct(links.call[work.rows[first]])
-    names = profile.calls.names(called[called != NONE].astype(np.int64))
-    return sum(name.startswith(GRAPH_LAUNCHES) for name in names)
+    return whole_ns, whole_ns - intervals.measure(intervals.difference(collectives, of(compute)))

@@ -84,7 +84,6 @@ def _flag_value(path: str) -> str:
 
 def summary(costs: Costs) -> str:
     """Return the counts behind the costs, in lines."""
-    out = costs.left_out
     collectives = sum(cost.collective for cost in costs.instructions)
     rules = f"{costs.aggregate} of executions and devices"
     if costs.aggregate_collectives != costs.aggregate:
@@ -94,8 +93,8 @@ def summary(costs: Costs) -> str:
         f"{counted(len(costs.instructions), 'instruction')}, of them "
         f"{counted(collectives, 'collective')}; {rules}: "
         f"{counted(costs.executions, 'execution')} on {devices}\n"
-        f"left out: {counted(out.warm_up, 'execution')} in the warm-up of their module, "
-        f"{out.cut:,} cut by the capture, {out.compilation:,} while XLA compiled\n"
+        f"left out: {counted(costs.warm_up, 'execution')} in the warm-up of their module, "
+        f"{costs.cut:,} cut by the capture, {costs.compilation:,} while XLA compiled\n"
     )
 
 

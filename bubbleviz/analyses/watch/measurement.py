@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median, quantiles
 
@@ -11,15 +11,16 @@ from bubbleviz.align.run import RunHints, merge
 from bubbleviz.analyses.watch.followed_run import FollowedRun, RecordedRank
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.errors import BubblevizError
+from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.explain.explanation import explain
 from bubbleviz.interpret.recording import gathered
 from bubbleviz.interpret.tables import recording_of
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.bubbles import BubblePart, parts_of
+from bubbleviz.report.compare.gate import limits_of
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.sources.recordings.operations import table_of
 
@@ -27,19 +28,6 @@ from bubbleviz.sources.recordings.operations import table_of
 _ADVISED = 3
 #: The ratio that is known when the next iteration has begun.
 _PERIOD = "period"
-
-
-@frozen
-class RatioValue:
-    """A bubble ratio of one iteration.
-
-    Attributes:
-        name: of the ratio.
-        value: of it; None where it is unknown.
-    """
-
-    name: str
-    value: float | None
 
 
 @frozen
@@ -52,27 +40,16 @@ class RankPace:
         compute_ns: of its forwards and backwards.
         excess: how much longer that is than the median of the ranks of its stage, or of all ranks
             where its stage has no other, as a fraction.
+        since: of a slow rank, number of the iteration from which on it has been slow; else -1.
+        since_utc_ns: when that was written.
     """
 
     rank: int
     host: str
     compute_ns: int
     excess: float
-
-
-@frozen
-class SlowRank:
-    """A rank that computes longer than others do.
-
-    Attributes:
-        pace: in this iteration.
-        since: number of the iteration from which on it has been slow.
-        since_utc_ns: when that was written.
-    """
-
-    pace: RankPace
-    since: int
-    since_utc_ns: int
+    since: int = NONE
+    since_utc_ns: int = NONE
 
 
 @frozen
@@ -87,7 +64,8 @@ class WatchedIteration:
         ranks: how many have it.
         world_size: how many there are to be; -1 unknown.
         headline: name of the primary ratio.
-        ratios: of all names; ``period`` is that of the iteration before, which this one ends.
+        ratios: by name, None unknown; ``period`` is that of the iteration before, which this one
+            ends.
         parts: of its bubble, the largest first; their shares add up to the headline.
         paces: of its ranks, the slowest first.
         slow: those that are slow, the slowest first.
@@ -102,52 +80,35 @@ class WatchedIteration:
     ranks: int
     world_size: int
     headline: str
-    ratios: tuple[RatioValue, ...]
+    ratios: Mapping[str, float | None]
     parts: tuple[BubblePart, ...]
     paces: tuple[RankPace, ...]
-    slow: tuple[SlowRank, ...] = ()
+    slow: tuple[RankPace, ...] = ()
     usual_pause_ns: int = NONE
 
-    def ratio(self, name: str) -> float | None:
-        """Return a ratio by its name; None where it is unknown."""
-        return next((ratio.value for ratio in self.ratios if ratio.name == name), None)
 
-
-@frozen
-class Measurement:
-    """What is new of a run.
-
-    Attributes:
-        iterations: that are new, ascending.
-        advice: what to do first, by the newest iterations; "" where that is unknown.
-        complaint: why nothing could be measured; "" where it could.
-    """
-
-    iterations: tuple[WatchedIteration, ...]
-    advice: str
-    complaint: str = ""
-
-
-def measured(run: FollowedRun, new: Sequence[int]) -> Measurement:
+def measured(run: FollowedRun, new: Sequence[int]) -> tuple[tuple[WatchedIteration, ...], str, str]:
     """Return what some whole iterations of a run show; earlier ones that are kept help.
 
     Args:
         run: as it was followed.
         new: numbers of iterations, ascending, at least one.
+
+    Returns:
+        The iterations; what to do first, by the newest of them, "" where that is unknown; and why
+        nothing could be measured, "" where it could.
     """
     known = sorted({n for rank in run.ranks.values() for n in rank.numbers if n <= new[-1]})
     try:
         report = _report(run, tuple(known))
         advised = report if len(known) <= _ADVISED else _report(run, tuple(known[-_ADVISED:]))
     except BubblevizError as error:
-        return Measurement((), "", one_line(str(error), 300))
+        return (), "", one_line(str(error), 300)
     rows = {iteration.name: iteration for iteration in report.iterations}
-    found = [
-        _watched(run, report, (rows.get(str(n - 1)), rows[str(n)]), n)
-        for n in new
-        if str(n) in rows
-    ]
-    return Measurement(tuple(found), first_thing(advised) or "")
+    found = (
+        _watched(run, report, rows.get(str(n - 1)), rows[str(n)], n) for n in new if str(n) in rows
+    )
+    return tuple(found), first_thing(advised) or "", ""
 
 
 def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
@@ -166,17 +127,17 @@ def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
 
 
 def _watched(
-    run: FollowedRun, report: Report, pair: tuple[Iteration | None, Iteration], number: int
+    run: FollowedRun, report: Report, before: Iteration | None, iteration: Iteration, number: int
 ) -> WatchedIteration:
     """Return what an iteration shows.
 
     Args:
         run: as it was followed.
         report: on it and those before.
-        pair: the iteration before, if it is known, and this one.
+        before: the iteration before, if it is known.
+        iteration: this one.
         number: of this one.
     """
-    before, iteration = pair
     written = [rank.utc_ns[number] for rank in run.ranks.values() if number in rank.utc_ns]
     ratios = {name: ratio.value for name, ratio in iteration.ratios.items()}
     if _PERIOD in ratios:
@@ -190,7 +151,7 @@ def _watched(
         ranks=len(iteration.ranks),
         world_size=run.world_size,
         headline=report.headline,
-        ratios=tuple(RatioValue(name, value) for name, value in ratios.items()),
+        ratios=ratios,
         parts=() if shown is None else parts_of(report, [shown]),
         paces=_paces(report, iteration),
     )
@@ -259,7 +220,7 @@ class Watcher:
     def __init__(self, folder: str) -> None:
         self._run = FollowedRun(folder)
         self._trend: deque[WatchedIteration] = deque(maxlen=TREND)
-        self._slow: dict[int, SlowRank] = {}
+        self._slow: dict[int, RankPace] = {}
         self._advice = self._complaint = ""
         self._total = 0
 
@@ -281,13 +242,13 @@ class Watcher:
         events = list(self._run.events())
         iterations: tuple[WatchedIteration, ...] = ()
         if new:
-            found = measured(self._run, new)
+            found, advice, complaint = measured(self._run, new)
             self._run.measured(new[-1])
-            iterations = tuple(map(self._taken, found.iterations))
-            if found.complaint and found.complaint != self._complaint:
-                events.append(found.complaint)
-            self._complaint = found.complaint
-            self._advice = found.advice or self._advice
+            iterations = tuple(map(self._taken, found))
+            if complaint and complaint != self._complaint:
+                events.append(complaint)
+            self._complaint = complaint
+            self._advice = advice or self._advice
         return Sight(
             iterations=iterations,
             trend=tuple(self._trend),
@@ -307,10 +268,10 @@ class Watcher:
         for pace in iteration.paces:
             if pace.excess > SLOW:
                 before = self._slow.get(pace.rank)
-                since = (iteration.number, iteration.utc_ns)
+                since, utc_ns = iteration.number, iteration.utc_ns
                 if before is not None:
-                    since = (before.since, before.since_utc_ns)
-                slow[pace.rank] = SlowRank(pace, *since)
+                    since, utc_ns = before.since, before.since_utc_ns
+                slow[pace.rank] = replace(pace, since=since, since_utc_ns=utc_ns)
         self._slow = slow
         seen = replace(
             iteration, slow=tuple(slow.values()), usual_pause_ns=self._long_pause(iteration)
@@ -328,3 +289,38 @@ class Watcher:
         long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
         long = long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns
         return max(0, round(usual_ns)) if long else NONE
+
+
+class LimitWatch:
+    """Counts iterations that are above a limit, one after another.
+
+    An iteration whose ratio is unknown neither counts nor ends the count.
+
+    Args:
+        texts: limits, as ``schedule=20%``.
+        most: how many iterations in a row may be above one.
+
+    Raises:
+        UsageError: a limit is none, or the number is below 1.
+    """
+
+    def __init__(self, texts: Sequence[str], most: int) -> None:
+        if most < 1:
+            raise UsageError(f"--for {most}: must be 1 or more iterations")
+        self._limits = limits_of(texts) if texts else ()
+        self._most = most
+        self._above = [0] * len(self._limits)
+
+    def exceeded(self, iteration: WatchedIteration) -> str:
+        """Return a sentence where an iteration is one too many above a limit; else ""."""
+        for place, limit in enumerate(self._limits):
+            value = iteration.ratios.get(limit.ratio)
+            if value is None:
+                continue
+            self._above[place] = self._above[place] + 1 if value > limit.most else 0
+            if self._above[place] == self._most:
+                return (
+                    f"{limit.ratio} is {percent(value)} in iteration {iteration.number}, and above "
+                    f"{percent(limit.most)} for {counted(self._most, 'iteration')}"
+                )
+        return ""

@@ -1,91 +1,34 @@
 """Outputs: where what is seen of a running job goes beside the terminal.
 
-Another one is a class with ``take`` and ``close``, and a line in :func:`opened`.
+Another one is a context that gives what takes each :class:`~.measurement.Sight`, and a line in
+:func:`opened`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.analyses.watch.measurement import Sight, WatchedIteration
+from bubbleviz.analyses.watch.measurement import Sight
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-
-class Output(Protocol):
-    """What takes what is seen."""
-
-    def take(self, sight: Sight) -> None:
-        """Take what is new."""
-
-    def close(self) -> None:
-        """Write what is left."""
-
-
-class _JsonLines:
-    """A file with a line an iteration; lines are added to those that are there.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        with self._refusals():
-            self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
-
-    def take(self, sight: Sight) -> None:
-        """Write the new iterations."""
-        lines = [json.dumps(anonymous(_document(own))) + "\n" for own in sight.iterations]
-        with self._refusals():
-            self._file.write("".join(lines))
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._refusals():
-            self._file.close()
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(
-                f"{self._path}: cannot be written ({error.strerror}); give another --jsonl"
-            ) from error
-
-
-def _document(iteration: WatchedIteration) -> dict[str, Any]:
-    return {
-        "iteration": iteration.number,
-        "utc_ns": iteration.utc_ns,
-        "length_ns": iteration.length_ns,
-        "pause_ns": iteration.pause_ns if iteration.pause_ns >= 0 else None,
-        "ranks": iteration.ranks,
-        "world_size": iteration.world_size if iteration.world_size > 0 else None,
-        "headline": iteration.headline,
-        "ratios": {ratio.name: ratio.value for ratio in iteration.ratios},
-        "causes": {own.name: own.share for own in iteration.parts},
-        "slowest": [
-            {"rank": p.rank, "host": p.host, "compute_ns": p.compute_ns, "excess": p.excess}
-            for p in iteration.paces[:3]
-        ],
-    }
+Take: TypeAlias = Callable[[Sight], None]
+#: Slow ranks that have a metric of their own: few, however many ranks there are.
+_RANKS = 8
+#: A metric: its name, what it is, the names of its labels, and a value for labels.
+_Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], list[tuple[tuple[str, ...], float]]]"
 
 
 @contextmanager
-def opened(
-    jsonl: str | None, listen: str | None, tensorboard: str | None
-) -> Iterator[list[Output]]:
-    """Yield the outputs that are asked for, and close them.
+def opened(jsonl: str | None, listen: str | None, tensorboard: str | None) -> Iterator[list[Take]]:
+    """Yield what takes each sight for the outputs that are asked for, and close them.
 
     Args:
         jsonl: file to which a line an iteration is added.
@@ -97,100 +40,124 @@ def opened(
         UsageError: ``listen`` is no address.
     """
     with ExitStack() as stack:
-        outputs: list[Output] = []
-
-        def add(output: Output) -> None:
-            stack.callback(output.close)
-            outputs.append(output)
-
+        outputs: list[Take] = []
         if jsonl is not None:
-            add(_JsonLines(jsonl))
+            outputs.append(stack.enter_context(_json_lines(jsonl)))
         if listen is not None:
-            add(Metrics(listen))
+            metrics = Metrics(listen)
+            stack.callback(metrics.close)
+            outputs.append(metrics.take)
         if tensorboard is not None:
-            add(Scalars(tensorboard))
+            outputs.append(stack.enter_context(_scalars(tensorboard)))
         yield outputs
 
 
-# TensorBoard: ratios, causes and the length of each iteration as scalars.
-#
-# TensorBoard's own writer writes them; it is imported when used, for it is an extra and takes
-# half a
-# second to load.
-
-
-class Scalars:
-    """Writes scalars into a directory, an event file a process.
-
-    Args:
-        directory: where they are to be.
+@contextmanager
+def _json_lines(path: str) -> Iterator[Take]:
+    """Yield what adds a line an iteration to those that are in a file.
 
     Raises:
-        OutputError: it cannot be written, or TensorBoard is not installed.
+        OutputError: it cannot be written.
     """
 
-    def __init__(self, directory: str) -> None:
+    @contextmanager
+    def refusals() -> Iterator[None]:
         try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise OutputError(
-                "--tensorboard needs tensorboard; install it with pip install "
-                "'bubbleviz[tensorboard]'"
-            ) from error
-        try:
-            self._writer = EventFileWriter(directory, filename_suffix=".bubbleviz")
+            yield
         except OSError as error:
             raise OutputError(
-                f"{directory}: cannot be written ({error.strerror}); give another --tensorboard"
+                f"{path}: cannot be written ({error.strerror}); give another --jsonl"
             ) from error
 
-    def take(self, sight: Sight) -> None:
-        """Write the new iterations."""
+    with refusals():
+        file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+
+    def take(sight: Sight) -> None:
+        documents = (
+            {
+                "iteration": own.number,
+                "utc_ns": own.utc_ns,
+                "length_ns": own.length_ns,
+                "pause_ns": own.pause_ns if own.pause_ns >= 0 else None,
+                "ranks": own.ranks,
+                "world_size": own.world_size if own.world_size > 0 else None,
+                "headline": own.headline,
+                "ratios": dict(own.ratios),
+                "causes": {part.name: part.share for part in own.parts},
+                "slowest": [
+                    {name: getattr(p, name) for name in ("rank", "host", "compute_ns", "excess")}
+                    for p in own.paces[:3]
+                ],
+            }
+            for own in sight.iterations
+        )
+        lines = [json.dumps(anonymous(document)) + "\n" for document in documents]
+        with refusals():
+            file.write("".join(lines))
+            file.flush()
+
+    try:
+        yield take
+    finally:
+        with refusals():
+            file.close()
+
+
+@contextmanager
+def _scalars(directory: str) -> Iterator[Take]:
+    """Yield what writes ratios, causes and the length of each iteration for TensorBoard.
+
+    Its own writer writes them, an event file a process; it is imported when used, for it is an
+    extra and takes half a second to load.
+
+    Raises:
+        OutputError: they cannot be written, or TensorBoard is not installed.
+    """
+    try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise OutputError(
+            "--tensorboard needs tensorboard; install it with pip install 'bubbleviz[tensorboard]'"
+        ) from error
+    try:
+        writer = EventFileWriter(directory, filename_suffix=".bubbleviz")
+    except OSError as error:
+        raise OutputError(
+            f"{directory}: cannot be written ({error.strerror}); give another --tensorboard"
+        ) from error
 
-        for iteration in sight.iterations:
-            values = [
-                Summary.Value(tag=f"bubbleviz/{tag}", simple_value=value)
-                for tag, value in _scalars(iteration)
+    def take(sight: Sight) -> None:
+        for own in sight.iterations:
+            known = [(name, value) for name, value in own.ratios.items() if value is not None]
+            scalars = [
+                *((f"bubble_ratio/{name}", value) for name, value in known),
+                *((f"bubble_part_ratio/{part.name}", part.share) for part in own.parts),
+                ("iteration_seconds", own.length_ns / 1e9),
+                *([("pause_seconds", own.pause_ns / 1e9)] if own.pause_ns >= 0 else []),
+                ("ranks", float(own.ranks)),
             ]
-            event = Event(
-                wall_time=iteration.utc_ns / 1e9,
-                step=iteration.number,
-                summary=Summary(value=values),
-            )
-            self._writer.add_event(event)
+            values = [
+                Summary.Value(tag=f"bubbleviz/{tag}", simple_value=value) for tag, value in scalars
+            ]
+            summary = Summary(value=values)
+            writer.add_event(Event(wall_time=own.utc_ns / 1e9, step=own.number, summary=summary))
         if sight.iterations:
-            self._writer.flush()
+            writer.flush()
 
-    def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
-
-
-def _scalars(iteration: WatchedIteration) -> list[tuple[str, float]]:
-    known = [(ratio.name, ratio.value) for ratio in iteration.ratios if ratio.value is not None]
-    return [
-        *((f"bubble_ratio/{name}", value) for name, value in known),
-        *((f"bubble_part_ratio/{own.name}", own.share) for own in iteration.parts),
-        ("iteration_seconds", iteration.length_ns / 1e9),
-        *([("pause_seconds", iteration.pause_ns / 1e9)] if iteration.pause_ns >= 0 else []),
-        ("ranks", float(iteration.ranks)),
-    ]
-
-
-# Prometheus: the newest iteration as metrics that a Prometheus server asks for.
-#
-# Names follow its conventions (prometheus.io/docs/practices/naming): base units, and ``ratio`` for
-# fractions of 1. prometheus-client serves them; it is imported when used, for it is an extra.
-
-
-#: Slow ranks that have a metric of their own: few, however many ranks there are.
-_RANKS = 8
+    try:
+        yield take
+    finally:
+        writer.close()
 
 
 class Metrics:
-    """Serves metrics on an address until it is closed.
+    """Serves the newest iteration as metrics on an address until it is closed.
+
+    Names follow the conventions of Prometheus (prometheus.io/docs/practices/naming): base units,
+    and ``ratio`` for fractions of 1. prometheus-client serves them; it is imported when used, for
+    it is an extra.
 
     Args:
         address: ``HOST:PORT``.
@@ -244,66 +211,63 @@ class Metrics:
         sight = self._sight
         total = 0 if sight is None else sight.total
         yield CounterMetricFamily("bubbleviz_iterations", "Iterations measured.", total)
-        if sight is None or not sight.trend:
-            return
-        newest = sight.trend[-1]
-        gauges = (
-            ("iteration", "Number of the newest iteration.", newest.number),
-            (
-                "iteration_duration_seconds",
-                "First start to last end of the newest iteration on any rank.",
-                newest.length_ns / 1e9,
-            ),
-            (
-                "iteration_timestamp_seconds",
-                "When the newest iteration was written, in seconds since 1970.",
-                newest.utc_ns / 1e9,
-            ),
-        )
-        for name, text, value in gauges:
-            yield GaugeMetricFamily(f"bubbleviz_{name}", text, value)
-        if newest.pause_ns >= 0:
-            yield GaugeMetricFamily(
-                "bubbleviz_iteration_pause_seconds",
-                "Last end of the iteration before to the first start of the newest one.",
-                newest.pause_ns / 1e9,
-            )
-        ratios = GaugeMetricFamily(
-            "bubbleviz_bubble_ratio",
-            "Bubble ratio of the newest iteration; headline is the one to quote.",
-            labels=["ratio", "headline"],
-        )
-        for ratio in newest.ratios:
-            if ratio.value is not None:
-                headline = "true" if ratio.name == newest.headline else "false"
-                ratios.add_metric([ratio.name, headline], ratio.value)
-        yield ratios
-        causes = GaugeMetricFamily(
-            "bubbleviz_bubble_part_ratio",
-            "What the bubble is made of, as shares of the headline's window.",
-            labels=["cause"],
-        )
-        for own in newest.parts:
-            causes.add_metric([own.name], own.share)
-        yield causes
-        yield from _of_ranks(sight)
+        for name, text, labels, values in (
+            () if sight is None or not sight.trend else _gauges(sight)
+        ):
+            metric = GaugeMetricFamily(f"bubbleviz_{name}", text, labels=labels)
+            for of_labels, value in values:
+                metric.add_metric(of_labels, value)
+            yield metric
 
 
-def _of_ranks(sight: Sight) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily
-
+def _gauges(sight: Sight) -> Iterator[_Gauge]:
     newest = sight.trend[-1]
-    ranks = GaugeMetricFamily("bubbleviz_ranks", "Ranks of the run, by state.", labels=["state"])
-    ranks.add_metric(["measured"], newest.ranks)
-    ranks.add_metric(["silent"], len(sight.silent))
-    if newest.world_size > 0:
-        ranks.add_metric(["expected"], newest.world_size)
-    yield ranks
-    slow = GaugeMetricFamily(
-        "bubbleviz_rank_compute_excess_ratio",
-        f"How much longer than others a slow rank computes; at most {_RANKS} ranks.",
-        labels=["rank", "host"],
+    for name, text, value in (
+        ("", "Number of the newest iteration.", newest.number),
+        (
+            "_duration_seconds",
+            "First start to last end of the newest iteration on any rank.",
+            newest.length_ns / 1e9,
+        ),
+        (
+            "_timestamp_seconds",
+            "When the newest iteration was written, in seconds since 1970.",
+            newest.utc_ns / 1e9,
+        ),
+        (
+            "_pause_seconds",
+            "Last end of the iteration before to the first start of the newest one.",
+            newest.pause_ns / 1e9,
+        ),
+    ):
+        if name != "_pause_seconds" or newest.pause_ns >= 0:
+            yield f"iteration{name}", text, (), [((), value)]
+    yield (
+        "bubble_ratio",
+        "Bubble ratio of the newest iteration; headline is the one to quote.",
+        ("ratio", "headline"),
+        [
+            ((name, "true" if name == newest.headline else "false"), value)
+            for name, value in newest.ratios.items()
+            if value is not None
+        ],
     )
-    for own in newest.slow[:_RANKS]:
-        slow.add_metric([str(own.pace.rank), anonymous(own.pace.host)], own.pace.excess)
-    yield slow
+    yield (
+        "bubble_part_ratio",
+        "What the bubble is made of, as shares of the headline's window.",
+        ("cause",),
+        [((part.name,), part.share) for part in newest.parts],
+    )
+    ranks: list[tuple[tuple[str, ...], float]] = [
+        (("measured",), newest.ranks),
+        (("silent",), len(sight.silent)),
+    ]
+    if newest.world_size > 0:
+        ranks.append((("expected",), newest.world_size))
+    yield "ranks", "Ranks of the run, by state.", ("state",), ranks
+    yield (
+        "rank_compute_excess_ratio",
+        f"How much longer than others a slow rank computes; at most {_RANKS} ranks.",
+        ("rank", "host"),
+        [((str(own.rank), anonymous(own.host)), own.excess) for own in newest.slow[:_RANKS]],
+    )

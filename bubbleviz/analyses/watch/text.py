@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from bubbleviz.analyses.watch.measurement import Sight, SlowRank, WatchedIteration
+from bubbleviz.analyses.watch.measurement import RankPace, Sight, WatchedIteration
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import percent
 
@@ -23,7 +23,7 @@ _WIDTH = 60
 
 def line_of(iteration: WatchedIteration) -> str:
     """Return an iteration on one line."""
-    value = iteration.ratio(iteration.headline)
+    value = iteration.ratios.get(iteration.headline)
     parts = [
         f"iteration {iteration.number}",
         f"{iteration.headline} {'unknown' if value is None else percent(value)}",
@@ -46,11 +46,11 @@ def _ranks(iteration: WatchedIteration) -> str:
     return f"{iteration.ranks} {'rank' if iteration.ranks == 1 else 'ranks'}"
 
 
-def _slow(slow: SlowRank) -> str:
-    host = f" ({slow.pace.host})" if slow.pace.host else ""
+def _slow(slow: RankPace) -> str:
+    host = f" ({slow.host})" if slow.host else ""
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.pace.rank}{host} computes {percent(slow.pace.excess)} longer, since iteration "
+        f"rank {slow.rank}{host} computes {percent(slow.excess)} longer, since iteration "
         f"{slow.since} ({clock:%H:%M:%S} UTC)"
     )
 
@@ -84,14 +84,14 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...]) -> RenderableType:
 
 def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
     newest = sight.trend[-1]
-    value = newest.ratio(newest.headline)
+    value = newest.ratios.get(newest.headline)
     shown = "unknown" if value is None else percent(value)
     yield Text.assemble(
         (f"{newest.headline} {shown}", "bold"),
         f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, ",
         f"{sight.total:,} measured in {folder}",
     )
-    values = [own.ratio(newest.headline) for own in sight.trend]
+    values = [own.ratios.get(newest.headline) for own in sight.trend]
     yield Text(f"{_sparkline(values[-_WIDTH:])}  {_span(values[-_WIDTH:])}", style="cyan")
     yield Text()
     yield Text("What the bubble is made of, % of the window", style="bold")

@@ -78,8 +78,7 @@ def watch(
     3 a ratio was above its limit for too long, 1 bad input, 2 wrong usage. COMMAND gets the reason
     in the environment variable BUBBLEVIZ_LIMIT.
     """
-    from bubbleviz.analyses.watch.limit_watch import LimitWatch
-    from bubbleviz.analyses.watch.measurement import Watcher
+    from bubbleviz.analyses.watch.measurement import LimitWatch, Watcher
     from bubbleviz.analyses.watch.outputs import opened
 
     if Path(folder).exists() and not Path(folder).is_dir():
@@ -107,8 +106,8 @@ def watch(
         while True:
             now_s = time.monotonic()
             sight = watcher.look(now_s)
-            for output in outputs:
-                output.take(sight)
+            for take in outputs:
+                take(sight)
             show(sight)
             for reason in filter(None, map(limits.exceeded, sight.iterations)):
                 if run is None:
