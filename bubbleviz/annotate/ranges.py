@@ -18,14 +18,14 @@ from bubbleviz.annotate.distributed import numbers_in_torch
 from bubbleviz.errors import UsageError
 
 if TYPE_CHECKING:
-    from bubbleviz.annotate.recording.recorder import Recorder
+    from bubbleviz.annotate.recorder import Recorder
 
 
 # Recorders of ranges in this process: NVTX, for Nsight Systems, PyTorch's profiler, and files.
 #
 # NVTX is called through PyTorch where it was built for GPUs, else through the package ``nvtx``
-# where
-# it is installed. PyTorch's profiler gets a range while it records. Where both do, both get it.
+# where it is installed. PyTorch's profiler gets a range while it records. Where both do, both get
+# it.
 # Without a recorder, a range checks whether PyTorch's profiler is on, and calls NVTX, which
 # returns at once in a process without a tool.
 
@@ -42,7 +42,9 @@ class Recorders:
         self._profiling: Callable[[], bool] = _never
         self._record: Callable[[str], Any] | None = None
         self._settled = False
-        #: Writes files; see :mod:`bubbleviz.annotate.recording`.
+        #: The number of the next iteration that is given none; they count from 0 in a process.
+        self.next_iteration = 0
+        #: Writes files; see :mod:`bubbleviz.annotate.recorder`.
         self.recorder: Recorder | None = None
 
     def open(
@@ -172,14 +174,18 @@ class Range:
     The same range may be entered again, in one thread at a time; a decorated function opens a range
     for each call.
 
+    Args:
+        name: recorded name.
+        launches: whether transfers only start in it: when they end, nothing here shows.
+
     Attributes:
         name: recorded name.
     """
 
-    __slots__ = ("_opened", "name")
+    __slots__ = ("_launches", "_opened", "name")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *, launches: bool = False) -> None:
+        self.name, self._launches = name, launches
         self._opened: list[tuple[Any, ...]] = []
 
     def __enter__(self) -> Range:
@@ -216,20 +222,11 @@ class Range:
 
     def _recorded(self) -> tuple[Any, ...]:
         """Open the range with every recorder, and return what closes it."""
-        return _recorders.open(self.name)
+        return _recorders.open(self.name, launches=self._launches)
 
     def _again(self) -> Range:
         """Return a range like this one, for a call that may run beside others."""
-        return type(self)(self.name)
-
-
-class Launch(Range):
-    """A range in which transfers only start: when they end, nothing here shows."""
-
-    __slots__ = ()
-
-    def _recorded(self) -> tuple[Any, ...]:
-        return _recorders.open(self.name, launches=True)
+        return type(self)(self.name, launches=self._launches)
 
 
 class Outermost(Range):
@@ -279,7 +276,9 @@ class _IterationRange(Outermost):
         if not getattr(self._open, self._kind, 0):
             numbers = numbers_in_torch()
             of_rank = "" if numbers is None else f" rank={numbers[0]}"
-            self._taken = _iterations.take(self._number)
+            number = self._number
+            self._taken = taken = _recorders.next_iteration if number is None else number
+            _recorders.next_iteration = taken + 1
             self.name = f"{_PREFIX}iteration {self._taken}{of_rank}"
         super().__enter__()
         return self
@@ -289,22 +288,6 @@ class _IterationRange(Outermost):
 
     def _again(self) -> _IterationRange:
         return type(self)(self._number)
-
-
-class _Iterations:
-    """The numbers of iterations, counted from 0 in a process."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def take(self, number: int | None) -> int:
-        """Return the number of an iteration that begins; the next one continues from it."""
-        taken = self._next if number is None else number
-        self._next = taken + 1
-        return taken
-
-
-_iterations = _Iterations()
 
 
 def phase(
@@ -438,7 +421,7 @@ def record(
     if running is not None and running.active and running.folder == Path(folder):
         return running
     # Most scripts record nothing.
-    from bubbleviz.annotate.recording.recorder import Recorder
+    from bubbleviz.annotate.recorder import Recorder
 
     place = None if rank is None else (rank, -1 if world_size is None else world_size)
     recorder = Recorder(
@@ -459,8 +442,7 @@ def record_as_environment_says() -> None:
             for name, default in ((EVERY, "0"), (ITERATIONS, "2"))
         )
         record(folder, every=every, iterations=iterations)
-    except ValueError as error:
+    except (ValueError, UsageError) as error:
         text = f"{EVERY} and {ITERATIONS} must be numbers ({error})"
-        logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", text)
-    except UsageError as error:
-        logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", error)
+        said = error if isinstance(error, UsageError) else text
+        logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", said)

@@ -55,7 +55,7 @@ class Recorder(ranges.Recorders):
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(ranges, "_recorders", recorder)
-    monkeypatch.setattr(ranges, "_iterations", ranges._Iterations())
+    monkeypatch.setattr(ranges._recorders, "next_iteration", 0)
     return recorder
 
 

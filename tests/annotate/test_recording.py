@@ -21,7 +21,8 @@ import bubbleviz
 from bubbleviz import annotate
 from bubbleviz import recording_layout as layout
 from bubbleviz.annotate import ranges, wrapping
-from bubbleviz.annotate.recording.recorder import PARTS, Recorder
+from bubbleviz.annotate.part_files import PARTS
+from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.sources.recordings.parts import PartReader
@@ -39,7 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(variable, raising=False)
     fresh = ranges.Recorders()
     monkeypatch.setattr(ranges, "_recorders", fresh)
-    monkeypatch.setattr(ranges, "_iterations", ranges._Iterations())
+    monkeypatch.setattr(ranges._recorders, "next_iteration", 0)
     yield
     if fresh.recorder is not None:
         fresh.recorder.stop()
@@ -130,7 +131,7 @@ def test_work_between_iterations_is_none_of_theirs_once_a_forward_begins(tmp_pat
 
 def test_launches_are_marked(tmp_path: Path) -> None:
     with annotate.record(tmp_path), annotate.iteration():
-        with ranges.Launch(annotate.phase("RECV_F", microbatch=0).name):
+        with ranges.Range(annotate.phase("RECV_F", microbatch=0).name, launches=True):
             pass
         with annotate.phase("RECV_F", microbatch=0):
             pass

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.annotate.recording import recorder as recorder_module
-from bubbleviz.annotate.recording.recorder import Recorder
-from bubbleviz.annotate.recording.timing_events import TimingEvents
+from bubbleviz.annotate import recorder as recorder_module
+from bubbleviz.annotate.recorder import Recorder, TimingEvents
 from bubbleviz.sources.recordings.sessions import RecordedSession, read_session
 from tests.planting import plant
 from tests.planting.options import Planting

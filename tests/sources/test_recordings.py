@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import recording_layout as layout
-from bubbleviz.annotate.recording.recorder import Recorder
+from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.grouping import Numbering

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.annotate.recording.recorder import Recorder
+from bubbleviz.annotate.recorder import Recorder
 from tests.planting.truth import Truth
 from tests.support.recorded_runs import UPTIME_NS, Clock, range_name
 

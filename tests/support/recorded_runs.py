@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.annotate.ranges import name_of
-from bubbleviz.annotate.recording.recorder import Recorder
+from bubbleviz.annotate.recorder import Recorder
 from tests.planting.truth import TrueOperation, Truth
 
 #: UTC and the monotonic clock of a host when the first true nanosecond passes.
@@ -94,7 +94,7 @@ def record_run(
         monkeypatch: names the hosts.
         named: see :func:`record_rank`.
         errors_ns: of the hosts' clocks, in the order in which ranks name them.
-        every: see :class:`~bubbleviz.annotate.recording.recorder.Recorder`.
+        every: see :class:`~bubbleviz.annotate.recorder.Recorder`.
         iterations: likewise.
         limit_bytes: likewise.
     """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from bubbleviz.annotate.ranges import Launch, Range, iteration, phase
+from bubbleviz.annotate.ranges import Range, iteration, phase
 from bubbleviz.annotate.wrapping import (
     NO_RANGE,
     Annotations,
@@ -156,7 +156,7 @@ def _transfers(
             return NO_RANGE
         name, microbatch, stage = tags[0]
         if len(tags) == 1:
-            return Launch(phase(name, microbatch=microbatch, stage=stage).name)
+            return Range(phase(name, microbatch=microbatch, stage=stage).name, launches=True)
         _, other_microbatch, other_stage = tags[1]
         both = phase(
             "SEND_RECV",
@@ -165,7 +165,7 @@ def _transfers(
             second_microbatch=other_microbatch,
             second_stage=other_stage,
         )
-        return Launch(both.name)
+        return Range(both.name, launches=True)
 
     return range_of_call
 

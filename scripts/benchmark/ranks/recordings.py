@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz import recording_layout as layout
+from bubbleviz.annotate.part_files import text_records
 from bubbleviz.annotate.ranges import name_of
-from bubbleviz.annotate.recording.blocks import text_records
 from scripts.benchmark.ranks.planting import SERVER, Ints, PlantedRun
 
 #: UTC and the monotonic clock of a host when the first true nanosecond passes.

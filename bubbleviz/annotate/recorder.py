@@ -9,250 +9,172 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import socket
 import sys
 import threading
 import time
-import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 from bubbleviz import recording_layout as layout
-from bubbleviz.annotate.distributed import numbers_in_torch
-from bubbleviz.annotate.recording.blocks import (
+from bubbleviz.annotate.part_files import (
     END,
+    EVENTS,
     Block,
-    ClockPair,
-    Names,
+    PartFiles,
+    Session,
+    clock_pair,
     events_of,
-    packed,
-    text_records,
+    place_of_process,
 )
-from bubbleviz.annotate.recording.timing_events import TimingEvents
 from bubbleviz.recording_layout import NONE
 
-# Place: which process of which run this is, as far as its environment says.
-
-
-#: Variables of launchers: torchrun and its kin, Slurm, Open MPI, MPICH.
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-#: Times that both clocks are read; the closest pair counts.
-_READINGS = 3
-
-
-class ProcessPlace(NamedTuple):
-    """A process of a run.
-
-    Attributes:
-        rank: its number.
-        world_size: how many there are; -1 unknown.
-        host: hostname.
-        run: what the launcher calls the run; "" for nothing.
-    """
-
-    rank: int
-    world_size: int
-    host: str
-    run: str
-
-
-def place_of_process(given: tuple[int, int] | None = None) -> ProcessPlace:
-    """Return the place of this process: as torch.distributed knows it, else its launcher.
-
-    Args:
-        given: rank and world size, where the script says them.
-    """
-    launched = _variable(_RANK), _variable(_WORLD_SIZE)
-    rank, world_size = given or numbers_in_torch() or launched
-    elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-    run = f"{elastic}/{restart}" if elastic else os.environ.get("SLURM_JOB_ID", "")
-    return ProcessPlace(max(rank, 0), world_size, socket.gethostname(), run)
-
-
-def clock_pair(
-    monotonic: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = time.time_ns
-) -> ClockPair:
-    """Return UTC and the monotonic clock at one moment: the closest of a few readings.
-
-    ::
-
-        monotonic  before ├────────┤ after
-        UTC                   │
-    """
-    readings = []
-    for _ in range(_READINGS):
-        before, now, after = monotonic(), utc(), monotonic()
-        readings.append((after - before, before, now))
-    width, before, now = min(readings)
-    return ClockPair(before + width // 2, now, width - width // 2)
-
-
-def _variable(names: tuple[str, ...]) -> int:
-    """Return the first of some variables that holds a number; -1 for none."""
-    texts = (os.environ.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isdecimal()), NONE)
-
-
-# Part files: where a process appends its blocks, one file after another.
+# Timing events: when a GPU began and ended what ranges launched, without waiting for it.
 #
-# No file is written by two processes, renamed, or changed but at its end, so that whoever reads it
-# meanwhile, on another machine too, sees a beginning of it.
+# A range is a pair of events on the stream that is current when it opens. They are taken from a
+# pool, asked whether they are complete once an iteration, and read only then::
+#
+#     host     F ├─┤  BW ├──┤            next iteration: complete? read, and back to the pool
+#     stream      ○████○  ○███████○
+#
+# An event tells nothing of the host's clock. So each iteration begins with one on a stream of its
+# own, where nothing lies before it, and which the GPU reaches some microseconds after the host
+# recorded it. It cannot be earlier, and where the GPU is late once, iterations before tell better.
+
+#: Events that a process has at most; ranges beyond go without times of the device.
+MOST_EVENTS = 1 << 14
+#: By how much a GPU's clock and the host's may drift apart.
+_DRIFT = 50e-6
 
 
-#: Parts that a recording keeps; the oldest makes room.
-PARTS = 4
-#: So many names of one rank are tried for one that is free.
-_MOST_FILES = 100_000
-
-
-class Session(NamedTuple):
-    """One recording of one process.
-
-    Attributes:
-        place: of the process.
-        start_ns: when it began, by the monotonic clock.
-        every: of so many iterations some are recorded; 0 for all.
-        iterations: how many of these.
-        device: kind of device.
-        device_name: in words; "" unknown.
-    """
-
-    place: ProcessPlace
-    start_ns: int
-    every: int
-    iterations: int
-    device: int
-    device_name: str
-
-
-class PartFiles:
-    """The files of a recording.
-
-    All methods raise OSError where the disk fails; what was written before stays readable.
+class TimingEvents:
+    """Events of one GPU, and its clock against the host's.
 
     Args:
-        folder: where they are; made if it is not there.
-        session: whose blocks they hold.
-        limit_bytes: what all of them together hold at most, about.
-        write: appends to a file, as ``os.write``.
+        cuda: ``torch.cuda``, initialised.
+        monotonic: the host's clock.
+        most: how many events there are at most.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        session: Session,
-        limit_bytes: int,
-        write: Callable[[int, bytes], int] = os.write,
+        self, cuda: Any, monotonic: Callable[[], int] = time.monotonic_ns, most: int = MOST_EVENTS
     ) -> None:
-        self._folder, self._session, self._write_some = folder, session, write
-        self._part_bytes = max(limit_bytes // PARTS, 1)
-        self._names = Names()
-        self._file: int | None = None
-        self._size = 0
-        self._part = self._number = 0
-        self._paths: list[Path] = []
+        self._cuda, self._monotonic, self._most = cuda, monotonic, most
+        self._own_stream = cuda.Stream()
+        self._free: list[Any] = []
+        self._made = 0
+        #: Events that nobody will read; they are used again once they are complete.
+        self._abandoned: deque[Any] = deque()
+        #: The anchor that was read last, and its time on the device, counted from the first one.
+        self._last: Any = None
+        self._last_ns = 0
+        #: The host's clock less the device's, and the time on the device from which that is.
+        self._offset: tuple[int, int] | None = None
 
-    def append(self, block: Block, clock: ClockPair) -> None:
-        """Append a block whole, to the next file where this one is full."""
-        if self._file is not None and self._size >= self._part_bytes:
-            self.close()
-        if self._file is None:
-            self._begin_part(clock)
-        self._write(packed(block, self._names, clock))
+    @property
+    def name(self) -> str:
+        """Name of the GPU."""
+        return str(self._cuda.get_device_name())
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            file, self._file = self._file, None
-            os.close(file)
+    def begin(self, block: Block) -> None:
+        """Record the anchor of a block."""
+        event = None if self._cuda.is_current_stream_capturing() else self._taken()
+        if event is not None:
+            block.start_ns = self._monotonic()
+            event.record(self._own_stream)
+        block.anchor = event
 
-    def _begin_part(self, clock: ClockPair) -> None:
-        """Begin a file with its header, and remove the oldest if there are enough."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path, self._file = self._created()
-        self._size, self._names = 0, Names()
-        self._paths.append(path)
-        session = self._session
-        texts = (session.place.host, session.device_name, session.place.run)
-        self._write(
-            header(session, self._part, clock)
-            + b"".join(text_records(of, 0, text) for of, text in enumerate(texts))
-        )
-        self._part += 1
-        while len(self._paths) > PARTS:
-            self._paths.pop(0).unlink(missing_ok=True)
+    def open(self) -> tuple[Any, Any, Any] | None:
+        """Record the beginning of a range; None where there is no event to do so.
 
-    def _created(self) -> tuple[Path, int]:
-        """Return the next file of this rank, and its descriptor."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        stem = f"rank-{self._session.place.rank:05}"
-        if not self._paths:
-            self._number = _first_free(self._folder, stem)
-        while True:
-            number, self._number = self._number, self._number + 1
-            path = self._folder / f"{stem}{f'.{number}' if number else ''}{layout.SUFFIX}"
-            try:
-                return path, os.open(path, flags, 0o644)
-            except FileExistsError:
-                # Another process says that it is this rank, too.
-                if number - self._part > _MOST_FILES:
-                    raise
+        Returns:
+            The stream, and two events, of which the second waits for :meth:`close`.
+        """
+        if self._cuda.is_current_stream_capturing():
+            return None
+        first, second = self._taken(), self._taken()
+        if second is None:
+            if first is not None:
+                self._free.append(first)
+            return None
+        stream = self._cuda.current_stream()
+        first.record(stream)
+        return stream, first, second
 
-    def _write(self, data: bytes) -> None:
-        """Write bytes whole, or none of them as far as the disk allows."""
-        file = self._file
-        assert file is not None, "a part has begun"
-        begun = self._size
+    def close(self, opened: tuple[Any, Any, Any]) -> None:
+        """Record the end of a range, on the stream that it began on."""
+        opened[2].record(opened[0])
+
+    def read(self, block: Block) -> bool:
+        """Fill in the spans of a block, and tell whether its events are all complete.
+
+        Nothing is read before it is, and nothing waits.
+        """
+        while self._abandoned and self._abandoned[0].query():
+            self._free.append(self._abandoned.popleft())
+        pairs = [events for stamp in block.stamps if (events := stamp[EVENTS]) is not None]
+        if block.anchor is None:
+            if not all(pair[2].query() for pair in reversed(pairs)):
+                return False
+            block.spans = [(NONE, NONE)] * len(block.stamps)
+        else:
+            # The latest first, since it is the one that is not.
+            if not (all(p[2].query() for p in reversed(pairs)) and block.anchor.query()):
+                return False
+            since_anchor, anchor_ns = block.anchor.elapsed_time, self._anchored(block)
+            block.spans = spans = []
+            for stamp in block.stamps:
+                events = stamp[EVENTS]
+                if events is None:
+                    spans.append((NONE, NONE))
+                    continue
+                # Milliseconds; rounding keeps their order.
+                start_ns = anchor_ns + round(since_anchor(events[1]) * 1e6)
+                end_ns = anchor_ns + round(since_anchor(events[2]) * 1e6)
+                spans.append((start_ns, max(start_ns, end_ns)))
+        for pair in pairs:
+            self._free += pair[1:]
+        return True
+
+    def abandon(self, events: Iterable[Any]) -> None:
+        """Take events that nobody will read."""
+        self._abandoned.extend(event for event in events if event is not None)
+
+    def _taken(self) -> Any:
+        """Return an event of the pool, a new one if it is empty; None where there are enough."""
         try:
-            while self._size - begun < len(data):
-                self._size += self._write_some(file, data[self._size - begun :])
-        except OSError:
-            self._size = begun
-            try:
-                os.ftruncate(file, begun)
-            finally:
-                self.close()
-            raise
+            return self._free.pop()
+        except IndexError:
+            if self._made >= self._most:
+                return None
+            self._made += 1
+            return self._cuda.Event(enable_timing=True)
 
+    def _anchored(self, block: Block) -> int:
+        """Return when the anchor of a block was reached, on the host's clock.
 
-def header(session: Session, part: int, clock: ClockPair) -> bytes:
-    """Return the header of a part that begins at some time."""
-    place = session.place
-    whole = layout.HEADER.pack(
-        layout.MAGIC,
-        layout.VERSION,
-        layout.RECORD_BYTES,
-        place.rank,
-        place.world_size,
-        os.getpid(),
-        part,
-        session.device,
-        session.every,
-        session.iterations,
-        session.start_ns,
-        clock.utc_ns,
-        clock.monotonic_ns,
-        clock.half_width_ns,
-        0,
-        0,
-    )
-    checked = whole[: layout.HEADER_CHECKED]
-    return checked + zlib.crc32(checked).to_bytes(4, "little") + whole[-4:]
+        The device's clock less the host's is known from one side: the anchor was reached after it
+        was recorded. The closest so far holds, less what clocks may drift since::
 
-
-def _first_free(folder: Path, stem: str) -> int:
-    """Return the number of the file behind all files of a rank."""
-    taken = (path.name for path in folder.glob(f"{stem}*{layout.SUFFIX}"))
-    numbers = (name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in taken)
-    known = [int(number[1:] or 0) for number in numbers if number[1:].isdecimal() or not number]
-    return max(known, default=-1) + 1
+            device    ─────○───────────○──────────────────○────
+            host      ────│┤──────────│┤─────────│────────┤────   recorded, reached
+                          close       close      late: as those before say
+        """
+        if self._last is not None:
+            self._last_ns += round(self._last.elapsed_time(block.anchor) * 1e6)
+            self._free.append(self._last)
+        self._last, at_ns = block.anchor, self._last_ns
+        offset_ns = block.start_ns - at_ns
+        if self._offset is not None:
+            before_ns, since_ns = self._offset
+            offset_ns = max(offset_ns, before_ns - int((at_ns - since_ns) * _DRIFT))
+        self._offset = offset_ns, at_ns
+        block.device_ns = offset_ns
+        return at_ns + offset_ns
 
 
 #: Iterations that wait for a GPU at most, and seconds that the end of the recording does.
@@ -471,8 +393,10 @@ class Recorder:
         self._files.append(block, clock_pair(self._monotonic, self._utc))
 
     def _session(self) -> Session:
+        rank, world_size = self._place or place_of_process()
         return Session(
-            place_of_process(self._place),
+            max(rank, 0),
+            world_size,
             self._monotonic(),
             self._every,
             self._iterations if self._every else 0,
