@@ -50,10 +50,6 @@ _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
 _LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
-class EventArgs(msgspec.Struct, gc=False):
-    """Arguments of an event; a subclass for each format has the fields."""
-
-
 class EventObject(msgspec.Struct, gc=False):
     """One object of a file: the begin (``ph`` "b") or end ("e") of an event.
 

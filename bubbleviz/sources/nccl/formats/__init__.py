@@ -15,8 +15,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
-from bubbleviz.sources.nccl.builder import NcclEventBuilder
-from bubbleviz.sources.nccl.events import EventFile
+from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
 from bubbleviz.sources.nccl.lines import BLOCK, EventObjects, EventT
 
 _SQLITE = b"SQLite format 3\0"

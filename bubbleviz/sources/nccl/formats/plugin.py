@@ -21,11 +21,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+import msgspec
+
 from bubbleviz.model.columns import NONE
-from bubbleviz.sources.nccl.builder import NcclEventBuilder, clock_of, number_of, time_of
-from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
+from bubbleviz.sources.nccl.events import (
+    STATES,
+    UNKNOWN,
+    NcclEventBuilder,
+    OperationKind,
+    clock_of,
+    number_of,
+    time_of,
+)
 from bubbleviz.sources.nccl.formats import EventFileFormat
-from bubbleviz.sources.nccl.lines import EventArgs, EventObject
+from bubbleviz.sources.nccl.lines import EventObject
 
 _CATEGORIES = frozenset(
     (
@@ -67,7 +76,7 @@ _NAMES = {
 }
 
 
-class PluginArgs(EventArgs, rename=_NAMES):
+class PluginArgs(msgspec.Struct, rename=_NAMES, gc=False):
     """Arguments of an event; those that it lacks are None."""
 
     sequence: int | None = None

@@ -18,10 +18,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from bubbleviz.sources.nccl.builder import NcclEventBuilder, number_of, time_of
-from bubbleviz.sources.nccl.events import STATES, OperationKind
+import msgspec
+
+from bubbleviz.sources.nccl.events import (
+    STATES,
+    NcclEventBuilder,
+    OperationKind,
+    number_of,
+    time_of,
+)
 from bubbleviz.sources.nccl.formats import EventFileFormat
-from bubbleviz.sources.nccl.lines import EventArgs, EventObject
+from bubbleviz.sources.nccl.lines import EventObject
 
 _STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
 _STATES = {
@@ -41,7 +48,9 @@ _HEAD = re.compile(
 
 
 class ProxyArgs(
-    EventArgs, rename={"operation_count": "opCount", "proxy_operation": "proxyOpIndex"}
+    msgspec.Struct,
+    rename={"operation_count": "opCount", "proxy_operation": "proxyOpIndex"},
+    gc=False,
 ):
     """Arguments of a step; those that it lacks are None."""
 
