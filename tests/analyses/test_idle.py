@@ -7,17 +7,14 @@ from contextlib import closing
 from pathlib import Path
 from shutil import copy
 
-import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import host
-from bubbleviz.analyses.idle.gaps import gaps_of, split
 from bubbleviz.analyses.idle.report import advice, title_of
 from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
-from bubbleviz.model.profile import Activities
 from tests.support.idle_runs import US, add_up, c, k, only, r, spent
-from tests.support.nsys_exports import M, R, T, global_id, profile
+from tests.support.nsys_exports import K, M, R, T, global_id, profile
 from tests.support.places import FIXTURES
 from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P, space
@@ -35,6 +32,8 @@ def test_work_that_took_no_time_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(NothingToAnalyseError, match="no kernel or copy took any time"):
         bubbleviz.idle(file)
+    with pytest.raises(UsageError, match="microseconds, 0 or more"):
+        bubbleviz.idle(file, shortest_us=-1)
 
 
 def test_one_kernel_leaves_no_gap(tmp_path: Path) -> None:
@@ -45,15 +44,6 @@ def test_one_kernel_leaves_no_gap(tmp_path: Path) -> None:
     assert rank.duty_cycle is None
     assert advice(report)[0].startswith("a single kernel or copy gives no window")
     add_up(rank)
-
-
-def test_no_gaps_between_no_kernels() -> None:
-    none = np.empty(0, np.int64)
-    ids, codes = np.empty(0, np.uint32), np.empty(0, np.int32)
-    nothing = Activities(none, none, codes, ids, codes, 0, (), np.empty((0, 2), np.int64))
-
-    assert len(gaps_of(nothing, none)) == 0
-    assert [len(column) for column in split(none, none, none)] == [0, 0, 0]
 
 
 def test_every_part_of_a_gap_is_attributed_to_what_the_host_did(tmp_path: Path) -> None:
@@ -95,21 +85,6 @@ def test_every_part_of_a_gap_is_attributed_to_what_the_host_did(tmp_path: Path) 
     add_up(rank)
 
 
-def test_a_launch_is_under_way_as_long_as_its_call_or_its_latency(tmp_path: Path) -> None:
-    kernels = [k(0, 10, 1), k(20, 30, 2), k(130, 140, 3), k(200, 210, 4), k(260, 270, 5)]
-    calls = [c(-9, 0, 1), c(1, 2, 2), c(40, 100, 3), c(150, 151, 4), c(160, 161, 5)]
-
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls)))
-
-    # 10-20 is launched at 1, under way until 21; 30-130: host to 40, call to 100, device to 130;
-    # 140-200: host to 150, latency to 170, device to 200; 210-260: launched at 160, long before.
-    assert spent(rank) == {
-        "launch": 10 + 60 + 20,
-        "stream or rank dependency": 30 + 30 + 50,
-        "no host trace": 10 + 10,
-    }
-
-
 def test_the_profiler_comes_first(tmp_path: Path) -> None:
     file = profile(
         tmp_path,
@@ -139,57 +114,6 @@ def test_the_profiler_comes_first(tmp_path: Path) -> None:
         "launch": 10,
     }
     add_up(rank)
-
-
-def test_the_main_thread_tells_where_the_launching_one_does_not(tmp_path: Path) -> None:
-    file = profile(
-        tmp_path,
-        [k(0, 10, 1, pid=8), k(100, 110, 2, pid=8)],
-        [c(-9, 0, 1, tid=9, pid=8), c(80, 85, 2, tid=9, pid=8)],
-        [
-            R(20 * US, 60 * US, "DataLoader", 8, 8),
-            R(50 * US, 70 * US, "aten::mm", 9, 8),
-            R(10 * US, 80 * US, "DataLoader", 7, 8),
-        ],
-    )
-
-    # A thread that neither launches nor is the main one tells nothing.
-    assert spent(only(bubbleviz.idle(file))) == {
-        "data loading": 30,
-        "operators": 20,
-        "no host trace": 20,
-        "launch": 20,
-    }
-
-
-def test_the_thread_that_launches_after_most_gaps_is_asked_before_the_main_one(
-    tmp_path: Path,
-) -> None:
-    starts = [
-        (0, 1, 1),
-        (100, 2, 2),
-        (111, 5, 3),
-        (121, 5, 4),
-        (131, 5, 5),
-        (150, 4, 6),
-        (170, 4, 7),
-    ]
-    calls = [(-9, 0), (80, 85), (60, 62), (63, 65), (66, 68), (145, 146), (165, 166)]
-    file = profile(
-        tmp_path,
-        [k(start, start + 10 - (110 < start < 140), number) for start, _, number in starts],
-        [c(a, b, n, tid=t) for (a, b), (_, t, n) in zip(calls, starts, strict=True)],
-        [r(20, 40, "DataLoader", 4), r(30, 55, "Optimizer.step", 5), r(35, 45, "mine", 1)],
-    )
-
-    # Short gaps do not count: thread 5 ends three of these, thread 4 two others.
-    assert spent(only(bubbleviz.idle(file))) == {
-        "data loading": 20,
-        "host: mine": 5,
-        "no host trace": 10 + 35 + 5 + 5,
-        "launch": 20 + 5 + 5,
-        "kernel-to-kernel gaps": 3,
-    }
 
 
 def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
@@ -289,21 +213,6 @@ def test_on_a_tpu_gaps_inside_a_module_are_the_devices_and_others_the_hosts(
     add_up(rank)
 
 
-def test_devices_of_a_process_are_told_apart(tmp_path: Path) -> None:
-    file = profile(
-        tmp_path,
-        [k(0, 10, 1), k(200, 210, 3), k(60, 100, 2, device=1), k(130, 140, 4, device=1)],
-        [c(-9, 0, 1), c(50, 55, 2), c(120, 125, 4), c(180, 190, 3)],
-    )
-
-    first, second = bubbleviz.idle(file).ranks
-
-    assert (first.device_id, second.device_id) == (0, 1)
-    assert spent(first) == {"no host trace": 160, "other device": 10, "launch": 20}
-    assert spent(second) == {"no host trace": 20, "launch": 10}
-    assert first.label != second.label
-
-
 def test_breakdown_of_overlapping_streams(tmp_path: Path) -> None:
     file = profile(
         tmp_path,
@@ -349,19 +258,6 @@ def test_pages_of_managed_memory_are_launched_by_no_call(tmp_path: Path) -> None
     }
     assert (own.breakdown.exposed_copy_ns, own.breakdown.compute_ns) == (33_000, 10_000)
     assert "cudaMemPrefetchAsync" in advice(bubbleviz.idle(file))[0]
-
-
-def test_short_gaps_are_those_that_are_shorter(tmp_path: Path) -> None:
-    file = profile(tmp_path, [k(0, 10, 1), k(13, 20, 2), k(22, 30, 3)], [c(-9, -8, 1)])
-
-    assert spent(only(bubbleviz.idle(file))) == {
-        "launch not recorded": 3,
-        "kernel-to-kernel gaps": 2,
-    }
-    assert spent(only(bubbleviz.idle(file, shortest_us=0))) == {"launch not recorded": 5}
-    assert spent(only(bubbleviz.idle(file, shortest_us=3.001))) == {"kernel-to-kernel gaps": 5}
-    with pytest.raises(UsageError, match="microseconds, 0 or more"):
-        bubbleviz.idle(file, shortest_us=-1)
 
 
 @pytest.mark.parametrize("folder", ["1f1b", "zb-v"])
@@ -424,63 +320,70 @@ def test_several_files_are_several_ranks(tmp_path: Path) -> None:
             bubbleviz.idle([one, two, twin])
 
 
-def test_busy_devices_that_only_copy_are_pointed_out(tmp_path: Path) -> None:
-    copies = bubbleviz.idle(profile(tmp_path, [k(0, 100, 1)], copies=[M(100_000, 1_000_000, None)]))
-    both = bubbleviz.idle(
-        profile(
-            tmp_path,
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+IDLE = "1 device, idle for 0.00 % of the time"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "copy", "title", "advised"),
+    [
+        (
+            [k(0, 100, 1)],
+            (100, 1_000),
+            f"{IDLE} and computing for 10.00 %",
+            ["90.00 % of the time is exposed copies; they count as busy"],
+        ),
+        (
             [k(0, 100, 1), k(100, 300, 2, "ncclKernel")],
-            copies=[M(300_000, 1_000_000, None)],
-            name="both.sqlite",
-        )
-    )
-    covered = bubbleviz.idle(
-        profile(tmp_path, [k(0, 991, 1)], copies=[M(0, 1_000_000, None)], name="covered.sqlite")
-    )
-
-    (exposed,) = advice(copies)
-    assert exposed.startswith("90.00 % of the time is exposed copies; they count as busy")
-    assert [text.partition(";")[0] for text in advice(both)] == [
-        "70.00 % of the time is exposed copies",
-        "20.00 % of the time is exposed communication",
-    ]
-    assert title_of(both) == "1 device, idle for 0.00 % of the time and computing for 10.00 %"
-    (little,) = advice(covered)
-    assert "little to win here" in little
-    assert title_of(covered) == "1 device, idle for 0.00 % of the time"
-
-
-def test_receives_that_wait_are_the_bubble_of_a_pipeline(tmp_path: Path) -> None:
-    waiting = bubbleviz.idle(
-        profile(
-            tmp_path,
+            (300, 1_000),
+            f"{IDLE} and computing for 10.00 %",
             [
-                k(0, 500, 1),
-                k(500, 860, 2, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
-                k(860, 1_000, 3, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+                "70.00 % of the time is exposed copies; they",
+                "20.00 % of the time is exposed communication; it",
             ],
-        )
-    )
-    (own,) = waiting.ranks
+        ),
+        (
+            [k(0, 991, 1)],
+            (0, 1_000),
+            IDLE,
+            ["devices are idle for less than 1 % of the time: there is little to win here"],
+        ),
+        # Receives that wait are the bubble of a pipeline.
+        (
+            [k(0, 500, 1), k(500, 860, 2, SENDRECV), k(860, 1_000, 3, NCCL)],
+            (0, 1),
+            f"{IDLE} and computing for 50.00 %",
+            [
+                "36.00 % of the time only send and receive kernels run, which",
+                "14.00 % of the time is exposed communication; it counts as b",
+            ],
+        ),
+        (
+            [k(0, 950, 1)],
+            (950, 1_000),
+            IDLE,
+            [
+                "devices are idle for less than 1 % of the time, and only copy or fill memory for "
+                "5.00 % of it: overlap copies with compute"
+            ],
+        ),
+        (
+            [k(0, 100, 1)],
+            (500, 1_000),
+            "1 device, idle for 40.00 % of the time and computing for 10.00 %",
+            [
+                "50.00 % of the time is exposed copies;",
+                "100.00 % of the idle time (40.00 % of all)",
+            ],
+        ),
+    ],
+)
+def test_what_devices_do_beside_compute_is_advised_on(
+    tmp_path: Path, kernels: list[K], copy: tuple[int, int], title: str, advised: list[str]
+) -> None:
+    start, end = copy
+    report = bubbleviz.idle(profile(tmp_path, kernels, copies=[M(start * US, end * US, None)]))
 
-    assert own.breakdown.exposed_point_to_point_ns == 360_000
-    assert own.breakdown.exposed_communication_ns == 500_000
-    assert [text[:60] for text in advice(waiting)] == [
-        "36.00 % of the time only send and receive kernels run, which",
-        "14.00 % of the time is exposed communication; it counts as b",
-    ]
-
-
-def test_little_exposure_of_busy_devices_is_still_named(tmp_path: Path) -> None:
-    report = bubbleviz.idle(profile(tmp_path, [k(0, 950, 1)], copies=[M(950_000, 1_000_000, None)]))
-
-    assert advice(report) == (
-        "devices are idle for less than 1 % of the time, and only copy or fill memory for 5.00 % "
-        "of it: overlap copies with compute",
-    )
-
-
-def test_exposed_copies_are_pointed_out_beside_idle_time(tmp_path: Path) -> None:
-    report = bubbleviz.idle(profile(tmp_path, [k(0, 100, 1)], copies=[M(500_000, 1_000_000, None)]))
-
-    assert advice(report)[0].partition(";")[0] == "50.00 % of the time is exposed copies"
+    assert title_of(report) == title
+    for sentence, begins in zip(advice(report), advised, strict=True):
+        assert sentence.startswith(begins)

@@ -9,17 +9,21 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import picture as idle_picture
 from bubbleviz.analyses.idle.documents import COLUMNS, as_json
 from bubbleviz.analyses.idle.picture import draw_idle
+from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
+from bubbleviz.analyses.idle.text import sections
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
 from bubbleviz.render.palette import ACTIVITIES
-from tests.support.idle_runs import c, k, only, planted, r
-from tests.support.nsys_exports import T, profile
+from bubbleviz.render.text.terminal import plain_text
+from tests.support.idle_runs import US, c, k, only, planted, r
+from tests.support.nsys_exports import C, K, R, T, profile
 from tests.support.places import GOLDEN
 
 
@@ -157,3 +161,113 @@ def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
     assert "<script>" not in drawn
     assert "and 8 more devices" in drawn
     assert len(drawn) < 300_000
+
+
+# Devices that ran a single kernel or copy: no window, so no duty cycle.
+
+
+@pytest.mark.parametrize("ranges", [(), (R(0, 5, "work"),), (R(0, 5, "iter_0_0"),)])
+@pytest.mark.parametrize("end_ns", [1_000, 1_000_000])
+def test_a_single_kernel_gives_no_duty_cycle(
+    end_ns: int, ranges: tuple[R, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = profile(tmp_path, [K(10, 10 + end_ns, 1)], [C(1, 2, 1)], ranges)
+    written = tmp_path / "idle.json"
+    assert main(["idle", str(run), "--json", str(written)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    document = json.loads(written.read_text(encoding="utf-8"))
+    assert "1 device with a single kernel or copy" in shown
+    assert "100.00" not in shown
+    assert "profile more of the run" in shown
+    assert document["ranks"][0]["duty_cycle"] is None
+    assert document["span_ns"] == 0
+    assert "duty cycle" in {note["what"] for note in document["limitations"]}
+
+
+def test_two_kernels_give_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels, calls = [K(10, 20, 1), K(50, 60, 2)], [C(1, 2, 1), C(3, 4, 2)]
+    assert main(["idle", str(profile(tmp_path, kernels, calls, []))]) == 0
+    assert "1 device, idle for 60.00 % of the time" in capsys.readouterr().out
+
+
+def test_a_device_with_a_single_kernel_counts_in_no_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]
+    calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
+    assert main(["idle", str(profile(tmp_path, kernels, calls, []))]) == 0
+    assert "2 devices, idle for 60.00 % of the time" in capsys.readouterr().out
+
+
+# Devices side by side.
+
+
+TITLE = "Devices side by side"
+
+
+def device(tmp_path: Path, name: str, idle_us: int, activity: str = "DataLoader") -> Path:
+    """Return a profile of 1 ms: compute, then idle inside a range of the host, then compute."""
+    return profile(
+        tmp_path,
+        [k(0, 1000 - idle_us - 10, 1), k(990, 1000, 2)],
+        [c(0, 1, 1), c(990, 991, 2)],
+        [r(500 - idle_us // 2, 990, activity)],
+        name=f"{name}.sqlite",
+        hostname=name,
+    )
+
+
+def texts(report: IdleReport, top: int = 12) -> str:
+    return plain_text(sections(report, top))
+
+
+def test_one_device_has_nothing_beside_it(tmp_path: Path) -> None:
+    report = bubbleviz.idle(device(tmp_path, "a", 200))
+
+    assert TITLE not in texts(report)
+    assert TITLE not in draw_idle(report)
+    assert len(report.device_shares(3)[0]) == 1
+
+
+def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
+    files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500), ("c", 200))]
+    report = bubbleviz.idle([str(file) for file in files])
+
+    _, names, shares = report.device_shares(5)
+    assert names[: len(BUSY)] == BUSY
+    assert np.allclose(shares.sum(axis=1), 1)
+    assert shares[:, len(BUSY) :].sum(axis=1).tolist() == [0.2, 0.5, 0.2]
+    lines = texts(report).partition(TITLE)[2].splitlines()
+    # Devices that are equally idle keep their order.
+    assert [line[0] for line in lines[3:6]] == ["b", "a", "c"]
+    assert lines[6].startswith("idle: 20.00 % (c ")
+    assert "median 20.00 % of 3 devices" in lines[6]
+
+
+def test_activities_that_are_not_named_are_summed(tmp_path: Path) -> None:
+    files = [
+        device(tmp_path, "a", 300),
+        device(tmp_path, "b", 200, "tokeniser"),
+        device(tmp_path, "c", 100, "other range"),
+    ]
+    report = bubbleviz.idle([str(file) for file in files])
+
+    _, names, shares = report.device_shares(1)
+    assert names == (*BUSY, "data loading", REST)
+    assert np.allclose(shares[:, -2], [0.3, 0, 0])
+    assert np.allclose(shares[:, -1], [0, 0.2, 0.1])
+
+
+def test_a_device_with_a_single_kernel_is_left_out(tmp_path: Path) -> None:
+    single = profile(tmp_path, [K(0, 5 * US, 1)], name="single.sqlite")
+    report = bubbleviz.idle([str(single), *(str(device(tmp_path, n, 100)) for n in "ab")])
+
+    assert report.device_shares(3)[0] == (1, 2)
+
+
+def test_every_device_has_a_bar_with_its_idle_share(tmp_path: Path) -> None:
+    files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500))]
+    drawn = draw_idle(bubbleviz.idle([str(file) for file in files]))
+
+    bars = drawn.partition(TITLE)[2]
+    assert all(label in bars for label in (">a ", ">b ", "20.0\u00a0%", "50.0\u00a0%"))

@@ -8,20 +8,17 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.report import ProvedWait, RankIdle
-from bubbleviz.analyses.idle.waits import latest_so_far
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.intervals import last_before
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import US, add_up, c, k, only, spent
-from tests.support.nsys_exports import K, M, profile
+from tests.support.nsys_exports import C, K, M, profile
 from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
 from tests.support.torch_traces import traces_of
 
@@ -66,6 +63,7 @@ def two_devices(folder: Path, *, name: str = NCCL, device: int = 1) -> Path:
     )
 
 
+RECORDING, LONG = c(30, 32, 3, name=RECORD), k(50, 500, 2, "long", device=1, stream=20)
 RECORDED, WAITED = Rec(20, 42, 3, pairing=9, device=1), Wait(41, 7, 42, 4, pairing=9)
 
 
@@ -74,25 +72,6 @@ def test_nothing_is_proved_where_nothing_waited(tmp_path: Path) -> None:
 
     assert (rank.waits, rank.awaited_communication_ns) == ((), 0)
     assert spent(rank) == {"stream or rank dependency": 500}
-
-
-def test_empty_columns_have_no_order() -> None:
-    none = np.empty(0, np.int64)
-
-    assert len(last_before(none, none, none, none)) == len(latest_so_far(none, none)) == 0
-
-
-def test_the_last_row_before_a_time_is_of_its_group_and_not_at_it() -> None:
-    group, time = np.array([1, 1, 2, 1]), np.array([5, 9, 7, 5])
-    wanted = np.array([1, 1, 1, 2, 2, 3]), np.array([5, 6, 10, 7, 8, 99])
-
-    assert last_before(group, time, *wanted).tolist() == [-1, 3, 1, -1, 2, -1]
-
-
-def test_of_equal_values_in_a_run_the_first_is_the_latest() -> None:
-    run, value = np.array([0, 0, 0, 1, 1]), np.array([5, 7, 7, 2, 2])
-
-    assert latest_so_far(run, value).tolist() == [0, 1, 1, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -185,73 +164,115 @@ def test_a_wait_counts_from_the_launch_on(tmp_path: Path) -> None:
     }
 
 
-def test_the_host_that_launches_after_the_event_is_the_reason(tmp_path: Path) -> None:
-    kernels = [k(0, 100, 1), k(50, 500, 2, device=1, stream=20), k(600, 700, 5)]
-    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(550, 560, 5)]
-    file = profile(tmp_path, kernels, calls)
+#: What streams are found to have waited for, and how long, in us: kernels and calls beside those
+#: of stream 7, which ends one at 100 and begins the next one at 600; records, and waits.
+PROOFS: dict[str, tuple[list[K], list[C], list[Rec], list[Wait], list[tuple[str, float]]]] = {
+    "the last record before the wait": (
+        [
+            k(50, 200, 2, "first", device=1, stream=20),
+            k(200, 500, 6, "second", device=1, stream=20),
+            k(510, 900, 8, "third", device=1, stream=20),
+        ],
+        [
+            *(c(10, 11, 2), RECORDING, c(22, 23, 6), c(33, 34, 7, name=RECORD)),
+            *(c(60, 61, 8), c(62, 63, 9, name=RECORD)),
+        ],
+        [Rec(20, 42, n, device=1) for n in (9, 3, 7)],
+        [Wait(41, 7, 42)],
+        [("second", 400)],
+    ),
+    "a record at the time of the wait is not before it": (
+        [LONG],
+        [c(10, 15, 2), RECORDING],
+        [RECORDED],
+        [Wait(30, 7, 42, 4, pairing=9)],
+        [],
+    ),
+    "work launched at the time of the wait may be before it": (
+        [LONG],
+        [c(10, 15, 2), RECORDING],
+        [RECORDED],
+        [Wait(50, 7, 42, 4, pairing=9)],
+        [],
+    ),
+    "work launched at the time of the record does not count": (
+        [
+            k(50, 300, 2, "before", device=1, stream=20),
+            k(300, 500, 6, "same time", device=1, stream=20),
+        ],
+        [c(10, 11, 2), c(30, 31, 6, tid=2), RECORDING],
+        [RECORDED],
+        [WAITED],
+        [("before", 200)],
+    ),
+    "the wait's own device, as devices may number events apart": (
+        [k(50, 400, 2, "own", stream=20), k(60, 500, 6, "other", device=1, stream=20)],
+        [c(10, 11, 2), c(12, 13, 6), RECORDING, c(32, 33, 7, name=RECORD)],
+        [Rec(20, 42, 3), Rec(20, 42, 7, device=1)],
+        [Wait(41, 7, 42)],
+        [("own", 300)],
+    ),
+    "work that began before its event did not wait for it": (
+        [k(50, 900, 2, device=1, stream=20)],
+        [c(10, 15, 2), RECORDING],
+        [RECORDED],
+        [WAITED],
+        [],
+    ),
+    "whether work of unknown launch was before the record is unknown": (
+        [k(50, 300, 2, device=1, stream=20), k(300, 500, 66, "lost", device=1, stream=20)],
+        [c(10, 15, 2), RECORDING],
+        [RECORDED],
+        [WAITED],
+        [],
+    ),
+    "the event that completes last": (
+        [
+            k(50, 400, 2, "shorter", device=1, stream=20),
+            k(60, 500, 6, "longer", device=1, stream=21),
+        ],
+        [c(10, 11, 2), c(12, 13, 6), RECORDING, c(32, 33, 7, name=RECORD)],
+        [Rec(20, 42, 3, device=1), Rec(21, 43, 7, device=1)],
+        [Wait(41, 7, 43), Wait(43, 7, 42), Wait(45, 7, 99)],
+        [("longer", 400)],
+    ),
+    # Stream 30 runs nothing: it waits for stream 20, and records what stream 7 waits for.
+    "an event behind a wait": (
+        [k(50, 500, 2, "root", device=1, stream=20)],
+        [c(10, 15, 2), RECORDING, c(37, 38, 6, name=RECORD)],
+        [Rec(20, 42, 3, device=1), Rec(30, 43, 6)],
+        [Wait(35, 30, 42), Wait(41, 7, 43)],
+        [("root", 400)],
+    ),
+    "a recorded completion that is later": (
+        [LONG],
+        [c(10, 15, 2), RECORDING],
+        [Rec(20, 42, 3, pairing=9, device=1, completed=550)],
+        [WAITED],
+        [("long", 450)],
+    ),
+    "a graph ends with its last kernel": (
+        [
+            k(50, 200, 2, "on its stream", device=1, stream=20, graph_node=1),
+            k(60, 500, 2, "on another", device=1, stream=21, graph_node=2),
+        ],
+        [c(10, 15, 2, name="cudaGraphLaunch"), RECORDING],
+        [RECORDED],
+        [WAITED],
+        [("on another", 400)],
+    ),
+}
 
-    rank = bubbleviz.idle(synchronised(file, [RECORDED], [WAITED])).ranks[0]
 
-    assert rank.waits == ()
-    assert set(spent(rank)) == {"no host trace", "launch", "stream or rank dependency"}
+@pytest.mark.parametrize("case", PROOFS)
+def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -> None:
+    kernels, calls, records, waits, found = PROOFS[case]
+    kernels = [k(0, 100, 1), *kernels, k(600, 700, 5)]
+    file = profile(tmp_path, kernels, [c(-10, -5, 1), *calls, c(50, 55, 5)])
 
+    rank = bubbleviz.idle(synchronised(file, records, waits)).ranks[0]
 
-def test_an_event_stands_for_its_last_record_before_the_wait(tmp_path: Path) -> None:
-    kernels = [
-        k(0, 100, 1),
-        k(50, 200, 2, "first", device=1, stream=20),
-        k(200, 500, 6, "second", device=1, stream=20),
-        k(510, 900, 8, "third", device=1, stream=20),
-        k(600, 700, 5),
-    ]
-    calls = [
-        c(-10, -5, 1),
-        c(10, 11, 2),
-        c(20, 21, 3, name=RECORD),
-        c(22, 23, 6),
-        c(30, 32, 7, name=RECORD),
-        c(50, 55, 5),
-        c(60, 61, 8),
-        c(62, 63, 9, name=RECORD),
-    ]
-    records = [Rec(20, 42, n, device=1) for n in (9, 3, 7)]
-    file = synchronised(profile(tmp_path, kernels, calls), records, [Wait(41, 7, 42)])
-
-    rank = bubbleviz.idle(file).ranks[0]
-
-    assert spent(rank) == {"blocked by compute": 400, "stream or rank dependency": 100}
-    assert [wait.work for wait in rank.waits] == ["second"]
-
-
-def test_a_record_at_the_time_of_the_wait_is_not_before_it(tmp_path: Path) -> None:
-    file = synchronised(two_devices(tmp_path), [RECORDED], [Wait(30, 7, 42, 4, pairing=9)])
-
-    assert bubbleviz.idle(file).ranks[0].waits == ()
-
-
-def test_work_launched_at_the_time_of_the_wait_is_not_known_to_be_behind_it(tmp_path: Path) -> None:
-    file = synchronised(two_devices(tmp_path), [RECORDED], [Wait(50, 7, 42, 4, pairing=9)])
-
-    assert bubbleviz.idle(file).ranks[0].waits == ()
-
-
-def test_work_launched_at_the_time_of_the_record_does_not_count(tmp_path: Path) -> None:
-    kernels = [
-        k(0, 100, 1),
-        k(50, 300, 2, "before", device=1, stream=20),
-        k(300, 500, 6, "same time", device=1, stream=20),
-        k(600, 700, 5),
-    ]
-    calls = [
-        c(-10, -5, 1),
-        c(10, 11, 2),
-        c(30, 31, 6, tid=2),
-        c(30, 32, 3, name=RECORD),
-        c(50, 55, 5),
-    ]
-    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
-
-    assert [wait.work for wait in bubbleviz.idle(file).ranks[0].waits] == ["before"]
+    assert [(wait.work, wait.blocked_ns / US) for wait in rank.waits] == found
 
 
 def test_events_of_processes_are_their_own(tmp_path: Path) -> None:
@@ -266,27 +287,6 @@ def test_events_of_processes_are_their_own(tmp_path: Path) -> None:
     file = synchronised(profile(tmp_path, kernels, calls), [record], [WAITED])
 
     assert [rank.waits for rank in bubbleviz.idle(file).ranks] == [(), ()]
-
-
-def test_devices_may_number_their_events_apart(tmp_path: Path) -> None:
-    kernels = [
-        k(0, 100, 1),
-        k(50, 400, 2, "own", stream=20),
-        k(60, 500, 6, "other", device=1, stream=20),
-        k(600, 700, 5),
-    ]
-    calls = [
-        c(-10, -5, 1),
-        c(10, 11, 2),
-        c(12, 13, 6),
-        c(20, 21, 3, name=RECORD),
-        c(22, 23, 7, name=RECORD),
-        c(50, 55, 5),
-    ]
-    records = [Rec(20, 42, 3), Rec(20, 42, 7, device=1)]
-    file = synchronised(profile(tmp_path, kernels, calls), records, [Wait(41, 7, 42)])
-
-    assert [wait.work for wait in bubbleviz.idle(file).ranks[0].waits] == ["own"]
 
 
 @pytest.mark.parametrize(
@@ -312,97 +312,6 @@ def test_what_is_not_proved_keeps_its_place(tmp_path: Path, records: list[Rec]) 
     known = any(record.stream == 33 or record.device == 5 for record in records)
     told = [note.count for note in report.limitations if note.what == "what streams waited for"]
     assert told == ([] if known else [1])
-
-
-def test_work_that_began_before_its_event_did_not_wait_for_it(tmp_path: Path) -> None:
-    kernels = [k(0, 100, 1), k(50, 900, 2, device=1, stream=20), k(600, 700, 5)]
-    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(50, 55, 5)]
-    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
-
-    assert bubbleviz.idle(file).ranks[0].waits == ()
-
-
-def test_work_whose_launch_is_unknown_proves_nothing(tmp_path: Path) -> None:
-    # It is unknown whether "lost" was launched before the record, and so what the event waited for.
-    kernels = [
-        k(0, 100, 1),
-        k(50, 300, 2, device=1, stream=20),
-        k(300, 500, 66, "lost", device=1, stream=20),
-        k(600, 700, 5),
-    ]
-    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(50, 55, 5)]
-    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
-
-    assert bubbleviz.idle(file).ranks[0].waits == ()
-
-
-def test_the_event_that_completes_last_is_what_a_stream_waits_for(tmp_path: Path) -> None:
-    kernels = [
-        k(0, 100, 1),
-        k(50, 400, 2, "shorter", device=1, stream=20),
-        k(60, 500, 6, "longer", device=1, stream=21),
-        k(600, 700, 5),
-    ]
-    calls = [
-        c(-10, -5, 1),
-        c(10, 11, 2),
-        c(12, 13, 6),
-        c(20, 21, 3, name=RECORD),
-        c(22, 23, 7, name=RECORD),
-        c(50, 55, 5),
-    ]
-    records = [Rec(20, 42, 3, device=1), Rec(21, 43, 7, device=1)]
-    waits = [Wait(41, 7, 43), Wait(43, 7, 42), Wait(45, 7, 99)]
-    file = synchronised(profile(tmp_path, kernels, calls), records, waits)
-
-    assert waits_of(bubbleviz.idle(file).ranks[0])[0][2:5] == ("longer", "compute", 400)
-
-
-def test_an_event_behind_a_wait_stands_for_what_that_waited_for(tmp_path: Path) -> None:
-    # Stream 30 runs nothing: it waits for stream 20, and records what stream 7 waits for.
-    calls = [
-        c(-10, -5, 1),
-        c(10, 15, 2),
-        c(20, 21, 3, name=RECORD),
-        c(30, 31, 6, name=RECORD),
-        c(50, 55, 5),
-    ]
-    kernels = [k(0, 100, 1), k(50, 500, 2, "root", device=1, stream=20), k(600, 700, 5)]
-    records = [Rec(20, 42, 3, device=1), Rec(30, 43, 6)]
-    waits = [Wait(25, 30, 42), Wait(41, 7, 43)]
-    file = synchronised(profile(tmp_path, kernels, calls), records, waits)
-
-    assert waits_of(bubbleviz.idle(file).ranks[0])[0][:4] == (
-        *("stream 7", "GPU 1 stream 20", "root", "compute"),
-    )
-
-
-def test_a_recorded_completion_counts_where_it_is_later(tmp_path: Path) -> None:
-    record = Rec(20, 42, 3, pairing=9, device=1, completed=550)
-
-    rank = bubbleviz.idle(synchronised(two_devices(tmp_path), [record], [WAITED])).ranks[0]
-
-    assert spent(rank) == {"blocked by communication": 450, "stream or rank dependency": 50}
-
-
-def test_a_graph_ends_with_its_last_kernel(tmp_path: Path) -> None:
-    kernels = [
-        k(0, 100, 1),
-        K(50 * US, 200 * US, 2, "on its stream", device=1, stream=20, graph_node=1),
-        K(60 * US, 500 * US, 2, "on another", device=1, stream=21, graph_node=2),
-        k(600, 700, 5),
-    ]
-    calls = [
-        c(-10, -5, 1),
-        c(10, 15, 2, name="cudaGraphLaunch"),
-        c(30, 32, 3, name=RECORD),
-        c(50, 55, 5),
-    ]
-    file = synchronised(profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
-
-    assert waits_of(bubbleviz.idle(file).ranks[0])[0][1:5] == (
-        *("GPU 1 stream 21", "on another", "compute", 400),
-    )
 
 
 def test_a_graph_waits_as_one(tmp_path: Path) -> None:
@@ -591,12 +500,6 @@ def test_what_a_host_waited_for_is_named(
 def test_a_host_that_waits_for_what_is_unknown_is_not_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not enough values"):
         host_waits(tmp_path, "cudaEventSynchronize", Wait(91, event=43, correlation=4))
-
-
-def test_the_same_input_gives_the_same_waits(tmp_path: Path) -> None:
-    file = synchronised(two_devices(tmp_path), [RECORDED], [WAITED])
-
-    assert bubbleviz.idle(file).ranks[0].waits == bubbleviz.idle(file).ranks[0].waits
 
 
 def test_the_outputs_say_who_waited_for_what(

@@ -197,12 +197,6 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     ]
 
 
-def test_ties_wait_for_nobody(tmp_path: Path) -> None:
-    found = measure_communication(ring(tmp_path, 3, 4, late=0))
-
-    assert set(columns(found, "waiting_ns", "moving_ns")) == {(0, 500_000)}
-
-
 def test_an_end_that_is_unknown_leaves_the_waiting(tmp_path: Path) -> None:
     one = Plugin(pid=1, lag=EXACT)
     for rank in (0, 1):

@@ -244,18 +244,11 @@ def test_the_same_profile_twice_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = steps(2).written(tmp_path)
-    code, _, err = called(capsys, path, path)
+    for twin in (path, copy(path, tmp_path / "copy.sqlite")):
+        code, _, err = called(capsys, path, twin)
 
-    assert code == 1
-    assert "the same profile twice" in err
-
-
-def test_a_copy_of_a_profile_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = steps(2).written(tmp_path)
-    code, _, err = called(capsys, path, copy(path, tmp_path / "copy.sqlite"))
-
-    assert code == 1
-    assert "the same profile twice" in err
+        assert code == 1
+        assert "the same profile twice" in err
 
 
 @pytest.mark.parametrize("content", ["", 'costs { name: "other" cost_us: 7 }\n'])
