@@ -19,7 +19,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -28,8 +30,6 @@ from bubbleviz.native.library import (  # the path comes first
     IntegerColumn,
     Library,
     Null,
-    Selection,
-    TimeSelection,
     load,
 )
 from scripts.build_native import compile_library
@@ -94,12 +94,13 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         if leaves is None:
             return None
         numbers = functions.integers(file, leaves, columns, *_EVERYTHING)
-        every = Selection(("*",), 3, 2, (59, 60, 61, 62))
-        functions.named(file, leaves, columns, Selection(("*ward*", "f*x"), 3), *_EVERYTHING)
-        times = TimeSelection(0, 4, 0, tuple(range(-200, 200)), 1, -1000, 1000)
-        lasting = Selection(("*",), 3, 2, (59, 60, 61, 62), times=times)
-        functions.named(file, leaves, columns, lasting, *_EVERYTHING)
-        rows = functions.named(file, leaves, columns, every, *_EVERYTHING)
+        table = partial(functions.named, file, leaves, columns, 3)
+        kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
+        table(("*ward*", "f*x"))
+        times: Any = {"start": 0, "end": 4, "thread": 0, "threads": tuple(range(-200, 200))}
+        times |= {"shortest_ns": 1, "since_ns": -1000, "until_ns": 1000}
+        table(("*",), **kinds, **times)
+        rows = table(("*",), **kinds)
     finally:
         os.close(descriptor)
     if numbers is None or rows is None:

@@ -15,8 +15,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
-from bubbleviz.sources.nsys.columnar.directory import bytes_of
-from bubbleviz.sources.nsys.raw_reports import SUFFIXES
+from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, bytes_of
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import reader_of
 
@@ -60,7 +59,7 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> FirstLook:
     looked_at, globs = [], globs_of(tuple(built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
     for file in files[:_MOST]:
-        if file.path.endswith(SUFFIXES):
+        if file.path.endswith(REPORT_SUFFIXES):
             return FirstLook("analyze", "nsys has yet to export the names of ranges")
         try:
             if noun := reader_of(file.path).operations:

@@ -26,7 +26,7 @@ from bubbleviz.model.profile import Profile
 from bubbleviz.model.texts import one_line, shell_word
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys.raw_reports import exported
+from bubbleviz.sources.nsys.files import exported
 from bubbleviz.sources.readers import OpenFile, OpenOperations, reader_of
 from bubbleviz.timing import Step, noting, step
 

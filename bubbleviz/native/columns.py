@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.native.library import Library, pointer
-from bubbleviz.native.structures import (
+from bubbleviz.native.library import (
     CallBlock,
     FoundLaunches,
     LaunchColumns,
     LaunchedRows,
+    Library,
     OrderColumns,
     PipelineTimes,
     SpanColumns,
     WorkColumns,
+    pointer,
 )
 
 _Ints = npt.NDArray[np.int64]

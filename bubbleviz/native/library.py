@@ -19,15 +19,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.native import structures
-
 #: The file that the build puts beside this one.
 FILE = "libbubbleviz.dylib" if sys.platform == "darwin" else "libbubbleviz.so"
 #: Set to 0, it leaves the compiled part out.
 SWITCH = "BUBBLEVIZ_NATIVE"
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
-_SIZE = ctypes.c_size_t
+_SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
+_I32, _I64, _U32 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
 
 
 class Null(IntEnum):
@@ -39,76 +38,69 @@ class Null(IntEnum):
     DISTINCT = 2
 
 
+def _structure(**fields: Any) -> Any:
+    """Return a structure of C."""
+    return type("Structure", (ctypes.Structure,), {"_fields_": tuple(fields.items())})
+
+
 class FileShape(ctypes.Structure):
     """An open SQLite file: its descriptor, bytes of a page, of these in use, and its pages."""
 
-    _fields_ = (
-        ("descriptor", ctypes.c_int32),
-        ("page_bytes", ctypes.c_uint32),
-        ("usable", ctypes.c_uint32),
-        ("pages", ctypes.c_uint32),
-    )
+    _fields_ = (("descriptor", _I32), ("page_bytes", _U32), ("usable", _U32), ("pages", _U32))
 
 
 class IntegerColumn(ctypes.Structure):
     """A column of integers: its place in the table, and how its values are read."""
 
-    _fields_ = (
-        ("index", ctypes.c_int32),
-        ("null", ctypes.c_int32),
-        ("missing", ctypes.c_int64),
-        ("alias", ctypes.c_int32),
-    )
+    _fields_ = (("index", _I32), ("null", _I32), ("missing", _I64), ("alias", _I32))
 
 
-class _Leaves(ctypes.Structure):
-    _fields_ = (
-        ("page", ctypes.c_void_p),
-        ("last_row", ctypes.c_void_p),
-        ("from", _SIZE),
-        ("to", _SIZE),
-        ("first", ctypes.c_int64),
-        ("last", ctypes.c_int64),
-    )
+_Leaves = _structure(
+    page=_POINTER, last_row=_POINTER, **{"from": _SIZE}, to=_SIZE, first=_I64, last=_I64
+)
+_Selection = _structure(
+    patterns=_POINTER, text=_I32, kind=_I32, kinds=_I64 * 4, id=_I32, id_count=_I32,
+    ids=_POINTER, start=_I32, end=_I32, thread=_I32, thread_count=_I32, threads=_POINTER,
+    shortest=_I64, since=_I64, until=_I64,
+)  # fmt: skip
+_Named = _structure(values=_POINTER, texts=_POINTER, rows=_SIZE, bytes=_SIZE)
+#: ``struct index``: rows of what was launched, by process and correlation id.
+LaunchedRows = _structure(
+    process=_POINTER, begin=_POINTER, known=_POINTER, near=_POINTER, processes=_SIZE,
+    rows=_POINTER, ids=_POINTER,
+)  # fmt: skip
+#: ``struct calls``: columns of a block of calls.
+CallBlock = _structure(row=_POINTER, start=_POINTER, thread=_POINTER, id=_POINTER, count=_SIZE)
+#: ``struct launches``: row and start of the call of each of what was launched.
+LaunchColumns = _structure(call=_POINTER, start=_POINTER)
+#: ``struct found``: what a block of calls launched, and what it took from earlier ones.
+FoundLaunches = _structure(
+    place=_POINTER, activity=_POINTER, of_call=_POINTER, pairs=_SIZE, room=_SIZE,
+    lost=_POINTER, lost_start=_POINTER, losses=_SIZE,
+)  # fmt: skip
+#: ``struct work``: kernels and copies, and the operation that owns each.
+WorkColumns = _structure(
+    owner=_POINTER, compute=_POINTER, communication=_POINTER, start=_POINTER, end=_POINTER,
+    count=_SIZE,
+)  # fmt: skip
+#: ``struct spans``: when each operation ran.
+SpanColumns = _structure(
+    start=_POINTER, end=_POINTER, kernels=_POINTER, first=_POINTER, best=_POINTER, count=_SIZE
+)
+#: ``struct pipeline``: times and memory of virtual stages, and sizes.
+PipelineTimes = _structure(
+    placement=_POINTER, length=_POINTER, down=_POINTER, up=_POINTER, held=_POINTER,
+    kept=_POINTER, limit=_POINTER, devices=_I32, stages=_I32, microbatches=_I32, of_cost=_I32,
+)  # fmt: skip
+#: ``struct orders``: what devices run, one after the other.
+OrderColumns = _structure(code=_POINTER, offset=_POINTER)
 
-
-class _Selection(ctypes.Structure):
-    _fields_ = (
-        ("patterns", ctypes.c_void_p),
-        ("text", ctypes.c_int32),
-        ("kind", ctypes.c_int32),
-        ("kinds", ctypes.c_int64 * 4),
-        ("id", ctypes.c_int32),
-        ("id_count", ctypes.c_int32),
-        ("ids", ctypes.c_void_p),
-        ("start", ctypes.c_int32),
-        ("end", ctypes.c_int32),
-        ("thread", ctypes.c_int32),
-        ("thread_count", ctypes.c_int32),
-        ("threads", ctypes.c_void_p),
-        ("shortest", ctypes.c_int64),
-        ("since", ctypes.c_int64),
-        ("until", ctypes.c_int64),
-    )
-
-
-class _Named(ctypes.Structure):
-    _fields_ = (
-        ("values", ctypes.c_void_p),
-        ("texts", ctypes.c_void_p),
-        ("rows", _SIZE),
-        ("bytes", _SIZE),
-    )
-
-
-#: By the function that gives them: bytes of the structures that functions take.
+#: By the function that gives their bytes: the structures that functions take.
 _LAYOUTS = {
-    "bubbleviz_layout": tuple(
-        map(ctypes.sizeof, (FileShape, IntegerColumn, _Leaves, _Selection, _Named))
-    ),
-    "bubbleviz_launches_layout": structures.LAUNCHES_LAYOUT,
-    "bubbleviz_spans_layout": structures.SPANS_LAYOUT,
-    "bubbleviz_orders_layout": structures.ORDERS_LAYOUT,
+    "bubbleviz_layout": (FileShape, IntegerColumn, _Leaves, _Selection, _Named),
+    "bubbleviz_launches_layout": (LaunchedRows, CallBlock, LaunchColumns, FoundLaunches),
+    "bubbleviz_spans_layout": (WorkColumns, SpanColumns),
+    "bubbleviz_orders_layout": (PipelineTimes, OrderColumns),
 }
 #: Functions whose results are no C int.
 _RESULTS: Mapping[str, Any] = {
@@ -148,52 +140,6 @@ class Leaves:
             last = int(self.last_row[min(at, len(self.page) - 1)])
             yield first, last
             first = last + 1
-
-
-@dataclass(frozen=True)
-class TimeSelection:
-    """The rows to keep by their times: of some threads, so long, and touching a time.
-
-    Attributes:
-        start: place of the column of starts in the table.
-        end: place of that of ends.
-        thread: place of that of threads.
-        threads: those wanted, ascending.
-        shortest_ns: how long a row lasts at least.
-        since_ns: it ends after this.
-        until_ns: it starts before this.
-    """
-
-    start: int
-    end: int
-    thread: int
-    threads: tuple[int, ...]
-    shortest_ns: int
-    since_ns: int
-    until_ns: int
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The rows to keep: those of some kinds whose text fits a pattern, or has some number.
-
-    Attributes:
-        globs: SQLite's GLOB patterns, of which the text must fit one.
-        text: place of the column of texts in the table.
-        kind: place of the column of kinds; -1 to keep all kinds.
-        kinds: four codes.
-        text_id: place of the column of numbers of texts, used where the text is NULL; -1 none.
-        text_ids: wanted numbers, ascending.
-        times: wanted times, whatever the number of the text; None for all.
-    """
-
-    globs: tuple[str, ...]
-    text: int
-    kind: int = -1
-    kinds: tuple[int, ...] = (0, 0, 0, 0)
-    text_id: int = -1
-    text_ids: tuple[int, ...] = ()
-    times: TimeSelection | None = None
 
 
 @dataclass(frozen=True)
@@ -271,29 +217,63 @@ class Library:
         file: FileShape,
         leaves: Leaves,
         columns: Sequence[IntegerColumn],
-        selection: Selection,
-        first: int,
-        last: int,
+        text: int,
+        globs: Sequence[str],
+        bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
+        *,
+        kind: int = -1,
+        kinds: Sequence[int] = (0, 0, 0, 0),
+        text_id: int = -1,
+        text_ids: Sequence[int] = (),
+        start: int = -1,
+        end: int = -1,
+        thread: int = -1,
+        threads: Sequence[int] = (),
+        shortest_ns: int = 0,
+        since_ns: int = 0,
+        until_ns: int = 0,
     ) -> NamedRows | None:
-        """Return the selected rows among ``first`` to ``last``."""
-        if any("\0" in glob for glob in selection.globs):
+        """Return the rows of some kinds whose text fits a pattern, or has some number.
+
+        Args:
+            file: the open file.
+            leaves: pages of the table.
+            columns: of integers, that are given.
+            text: place of the column of texts in the table.
+            globs: SQLite's GLOB patterns, of which the text must fit one.
+            bounds: the first and the last row.
+            kind: place of the column of kinds; -1 to keep all kinds.
+            kinds: four codes.
+            text_id: place of the column of numbers of texts, used where the text is NULL; -1 none.
+            text_ids: wanted numbers, ascending.
+            start: place of the column of starts, to select by time whatever the number of the
+                text; -1 for any time.
+            end: place of that of ends.
+            thread: place of that of threads.
+            threads: those wanted, ascending.
+            shortest_ns: how long a row lasts at least.
+            since_ns: it ends after this.
+            until_ns: it starts before this.
+        """
+        if any("\0" in glob for glob in globs):
             return None
-        begin, end = leaves.around(first, last)
-        texts = b"".join(glob.encode() + b"\0" for glob in selection.globs)
-        patterns = ctypes.c_void_p(
-            self.functions.bubbleviz_patterns(texts, _SIZE(len(selection.globs)))
-        )
+        begin, to = leaves.around(*bounds)
         # What a structure points at must outlive it.
-        ids = np.array(selection.text_ids, np.int64)
-        threads = np.array(selection.times.threads if selection.times else (), np.int64)
+        texts = b"".join(glob.encode() + b"\0" for glob in globs)
+        ids, wanted = np.array(text_ids, np.int64), np.array(threads, np.int64)
+        patterns = ctypes.c_void_p(self.functions.bubbleviz_patterns(texts, _SIZE(len(globs))))
+        selection = _Selection(
+            patterns, text, kind, (_I64 * 4)(*kinds), text_id, len(ids), pointer(ids),
+            start, end, thread, len(wanted), pointer(wanted), shortest_ns, since_ns, until_ns,
+        )  # fmt: skip
         result = _Named()
         try:
             status = patterns.value is None or self.functions.bubbleviz_named(
                 ctypes.byref(file),
-                ctypes.byref(_leaves(leaves, begin, end, first, last)),
+                ctypes.byref(_leaves(leaves, begin, to, *bounds)),
                 _array(columns),
                 len(columns),
-                ctypes.byref(_selection(selection, patterns, ids, threads)),
+                ctypes.byref(selection),
                 ctypes.byref(result),
             )
             return None if status else _named_rows(result, len(columns))
@@ -302,30 +282,7 @@ class Library:
             self.functions.bubbleviz_patterns_free(patterns)
 
 
-def _selection(
-    selection: Selection, patterns: ctypes.c_void_p, ids: _Ints, threads: _Ints
-) -> _Selection:
-    times = selection.times or TimeSelection(-1, -1, -1, (), 0, 0, 0)
-    return _Selection(
-        patterns,
-        selection.text,
-        selection.kind,
-        (ctypes.c_int64 * 4)(*selection.kinds),
-        selection.text_id,
-        len(ids),
-        pointer(ids),
-        times.start,
-        times.end,
-        times.thread,
-        len(threads),
-        pointer(threads),
-        times.shortest_ns,
-        times.since_ns,
-        times.until_ns,
-    )
-
-
-def _named_rows(result: _Named, columns: int) -> NamedRows:
+def _named_rows(result: Any, columns: int) -> NamedRows:
     flat = np.frombuffer(memory_at(result.values, result.rows * (columns + 1) * 8), np.int64)
     table = flat.reshape(result.rows, columns + 1)
     texts = bytes(memory_at(result.texts, result.bytes))
@@ -355,7 +312,7 @@ def _array(columns: Sequence[IntegerColumn]) -> ctypes.Array[IntegerColumn]:
     return (IntegerColumn * len(columns))(*columns)
 
 
-def _leaves(leaves: Leaves, begin: int, end: int, first: int, last: int) -> _Leaves:
+def _leaves(leaves: Leaves, begin: int, end: int, first: int, last: int) -> Any:
     return _Leaves(leaves.page.ctypes.data, leaves.last_row.ctypes.data, begin, end, first, last)
 
 
@@ -396,10 +353,10 @@ def load(path: Path) -> Library | None:
         checksum = zlib.crc32(b"".join(source.read_bytes() for source in sources))
         if sources and functions.bubbleviz_source() != checksum:
             return None
-        for name, layout in _LAYOUTS.items():
-            found = (ctypes.c_uint32 * len(layout))()
+        for name, structures in _LAYOUTS.items():
+            found = (_U32 * len(structures))()
             getattr(functions, name)(found)
-            if tuple(found) != layout:
+            if tuple(found) != tuple(map(ctypes.sizeof, structures)):
                 return None
         for name, result in _RESULTS.items():
             getattr(functions, name).restype = result

@@ -16,14 +16,14 @@ from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.sources.nsys.columnar.directory import (
+from bubbleviz.sources.nsys.files import (
     ENDINGS,
+    REPORT_SUFFIXES,
     bytes_of,
     is_columnar,
     is_table_of_export,
     report_stem,
 )
-from bubbleviz.sources.nsys.raw_reports import SUFFIXES
 
 _NUMBER = re.compile(r"[0-9]+")
 #: So many names of a directory are looked at for one like a name that is missing.
@@ -190,7 +190,7 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
         if stem not in stems:
             stems.add(stem)
             profiles.append(directory)
-    reports = [file for file in files if file.endswith(SUFFIXES)]
+    reports = [file for file in files if file.endswith(REPORT_SUFFIXES)]
     return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
 
 
@@ -281,7 +281,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     # Beside profiles, tables are mostly what was made of them.
     if tables := _tables_among(content):
         return sorted(tables, key=natural_key)
-    suffixes = (*_suffixes(), *ENDINGS, *SUFFIXES, *_table_suffixes())
+    suffixes = (*_suffixes(), *ENDINGS, *REPORT_SUFFIXES, *_table_suffixes())
     looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
     neither = "no profile" if also is None else f"neither {also.name} nor a profile"
     raise InputError(

@@ -9,7 +9,7 @@ from itertools import pairwise
 from rich.console import Console
 from rich.table import Table
 
-from bubbleviz.sources.nsys.columnar.directory import bytes_of
+from bubbleviz.sources.nsys.files import bytes_of
 from scripts.benchmark.example import ExampleOutcome
 from scripts.benchmark.limits import EXAMPLE_CPU_S, peak_limit, ratio_limit
 from scripts.benchmark.pairs import Outcome, Way

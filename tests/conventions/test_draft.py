@@ -17,7 +17,7 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.render.text.terminal import WIDTH, Display, plain_text
-from bubbleviz.sources.nsys import export_file
+from bubbleviz.sources.nsys import profile_file
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -407,14 +407,14 @@ def test_a_profile_is_read_once_for_all_drafts(
     run = _renamed(tmp_path, F="fwd 0 #", B="bwd 0 #")
     reads = {"read_ranges": 0, "activities_of": 0, "open_file": 0}
     for name in reads:
-        original = getattr(export_file, name)
+        original = getattr(profile_file, name)
 
         def counted(*given: object, _name: str = name, _original: object = original) -> object:
             reads[_name] += 1
             assert callable(_original)
             return _original(*given)
 
-        monkeypatch.setattr(export_file, name, counted)
+        monkeypatch.setattr(profile_file, name, counted)
     assert bubbleviz.inspect(run).trial is not None
     # Kernels are read once more, for those that may be communication.
     assert (reads["read_ranges"], reads["activities_of"]) == (1, 2)

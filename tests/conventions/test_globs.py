@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import lets_through, loose_regex
-from bubbleviz.sources.nsys.columnar.tables import may_match
-from bubbleviz.sources.nsys.export_file import open_file
+from bubbleviz.sources.nsys.arrow_tables import may_match
+from bubbleviz.sources.nsys.profile_file import open_file
 from tests.support.nsys_exports import C, K, R, profile
 
 KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]

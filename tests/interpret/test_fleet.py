@@ -36,7 +36,7 @@ from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys import scan
-from bubbleviz.sources.nsys.scan import Readers, Stretch
+from bubbleviz.sources.nsys.scan import Scan
 from bubbleviz.timing import Step
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -90,13 +90,13 @@ def test_stretches_come_in_order_whichever_is_read_first(
 ) -> None:
     file = many / "node0.sqlite"
     whole = written(bubbleviz.analyze(file))
-    read, wait = Stretch.columns, Random(5)
+    read, wait = Scan._columns, Random(5)
 
-    def columns(stretch: Stretch, readers: Readers) -> Ints:
+    def columns(scan: Scan, name: str, stretch: range) -> Ints:
         time.sleep(wait.random() / 500)
-        return read(stretch, readers)
+        return read(scan, name, stretch)
 
-    monkeypatch.setattr(Stretch, "columns", columns)
+    monkeypatch.setattr(Scan, "_columns", columns)
 
     assert written(bubbleviz.analyze(file, jobs=5)) == whole
 
@@ -126,14 +126,14 @@ def test_where_no_thread_can_be_started_it_is_read_here(
 def test_what_a_thread_finds_damaged_ends_the_run(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Stretch.columns
+    read = Scan._columns
 
-    def columns(stretch: Stretch, readers: Readers) -> Ints:
-        if stretch.first > 61:
+    def columns(scan: Scan, name: str, stretch: range) -> Ints:
+        if stretch.start > 61:
             raise ProfileError("damaged")
-        return read(stretch, readers)
+        return read(scan, name, stretch)
 
-    monkeypatch.setattr(Stretch, "columns", columns)
+    monkeypatch.setattr(Scan, "_columns", columns)
     with pytest.raises(ProfileError, match="damaged"):
         bubbleviz.analyze(many / "node0.sqlite", jobs=3)
 

@@ -18,7 +18,6 @@ from bubbleviz.native.library import (
     Leaves,
     NamedRows,
     Null,
-    Selection,
     memory_at,
 )
 from tests.support.compiled import compiled_library
@@ -27,7 +26,6 @@ PAGE = 512
 ROOT = 2
 EVERYTHING = (-(1 << 63), (1 << 63) - 1)
 NUMBER = IntegerColumn(0, Null.UNUSUAL, -1, 0)
-EVERY_TEXT = Selection(("*",), 1)
 
 
 def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None) -> Path:
@@ -59,7 +57,7 @@ def _decoded(path: Path) -> NamedRows | None:
         leaves = library.leaves(file, ROOT)
         if leaves is None:
             return None
-        return library.named(file, leaves, [NUMBER], EVERY_TEXT, *EVERYTHING)
+        return library.named(file, leaves, [NUMBER], 1, ("*",), EVERYTHING)
 
 
 def _by_sqlite(path: Path) -> list[tuple[int, str]]:

@@ -24,12 +24,11 @@ from pyarrow import parquet
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
-from bubbleviz.sources.nsys.columnar.answers import opened_directory
-from bubbleviz.sources.nsys.columnar.plain_queries import PLAIN
-from bubbleviz.sources.nsys.columnar.row_queries import ROW_QUERIES
-from bubbleviz.sources.nsys.gpu_work import Export, opened
+from bubbleviz.sources.nsys.columnar_export import STRETCHES, WHOLE, opened_directory
+from bubbleviz.sources.nsys.export import KINDS, Export, Selection
 from bubbleviz.sources.nsys.queries import columns_read, query
 from bubbleviz.sources.nsys.ranges import event_types
+from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.sources.sqlite.queries import Binds
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -207,38 +206,55 @@ def test_inspect_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[
 #: Parameters with which queries are compared; rows and names that the example has, and others.
 BINDS: Mapping[str, int | str | None] = {
     "rows": json.dumps([1, 2, 3, 5, 8, 100, 101, 4000, 10**9]),
+    "most": -1,
     "name_ids": json.dumps([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 10**9]),
     "ids": json.dumps([-1, 0, 1, 2, 3, 5, 8, 13, 21, 10**9]),
-    "letters": "Launch",
-    "latest": 1 << 61,
     "first": 1,
     "last": 1 << 40,
-    "since": -1000,
-    "until": 1 << 61,
-    "shortest": 100,
 }
-
-
-def threads_in(export: Export) -> str:
-    rows = export.rows("target/threads") if export.has("target/threads") else []
-    return json.dumps([-1, 3, *(row[0] for row in rows)])
+#: Queries that are not answered by SQLite on small tables.
+COLUMNS = (*STRETCHES, *WHOLE, "calls/at", "calls/named")
+ROWS = ("strings/by_id", "calls/any", "ranges/any", "ranges/payloads", "target/threads")
+BOUNDS = ("gpu_work/kernel_bounds", "calls/bounds", "ranges/bounds")
 
 
 def answers(export: Export) -> dict[str, Any]:
-    """Return what each query that has a twin gives on an export, or its error."""
-    binds: Binds = {**BINDS, **event_types(export), "threads": threads_in(export)}
+    """Return what each query gives on an export that columns or rows answer, or its error."""
+    kinds = event_types(export)
+    binds: Binds = {**BINDS, **dict(zip(KINDS, kinds, strict=True))}
+    threads = (
+        [row[0] for row in export.rows("target/threads")] if export.has("target/threads") else []
+    )
+    strings = export.rows("strings/by_id", {"ids": json.dumps([*range(40)])})
+    by_name = Selection(kinds, ("*a*", "F*"), tuple(export.number(row[0]) for row in strings))
+    by_time = Selection(
+        kinds,
+        threads=tuple(sorted({-1, 3, *map(export.number, threads)})),
+        shortest_ns=100,
+        since_ns=-1000,
+        until_ns=1 << 61,
+    )
+    selections = {
+        "ranges/named": by_name,
+        "ranges/lasting": by_time,
+        "calls/system": by_time,
+        "ranges/sample": by_name,
+    }
+
+    def answer(name: str) -> Any:
+        if name in COLUMNS:
+            return export.columns(name, binds).tolist()
+        if name in selections:
+            named = export.origin.named(query(name), selections[name], 1, 1 << 40)
+            return named.values.tolist(), named.texts
+        rows = export.rows(name, binds)
+        # Of bounds, only the numbers of rows are used.
+        return [row[:2] for row in rows] if name in BOUNDS else rows
+
     given: dict[str, Any] = {}
-    for name in (*PLAIN, *ROW_QUERIES, "ranges/sample"):
-        if not export.has(name):
-            given[name] = "lacking"
-            continue
+    for name in (*COLUMNS, *ROWS, *BOUNDS, *selections):
         try:
-            if name in PLAIN:
-                given[name] = export.database.columns(query(name), binds).tolist()
-            else:
-                rows = export.rows(name, binds)
-                # Of bounds, only the numbers of rows are used.
-                given[name] = [row[:2] for row in rows] if name.endswith("bounds") else rows
+            given[name] = answer(name) if export.has(name) else "lacking"
         except ProfileError as error:
             given[name] = re.sub(r"^.*?: ", "", str(error))
     return given
@@ -531,7 +547,7 @@ def test_a_report_is_exported_to_sqlite_without_pyarrow_and_to_be_kept(
 
     assert main(["analyze", str(report), "--keep-export"]) == 0
     report.with_suffix(".sqlite").unlink()
-    monkeypatch.setattr("bubbleviz.sources.nsys.raw_reports.find_spec", lambda _: None)
+    monkeypatch.setattr("bubbleviz.sources.nsys.files.find_spec", lambda _: None)
     assert main(["analyze", str(report)]) == 0
     capsys.readouterr()
     assert (tmp_path / "types").read_text(encoding="utf-8").split() == ["sqlite", "sqlite"]
@@ -649,6 +665,10 @@ def test_a_pointer_of_git_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "git lfs pull" in capsys.readouterr().err
 
 
+def calls(export: Export, first: int, last: int) -> Any:
+    return export.columns("calls/all", {"first": first, "last": last})
+
+
 def test_an_error_is_raised_again(tmp_path: Path) -> None:
     directory = columnar(EXAMPLE, tmp_path)
     file = directory / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet"
@@ -656,18 +676,15 @@ def test_an_error_is_raised_again(tmp_path: Path) -> None:
     raw[len(raw) // 3 : len(raw) // 2] = bytes(len(raw) // 2 - len(raw) // 3)
     file.write_bytes(raw)
     with opened_directory(str(directory)) as export:
-        assert export.direct is not None
         for _ in range(2):
             with pytest.raises(BubblevizError):
-                export.direct.columns("calls/all", 1, 1 << 40)
+                calls(export, 1, 1 << 40)
 
 
 def test_stretches_are_those_of_the_table(full: Path, tmp_path: Path) -> None:
     directory = columnar(full, tmp_path, Form(group_rows=37))
     with opened_directory(str(directory)) as export:
-        assert export.direct is not None
-        whole = export.direct.columns("calls/all", 1, 1 << 40)
-        assert whole is not None
+        whole = calls(export, 1, 1 << 40)
         for first, last in (
             (1, 10),
             (11, 50),
@@ -677,7 +694,7 @@ def test_stretches_are_those_of_the_table(full: Path, tmp_path: Path) -> None:
             (1, 5),
             (6, 1 << 30),
         ):
-            part = export.direct.columns("calls/all", first, last)
+            part = calls(export, first, last)
             np.testing.assert_array_equal(part, whole[:, first - 1 : last])
 
 
@@ -695,6 +712,5 @@ def test_a_table_of_other_rows_than_were_counted_is_refused(tmp_path: Path) -> N
         )
         name = "CUPTI_ACTIVITY_KIND_RUNTIME.arrow"
         shutil.copy(tmp_path / "other" / directory.name / name, directory / name)
-        assert export.direct is not None
         with pytest.raises(ProfileError, match="ends after 9 of"):
-            export.direct.columns("calls/all", 1, 1 << 40)
+            calls(export, 1, 1 << 40)

@@ -17,8 +17,8 @@ from arro3.core import RecordBatchReader
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nsys.queries import NSYS, query
 from bubbleviz.sources.sqlite import database as module
-from bubbleviz.sources.sqlite.database import Database, opened_database
-from bubbleviz.sources.sqlite.queries import Query
+from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
+from bubbleviz.sources.sqlite.queries import Binds, Query
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(file: Path) -> Iterator[Database]:
-    with opened_database(str(file)) as opened:
+    with opened_database(str(file), NSYS) as opened:
         yield opened
 
 
@@ -70,15 +70,20 @@ def test_rows_have_their_own_types_whatever_came_before(
     monkeypatch.setattr(module, "_BATCH", batch)
     asked = asking("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
 
-    assert database.rows(asked) == [*((i, None) for i in range(9)), (9, "nine")]
+    whole = database.batch(asked, {})
+    assert whole is not None
+    assert texts_of(whole.columns[1]) == [*[None] * 9, "nine"]
 
 
 def test_parameters_are_numbered_as_they_appear(database: Database) -> None:
     asked = asking("SELECT :late, :early, :late, :none", 4, "late", "early", "none")
 
-    rows = database.rows(asked, {"early": 1, "none": None, "late": "x", "unused": 5})
+    binds: Binds = {"early": 1, "none": None, "late": "x", "unused": 5}
 
-    assert rows == [("x", 1, "x", None)]
+    assert database.rows(asked, binds) == [("x", 1, "x", None)]
+    batch = database.batch(asked, binds)
+    assert batch is not None
+    assert [texts_of(column) for column in batch.columns] == [["x"], [1], ["x"], [None]]
 
 
 def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
@@ -91,16 +96,20 @@ def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
 
 def test_one_blob_leaves_the_texts_beside_it_what_they_are(database: Database) -> None:
     blob = "CASE WHEN a = 3 THEN x'6100' || x'ff' WHEN a = 4 THEN NULL ELSE 'n' || a END"
-    rows = database.rows(asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4"))
+    asked = asking(f"SELECT {blob} FROM n WHERE a > 1 ORDER BY a LIMIT 4")
+    texts = ["n2", "a\x00\ufffd", None, "n5"]
 
-    assert rows == [("n2",), ("a\x00\ufffd",), (None,), ("n5",)]
+    assert database.rows(asked) == [(text,) for text in texts]
+    batch = database.batch(asked, {})
+    assert batch is not None
+    assert texts_of(batch.columns[0]) == texts
 
 
 def test_a_statement_that_a_signal_left_open_does_not_hide_the_signal(file: Path) -> None:
     left = []
 
     def interrupted() -> None:
-        with opened_database(str(file)) as opened:
+        with opened_database(str(file), NSYS) as opened:
             left.append(adbc_driver_manager.AdbcStatement(opened.connection))
             raise KeyboardInterrupt
 
@@ -160,7 +169,7 @@ def test_what_is_no_number_is_damage_wherever_it_stands(
 
 def test_an_error_is_one_line_that_names_file_and_query(database: Database, file: Path) -> None:
     with pytest.raises(ProfileError) as caught:
-        database.rows(asking("SELECT a FROM nowhere"))
+        database.columns(asking("SELECT a FROM nowhere"))
 
     said = str(caught.value)
     assert said.startswith(f"{file}: sql/nsys/test/asked.sql failed (")
@@ -196,6 +205,6 @@ def test_where_memory_runs_out_it_is_a_memory_error(
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     with (
         pytest.raises(ProfileError, match=r"no\.sqlite: cannot be opened"),
-        opened_database(str(tmp_path / "no.sqlite")),
+        closing(Database(str(tmp_path / "no.sqlite"), NSYS)) as database,
     ):
-        pass
+        database.columns(asking("SELECT 1"))

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.errors import ProfileError, SchemaError
-from bubbleviz.sources.nsys.gpu_work import KERNEL, NVTX, opened
+from bubbleviz.sources.nsys.export import KERNEL, NVTX
 from bubbleviz.sources.nsys.queries import NSYS, query, view_variants
+from bubbleviz.sources.nsys.sqlite_export import SqliteOrigin, opened
+from bubbleviz.sources.sqlite.database import texts_of
 from bubbleviz.sources.sqlite.queries import Binds, Query
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
@@ -27,7 +29,7 @@ BINDS: Binds = {
     "thread": 1,
     "shortest": 0,
     "since": 0,
-    "latest": 1 << 61,
+    "most": -1,
     "push_pop": 59,
     "start_end": 60,
     "nvtxt_push_pop": 70,
@@ -41,7 +43,6 @@ BINDS: Binds = {
     "floating_guard": None,
     "some_strings": True,
     **dict.fromkeys(("rows", "ids", "name_ids", "text_ids"), "[1, 2, 3, 50, 77]"),
-    "letters": "Launch",
     "threads": "[281474976710656]",
     "names": '["NVTX_EVENTS", "StringIds"]',
 }
@@ -58,8 +59,11 @@ def test_both_libraries_give_the_same_rows_through_views(path: Path) -> None:
     with opened(str(path)) as export:
         names = [name for name in QUERIES if export.has(name)]
         for name in names:
-            rows = export.catalogue.rows(query(name), BINDS)
-            assert export.database.rows(query(name), BINDS) == rows, name
+            assert isinstance(export.origin, SqliteOrigin)
+            rows = export.rows(name, BINDS)
+            batch = export.origin.database.batch(query(name), BINDS)
+            columns = [texts_of(column) for column in batch.columns] if batch else []
+            assert list(zip(*columns, strict=True)) == rows, name
 
     assert {"schema", "strings/by_id"} < set(names)
     assert path.read_bytes() == before
@@ -173,7 +177,7 @@ def test_a_small_query_that_fails_names_file_and_query(tmp_path: Path) -> None:
     with opened(path) as export:
         broken = Query(NSYS, "test/asked", "SELECT a FROM nowhere", (), (), {})
         with pytest.raises(ProfileError) as caught:
-            export.catalogue.rows(broken)
+            export.origin.rows(broken, {})
 
     message = str(caught.value)
     assert message.startswith(f"{path}: sql/nsys/test/asked.sql failed (no such table: nowhere)")

@@ -23,7 +23,7 @@ from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nccl.formats.plugin import PluginEvent
 from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
 from bubbleviz.sources.nsys.queries import NSYS, tables
-from bubbleviz.sources.sqlite.catalogue import opened_catalogue
+from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P
@@ -350,13 +350,13 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
 
 def ask_without_end() -> None:
     asked = Query(NSYS, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
-    with opened_catalogue(str(ONE), NSYS) as catalogue:
-        catalogue.rows(asked)
+    with opened_database(str(ONE), NSYS) as database:
+        database.rows(asked)
 
 
 def test_a_query_that_fails_is_damage() -> None:
     with (
-        opened_catalogue(str(ONE), NSYS) as catalogue,
+        opened_database(str(ONE), NSYS) as database,
         pytest.raises(ProfileError, match=r"test/bad\.sql failed"),
     ):
-        catalogue.rows(Query(NSYS, "test/bad", "SELECT no FROM nothing", ("a",), (), {}))
+        database.rows(Query(NSYS, "test/bad", "SELECT no FROM nothing", ("a",), (), {}))

@@ -20,7 +20,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host, note_paths
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Watch, unwatched
-from bubbleviz.sources.nsys.columnar.directory import bytes_of, parts_of
+from bubbleviz.sources.nsys.files import bytes_of, parts_of
 from bubbleviz.sources.paths import InputFile, find_profiles, unreadable_profile
 from bubbleviz.timing import Step, add
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.values import frozen
@@ -21,11 +23,11 @@ from bubbleviz.native.library import (
     Library,
     NamedRows,
     Null,
-    Selection,
-    TimeSelection,
     absence,
     library,
 )
+from bubbleviz.sources.nsys.export import Selection
+from bubbleviz.sources.nsys.queries import ABSENT, plain_columns, tables_read
 from bubbleviz.sources.sqlite.pages import HEADER_BYTES, files_beside, page_counts
 from bubbleviz.sources.sqlite.queries import Query
 
@@ -42,172 +44,50 @@ _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Pages of strings that are looked through at once, in some 20 ms, so that Ctrl-C is soon heard.
 _STRING_PAGES = 4096
-#: Stands for NULL where NULL means something.
-ABSENT = -(1 << 63)
-
-
-@frozen
-class SourceColumn:
-    """A column of integers, as a query gives it.
-
-    Attributes:
-        name: in the table of nsys; None where the variant of a view gives NULL for it.
-        null: what NULL reads as.
-        missing: stands for NULL.
-    """
-
-    name: str | None
-    null: Null = Null.UNUSUAL
-    missing: int = NONE
-
-
-@frozen
-class Source:
-    """The table behind a query, and its columns of integers in the query's order.
-
-    Attributes:
-        table: of nsys.
-        columns: of integers.
-        view: variant of a view that the query must read for this to be the same; "" for none.
-        text: column of texts; "" for none.
-        kind: column of kinds, where rows of some kinds are selected.
-        text_id: column of numbers of texts.
-        key: column that must be the row number, as the query sorts by it; "" where it does not.
-    """
-
-    table: str
-    columns: tuple[SourceColumn, ...]
-    view: str = ""
-    text: str = ""
-    kind: str = ""
-    text_id: str = ""
-    key: str = ""
-
-
-_START, _END = SourceColumn("start"), SourceColumn("end")
-_THREAD = SourceColumn("globalTid", Null.MISSING)
-
-#: What the queries of these names give; a test holds each against its query.
-SOURCES: Mapping[str, Source] = {
-    "gpu_work/kernels": Source(
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        (
-            _START,
-            _END,
-            SourceColumn("deviceId"),
-            SourceColumn("globalPid", Null.MISSING),
-            SourceColumn("correlationId", Null.MISSING),
-            SourceColumn("demangledName", Null.MISSING),
-        ),
-        view="views/kernels/current",
-    ),
-    "calls/all": Source(
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        (_START, _END, _THREAD, SourceColumn("correlationId", Null.MISSING, -(1 << 40))),
-    ),
-    "ranges/named": Source(
-        "NVTX_EVENTS",
-        (
-            _START,
-            SourceColumn("end", Null.DISTINCT, ABSENT),
-            SourceColumn("eventType"),
-            _THREAD,
-            SourceColumn("endGlobalTid", Null.MISSING),
-            SourceColumn("textId", Null.DISTINCT, ABSENT),
-        ),
-        view="views/ranges/current",
-        text="text",
-        kind="eventType",
-        text_id="textId",
-    ),
-    "strings/matching": Source(
-        "StringIds", (SourceColumn("id"),), view="views/strings/current", text="value", key="id"
-    ),
+#: The queries that are answered here, with the variant of a view that each must read.
+_QUERIES = {
+    "gpu_work/kernels": "views/kernels/current",
+    "calls/all": "",
+    "ranges/named": "views/ranges/current",
+    "strings/matching": "views/strings/current",
 }
 
 
 @frozen
-class StoredColumn:
-    """A column as the file stores it: its place, its declared type, and whether it is the key."""
-
-    place: int
-    declared_type: str
-    is_key: bool
-
-
-@frozen
-class StoredTable:
-    """A table as the file stores it.
+class _Table:
+    """A table whose pages are known.
 
     Attributes:
-        root: page on which its tree begins.
-        columns: by name.
-        plain: whether every column is stored, and a key is what it looks like.
+        leaves: its pages.
+        columns: of integers, in the order of its query.
+        places: of all of its columns, by name.
     """
-
-    root: int
-    columns: Mapping[str, StoredColumn]
-    plain: bool
-
-
-@frozen
-class _OpenTable:
-    """A table whose pages are known, with the columns of a source."""
 
     leaves: Leaves
     columns: tuple[IntegerColumn, ...]
-    text: int
-    kind: int
-    text_id: int
-
-
-def stored_tables(rows: Sequence[tuple[object, ...]]) -> Mapping[str, StoredTable]:
-    """Return tables by name, of the rows of schema.sql."""
-    tables: dict[str, list[tuple[object, ...]]] = {}
-    for row in rows:
-        tables.setdefault(str(row[0]), []).append(row)
-    return {name: _stored_table(columns) for name, columns in tables.items()}
-
-
-def _stored_table(rows: Sequence[tuple[object, ...]]) -> StoredTable:
-    root, definition = rows[0][1], str(rows[0][2])
-    keys = [row for row in rows if row[6]]
-    alone = len(keys) == 1 and _declared(keys[0][5]) == "INTEGER"
-    plain = not any(row[7] for row in rows) and not (alone and _DESCENDING.search(definition))
-    return StoredTable(
-        root if isinstance(root, int) else 0,
-        {
-            str(name): StoredColumn(int(str(place)), _declared(kind), bool(key) and alone)
-            for _, _, _, place, name, kind, key, _ in rows
-        },
-        plain,
-    )
-
-
-def _declared(kind: object) -> str:
-    """Return a type in the capitals of ASCII, which are all that SQLite knows."""
-    text = str(kind)
-    return text.upper() if text.isascii() else text
+    places: Mapping[str, int]
 
 
 class DirectReader:
     """Reads an open file until something about it is not plain; then gives None for ever.
 
     Threads may use it at the same time.
+
+    Args:
+        functions: the compiled part.
+        file: the open file.
+        tables: those that are read directly, by query.
+        left: of others, why they are not.
     """
 
     def __init__(
         self,
         functions: Library,
         file: FileShape,
-        tables: Mapping[str, _OpenTable],
+        tables: Mapping[str, _Table],
         left: Sequence[str],
-    ):
-        """Take the tables that are read directly, by query, and of others why they are not."""
-        self._functions = functions
-        self._file = file
-        self._tables = tables
-        self._left = left
+    ) -> None:
+        self._functions, self._file, self._tables, self._left = functions, file, tables, left
         self._odd = ""
 
     def reads(self, query: str) -> bool:
@@ -227,7 +107,7 @@ class DirectReader:
     def _read(self, query: str, rows: _RowsT | None) -> _RowsT | None:
         """Return what was read of a query's table, once it is noted if that was nothing."""
         if rows is None:
-            self._odd = self._odd or SOURCES[query].table
+            self._odd = self._odd or _table_of(query)
         return rows
 
     def columns(self, query: str, first: int, last: int) -> Ints | None:
@@ -238,86 +118,57 @@ class DirectReader:
         columns = self._functions.integers(self._file, table.leaves, table.columns, first, last)
         return self._read(query, columns)
 
-    def named(
-        self,
-        query: str,
-        globs: tuple[str, ...],
-        kinds: tuple[int, ...] = (0, 0, 0, 0),
-        text_ids: tuple[int, ...] = (),
-        bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
-    ) -> NamedRows | None:
-        """Return rows of a query whose names fit one of the patterns; see ``BulkReader``."""
+    def named(self, query: str, selection: Selection, first: int, last: int) -> NamedRows | None:
+        """Return the selected rows among those of some numbers, as an ``Origin`` does."""
+        by_time = query == "ranges/lasting"
+        query = "ranges/named" if by_time else query
         if not self.reads(query):
             return None
         table = self._tables[query]
-        selection = Selection(globs, table.text, table.kind, kinds, table.text_id, text_ids)
-        return self._selected(query, selection, bounds)
-
-    def _selected(
-        self, query: str, selection: Selection, bounds: tuple[int, int]
-    ) -> NamedRows | None:
-        table = self._tables[query]
-        rows = self._functions.named(self._file, table.leaves, table.columns, selection, *bounds)
-        return self._read(query, rows)
-
-    def strings(self, globs: tuple[str, ...]) -> Mapping[int, str] | None:
-        """Return the registered strings that fit one of the patterns, by id."""
-        query = "strings/matching"
-        if not self.reads(query):
-            return None
-        found: dict[int, str] = {}
-        for piece in self._tables[query].leaves.pieces(_STRING_PAGES):
-            rows = self.named(query, globs, bounds=piece)
-            if rows is None:
+        pieces: Iterable[tuple[int, int]] = [(first, last)]
+        place = table.places
+        options: dict[str, Any] = {}
+        if query == "strings/matching":
+            pieces = table.leaves.pieces(_STRING_PAGES)
+        else:
+            options = {"kind": place["eventType"], "kinds": selection.kinds}
+            options |= {"text_id": place["textId"], "text_ids": selection.text_ids}
+        if by_time:
+            options |= {"start": place["start"], "end": place["end"], "thread": place["globalTid"]}
+            options |= {"threads": selection.threads, "shortest_ns": selection.shortest_ns}
+            options |= {"since_ns": selection.since_ns, "until_ns": selection.until_ns}
+        parts: list[NamedRows] = []
+        for piece in pieces:
+            rows = self._functions.named(
+                self._file,
+                table.leaves,
+                table.columns,
+                place["text" if "text" in place else "value"],
+                ("*",) if by_time else selection.globs,
+                piece,
+                **options,
+            )
+            if (rows := self._read(query, rows)) is None:
                 return None
-            found.update(zip(rows.values[0].tolist(), map(str, rows.texts), strict=True))
-        return found
-
-    def lasting(
-        self,
-        kinds: tuple[int, ...],
-        threads: tuple[int, ...],
-        shortest_ns: int,
-        times_ns: tuple[int, int],
-        bounds: tuple[int, int],
-    ) -> NamedRows | None:
-        """Return ranges that last long, whatever their names; see ``BulkReader``."""
-        query = "ranges/named"
-        # One range has one name only where the numbers of strings are a key.
-        if not (self.reads(query) and self.reads("strings/matching")):
-            return None
-        table = self._tables[query]
-        start, end, _, thread, *_ = table.columns
-        times = TimeSelection(start.index, end.index, thread.index, threads, shortest_ns, *times_ns)
-        selection = Selection(("*",), table.text, table.kind, kinds, table.text_id, times=times)
-        return self._selected(query, selection, bounds)
+            parts.append(rows)
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 @contextmanager
 def opened_directly(
-    path: str, stored: Mapping[str, StoredTable], views: Mapping[str, Query]
-) -> Iterator[tuple[DirectReader | None, str]]:
-    """Open a file beside SQLite; None and the reason where it, or the machine, does not allow it.
+    path: str, stored: Sequence[tuple[object, ...]], views: Mapping[str, Query]
+) -> Iterator[DirectReader | str]:
+    """Open a file beside SQLite; the reason where it, or the machine, does not allow it.
 
     Args:
         path: of the file, which nothing is writing.
-        stored: its tables.
+        stored: its columns, rows of schema.sql.
         views: the variant of each view that queries read.
     """
     functions = library()
     if functions is None:
-        yield None, absence()
+        yield absence()
         return
-    with _opened_file(path) as file:
-        if isinstance(file, str):
-            yield None, file
-        else:
-            yield _reader(functions, file, stored, views), ""
-
-
-@contextmanager
-def _opened_file(path: str) -> Iterator[FileShape | str]:
-    """Open a file that is plain as a whole; yield what is not plain about it where it is not."""
     if files_beside(path):
         yield "a journal or log lies beside the file"
         return
@@ -327,7 +178,8 @@ def _opened_file(path: str) -> Iterator[FileShape | str]:
         yield "the file cannot be opened a second time"
         return
     try:
-        yield _shape_of(descriptor)
+        file = _shape_of(descriptor)
+        yield file if isinstance(file, str) else _reader(functions, file, stored, views)
     finally:
         with suppress(OSError):
             os.close(descriptor)
@@ -366,61 +218,87 @@ def _shape_of(descriptor: int) -> FileShape | str:
 def _reader(
     functions: Library,
     file: FileShape,
-    stored: Mapping[str, StoredTable],
+    stored: Sequence[tuple[object, ...]],
     views: Mapping[str, Query],
 ) -> DirectReader:
-    tables, left = {}, []
+    """Return a reader of those large tables that are plain."""
+    tables: dict[str, _Table] = {}
+    left = []
     variants = {view.name for view in views.values()}
-    for query, source in SOURCES.items():
-        table = stored.get(source.table)
-        if table is None:
+    for query, variant in _QUERIES.items():
+        rows = [row for row in stored if row[0] == _table_of(query)]
+        if not rows:
             continue
-        if source.view and source.view not in variants:
-            left.append(f"{source.table} lacks columns of today's exports")
-            continue
-        open_table = _open_table(functions, file, source, table)
-        if isinstance(open_table, str):
-            left.append(f"{source.table} {open_table}")
+        table: _Table | str = "lacks columns of today's exports"
+        if not variant or variant in variants:
+            table = _open_table(functions, file, rows, query, views)
+        if isinstance(table, str):
+            left.append(f"{_table_of(query)} {table}")
         else:
-            tables[query] = open_table
+            tables[query] = table
     return DirectReader(functions, file, tables, left)
 
 
 def _open_table(
-    functions: Library, file: FileShape, source: Source, table: StoredTable
-) -> _OpenTable | str:
-    """Return a table with its pages known, or what is not plain about it."""
-    columns = [_integer_column(column, table) for column in source.columns]
-    text = table.columns.get(source.text)
-    texts = not source.text or (
-        text is not None and any(kind in text.declared_type for kind in _TEXT_TYPES)
-    )
-    if not texts or None in columns:
+    functions: Library,
+    file: FileShape,
+    stored: Sequence[tuple[object, ...]],
+    query: str,
+    views: Mapping[str, Query],
+) -> _Table | str:
+    """Return a table with its pages known, or what is not plain about it.
+
+    Args:
+        functions: the compiled part.
+        file: the open file.
+        stored: the columns of the table, rows of schema.sql.
+        query: that is to be answered.
+        views: the variant of each view that queries read.
+    """
+    root, definition = stored[0][1], str(stored[0][2])
+    places = {str(row[4]): int(str(row[3])) for row in stored}
+    types = {str(row[4]): _declared(row[5]) for row in stored}
+    keys = {str(row[4]) for row in stored if row[6]}
+    # Such a key is the number of the row.
+    alone = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
+    plain = not any(row[7] for row in stored) and not (alone and _DESCENDING.search(definition))
+    columns = plain_columns(query, views)[1]
+    text = ""
+    if query in ("ranges/named", "strings/matching"):
+        columns, text = columns[:-1], columns[-1].name
+    # Other types may keep an integer and give a float, or text.
+    numbers = all("INT" in types.get(column.name, "") for column in columns)
+    if not numbers or (text and not any(kind in types.get(text, "") for kind in _TEXT_TYPES)):
         return "has columns of unusual types, or lacks one"
     # A key is stored as NULL, and rows of some kinds are selected by what is stored.
-    keys = {name for name, column in table.columns.items() if column.is_key}
-    selected = {column.name for column in source.columns} if source.kind else set()
-    if keys & selected or not {source.key} <= keys | {""} or not table.plain:
+    selected = {column.name for column in columns} if query == "ranges/named" else set()
+    sorted_by_key = query != "strings/matching" or (alone and "id" in keys)
+    if (alone and keys & selected) or not sorted_by_key or not plain:
         return "has computed columns or an unusual key"
-    leaves = functions.leaves(file, table.root)
+    leaves = functions.leaves(file, root if isinstance(root, int) else 0)
     if leaves is None:
         return "has an unusual tree of pages, or memory was short"
 
-    def place(name: str) -> int:
-        return table.columns[name].place if name else NONE
+    def integers(name: str, missing: int | None) -> IntegerColumn:
+        null = Null.MISSING if missing is not None else Null.UNUSUAL
+        null = Null.DISTINCT if missing == ABSENT else null
+        is_key = alone and name in keys
+        return IntegerColumn(places[name], null, NONE if missing is None else missing, is_key)
 
-    return _OpenTable(
-        leaves,
-        tuple(column for column in columns if column is not None),
-        place(source.text),
-        place(source.kind),
-        place(source.text_id),
-    )
+    return _Table(leaves, tuple(integers(c.name, c.missing) for c in columns), places)
 
 
-def _integer_column(column: SourceColumn, table: StoredTable) -> IntegerColumn | None:
-    stored = table.columns.get(column.name or "")
-    # Other types may keep an integer and give a float, or text.
-    if stored is None or "INT" not in stored.declared_type:
-        return None
-    return IntegerColumn(stored.place, column.null, column.missing, stored.is_key)
+def _table_of(query: str) -> str:
+    """Return the table of today's exports that a query reads."""
+    return next(iter(tables_read(query)))
+
+
+def _declared(kind: object) -> str:
+    """Return a type in the capitals of ASCII, which are all that SQLite knows."""
+    text = str(kind)
+    return text.upper() if text.isascii() else text
+
+
+def _joined(parts: Sequence[NamedRows]) -> NamedRows:
+    values = np.concatenate([rows.values for rows in parts], axis=1)
+    return NamedRows(values, tuple(text for rows in parts for text in rows.texts))

@@ -1,16 +1,14 @@
-"""Work of the GPUs in an nsys export: its kernels, whole CUDA graphs, copies and memsets."""
+"""Work of the GPUs in an nsys export: kernels, CUDA graphs, copies, memsets; waits and memory."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 
 from bubbleviz.conventions.launching_calls import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, MEMSETS
-from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
@@ -26,208 +24,29 @@ from bubbleviz.model.profile import (
     process_of,
     untimed_work,
 )
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
-from bubbleviz.sources.nsys.direct_reader import opened_directly, stored_tables
-from bubbleviz.sources.nsys.queries import NSYS, QUERIES, query, tables, tables_read, views_of
-from bubbleviz.sources.nsys.scan import BulkAnswers, BulkReader, Scan, SmallAnswers, Stretch
-from bubbleviz.sources.sqlite.catalogue import Catalogue, opened_catalogue
-from bubbleviz.sources.sqlite.database import opened_database
-from bubbleviz.sources.sqlite.pages import check_finished, check_pages
-from bubbleviz.sources.sqlite.queries import Binds, Query, Schema, lacking
-
-# Exports: tables of nsys, in an SQLite file or a directory, of which it is known what is there.
-#
-# Tables and columns are probed before a query runs, and views make the schemas of all years one.
-
-
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-NVTX = "NVTX_EVENTS"
-GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-#: What queries call the number of a row; a column of this name would stand for it.
-_ROW_NUMBER = "_rowid_"
-#: What SQLite keeps in any column, as Python reads it.
-_KINDS = {type(None): "no value", str: "text", float: "a fraction"}
-
-
-@frozen
-class Export:
-    """An open export of nsys.
-
-    Attributes:
-        schema: the columns of each table.
-        views: the variant of each view that queries read here.
-        catalogue: answers small queries.
-        database: reads large tables.
-        direct: reads them faster; None where it cannot.
-        indirect: why it cannot.
-    """
-
-    schema: Schema
-    views: Mapping[str, Query]
-    catalogue: SmallAnswers
-    database: BulkAnswers
-    direct: BulkReader | None = None
-    indirect: str = ""
-
-    def reader(self) -> str:
-        """Return what reads the large tables, as far as is known, and why where that is SQLite."""
-        return self.direct.account() if self.direct else f"SQLite ({self.indirect})"
-
-    @property
-    def path(self) -> str:
-        """Path as given."""
-        return self.database.path
-
-    def has(self, name: str) -> bool:
-        """Tell whether the export holds what a query needs."""
-        return QUERIES.has(name, self.schema, self.views)
-
-    def lacks(self, name: str) -> tuple[str, ...]:
-        """Return which tables and columns of today's exports, that a query reads, are missing.
-
-        The query may run all the same, through another variant of a view.
-        """
-        return lacking(tables_read(name), self.schema)
-
-    def require(self, name: str) -> None:
-        """Check that a query can run.
-
-        Raises:
-            SchemaError: it cannot; the message names what the export lacks.
-        """
-        if not self.has(name):
-            raise SchemaError(
-                f"{self.path}: the export lacks {', '.join(self.lacks(name))}, which "
-                f"sql/nsys/{name}.sql needs; {EXPORT_AGAIN}"
-            )
-
-    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a small query.
-
-        Raises:
-            ProfileError: the file is damaged.
-        """
-        return self.catalogue.rows(query(name), binds)
-
-    def value(self, name: str) -> object:
-        """Return the single value of a small query; None where the export does not hold it."""
-        rows = self.rows(name) if self.has(name) else []
-        return rows[0][0] if rows else None
-
-    def columns(self, name: str, binds: Binds | None = None) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
-
-        Raises:
-            ProfileError: the file is damaged, or holds something else than integers.
-        """
-        return self.database.columns(query(name), binds)
-
-    def bounds(self, name: str) -> tuple[int, int]:
-        """Return the first and the last row number that a query gives; (0, -1) of no rows."""
-        rows = self.rows(name)
-        return (self.number(rows[0][0]), self.number(rows[0][1])) if rows else (0, -1)
-
-    def number(self, value: object) -> int:
-        """Return a value that must be a number; SQLite keeps text in any column.
-
-        Raises:
-            ProfileError: it is none.
-        """
-        if not isinstance(value, int):
-            raise ProfileError(
-                f"{self.path}: holds {_KINDS.get(type(value), 'a value')} where a whole number "
-                f"belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
-            )
-        return value
-
-
-@contextmanager
-def opened(path: str) -> Iterator[Export]:
-    """Open an export read-only.
-
-    Raises:
-        ProfileError: it is being written, damaged, or no SQLite file.
-    """
-    check_finished(path, NSYS)
-    check_pages(path, NSYS)
-    with opened_catalogue(path, NSYS) as catalogue:
-        stored = _schema(catalogue)
-        schema = _columns_of_tables(stored)
-        check_schema(path, schema, "an SQLite database")
-        views = views_of(schema)
-        statements = [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]
-        catalogue.create_views(statements)
-        with (
-            opened_database(path, statements) as database,
-            opened_directly(path, stored_tables(stored), views) as (direct, indirect),
-        ):
-            yield Export(schema, views, catalogue, database, direct, indirect)
-
-
-def _schema(catalogue: Catalogue) -> list[tuple[object, ...]]:
-    """Return how the file stores the columns of tables that queries read, as schema.sql does.
-
-    Raises:
-        ProfileError: the file is damaged; or a view or a virtual table stands for one: such may
-            give rows without end; or one hides its row numbers, by which it is read.
-    """
-    rows = catalogue.rows(query("schema"), {"names": json.dumps(sorted(tables()))})
-    for relation, root_page, _, _, column, *_ in rows:
-        if not root_page:
-            raise ProfileError(
-                f"{catalogue.path}: {relation} is a view or a virtual table, which no export of "
-                f"nsys has; {EXPORT_AGAIN}"
-            )
-        if str(column).lower() == _ROW_NUMBER:
-            raise ProfileError(
-                f"{catalogue.path}: {relation} has a column named {_ROW_NUMBER}, which no export "
-                f"of nsys has; {EXPORT_AGAIN}"
-            )
-    return [row for row in rows if row[4] is not None]
-
-
-def _columns_of_tables(stored: Sequence[tuple[object, ...]]) -> Schema:
-    """Return the columns of each table, of the rows of schema.sql."""
-    schema: dict[str, set[str]] = {}
-    for table, _, _, _, column, _, _, hidden in stored:
-        columns = schema.setdefault(str(table), set())
-        if not hidden:
-            columns.add(str(column))
-    return {table: frozenset(columns) for table, columns in schema.items()}
-
-
-def check_schema(path: str, schema: Schema, what: str) -> None:
-    """Raise ProfileError where the tables are not those of nsys.
-
-    Args:
-        path: of the export.
-        schema: the columns of each table.
-        what: kind of file that it is, in words.
-    """
-    if not {"StringIds", KERNEL, RUNTIME, NVTX} & set(schema):
-        raise ProfileError(
-            f"{path}: {what}, but no nsys export: it has none of the tables "
-            f"StringIds, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
-        )
-
+from bubbleviz.sources.nsys.calls import ExportedCalls, calls_named, graph_launches, ids_of
+from bubbleviz.sources.nsys.export import GRAPH, KERNEL, Export
+from bubbleviz.sources.nsys.queries import tables_read
+from bubbleviz.sources.nsys.scan import Scan
 
 #: How the names of calls begin that copies and memsets come from.
 _COPYING = {"copies": COPIES, "memsets": MEMSETS}
-#: The name id in gpu_work/graphs.sql of a CUDA graph, which has no name.
-_WHOLE_GRAPH = -2
-#: The name id in gpu_work/copies.sql of pages of managed memory that move.
-_MIGRATION = -3
-#: A process (40 bits) and a device make one integer.
-_DEVICE_BITS = 22
+#: The name ids of a CUDA graph, which has no name, and of pages of managed memory that move.
+_WHOLE_GRAPH, _MIGRATION = -2, -3
+#: Kinds of copies by which the driver moves pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
+_KINDS_OF_MIGRATION = (11, 12, 13)
 
 
-def kernel_stretches(export: Export, scan: Scan) -> tuple[Stretch, ...]:
+def kernel_stretches(export: Export, scan: Scan) -> list[range]:
     """Return the stretches that make up the table of kernels; none if it cannot be read."""
-    if not export.has("gpu_work/kernels"):
-        return ()
-    return scan.stretches("gpu_work/kernels", *export.bounds("gpu_work/kernel_bounds"))
+    return scan.stretches("gpu_work/kernel_bounds") if export.has("gpu_work/kernels") else []
+
+
+def graph_columns(export: Export) -> Ints:
+    """Return the CUDA graphs that were traced as a whole, with the columns of kernels."""
+    graphs = export.columns("gpu_work/graphs")
+    return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
 
 
 def activities_of(
@@ -244,34 +63,40 @@ def activities_of(
         ProfileError: the export is damaged.
     """
     stretches = kernel_stretches(export, scan)
-    graphs = [graph_columns(export)]
-    copies = {w: export.columns(f"gpu_work/{w}") for w in _COPYING if export.has(f"gpu_work/{w}")}
-    beside = sum(table.shape[1] for table in (*graphs, *copies.values()))
-    most = sum(stretch.length for stretch in stretches)
-    builder = ActivitiesBuilder(min(most, scan.database.most_rows) + beside)
+    graphs = graph_columns(export)
+    copies = export.columns("gpu_work/copies")
+    copies[5] = np.where(np.isin(copies[5], _KINDS_OF_MIGRATION), _MIGRATION, NONE)
+    beside = {"copies": copies, "memsets": export.columns("gpu_work/memsets")}
+    most = sum(map(len, stretches))
+    room = min(most, export.origin.most_rows) + graphs.shape[1]
+    builder = ActivitiesBuilder(room + sum(table.shape[1] for table in beside.values()))
     try:
         kernels = 0
-        for block in scan.columns(stretches):
+        for block in scan.columns("gpu_work/kernels", stretches):
             kernels += block.shape[1]
             builder.add_kernels(block)
         _refuse_lost_rows(export, kernels, most)
-        for block in graphs:
-            builder.add_kernels(block)
-        for table in copies.values():
+        builder.add_kernels(graphs)
+        for table in beside.values():
             builder.add_copies(table)
     except ValueError as error:
         raise ProfileError(
             f"{export.path}: is damaged or was edited ({error}); {EXPORT_AGAIN}"
         ) from error
     orphans = builder.without_process()
-    processes = _calling_processes(export) if orphans else ()
-    activities = builder.activities(lambda ids: _names(export, ids), processes)
+    processes = ExportedCalls(export, scan).processes() if orphans else ()
+
+    def names(ids: Ints) -> tuple[str, ...]:
+        known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
+        known |= {_MIGRATION: PAGE_MIGRATION} | export.texts(ids)
+        return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
+
+    activities = builder.activities(names, processes)
     return activities, (
         *_lost_kernels(export, call_names, recorded=bool(stretches)),
-        *_lost_graphs(export),
         *_lost_process(export, orphans, processes),
         *_unrecorded_graphs(export, activities, call_names),
-        *_lost_copies(export, {w for w, t in copies.items() if t.shape[1]}, call_names),
+        *_lost_copies(export, {w: bool(t.shape[1]) for w, t in beside.items()}, call_names),
         *untimed_work(export.path, builder.untimed),
         *impossible_times(export.path, builder.impossible),
     )
@@ -297,65 +122,29 @@ def _refuse_lost_rows(export: Export, kernels: int, most: int) -> None:
         )
 
 
-def graph_columns(export: Export) -> Ints:
-    """Return the CUDA graphs that were traced as a whole, with the columns of kernels."""
-    if not export.has("gpu_work/graphs"):
-        return np.empty((6, 0), np.int64)
-    return export.columns("gpu_work/graphs")
-
-
 def processes_of(export: Export, scan: Scan) -> tuple[int, ...]:
     """Return the processes that ran kernels or graphs."""
     processes: set[int] = set()
-    blocks = scan.columns(kernel_stretches(export, scan))
-    for block in chain(blocks, [graph_columns(export)]):
+    kernels = scan.columns("gpu_work/kernels", kernel_stretches(export, scan))
+    for block in chain(kernels, [graph_columns(export)]):
         processes.update(distinct(process_of(block[3])).tolist())
     return tuple(sorted(processes - {NONE}))
 
 
-def _names(export: Export, ids: Ints) -> tuple[str, ...]:
-    """Return the text of each string id; a made-up one where the export has none."""
-    rows = export.rows("strings/by_id", {"ids": json.dumps(ids.tolist())})
-    known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
-    known[_MIGRATION] = PAGE_MIGRATION
-    known |= {export.number(row[0]): str(row[1]) for row in rows}
-    return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
-
-
-def _calling_processes(export: Export) -> tuple[int, ...]:
-    return tuple(export.number(row[0]) for row in export.rows("calls/processes"))
-
-
 def _lost_kernels(
     export: Export, call_names: Mapping[int, str], *, recorded: bool
-) -> tuple[Limitation, ...]:
-    """Return a limitation where kernels cannot be read, or were launched and not recorded."""
+) -> Iterator[Limitation]:
+    """Yield a limitation where kernels or graphs cannot be read, or were not recorded."""
     reason = ""
     if KERNEL in export.schema and not export.has("gpu_work/kernels"):
         reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/kernels'))}"
-    elif not recorded and _has_calls(export, ids_of(call_names, KERNEL_LAUNCHES)):
+    elif not recorded and calls_named(export, ids_of(call_names, KERNEL_LAUNCHES), 1).size:
         reason = f"{export.path} holds calls that launch some, but none in {KERNEL}"
-    return (Limitation(KERNELS, reason, kind=LimitationKind.COSTS),) if reason else ()
-
-
-def _has_calls(export: Export, ids: Sequence[int]) -> bool:
-    """Tell whether any call has one of some names."""
-    if not ids or not export.has("calls/any_named"):
-        return False
-    return bool(export.rows("calls/any_named", {"name_ids": json.dumps(ids)}))
-
-
-def _lost_graphs(export: Export) -> tuple[Limitation, ...]:
-    if GRAPH not in export.schema or export.has("gpu_work/graphs"):
-        return ()
-    lacking = ", ".join(export.lacks("gpu_work/graphs"))
-    return (
-        Limitation(
-            "CUDA graphs traced as a whole",
-            f"{export.path} lacks {lacking}",
-            kind=LimitationKind.COSTS,
-        ),
-    )
+    if reason:
+        yield Limitation(KERNELS, reason, kind=LimitationKind.COSTS)
+    if GRAPH in export.schema and not export.has("gpu_work/graphs"):
+        reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/graphs'))}"
+        yield Limitation("CUDA graphs traced as a whole", reason, kind=LimitationKind.COSTS)
 
 
 def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple[Limitation, ...]:
@@ -376,30 +165,25 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
 
 
 def _lost_copies(
-    export: Export, recorded: Collection[str], call_names: Mapping[int, str]
-) -> tuple[Limitation, ...]:
-    """Return limitations where copies or memsets cannot be read, or were made and not recorded."""
-    lost = []
+    export: Export, recorded: Mapping[str, bool], call_names: Mapping[int, str]
+) -> Iterator[Limitation]:
+    """Yield limitations where copies or memsets cannot be read, or were made and not recorded."""
     for what, beginnings in _COPYING.items():
         (table,) = tables_read(f"gpu_work/{what}")
         if table in export.schema and not export.has(f"gpu_work/{what}"):
             lacking = ", ".join(export.lacks(f"gpu_work/{what}"))
-            lost.append(Limitation(what, f"{export.path} lacks {lacking}"))
-        if what not in recorded and _has_calls(export, ids_of(call_names, beginnings)):
+            yield Limitation(what, f"{export.path} lacks {lacking}")
+        if not recorded[what] and calls_named(export, ids_of(call_names, beginnings), 1).size:
             reason = f"{export.path} holds calls that make some, but none in {table}"
-            lost.append(Limitation(what, reason))
-    return tuple(lost)
+            yield Limitation(what, reason)
 
 
 def _unrecorded_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
     """Return a limitation where CUDA graphs were launched whose work was not recorded."""
-    ids = ids_of(call_names, GRAPH_LAUNCHES)
-    if not ids or not export.has("calls/graph_launches"):
-        return ()
-    launches = export.columns("calls/graph_launches", {"name_ids": json.dumps(ids)})
-    process, correlation_id = launches[0], correlations(launches[1])
+    process, ids = graph_launches(export, ids_of(call_names, GRAPH_LAUNCHES))
+    correlation_id = correlations(ids)
     lost = 0
     for pid in distinct(process).tolist():
         ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
@@ -410,23 +194,12 @@ def _unrecorded_graphs(
     return (Limitation(what, reason, lost, LimitationKind.COSTS),) if lost else ()
 
 
-def ids_of(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
-    """Return the ids, ascending, of those names of calls that begin in one of some ways."""
-    return sorted(i for i, name in call_names.items() if name.startswith(beginnings))
-
-
-# Synchronisation in an nsys export: recorded events, waits, and the streams of work.
-#
-# Tables: CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, CUPTI_ACTIVITY_KIND_CUDA_EVENT.
+# Synchronisation: recorded events, waits, and the streams of work.
 
 
 _WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
-#: Work beside kernels in the order of the activities: the query for it, and for its streams.
-_BESIDE = (
-    ("gpu_work/graphs", "gpu_work/graph_streams"),
-    ("gpu_work/copies", "gpu_work/copy_streams"),
-    ("gpu_work/memsets", "gpu_work/memset_streams"),
-)
+#: The start in synchronisation/waits.sql of a wait without one.
+_WITHOUT_START = -(1 << 40)
 
 
 def read_synchronisation(
@@ -437,71 +210,56 @@ def read_synchronisation(
     Raises:
         ProfileError: the export is damaged.
     """
-    waits = _columns(export, _WAITS)
-    if waits is None or waits.shape[1] == 0:
-        return None, tuple(_losses(export, (_WAITS,)))
-    records = _columns(export, _RECORDS)
-    if records is None:
-        records = np.empty((7, 0), np.int64)
+    waits = export.columns(_WAITS)
+    waits = waits[:, waits[6] != _WITHOUT_START]
+    queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
+    losses = tuple(
+        Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
+        for name in queries
+        for lacking in (export.lacks(name),)
+        if next(iter(tables_read(name))) in export.schema and not export.has(name)
+    )
+    if not waits.shape[1]:
+        return None, losses
+    records = export.columns(_RECORDS)
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
-    return (
-        Synchronisation(EventRecords(*records), Waits(*waits), _streams(export, scan)),
-        tuple(_losses(export, (_WAITS, _RECORDS))),
-    )
-
-
-def _columns(export: Export, name: str) -> Ints | None:
-    return export.columns(name) if export.has(name) else None
-
-
-def _losses(export: Export, names: tuple[str, ...]) -> Iterator[Limitation]:
-    """Yield a limitation for each table that is there and cannot be read."""
-    for name in names:
-        (table,) = tables_read(name)
-        if table in export.schema and not export.has(name):
-            lacking = ", ".join(export.lacks(name))
-            yield Limitation("what streams waited for", f"{export.path} lacks {lacking}")
+    streams = _streams(export, scan)
+    return Synchronisation(EventRecords(*records), Waits(*waits), streams), losses
 
 
 def _streams(export: Export, scan: Scan) -> Ints:
     """Return the stream of each activity of the export, in their order; -1 unknown."""
-    kernels = kernel_stretches(export, scan)
-    parts = []
-    if export.has("gpu_work/kernel_streams"):
-        stretches = [Stretch("gpu_work/kernel_streams", s.first, s.last) for s in kernels]
-        parts = [_of_timed(block) for block in scan.columns(stretches)]
-    elif kernels:
-        parts = [np.full(_timed(block).sum(), NONE) for block in scan.columns(kernels)]
-    for work, streams in _BESIDE:
-        if export.has(work):
-            known = export.has(streams)
-            block = export.columns(streams if known else work)
-            parts.append(_of_timed(block) if known else np.full(_timed(block).sum(), NONE))
+    known = export.has("gpu_work/kernel_streams")
+    name = "gpu_work/kernel_streams" if known else "gpu_work/kernels"
+    kernels = scan.columns(name, kernel_stretches(export, scan))
+    parts = [_streams_of_timed(block, known=known) for block in kernels]
+    for work in ("graph", "copy", "memset"):
+        whole = f"gpu_work/{'copies' if work == 'copy' else f'{work}s'}"
+        if export.has(whole):
+            known = export.has(f"gpu_work/{work}_streams")
+            block = export.columns(f"gpu_work/{work}_streams" if known else whole)
+            parts.append(_streams_of_timed(block, known=known))
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _of_timed(block: Ints) -> Ints:
-    """Return the third column of the rows that become activities."""
-    streams: Ints = block[2][_timed(block)]
-    return streams
+def _streams_of_timed(block: Ints, *, known: bool) -> Ints:
+    """Return the streams of rows that become activities: with start and end, that can be.
 
-
-def _timed(block: Ints) -> Bools:
-    """Tell which rows become activities: those whose start and end are recorded, and can be."""
+    Args:
+        block: columns of which the first two are start and end.
+        known: whether the third is the stream; else each is -1.
+    """
     timed: Bools = (block[0] != 0) | (block[1] != 0)
     inside = possible(block[0][timed], block[1][timed])
     if inside is not None:
         timed[timed] = inside
-    return timed
+    return np.where(known, block[2], NONE)[timed]
 
 
-# Memory in an nsys export: what was allocated on devices and freed.
-#
-# Table: CUDA_GPU_MEMORY_USAGE_EVENTS, of ``--cuda-memory-usage=true``.
+# Memory: what was allocated on devices and freed (nsys profile --cuda-memory-usage=true).
 
 
-_QUERY = "memory/usage"
 #: Kinds of the host's own memory: pageable, and pinned.
 _ON_HOST = (0, 1)
 _FREED = 1
@@ -515,9 +273,7 @@ def read_memory(export: Export) -> MemoryEvents | None:
     Raises:
         ProfileError: the export is damaged.
     """
-    if not export.has(_QUERY):
-        return None
-    table = export.columns(_QUERY)
+    table = export.columns("memory/usage")
     table = table[:, ~np.isin(table[5], _ON_HOST)]
     if table.shape[1] == 0:
         return None

@@ -18,8 +18,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nsys.gpu_work import Export
-from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.export import Export
 
 #: Names of fields, and their columns here.
 FIELDS = {
@@ -119,7 +118,7 @@ def _blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
     first, last = export.bounds("ranges/bounds")
     for at in range(first, last + 1, max(_ROWS, (last - first) // 1024)):
         end = min(at + max(_ROWS, (last - first) // 1024) - 1, last)
-        yield export.database.rows(query("ranges/payloads"), {"first": at, "last": end})
+        yield export.rows("ranges/payloads", {"first": at, "last": end})
 
 
 def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:

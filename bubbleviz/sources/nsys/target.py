@@ -18,7 +18,7 @@ from bubbleviz.model.profile import (
     possible,
     process_of,
 )
-from bubbleviz.sources.nsys.gpu_work import Export
+from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import tables_read
 
 #: The loss where an optional query cannot run, or gives nothing though it must.
@@ -27,7 +27,6 @@ _LOSSES = {
     "target/host": "the hostname; the file stands for a host of its own, --same-clock joins files",
     "target/session": "the start of the session, which puts profiles on one clock",
 }
-_ONE_ROW = frozenset(("target/host", "target/session"))
 _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
@@ -55,10 +54,10 @@ def _whole(value: object) -> int | None:
 
 def threads_of(export: Export) -> tuple[Thread, ...]:
     """Return the names of threads."""
-    if not export.has("target/threads"):
-        return ()
-    rows = export.rows("target/threads")
-    threads = {(export.number(thread), str(name)) for thread, name in rows}
+    rows = export.rows("target/threads") if export.has("target/threads") else []
+    named = [(export.number(thread), number) for thread, number in rows if isinstance(number, int)]
+    texts = export.texts(np.array(sorted({number for _, number in named}), np.int64))
+    threads = {(thread, texts[number]) for thread, number in named if number in texts}
     return tuple(Thread(thread, name) for thread, name in sorted(threads))
 
 
@@ -105,45 +104,35 @@ def _uuid(text: str) -> str | None:
 
 def overheads_of(export: Export) -> tuple[Overheads, tuple[Limitation, ...]]:
     """Return when the profiler paused processes, and what of it was left out."""
-    known = export.has("target/overheads")
-    columns = export.columns("target/overheads") if known else np.empty((3, 0), np.int64)
-    start_ns, end_ns, thread = columns
+    start_ns, end_ns, thread = export.columns("target/overheads")
     overheads = Overheads(process_of(thread), start_ns, end_ns)
     # The session begins before any overhead does: CUPTI writes 0 for a time that it lacks.
     timed = start_ns > 0
     sane = possible(start_ns, end_ns)
     keep = timed if sane is None else timed & sane
-    left_out = int((~keep).sum())
-    if not left_out:
-        return overheads, ()
-    return overheads.take(keep), impossible_times(
-        export.path, {"overheads of the profiler": left_out}
-    )
+    left_out = {"overheads of the profiler": int((~keep).sum())}
+    kept = overheads if keep.all() else overheads.take(keep)
+    return kept, impossible_times(export.path, left_out)
 
 
 def target_limitations(export: Export) -> tuple[Limitation, ...]:
     """Return the losses by the absence of optional tables, columns and rows."""
     losses = []
-    for name, what in _LOSSES.items():
-        if lacking := export.lacks(name):
+
+    def lose(what: str, name: str, *, empty: bool, column: str = "") -> None:
+        lacking = export.lacks(name)
+        if name == "target/threads":
+            lacking += export.lacks("strings/by_id")
+        # Without unique ids beside them, those of the GPUs stand for them.
+        if lacking and not (name == _CUDA_DEVICES and export.has(name)):
             losses.append((what, f"lacks {', '.join(lacking)}"))
-        elif name in _ONE_ROW and export.value(name) is None:
-            losses.append((what, f"has none in {_table(name)}"))
-    if lacking := export.lacks(_GPUS):
-        losses.append(("what the GPUs are", f"lacks {', '.join(lacking)}"))
-    elif not export.rows(_GPUS):
-        losses.append(("what the GPUs are", f"has none in {_table(_GPUS)}"))
-    # Without unique ids here, those of the GPUs stand for them.
-    if not export.has(_CUDA_DEVICES):
-        lacking = export.lacks(_CUDA_DEVICES)
-        losses.append(("which GPU is which", f"lacks {', '.join(lacking)}"))
-    elif not (rows := export.rows(_CUDA_DEVICES)):
-        losses.append(("which GPU is which", f"has none in {_table(_CUDA_DEVICES)}"))
-    elif all(row[2] == NONE for row in rows):
-        losses.append(("which GPU is which", f"has none in {_table(_CUDA_DEVICES)}.gpuId"))
+        elif empty:
+            losses.append((what, f"has none in {next(iter(tables_read(name)))}{column}"))
+
+    for name, what in _LOSSES.items():
+        lose(what, name, empty=name != "target/threads" and export.value(name) is None)
+    lose("what the GPUs are", _GPUS, empty=export.value(_GPUS) is None)
+    rows = export.rows(_CUDA_DEVICES) if export.has(_CUDA_DEVICES) else []
+    unknown = all(row[2] == NONE for row in rows)
+    lose("which GPU is which", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
     return tuple(Limitation(what, f"{export.path} {reason}") for what, reason in losses)
-
-
-def _table(name: str) -> str:
-    """Return the table of today's exports from which a query comes."""
-    return next(iter(tables_read(name)))

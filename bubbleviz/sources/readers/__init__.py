@@ -266,7 +266,7 @@ def is_of(reader: Reader, path: str) -> bool:
         return False
     if reader.holds is None:
         return True
-    from bubbleviz.sources.sqlite.relations import relations_in
+    from bubbleviz.sources.sqlite.database import relations_in
 
     return reader.holds(relations_in(path))
 
@@ -283,7 +283,7 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
     if len(at_once) == 1:
         return at_once[0]
     # The tables are described elsewhere in the file, or texts in it look like their descriptions.
-    from bubbleviz.sources.sqlite.relations import relations_in
+    from bubbleviz.sources.sqlite.database import relations_in
 
     relations = relations_in(path)
     by_tables = (reader for reader in kinds if reader.holds and reader.holds(relations))

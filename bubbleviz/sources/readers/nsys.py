@@ -17,7 +17,7 @@ def _open_file(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> AbstractContextManager[OpenFile]:
     """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.nsys.export_file import open_file
+    from bubbleviz.sources.nsys.profile_file import open_file
 
     return open_file(path, jobs, watch)
 

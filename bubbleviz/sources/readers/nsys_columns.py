@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys.columnar.directory import is_columnar
+from bubbleviz.sources.nsys.files import is_columnar
 from bubbleviz.sources.readers import OpenFile, Reader
 
 
@@ -13,7 +13,7 @@ def _open_file(
     path: str, jobs: int = 1, watch: Watch = unwatched
 ) -> AbstractContextManager[OpenFile]:
     """Open a directory; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.nsys.columnar.answers import open_directory
+    from bubbleviz.sources.nsys.columnar_export import open_directory
 
     return open_directory(path, jobs, watch)
 

@@ -21,9 +21,7 @@ from contextlib import contextmanager
 from bubbleviz.errors import SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.sqlite.catalogue import Catalogue, opened_catalogue
-from bubbleviz.sources.sqlite.database import Database, opened_database
-from bubbleviz.sources.sqlite.pages import check_finished, check_pages
+from bubbleviz.sources.sqlite.database import Database
 from bubbleviz.sources.sqlite.queries import Binds, Queries, Query, Schema, lacking
 
 #: What may stand behind the name of a table: a GUID, whose parts are joined by underscores.
@@ -135,19 +133,6 @@ class Part:
         }
 
 
-@contextmanager
-def opened(path: str, queries: Queries) -> Iterator[Catalogue]:
-    """Open a file read-only.
-
-    Raises:
-        ProfileError: it is being written, damaged, or no SQLite file.
-    """
-    check_finished(path, queries.maker)
-    check_pages(path, queries.maker)
-    with opened_catalogue(path, queries.maker) as catalogue:
-        yield catalogue
-
-
 def parts_in(columns: Schema, queries: Queries) -> tuple[PartTables, ...]:
     """Return the tables of each part, in the order of their GUIDs."""
     names: dict[str, dict[str, str]] = {}
@@ -178,8 +163,11 @@ def opened_part(path: str, tables: PartTables, queries: Queries) -> Iterator[Par
     """
     views = queries.views_of(tables.schema)
     statements = [*_renamed(tables, queries), *_views(views)]
-    with opened_database(path, statements) as database:
+    database = Database(path, queries.maker, statements)
+    try:
         yield Part(queries, tables, views, database)
+    finally:
+        database.close()
 
 
 def _renamed(tables: PartTables, queries: Queries) -> Iterator[str]:

@@ -21,7 +21,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, listed
 from bubbleviz.progress import Watch
-from bubbleviz.sources.rocm.database_parts import Part, PartTables, opened, opened_part, parts_in
+from bubbleviz.sources.rocm.database_parts import Part, PartTables, opened_part, parts_in
 from bubbleviz.sources.rocm.queries import ROCPD, ROCPD_QUERIES, RPD, RPD_QUERIES
 from bubbleviz.sources.rocm.recording import RocmRecording
 from bubbleviz.sources.rocm.tables import (
@@ -36,8 +36,8 @@ from bubbleviz.sources.rocm.tables import (
     processes_of,
     threads_of,
 )
+from bubbleviz.sources.sqlite.database import columns_of_tables, opened_database
 from bubbleviz.sources.sqlite.queries import Schema
-from bubbleviz.sources.sqlite.relations import columns_of_tables
 
 #: Hosts that a message names.
 _NAMED = 4
@@ -92,7 +92,7 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
         SchemaError: it lacks a table or a column that is needed.
     """
     reading = _Reading(path)
-    with opened(path, ROCPD_QUERIES) as catalogue:
+    with opened_database(path, ROCPD) as catalogue:
         columns = columns_of_tables(catalogue)
     if not parts_in(columns, ROCPD_QUERIES):
         raise ProfileError(
@@ -429,7 +429,7 @@ def read_rpd(path: str, watch: Watch) -> RocmRecording:
         ProfileError: it is damaged.
         SchemaError: it lacks a table or a column that is needed.
     """
-    with opened(path, RPD_QUERIES) as catalogue:
+    with opened_database(path, RPD) as catalogue:
         columns = columns_of_tables(catalogue)
     if not _OWN & set(columns):
         raise ProfileError(

@@ -1,17 +1,22 @@
-"""Databases: an SQLite file, opened read-only, whose large tables are read as columns.
+"""Databases: an SQLite file, opened read-only; small queries give rows, large tables columns.
 
 Nothing is ever written to the file or beside it: it is opened immutable, so that SQLite makes no
-journal, and views are temporary ones of the connection. Results come as Arrow columns from the
-SQLite that ADBC's driver brings: no Python object is made for a value, and other threads run
-meanwhile.
+journal, and views are temporary ones of the connection. Columns come from the SQLite that ADBC's
+driver brings: no Python object is made for a value, and other threads run meanwhile.
+
+The queries of ``sql/`` are whole statements, which run as they are. What is put together from the
+names of tables, their counts, SQLAlchemy composes. It takes a fifth of a second to import, and is
+where it is used: by ``inspect``, and where there is nothing to analyse.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,8 +27,8 @@ from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.values import frozen
-from bubbleviz.sources.sqlite.queries import Binds, Query
+from bubbleviz.sources.sqlite.pages import check_finished, check_pages
+from bubbleviz.sources.sqlite.queries import Binds, Maker, Queries, Query, Schema
 
 #: Rows of a batch where it is not known how many there are.
 _BATCH = 1 << 15
@@ -31,24 +36,18 @@ _BATCH = 1 << 15
 _ROOM = 64 << 20
 #: A row of any of the large tables takes more.
 _ROW_BYTES = 8
+#: So many steps of SQLite's machine take some milliseconds.
+_STEPS = 1_000_000
 _INT64, _UTF8, _BINARY = DataType.int64(), DataType.string(), DataType.binary()
-#: Errors of reading where a file is damaged, or holds text where a number belongs.
-_UNREADABLE = (adbc.Error, ValueError)
 #: What the driver puts before SQLite's reason.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
 #: How SQLite and the driver report that there is no memory.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
-
-
-@contextmanager
-def _damage_reported(path: str, query: Query) -> Iterator[None]:
-    """Turn what a query raises into an error that names the damaged file."""
-    try:
-        yield
-    except _UNREADABLE as error:
-        if any(text in str(error) for text in _NO_MEMORY):
-            raise MemoryError from error
-        raise damage(path, query, _reason(error)) from error
+#: What is wrong with a column that holds something else than whole numbers.
+NO_NUMBER = "there is something else than a whole number where one belongs"
+#: Any profiler.
+_ANY = Maker("the profiler", "sqlite", "profile of any profiler", "copy it again")
+SQLITE_QUERIES = Queries(_ANY)
 
 
 def damage(path: str, query: Query, reason: str) -> ProfileError:
@@ -59,45 +58,155 @@ def damage(path: str, query: Query, reason: str) -> ProfileError:
     )
 
 
-def _reason(error: Exception) -> str:
-    """Return SQLite's reason, in one line and without the driver's words around it."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
-    return _AROUND.sub("", reason)
+@contextmanager
+def _damage_reported(path: str, query: Query) -> Iterator[None]:
+    """Turn what ADBC's driver raises into an error that names the damaged file."""
+    try:
+        yield
+    except (adbc.Error, ValueError) as error:
+        if any(text in str(error) for text in _NO_MEMORY):
+            raise MemoryError from error
+        # SQLite's reason, in one line and without the driver's words around it.
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
+        raise damage(path, query, _AROUND.sub("", reason)) from error
 
 
-@frozen
+class _Signals:
+    """Lets a signal, such as that of Ctrl-C, end a query: Python handles none while SQLite runs."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Have a new connection give Python a chance now and then."""
+        self._caught: BaseException | None = None
+        # Of a function, a signal's handler would run before its "try".
+        connection.set_progress_handler(partial(next, self._pauses()), _STEPS)
+
+    def _pauses(self) -> Iterator[bool]:
+        """Yield whether SQLite is to stop; handlers of signals run between, and may raise."""
+        while True:
+            try:
+                yield self._caught is not None
+            except GeneratorExit:
+                return
+            except BaseException as error:
+                self._caught = error
+
+    def raise_caught(self) -> None:
+        """Raise what a signal raised while SQLite ran, if it did."""
+        caught, self._caught = self._caught, None
+        if caught is not None:
+            raise caught
+
+
 class Database:
-    """An open file. One thread at a time may use it.
+    """An open file; another thread opens it for itself.
 
-    Attributes:
+    Args:
         path: as given.
-        connection: through which queries run.
-        size: of the file, bytes.
-        views: statements that created its temporary views.
+        maker: of such files.
+        views: statements that create the temporary views which queries read.
     """
 
-    path: str
-    connection: adbc.AdbcConnection
-    size: int
-    views: tuple[str, ...] = ()
+    def __init__(self, path: str, maker: Maker, views: Sequence[str] = ()) -> None:
+        self.path, self._maker, self.views = path, maker, tuple(views)
+        self._opened = ExitStack()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._opened.close()
+
+    @cached_property
+    def _small(self) -> tuple[sqlite3.Connection, _Signals]:
+        """The connection of small queries."""
+        try:
+            connection = sqlite3.connect(_uri_of(self.path), uri=True)
+        except sqlite3.Error as error:
+            raise ProfileError(
+                f"{self.path}: cannot be opened ({error}); it may be that too many files are open: "
+                "give a smaller --jobs"
+            ) from error
+        self._opened.callback(connection.close)
+        # Text that is not UTF-8 is read as far as it is.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        for statement in self.views:
+            connection.execute(statement)
+        return connection, _Signals(connection)
+
+    @cached_property
+    def connection(self) -> adbc.AdbcConnection:
+        """The connection of large queries."""
+        with ExitStack() as stack:
+            try:
+                database = adbc_driver_sqlite.connect(_uri_of(self.path))
+                stack.callback(_close, database)
+                connection = adbc.AdbcConnection(database)
+                stack.callback(_close, connection)
+                for text in self.views:
+                    statement = adbc.AdbcStatement(connection)
+                    try:
+                        statement.set_sql_query(text)
+                        statement.execute_update()
+                    finally:
+                        statement.close()
+            except adbc.Error as error:
+                # The driver's reason is not the real one.
+                raise ProfileError(
+                    f"{self.path}: cannot be opened; it may be that too many files are open, or "
+                    "that there is too little memory: give a smaller --jobs"
+                ) from error
+            self._opened.push(stack.pop_all())
+        return connection
 
     @property
     def most_rows(self) -> int:
         """More rows than fit into the file; a row of any table that is read takes more bytes."""
-        return self.size // _ROW_BYTES + 1
+        return Path(self.path).stat().st_size // _ROW_BYTES + 1
+
+    def create_views(self, statements: Sequence[str]) -> None:
+        """Create the temporary views which queries read."""
+        for statement in statements:
+            self._small[0].execute(statement)
+        self.views = (*self.views, *statements)
 
     def rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query, which hold texts; these are read as far as they are UTF-8.
+        """Return the rows of a query; text, and what a blob holds, is read as far as it is UTF-8.
 
         Raises:
             ProfileError: the file is damaged.
         """
-        most = _BATCH
-        with _damage_reported(self.path, query):
-            # A column has the type of its first batch, so that all rows must come in one.
-            while (batches := self._batches(query, binds or {}, most, alone=True)) is None:
-                most <<= 4
-        return [row for batch in batches for row in zip(*map(_values, batch.columns), strict=True)]
+        connection, signals = self._small
+        values = {name: (binds or {})[name] for name in query.parameters}
+        try:
+            result = connection.execute(query.text, values).fetchall()
+        except sqlite3.Error as error:
+            signals.raise_caught()
+            raise damage(self.path, query, str(error)) from error
+        except UnicodeDecodeError as error:
+            # Python cannot decode what SQLite reports of a malformed schema.
+            raise damage(self.path, query, "the schema is no text") from error
+        return [tuple(map(_decoded, row)) for row in result]
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of a table.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        import sqlalchemy
+        from sqlalchemy.exc import DBAPIError
+        from sqlalchemy.pool import StaticPool
+
+        opened, signals = self._small
+        rows = sqlalchemy.select(sqlalchemy.func.count()).select_from(sqlalchemy.table(table))
+        engine = sqlalchemy.create_engine("sqlite://", creator=lambda: opened, poolclass=StaticPool)
+        try:
+            with engine.connect() as connection:
+                return connection.execute(rows).scalar_one()
+        except DBAPIError as error:
+            signals.raise_caught()
+            raise ProfileError(
+                f"{self.path}: {table} cannot be counted ({error.orig}); the file is damaged or "
+                f"was cut short: {self._maker.again}"
+            ) from error
 
     def columns(self, query: Query, binds: Binds | None = None, rows: int = _BATCH) -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
@@ -115,12 +224,21 @@ class Database:
             batches = self._batches(query, binds or {}, max(rows, 1)) or []
             if not batches:
                 return np.empty((len(query.columns), 0), np.int64)
-            blocks = [_integers(batch) for batch in batches]
+            blocks = [integers_of(batch.columns) for batch in batches]
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
-    def reopened(self) -> AbstractContextManager[Database]:
-        """Open the same file for another thread."""
-        return opened_database(self.path, self.views)
+    def batch(self, query: Query, binds: Binds) -> RecordBatch | None:
+        """Return the result of a query, texts among it; None without rows.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        most = _BATCH
+        with _damage_reported(self.path, query):
+            # A column has the type of its first batch, so that all rows must come in one.
+            while (batches := self._batches(query, binds, most, alone=True)) is None:
+                most <<= 4
+        return batches[0] if batches else None
 
     def _batches(
         self, query: Query, binds: Binds, most: int, *, alone: bool = False
@@ -129,7 +247,10 @@ class Database:
         # Where memory runs out the driver may end the process; numpy says so. Other threads take
         # memory too, so that this helps nearly always.
         np.empty(_ROOM, np.uint8)
-        values = [_parameter(binds[name]) for name in query.parameters]
+        values = [
+            Array([binds[name]], _UTF8 if isinstance(binds[name], str) else _INT64)
+            for name in query.parameters
+        ]
         statement = adbc.AdbcStatement(self.connection)
         stream = reader = None
         try:
@@ -157,63 +278,29 @@ class Database:
             statement.close()
 
 
-def _parameter(value: int | str | None) -> Array:
-    return Array([value], _UTF8 if isinstance(value, str) else _INT64)
+def integers_of(columns: Sequence[Array]) -> Ints:
+    """Return columns of whole numbers, shape (columns, rows).
 
-
-def _integers(batch: RecordBatch) -> Ints:
-    for column in batch.columns:
+    Raises:
+        ValueError: they hold something else.
+    """
+    for column in columns:
         if column.type != _INT64 or column.null_count:
-            raise ValueError("there is something else than a whole number where one belongs")
-    return np.stack([column.to_numpy() for column in batch.columns])
+            raise ValueError(NO_NUMBER)
+    return np.stack([column.to_numpy() for column in columns])
 
 
-def _values(column: Array) -> list[object]:
-    """Return the values of a column; one blob among texts makes all of them blobs."""
+def texts_of(column: Array) -> list[object]:
+    """Return the values of a column of texts; one blob among texts makes all of them blobs."""
     if column.type not in {_UTF8, _BINARY}:
         return list(column.to_pylist())
     raw: list[bytes | None] = list(column.cast(_BINARY).to_pylist())
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
-def _create_views(connection: adbc.AdbcConnection, statements: Sequence[str]) -> None:
-    for text in statements:
-        statement = adbc.AdbcStatement(connection)
-        try:
-            statement.set_sql_query(text)
-            statement.execute_update()
-        finally:
-            statement.close()
-
-
-@contextmanager
-def opened_database(path: str, views: Sequence[str] = ()) -> Iterator[Database]:
-    """Open a file read-only.
-
-    Args:
-        path: of the file.
-        views: statements that create the temporary views which queries read.
-
-    Raises:
-        ProfileError: it cannot be opened.
-    """
-    with ExitStack() as stack:
-        try:
-            size = Path(path).stat().st_size
-            database = adbc_driver_sqlite.connect(uri_of(path))
-            stack.callback(_close, database)
-            connection = adbc.AdbcConnection(database)
-            stack.callback(_close, connection)
-            _create_views(connection, views)
-        except OSError as error:
-            raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
-        except adbc.Error as error:
-            # The driver's reason is not the real one.
-            raise ProfileError(
-                f"{path}: cannot be opened; it may be that too many files are open, or that there "
-                "is too little memory: give a smaller --jobs"
-            ) from error
-        yield Database(path, connection, size, tuple(views))
+def _decoded(value: object) -> object:
+    """Return a value; a blob as the text that it holds."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
@@ -222,6 +309,50 @@ def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
         handle.close()
 
 
-def uri_of(path: str) -> str:
+def _uri_of(path: str) -> str:
     """Return the URI by which SQLite opens a file and writes nothing."""
     return f"file:{quote(os.fsencode(str(Path(path).resolve())))}?mode=ro&immutable=1"
+
+
+@contextmanager
+def opened_database(path: str, maker: Maker) -> Iterator[Database]:
+    """Open a file read-only.
+
+    Raises:
+        ProfileError: it is being written, was cut short, or describes too much.
+    """
+    check_finished(path, maker)
+    check_pages(path, maker)
+    database = Database(path, maker)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def relations_in(path: str) -> frozenset[str]:
+    """Return the names of tables and views; none of a file that is damaged or describes too much.
+
+    What cannot be read here is left to the reader of the file to refuse.
+    """
+    database = Database(path, _ANY)
+    try:
+        check_pages(path, _ANY)
+        rows = database.rows(SQLITE_QUERIES.query("relations"))
+    except (ProfileError, OSError):
+        return frozenset()
+    finally:
+        database.close()
+    return frozenset(str(name) for (name,) in rows)
+
+
+def columns_of_tables(database: Database) -> Schema:
+    """Return the columns of each table of an open file, by its name there.
+
+    Raises:
+        ProfileError: the file is damaged.
+    """
+    columns: dict[str, set[str]] = {}
+    for table, column in database.rows(SQLITE_QUERIES.query("columns")):
+        columns.setdefault(str(table), set()).add(str(column))
+    return {table: frozenset(names) for table, names in columns.items()}

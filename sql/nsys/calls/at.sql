@@ -1,11 +1,13 @@
--- Some CUDA API calls, by the numbers of their rows (a JSON array), with the columns of all.sql.
+-- Some CUDA API calls, by the numbers of their rows (a JSON array).
 --
--- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
+-- requires: calls(row_number, start_ns, end_ns, thread, correlation_id, name_id, error)
 SELECT
-    call.start AS start_ns,  -- when the host entered the call
-    call."end" AS end_ns,  -- when it returned
-    COALESCE(call.globalTid, -1) AS thread,  -- host id, process id and thread id
-    call.correlationId AS correlation_id  -- unique within a process only
+    call.start_ns AS start_ns,  -- when the host entered the call
+    call.end_ns AS end_ns,  -- when it returned
+    COALESCE(call.thread, -1) AS thread,  -- host id, process id and thread id
+    call.correlation_id AS correlation_id,  -- unique within a process only
+    COALESCE(call.name_id, -1) AS name_id,  -- StringIds.id of its name
+    COALESCE(call.error, 0) AS error  -- number of the error, above 0
 FROM JSON_EACH(:rows) AS wanted
-INNER JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call ON wanted.value = call._rowid_
-ORDER BY call._rowid_
+INNER JOIN calls AS call ON wanted.value = call.row_number
+ORDER BY call.row_number

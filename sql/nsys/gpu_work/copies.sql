@@ -10,6 +10,6 @@ SELECT
     copy.device_id AS device_id,  -- device number as the process sees it
     COALESCE(copy.process, -1) AS process,  -- host id and process id, above 24 bits
     COALESCE(copy.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
-    CASE WHEN copy.kind IN (11, 12, 13) THEN -3 ELSE -1 END AS name_id  -- -3: a page migration
+    COALESCE(copy.kind, -1) AS kind  -- ENUM_CUDA_MEMCPY_OPER
 FROM copies AS copy
 ORDER BY copy.row_number

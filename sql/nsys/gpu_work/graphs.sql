@@ -1,4 +1,4 @@
--- Every CUDA graph that was traced as a whole, with the columns of kernels.sql.
+-- Every CUDA graph that was traced as a whole, with the columns of kernels.sql but for a name.
 --
 -- requires: CUPTI_ACTIVITY_KIND_GRAPH_TRACE(start, end, deviceId, correlationId, globalPid)
 SELECT
@@ -6,7 +6,6 @@ SELECT
     graph."end" AS end_ns,  -- when its last one finished
     graph.deviceId AS device_id,  -- device number as the process sees it
     COALESCE(graph.globalPid, -1) AS process,  -- host id and process id, above 24 bits
-    COALESCE(graph.correlationId, -1) AS correlation_id,  -- pairs with its launch in calls/all.sql
-    -2 AS name_id  -- a graph has no kernel name
+    COALESCE(graph.correlationId, -1) AS correlation_id  -- pairs with its launch in calls/all.sql
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
 ORDER BY graph._rowid_

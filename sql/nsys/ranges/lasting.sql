@@ -1,16 +1,17 @@
 -- Every NVTX range of some threads (a JSON array) that lasts so long and touches a time.
 --
--- Those that were open when the capture ended are not among them.
+-- Those that were open when the capture ended are not among them. Columns as in named.sql.
 --
--- requires: ranges(row_number, start_ns, end_ns, event_type, thread, text, text_id)
--- requires: strings(id, value)
+-- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 SELECT
     lasting.start_ns AS start_ns,  -- when the range was pushed or started
     lasting.end_ns AS end_ns,  -- when it was popped or ended
+    lasting.event_type AS event_type,  -- push/pop or start/end
     COALESCE(lasting.thread, -1) AS thread,  -- thread that opened it
-    COALESCE(lasting.text, string.value) AS name  -- its name
+    COALESCE(lasting.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
+    COALESCE(lasting.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
+    lasting.text AS text  -- its name, where it is not registered
 FROM ranges AS lasting
-LEFT JOIN strings AS string ON lasting.text_id = string.id
 WHERE
     lasting.row_number BETWEEN :first AND :last
     AND lasting.end_ns - lasting.start_ns >= :shortest

@@ -16,12 +16,12 @@ floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH(:floating) AS
 
 SELECT
     named.start_ns AS start_ns,  -- when the range was pushed or started
-    named.end_ns AS end_ns,  -- when it was popped or ended; NULL if the capture ended first
+    COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- popped or ended; -2^63 if open
     named.event_type AS event_type,  -- push/pop or start/end
     COALESCE(named.thread, -1) AS thread,  -- thread that opened it
     COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
-    named.text AS text,  -- its name
-    named.text_id AS text_id  -- or StringIds.id of it
+    COALESCE(named.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
+    named.text AS text  -- its name, where it is not registered
 FROM ranges AS named
 WHERE
     named.row_number BETWEEN :first AND :last

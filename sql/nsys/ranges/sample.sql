@@ -1,10 +1,11 @@
 -- Names of ranges in some rows.
 --
 -- requires: ranges(row_number, event_type, text, text_id)
--- requires: strings(id, value)
-SELECT COALESCE(named.text, name.value) AS text  -- name of the range
+SELECT
+    named.event_type AS event_type,  -- push/pop or start/end
+    COALESCE(named.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
+    named.text AS text  -- name of the range, where it is not registered
 FROM ranges AS named
-LEFT JOIN strings AS name ON named.text IS NULL AND named.text_id = name.id
 WHERE
     named.row_number BETWEEN :first AND :last
     AND named.event_type IN (:push_pop, :start_end, :nvtxt_push_pop, :nvtxt_start_end)

@@ -12,7 +12,6 @@ SELECT
     COALESCE(wait.event_id, -1) AS event_id,  -- that is waited for
     COALESCE(wait.pairing, -1) AS pairing,  -- pairs with synchronisation/event_records.sql
     COALESCE(wait.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
-    wait.start_ns AS start_ns  -- when the host began it
+    COALESCE(wait.start_ns, -1099511627776) AS start_ns  -- when the host began it; -2^40 unknown
 FROM waits AS wait
-WHERE wait.start_ns IS NOT NULL
 ORDER BY wait.row_number

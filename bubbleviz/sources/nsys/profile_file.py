@@ -1,9 +1,9 @@
-"""An open export of Nsight Systems."""
+"""An open export of Nsight Systems: what an analysis needs of it, and its profile."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -14,7 +14,6 @@ from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES, KERNEL_LAUNCHE
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
-    IMPOSSIBLE_NS,
     Contents,
     NameCount,
     Profile,
@@ -26,17 +25,11 @@ from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges
-from bubbleviz.sources.nsys.call_log import ExportedCalls
+from bubbleviz.sources.nsys.calls import ExportedCalls, ids_of
+from bubbleviz.sources.nsys.export import GRAPH, KERNEL, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.gpu_work import (
-    GRAPH,
-    KERNEL,
-    NVTX,
-    RUNTIME,
-    Export,
     activities_of,
-    ids_of,
     kernel_stretches,
-    opened,
     processes_of,
     read_memory,
     read_synchronisation,
@@ -44,15 +37,15 @@ from bubbleviz.sources.nsys.gpu_work import (
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.ranges import (
     SAMPLED_ROWS,
-    ExportedRanges,
+    LongRanges,
     NameFilter,
-    SystemCalls,
-    event_types,
+    has_ranges,
     name_filter,
     read_ranges,
     sample_names,
 )
 from bubbleviz.sources.nsys.scan import Scan, scan_of
+from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.sources.nsys.target import (
     devices_of,
     overheads_of,
@@ -61,9 +54,6 @@ from bubbleviz.sources.nsys.target import (
     threads_of,
 )
 from bubbleviz.timing import note_way, step
-
-# Requirements: what an analysis needs of an nsys export, and what its absence means.
-
 
 #: The remedy where a table is absent or empty.
 _RECORD_AGAIN = {
@@ -100,9 +90,9 @@ def unrecorded(export: Export, table: str) -> NothingToAnalyseError:
 
 def _traced_without_kernels(export: Export) -> str:
     """Return why CUDA was traced and no kernel recorded; "" where it was not, or there are some."""
-    if any(export.catalogue.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
+    if any(export.origin.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
-    calls = export.catalogue.count(RUNTIME) if RUNTIME in export.schema else 0
+    calls = export.origin.count(RUNTIME) if RUNTIME in export.schema else 0
     rows = export.rows("target/diagnostics") if export.has("target/diagnostics") else []
     warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_of_cuda(str(text))))[:3]
     if not calls and not warnings:
@@ -141,14 +131,13 @@ def check_recorded(export: Export) -> None:
         export.require(name)
 
 
-def _needed(export: Export) -> Iterator[str]:
-    """Yield the queries that this export must answer.
+def _needed(export: Export) -> list[str]:
+    """Return the queries that this export must answer.
 
     Where there are CUDA graphs traced as a whole, there need not be a table of kernels.
     """
-    for name in _NEEDED:
-        if name != "gpu_work/kernels" or KERNEL in export.schema or GRAPH not in export.schema:
-            yield name
+    graphs_alone = KERNEL not in export.schema and GRAPH in export.schema
+    return [name for name in _NEEDED if not (graphs_alone and name == "gpu_work/kernels")]
 
 
 def check_ranges(export: Export) -> None:
@@ -159,7 +148,7 @@ def check_ranges(export: Export) -> None:
         SchemaError: a table or a column that names ranges is missing.
     """
     export.require("ranges/any")
-    if not export.rows("ranges/any", event_types(export)):
+    if not has_ranges(export):
         raise unrecorded(export, NVTX)
     lacking = export.lacks("ranges/named")
     if lacking:
@@ -203,7 +192,7 @@ def name_limitations(export: Export, kernel_names: Sequence[str]) -> tuple[Limit
 def table_counts(export: Export) -> tuple[TableCount, ...]:
     """Return the number of rows of the tables that an analysis reads."""
     return tuple(
-        TableCount(what, table, export.catalogue.count(table) if table in export.schema else None)
+        TableCount(what, table, export.origin.count(table) if table in export.schema else None)
         for what, table in _COUNTED.items()
     )
 
@@ -221,21 +210,6 @@ def missing_data(export: Export, tables: Sequence[TableCount]) -> tuple[tuple[st
     rows = {table.table: table.rows or 0 for table in tables}
     graphs_readable = not any(lack.split(".")[0] == GRAPH for lack in lacks)
     traced = "" if rows[KERNEL] or rows[GRAPH] else _traced_without_kernels(export)
-    losses = _unrecorded_tables(rows, traced, graphs_readable=graphs_readable)
-    readable = all(map(export.has, _needed(export))) and not losses
-    return (*losses, *_missing_columns(export, lacks)), readable
-
-
-def _unrecorded_tables(
-    rows: Mapping[str, int], traced: str, *, graphs_readable: bool
-) -> tuple[str, ...]:
-    """Return which recordings are missing.
-
-    Args:
-        rows: how many there are in each table.
-        traced: why CUDA was traced and no kernel recorded; "" where it was not traced.
-        graphs_readable: whether CUDA graphs count as work in place of kernels.
-    """
     losses = []
     if not rows[KERNEL] and not (rows[GRAPH] and graphs_readable):
         losses.append(traced or "no CUDA kernels: profile with nsys profile -t cuda,nvtx")
@@ -248,16 +222,12 @@ def _unrecorded_tables(
             "no NVTX ranges: profile with nsys profile -t cuda,nvtx and switch the "
             "framework's ranges on"
         )
-    return tuple(losses)
-
-
-def _missing_columns(export: Export, lacks: Sequence[str]) -> tuple[str, ...]:
-    """Return which columns are missing of tables that the export has."""
+    readable = all(map(export.has, _needed(export))) and not losses
     columns = [lack for lack in dict.fromkeys(lacks) if "." in lack]
     columns = [column for column in columns if column.split(".")[0] in export.schema]
-    if not columns:
-        return ()
-    return (f"the export lacks {', '.join(columns)}, which analysis needs or misses",)
+    if columns:
+        losses.append(f"the export lacks {', '.join(columns)}, which analysis needs or misses")
+    return tuple(losses), readable
 
 
 #: The queries for the first and last row of the large tables.
@@ -321,16 +291,19 @@ class NsysFile:
         if not partial:
             if calls is None:
                 raise unrecorded(export, RUNTIME)
-            scan.begin(calls.stretches())
+            calls.begin()
 
         def last_ns() -> int:
-            latest = 0 if partial else self._latest_call_ns()
+            latest = 0 if partial or calls is None else calls.latest_end_ns()
             return max(int(activities.end_ns.max(initial=0)), latest)
 
+        ranges, impossible = no_ranges(), 0
         if earlier:
             ranges, impossible = earlier.of(globs), earlier.impossible
-        else:
-            ranges, impossible = self._ranges(names, last_ns)
+        elif globs and export.has("ranges/named"):
+            with step("read ranges") as rows:
+                ranges, impossible = read_ranges(export, scan, names, last_ns)
+                rows.count = len(ranges)
         if not partial:
             if not len(ranges):
                 check_ranges(export)
@@ -346,7 +319,7 @@ class NsysFile:
             activities=activities,
             calls=calls or no_calls(),
             ranges=ranges,
-            every_range=ExportedRanges(export, scan),
+            every_range=LongRanges(export, scan),
             overheads=overheads,
             threads=threads_of(export),
             devices=devices_of(export),
@@ -355,32 +328,19 @@ class NsysFile:
                 *left_out,
                 *impossible_times(export.path, {"ranges": impossible}),
             ),
-            system_calls=SystemCalls(export) if export.has("calls/system") else None,
+            system_calls=LongRanges(export) if export.has("calls/system") else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
             synchronisation=lambda: read_synchronisation(export, scan),
             memory=lambda: read_memory(export),
         )
 
-    def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:
-        """Return the ranges of some names, if any; see :func:`read_ranges`."""
-        if not names.globs or not self.export.has("ranges/named"):
-            return no_ranges(), 0
-        with step("read ranges") as rows:
-            ranges, impossible = read_ranges(self.export, self.scan, names, last_ns)
-            rows.count = len(ranges)
-        return ranges, impossible
-
     def _calls(self, call_names: Mapping[int, str]) -> ExportedCalls | None:
         """Return the calls, if any can have launched something."""
         if not self.export.has("calls/all") or not self.export.rows("calls/any"):
             return None
-        kernels, graphs = (tuple(ids_of(call_names, n)) for n in (KERNEL_LAUNCHES, GRAPH_LAUNCHES))
+        kernels, graphs = (ids_of(call_names, n) for n in (KERNEL_LAUNCHES, GRAPH_LAUNCHES))
         return ExportedCalls(self.export, self.scan, kernels, graphs)
-
-    def _latest_call_ns(self) -> int:
-        rows = self.export.rows("calls/latest_end", {"latest": IMPOSSIBLE_NS - 1})
-        return self.export.number(rows[0][0]) if rows else 0
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the export, ranges of these names among them.
@@ -407,7 +367,7 @@ class NsysFile:
             ranges=next(table.rows or 0 for table in tables if table.table == NVTX),
             missing=missing,
             readable=readable,
-            reader=export.reader(),
+            reader=export.origin.account(),
         )
 
 
@@ -425,11 +385,13 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
 @contextmanager
 def scanned(export: Export, jobs: int, watch: Watch) -> Iterator[NsysFile]:
     """Have so many threads read an open export."""
-    with scan_of(export.database, export.direct, jobs, _rows(export), watch) as scan:
+    bounds = (export.bounds(name) for name in _BOUNDS if export.has(name))
+    rows = sum(last - first + 1 for first, last in bounds)
+    with scan_of(export, jobs, rows, watch) as scan:
         # The names of ranges to read are known only after a while; kernels need none.
-        scan.begin(kernel_stretches(export, scan))
+        scan.begin("gpu_work/kernels", kernel_stretches(export, scan))
         yield NsysFile(export, scan)
-        note_way(export.reader(), export.path)
+        note_way(export.origin.account(), export.path)
 
 
 def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
@@ -445,9 +407,3 @@ def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAn
         f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
         "with: nsys profile -t cuda,nvtx"
     )
-
-
-def _rows(export: Export) -> int:
-    """Return the number of rows that an analysis reads."""
-    bounds = (export.bounds(name) for name in _BOUNDS if export.has(name))
-    return sum(last - first + 1 for first, last in bounds)

@@ -1,0 +1,12 @@
+-- CUDA API calls of exports that record neither their names nor whether they failed.
+--
+-- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
+SELECT
+    call._rowid_ AS row_number,  -- order of the rows
+    call.start AS start_ns,  -- the host entered it, ns since the session's start
+    call."end" AS end_ns,  -- it returned, on the same clock
+    call.globalTid AS thread,  -- host id, process id and thread id
+    call.correlationId AS correlation_id,  -- CUPTI's number of the call, unique within a process
+    NULL AS name_id,  -- not recorded
+    NULL AS error  -- not recorded
+FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call
