@@ -18,7 +18,7 @@ from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture import merging
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_marks, marks_in
 from bubbleviz.render.picture.merging import NARROWEST, MergedMarks, runs, silhouette, split
-from bubbleviz.render.picture.rows.boxes import MOST_TOOLTIPS
+from bubbleviz.render.picture.rows import MOST_TOOLTIPS
 from bubbleviz.render.picture.style import SCREEN
 from bubbleviz.render.rows import select
 from bubbleviz.report.report import Report

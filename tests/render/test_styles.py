@@ -19,7 +19,7 @@ from bubbleviz.model.pointers import millimetres
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.legend import axis_labels
 from bubbleviz.render.picture.lettering import fitted, text_width
-from bubbleviz.render.picture.rows.numbers import NumberBox, number_styles
+from bubbleviz.render.picture.rows import NumberBox, number_styles
 from bubbleviz.render.picture.spread import Layout
 from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.report.report import Report

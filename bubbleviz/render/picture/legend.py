@@ -18,8 +18,7 @@ from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.overlays.heat_map import draw_heat_maps
 from bubbleviz.render.picture.page import Page, box, px, ticks
-from bubbleviz.render.picture.rows.boxes import DOTS, DOTS_BELOW, RowPainter
-from bubbleviz.render.picture.rows.paints import OperationPaints
+from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, OperationPaints, RowPainter
 from bubbleviz.render.picture.spread import Layout, draw_title
 from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
@@ -114,12 +113,12 @@ def _entries(
         yield [_Swatch(swatch, {}, cause=cause.label)], f"idle: {cause.label}"
     if any(timeline.gaps.drawn for timeline in timelines):
         yield [_Swatch(swatch, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
-    if any(UNATTRIBUTED_KIND in painter.boxes.kinds for painter in rows):
+    if any(UNATTRIBUTED_KIND in painter.kinds for painter in rows):
         yield [_Swatch(swatch, {"fill": UNATTRIBUTED})], "unattributed compute"
-    if any(painter.lane is not None and not painter.lane.empty for painter in rows):
+    if any(painter.communication for painter in rows):
         thin = {"fill": COMMUNICATION, **_FRAME, "stroke_width": 0.3}
         yield [_Swatch(swatch, thin)], "communication (thin lane)"
-    if not page.style.notes and any(painter.boxes.others for painter in rows):
+    if not page.style.notes and any(painter.others for painter in rows):
         faded = {"fill": FORWARD, "fill_opacity": 0.3, **_FRAME, "stroke_opacity": 0.45}
         yield [_Swatch(swatch, faded)], "neighbouring iterations"
     if merging := [painter for painter in rows if painter.merged_words]:
@@ -137,7 +136,7 @@ def _phase_entries(
     """Yield swatches of the phases that are drawn."""
     for phase in COMPUTE:
         # Timelines with as many chunks have the same shades.
-        paints = {max(r.paints.shades, 1): r.paints for r in rows if phase in r.boxes.kinds}
+        paints = {max(r.paints.shades, 1): r.paints for r in rows if phase in r.kinds}
         if phase is Phase.OPTIMIZER:
             paints = dict(list(paints.items())[:1])
         if swatches := [_phase_swatches(page, paints[n], phase, width) for n in sorted(paints)]:
@@ -183,7 +182,7 @@ def _on_colours(contents: TimelineContents) -> Iterator[str]:
     if paints.shades > 1:
         numbered = paints.shades == len(paints.chunks)
         yield f"Chunks run from dark to light{' (numbers in the legend)' if numbered else ''}."
-    if contents.rows.boxes.others:
+    if contents.rows.others:
         yield "Faded: neighbouring iterations."
 
 
@@ -225,9 +224,9 @@ def _lacks_headline(report: Report, selection: Selection) -> bool:
 
 def _on_marks(contents: TimelineContents, page: Page) -> Iterator[str]:
     rows = contents.rows
-    if rows.boxes.cut:
+    if rows.cut:
         yield "Torn edge: cut by the end of the capture."
-    if spanless := len(rows.spanless):
+    if spanless := sum(map(len, rows.spanless.values())):
         yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
     if rows.merged_words:
         yield (

@@ -20,7 +20,7 @@ from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.chunk_costs import iteration_ratio
 from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.page import UNKNOWN, Page, percent, px
-from bubbleviz.render.picture.rows.boxes import LANE_GAP
+from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.rank_means import measure_of

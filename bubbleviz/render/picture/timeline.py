@@ -20,7 +20,7 @@ from bubbleviz.render.picture.labels import (
 from bubbleviz.render.picture.merging import NARROWEST
 from bubbleviz.render.picture.overlays.causes import draw_causes, draw_critical_path
 from bubbleviz.render.picture.page import Page, box
-from bubbleviz.render.picture.rows.boxes import RowPainter
+from bubbleviz.render.picture.rows import RowPainter
 from bubbleviz.render.picture.spread import Layout, draw_spread
 from bubbleviz.render.rows import RankRow, Selection
 from bubbleviz.report.report import Report

@@ -1,0 +1,534 @@
+"""The rows of a picture: the operations of each rank to scale, and their numbers.
+
+A row from back to front: merged marks (dotted below), operations of other iterations (faded),
+operations, and in its lower half what runs while another operation does; then the numbers, a hollow
+mark for what has no device time, and below the row a thin lane of communication.
+
+Microbatch numbers stand in the boxes of all operations or of none. One size serves the picture, and
+each phase is written upright or sideways. Recomputation, which is often too short for a number, has
+them where they fit, and does not take them from the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import drawsvg
+import numpy as np
+
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
+from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.palette import (
+    COMMUNICATION,
+    LIGHT,
+    MAX_SHADES,
+    UNATTRIBUTED,
+    WHITE,
+    Paint,
+    number_colour,
+    paint,
+    shade_of,
+)
+from bubbleviz.render.picture.lettering import text_width
+from bubbleviz.render.picture.marks import (
+    UNATTRIBUTED_KIND,
+    Marks,
+    communication_marks,
+    compute_marks,
+    overlapping,
+)
+from bubbleviz.render.picture.merging import MergedMarks, runs, silhouette, split
+from bubbleviz.render.picture.page import Page, box, px
+from bubbleviz.render.picture.style import Lettering
+from bubbleviz.render.rows import Selection
+from bubbleviz.report.report import Report
+
+#: The dotted line below merged marks: its distance, width and pattern, px.
+DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "class_": "bv-rule"}
+DOTS_BELOW = 0.8
+#: Gaps of so many px in it are bridged.
+_DOTS_BRIDGE = 3
+#: Up to so many marks, each has a tooltip of its own.
+MOST_TOOLTIPS = 4_000
+# (typical width of a mark at least, width of its frame), px
+_FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
+#: Between a row and its lane, px.
+LANE_GAP = 1.5
+#: So many operations without device time are named on each row.
+_NAMED = 8
+#: A mark narrower than this has no number, units of the page.
+_NARROWEST = 4
+#: Height of a digit, and most of the height of a box that it takes, as shares of the font size.
+_DIGIT, _MOST_OF_HEIGHT = 0.73, 0.84
+#: Between a number and the frame of its box, on both sides together.
+_MARGIN = 1.0
+
+
+class OperationPaints:
+    """How operations are filled: by phase and, where there are several, by chunk.
+
+    Attributes:
+        chunks: the model chunks that have work on the rows, ascending.
+        shades: number of shades that distinguish them.
+    """
+
+    def __init__(self, operations: Operations, selection: Selection) -> None:
+        self._operations = operations
+        ranks = [rank.index for rank in selection.ranks]
+        shown = np.isin(operations.rank, ranks) & np.isin(operations.phase, WORK)
+        chunks = distinct(operations.chunk[shown], operations.second_chunk[shown])
+        self.chunks: list[int] = chunks[chunks != NONE].tolist()
+        self.shades = min(len(self.chunks), MAX_SHADES)
+
+    def of(self, kind: int, operation: int) -> Paint:
+        """Return the paint of a mark; that of its phase alone where it has no operation."""
+        if kind in COMMUNICATION_PHASES:
+            return Paint("communication", ((1.0, COMMUNICATION),), number_colour(COMMUNICATION))
+        if kind == UNATTRIBUTED_KIND:
+            return Paint("unattributed", ((1.0, UNATTRIBUTED),), number_colour(UNATTRIBUTED))
+        if operation == NONE:
+            return paint(Phase(kind))
+        operations = self._operations
+        second = int(operations.second_chunk[operation]) if kind == Phase.FB else NONE
+        first, second = (
+            shade_of(self.chunks.index(chunk), len(self.chunks)) if chunk in self.chunks else NONE
+            for chunk in (int(operations.chunk[operation]), second)
+        )
+        return paint(Phase(kind), first, second, self.shades)
+
+
+class RowPainter:
+    """Draws the operations of one selection of a report, on rows of one height.
+
+    Args:
+        page: the page.
+        report: any report.
+        selection: what of it is drawn.
+        width: of the plot, px.
+        height: of a row, px.
+        lane: height of the communication lane below it, px; 0 for none.
+
+    Attributes:
+        paints: of the operations.
+        merged: the marks of compute that are too narrow to be drawn one by one.
+        kinds: the phases (and unattributed compute) that are drawn.
+        others: whether operations of other iterations are drawn.
+        cut: whether the end of the capture cut an operation.
+        spanless: operations without device time, by row.
+        communication: whether any is in the lane.
+    """
+
+    def __init__(
+        self,
+        page: Page,
+        report: Report,
+        selection: Selection,
+        width: float,
+        height: float,
+        lane: float,
+    ) -> None:
+        self._page, self._selection = page, selection
+        self._operations = operations = report.operations
+        self._width, self._height, self._lane_height = width, height, lane
+        self.paints = OperationPaints(operations, selection)
+        rows = len(selection.ranks)
+        marks, self.merged = split(compute_marks(report, selection, width), rows, width)
+        self._marks = marks
+        self._lane = split(
+            communication_marks(report, selection, width) if lane else (), rows, width
+        )
+        self.communication = bool(len(self._lane[0]) or self._lane[1].kinds)
+        self.kinds = set(marks.kind.tolist()) | {kind for kind, _ in self.merged.kinds}
+        self.others = bool(marks.other.any()) or any(other for _, other in self.merged.kinds)
+        self._cut = np.isin(marks.operation, np.flatnonzero(operations.cut == 1))
+        self.cut = bool(self._cut.any())
+        self._inside, self._holds = overlapping(marks)
+        lengths = marks.right - marks.left
+        typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
+        frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
+        self._frame = px(frame * page.style.line)
+        self._texts = _microbatches(operations, marks)
+        boxes: dict[int, list[NumberBox]] = defaultdict(list)
+        for index, text in self._texts.items():
+            own = NumberBox(text, float(lengths[index]), self._room(index))
+            boxes[int(marks.kind[index])].append(own)
+        self._numbers: dict[int, NumberStyle] = {}
+        if _all_have_marks(operations, selection, boxes):
+            self._numbers = number_styles(boxes, page.style.letters)
+        places = selection.row_of_rank
+        lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
+        lacking &= selection.drawn(operations.iteration) & (operations.rank < len(places))
+        spanless = np.flatnonzero(lacking)
+        row = places[operations.rank[spanless]]
+        self.spanless = {n: spanless[row == n] for n in distinct(row[row != NONE]).tolist()}
+
+    @property
+    def merged_words(self) -> str:
+        """The number of merged operations, communication included; empty for none."""
+        return _counted_work(
+            self.merged.operations + self._lane[1].operations, self.merged.unattributed
+        )
+
+    @property
+    def merged_colours(self) -> list[str]:
+        """Two colours that stand for the merged operations."""
+        kinds = list(dict.fromkeys(kind for kind, _ in self.merged.kinds)) or [Phase.COLLECTIVE]
+        return [self.paints.of(kind, NONE).main for kind in (kinds[0], kinds[1 % len(kinds)])]
+
+    @property
+    def narrower(self) -> float:
+        """Merged operations are narrower than this, px."""
+        return max(self.merged.narrower, self._lane[1].narrower)
+
+    def draw(self, row: int, left: float, top: float) -> None:
+        """Draw one row with its upper left corner there."""
+        group = drawsvg.Group(transform=f"translate({px(left)} {px(top)})")
+        self._draw_merged(group, row)
+        first, last = np.searchsorted(self._marks.row, (row, row + 1)).tolist()
+        self._draw_marks(group, range(first, last))
+        self._draw_numbers(group, range(first, last))
+        if row in self.spanless:
+            self._draw_spanless(group, self.spanless[row].tolist())
+        if self._lane_height:
+            self._draw_lane(group, row)
+        if group.children:
+            self._page.elements.append(group)
+
+    # Merged marks: layers as high as their shares of time, with a dotted line below.
+
+    def _draw_merged(self, group: Any, row: int) -> None:
+        """Draw the merged marks of a row as layers, each on top of the one before."""
+        merged, height = self.merged, self._height
+        steps = np.cumsum(np.round(merged.share[row] * height, 1), axis=0)
+        for layer in reversed(range(len(merged.kinds))):
+            kind, other = merged.kinds[layer]
+            heights = np.where(merged.share[row, layer] > 0, steps[layer], 0.0)
+            if not (path := silhouette(heights, height, merged.column, self._width)):
+                continue
+            if other:
+                group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
+            colour, opacity = self.paints.of(kind, NONE).main, 0.3 if other else None
+            group.append(drawsvg.Path(path, fill=colour, fill_opacity=opacity, class_="bv-merged"))
+        self._mark_merged(group, merged, row, top=0.0, bottom=height)
+
+    def _mark_merged(
+        self, group: Any, merged: MergedMarks, row: int, *, top: float, bottom: float
+    ) -> None:
+        """Dot the lower edge of merged marks, and describe them stretch by stretch in tooltips."""
+        y = px(bottom + DOTS_BELOW)
+        dots = "".join(
+            f"M{first} {y}H{px(min(end, self._width))}"
+            for first, end in runs(merged.there[row], _DOTS_BRIDGE)
+        )
+        if not dots:
+            return
+        group.append(drawsvg.Path(dots, fill="none", **DOTS))
+        stretches = drawsvg.Group(fill="none", pointer_events="all", class_="bv-merged")
+        attributed = [kind != UNATTRIBUTED_KIND for kind, _ in merged.kinds]
+        for stretch in np.flatnonzero(merged.counts[row].sum(axis=0)).tolist():
+            left, counts = stretch * merged.stretch, merged.counts[row, :, stretch]
+            places = np.flatnonzero(merged.there[row, left : left + merged.stretch])
+            if not len(places):  # half a pixel before the stretch that holds its middle
+                continue
+            right = min(left + int(places[-1]) + 1, self._width)
+            path = box(left + int(places[0]), top, right, bottom)
+            element = drawsvg.Path(path, data_operations=int(counts[attributed].sum()))
+            element.append_title(_merged_tooltip(merged, counts))
+            stretches.append(element)
+        group.append(stretches)
+
+    # Boxes: one an operation.
+
+    def _draw_marks(self, group: Any, indices: range) -> None:
+        """Draw the marks of one row in layers: inside others last, other iterations first."""
+        layers: dict[tuple[bool, bool], list[int]] = defaultdict(list)
+        # A box of half the height leaves no bubble above it.
+        if inner := self._underlay([i for i in indices if self._inside[i]], 0.0):
+            group.append(drawsvg.Path(inner, fill=LIGHT.paper, class_="bv-paper"))
+        for index in indices:
+            layers[bool(self._inside[index]), not self._marks.other[index]].append(index)
+        for (inside, selected), members in sorted(layers.items()):
+            top = self._height / 2 if inside else 0.0
+            if not selected:
+                under = self._underlay(members, top)
+                group.append(drawsvg.Path(under, fill=LIGHT.paper, class_="bv-paper"))
+            self._draw_layer(group, members, top, faded=not selected)
+            self._draw_cuts(group, members, top)
+
+    def _edges(self, index: int) -> tuple[float, float]:
+        return float(self._marks.left[index]), float(self._marks.right[index])
+
+    def _boxes(self, indices: Iterable[int], top: float, bottom: float) -> str:
+        edges = map(self._edges, indices)
+        return "".join(box(left, top, right, bottom) for left, right in edges)
+
+    def _underlay(self, indices: list[int], top: float) -> str:
+        """Return the path below marks; of many, adjacent ones are joined."""
+        if len(self._marks) <= MOST_TOOLTIPS:
+            return self._boxes(indices, top, self._height)
+        joined: list[list[float]] = []
+        for left, right in map(self._edges, indices):
+            if joined and left - joined[-1][1] < 0.05:
+                joined[-1][1] = max(joined[-1][1], right)
+            else:
+                joined.append([left, right])
+        return "".join(box(left, top, right, self._height) for left, right in joined)
+
+    def _draw_layer(self, group: Any, members: list[int], top: float, *, faded: bool) -> None:
+        """Draw marks as boxes: one path an operation, or one a paint where there are many."""
+        marks, height = self._marks, self._height
+        look: dict[str, Any] = {}
+        if self._frame:
+            look = {"class_": "bv-frame", "stroke": LIGHT.frame, "stroke_width": self._frame}
+        if faded:
+            look |= {"fill_opacity": 0.3, "stroke_opacity": 0.45}
+        layer = drawsvg.Group(**look)
+        boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
+        for index in members:
+            operation, kind = int(marks.operation[index]), int(marks.kind[index])
+            paint = self.paints.of(kind, operation)
+            boxes[operation if len(marks) <= MOST_TOOLTIPS else NONE, paint].append(index)
+        for (operation, paint), parts in boxes.items():
+            if paint.main == UNATTRIBUTED:
+                path = self._boxes(parts, 0.2 * height, 0.8 * height)
+                layer.append(drawsvg.Path(path, fill=UNATTRIBUTED, stroke="none"))
+                continue
+            element = drawsvg.Path(self._boxes(parts, top, height), fill=self._page.fill(paint))
+            layer.append(element)
+            if operation == NONE:
+                continue
+            element.append_title(self._tooltip(operation))
+            for before, after in pairwise(parts):
+                # A receive spins in this hole: bubble, but of one operation.
+                hole = f"M{px(marks.right[before])} {px((top + height) / 2)}"
+                hole += f"H{px(marks.left[after])}"
+                layer.append(drawsvg.Path(hole, stroke=paint.main, stroke_width=1.5))
+        group.append(layer)
+
+    def _draw_cuts(self, group: Any, members: list[int], top: float) -> None:
+        """Tear the right edge of operations that the end of the capture cut."""
+        marks, torn = self._marks, {"class_": "bv-paper bv-mark"}
+        last = {int(marks.operation[index]): index for index in members if self._cut[index]}
+        for left, right in map(self._edges, last.values()):
+            depth, height = min(4.0, (right - left) / 2), self._height - top
+            teeth = "L".join(
+                f"{px(right - depth * (tooth % 2))} {px(top + height * tooth / 6)}"
+                for tooth in range(7)
+            )
+            look = {"fill": LIGHT.paper, "stroke": LIGHT.text, "stroke_width": 0.9, **torn}
+            group.append(drawsvg.Path(f"M{teeth}V{px(top)}z", **look))
+
+    # Numbers: the microbatch of each operation of the drawn iterations, in its widest mark.
+
+    def _room(self, index: int) -> float:
+        """Return the height for a number: half the row where marks overlap."""
+        inside, holds = self._inside[index], self._holds[index]
+        if inside and holds:
+            return 0.0
+        return self._height / 2 if inside or holds else self._height
+
+    def _draw_numbers(self, group: Any, indices: range) -> None:
+        """Write the numbers of some marks, those of one colour and size as one group."""
+        marks = self._marks
+        groups: dict[tuple[str, float], Any] = {}
+        for index in indices:
+            text, style = self._texts.get(index), self._numbers.get(int(marks.kind[index]))
+            if text is None or style is None:
+                continue
+            room, size = self._room(index), style.size
+            left, right = self._edges(index)
+            colour = self.paints.of(int(marks.kind[index]), int(marks.operation[index])).number
+            if (colour, size) not in groups:
+                groups[colour, size] = drawsvg.Group(
+                    font_size=px(size),
+                    font_weight="bold" if colour == WHITE else None,
+                    text_anchor="middle",
+                    pointer_events="none",
+                    fill=colour,
+                )
+            x, y = (left + right) / 2, room / 2 + (self._height / 2 if self._inside[index] else 0)
+            turn = None
+            if style.upright:
+                y += 0.36 * size
+            else:
+                x += 0.36 * size
+                turn = f"rotate(-90 {px(x)} {px(y)})"
+            into = groups[colour, size]
+            self._page.text(text, x, y, None, into=into, ink=None, transform=turn)
+        group.extend(members for _, members in sorted(groups.items()))
+
+    # What has no device time, and communication.
+
+    def _draw_spanless(self, group: Any, operations: list[int]) -> None:
+        """Draw one hollow mark before a row for all operations that have no device time."""
+        look = {"fill": "none", "stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
+        mark = drawsvg.Circle(-6, px(self._height / 2), 2.6, **look)
+        names = ", ".join(map(self._label, operations[:_NAMED]))
+        more = f" and {len(operations) - _NAMED} more" if len(operations) > _NAMED else ""
+        mark.append_title(f"without device time: {names}{more}")
+        group.append(mark)
+
+    def _draw_lane(self, group: Any, row: int) -> None:
+        """Draw the communication of one row below it."""
+        marks, merged = self._lane
+        top = self._height + LANE_GAP
+        bottom = top + self._lane_height
+        # In so thin a lane a share would be invisible: the merged marks are drawn at full height.
+        heights = np.where(merged.share[row].sum(axis=0) > 0, self._lane_height, 0.0)
+        if path := silhouette(heights, bottom, merged.column, self._width):
+            group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
+        self._mark_merged(group, merged, row, top=top, bottom=bottom)
+        first, last = np.searchsorted(marks.row, (row, row + 1)).tolist()
+        edges = zip(marks.left[first:last].tolist(), marks.right[first:last].tolist(), strict=True)
+        boxes = [box(left, top, right, bottom) for left, right in edges]
+        lane = drawsvg.Group(
+            fill=COMMUNICATION, stroke=LIGHT.frame, stroke_width=0.3, class_="bv-frame"
+        )
+        if len(marks) <= MOST_TOOLTIPS:
+            for path, operation in zip(boxes, marks.operation[first:last].tolist(), strict=True):
+                element = drawsvg.Path(path)
+                element.append_title(self._tooltip(operation))
+                lane.append(element)
+        elif boxes:
+            lane.append(drawsvg.Path("".join(boxes)))
+        if lane.children:
+            group.append(lane)
+
+    # Tooltips: what an operation is called under the pointer.
+
+    def _label(self, operation: int) -> str:
+        """Return phase, microbatch and, of several, chunk."""
+        operations = self._operations
+        words = [Phase(int(operations.phase[operation])).label]
+        microbatch = int(operations.microbatch[operation])
+        chunk = int(operations.chunk[operation])
+        if microbatch != NONE:
+            words.append(_pair(microbatch, int(operations.second_microbatch[operation])))
+        if chunk != NONE and self.paints.shades > 1:
+            words.append(f"chunk {_pair(chunk, int(operations.second_chunk[operation]))}")
+        return " ".join(words)
+
+    def _tooltip(self, operation: int) -> str:
+        """Return label, range name, start and duration."""
+        operations = self._operations
+        start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
+        name_id = int(operations.name_id[operation])
+        name = one_line(operations.names[name_id], 80) if name_id != NONE else ""
+        named = f" ({name})" if name else ""
+        cut = ", cut" if operations.cut[operation] else ""
+        since, length = (start - self._selection.start_ns) / 1e6, (end - start) / 1e6
+        return f"{self._label(operation)}{named}: at {since:.3f} ms for {length:.3f} ms{cut}"
+
+
+def _pair(first: int, second: int) -> str:
+    """Return ``3``, or ``3;7`` for an operation on two microbatches or chunks."""
+    return f"{first};{second}" if second != NONE else str(first)
+
+
+def _merged_tooltip(merged: MergedMarks, counts: Ints) -> str:
+    """Return merged marks by their counts: ``137 operations (F 90, B 47), merged``."""
+    by_kind: dict[int, int] = defaultdict(int)
+    for (kind, _), count in zip(merged.kinds, counts.tolist(), strict=True):
+        by_kind[kind] += count
+    outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
+    phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
+    return f"{_counted_work(sum(by_kind.values()), outside, f' ({phases})')}, merged"
+
+
+def _counted_work(operations: int, outside: int, phases: str = "") -> str:
+    """Return the number of operations, and of intervals of unattributed compute, in words."""
+    parts = [f"{counted(operations, 'operation')}{phases}"] * bool(operations)
+    if outside:
+        parts.append(f"{counted(outside, 'time')} unattributed compute")
+    return " and ".join(parts)
+
+
+# The numbers of a picture: one size for all, upright or sideways by phase.
+
+
+class NumberBox(NamedTuple):
+    """A text, and the width and height that there are for it."""
+
+    text: str
+    width: float
+    height: float
+
+
+class NumberStyle(NamedTuple):
+    """How the numbers of a phase are written: font size, and upright or sideways."""
+
+    size: float
+    upright: bool
+
+    def fits(self, box: NumberBox) -> bool:
+        """Return whether the text of a box fits into it."""
+        along = text_width(box.text, self.size) + _MARGIN
+        across = _DIGIT * self.size + _MARGIN
+        if self.upright:
+            return along <= box.width and across <= _MOST_OF_HEIGHT * box.height
+        return across <= box.width and along <= box.height
+
+
+def number_styles(
+    boxes: Mapping[int, Sequence[NumberBox]], letters: Lettering
+) -> dict[int, NumberStyle]:
+    """Return the style of each kind of boxes; empty where those of any kind do not all fit.
+
+    Args:
+        boxes: by kind.
+        letters: of the picture.
+    """
+    # Of boxes with texts of one length and of one height the narrowest decides.
+    narrowest: dict[int, dict[tuple[int, float], NumberBox]] = {}
+    for kind, some in boxes.items():
+        found = narrowest[kind] = {}
+        for own in some:
+            key = len(own.text), own.height
+            if key not in found or own.width < found[key].width:
+                found[key] = own
+    sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
+    for size in (*sizes, letters.least_number):
+        styles: dict[int, NumberStyle] = {}
+        for kind, found in narrowest.items():
+            ways = (NumberStyle(size, upright) for upright in (True, False))
+            fitting = (way for way in ways if all(map(way.fits, found.values())))
+            if (style := next(fitting, None)) is not None:
+                styles[kind] = style
+        if styles and all(kind in styles for kind in narrowest if kind != Phase.R):
+            return styles
+    return {}
+
+
+def _all_have_marks(
+    operations: Operations, selection: Selection, boxes: Mapping[int, Sequence[NumberBox]]
+) -> bool:
+    """Return whether no operation that should have a number is too narrow for any mark."""
+    ranks = [rank.index for rank in selection.ranks]
+    numbered = np.isin(operations.rank, ranks) & selection.drawn(operations.iteration)
+    numbered &= (operations.microbatch != NONE) & (operations.busy_ns > 0)
+    numbered &= np.isin(operations.phase, [phase for phase in WORK if phase is not Phase.R])
+    counts = np.bincount(operations.phase[numbered], minlength=len(Phase))
+    return all(len(boxes.get(kind, ())) >= count for kind, count in enumerate(counts.tolist()))
+
+
+def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
+    """Return by mark the number of its operation, for the widest mark of each."""
+    length = marks.right - marks.left
+    wide = (length >= _NARROWEST) & np.isin(marks.kind, WORK) & (marks.other == 0)
+    places = np.flatnonzero(wide)
+    places = places[np.argsort(length[places], kind="stable")]
+    widest = dict(zip(marks.operation[places].tolist(), places.tolist(), strict=True))
+    return {
+        index: _pair(
+            int(operations.microbatch[operation]), int(operations.second_microbatch[operation])
+        )
+        for operation, index in widest.items()
+        if int(operations.microbatch[operation]) != NONE
+    }
