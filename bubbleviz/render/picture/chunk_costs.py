@@ -100,7 +100,7 @@ def _draw_panel(
     page.text(cost_in_words(cost), corner[0], corner[1] + 24, 9.5, ink="quiet")
     axes = f"M{px(left)} {px(bottom - _HEIGHT)}V{px(bottom)}H{px(right)}"
     frame = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
-    page.elements.append(drawsvg.Path(axes, **frame))
+    page.path(axes, **frame)
     page.text(duration(round(time_ns)), left - 6, bottom - _HEIGHT + 6, 9.5, text_anchor="end")
     page.text("0", left - 6, bottom, 9.5, text_anchor="end")
     page.text("0", left, bottom + 13, 9.5, text_anchor="middle")
@@ -115,7 +115,7 @@ def _draw_panel(
     curve = [at(length, own_ns) for length, own_ns in zip(steps.tolist(), fitted, strict=True)]
     path = "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(curve))
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
-    page.elements.append(drawsvg.Path(path, **mark))
+    page.path(path, **mark)
 
 
 # Bubble ratios as a picture prints them: of an iteration, and beside each row.

@@ -80,7 +80,7 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
         path += "".join(f"M{px(x)} {px(y - tick)}V{px(y + tick)}" for x in (left, right))
     if path:
         look = {"stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
-        page.elements.append(drawsvg.Path(path, fill="none", **look))
+        page.path(path, fill="none", **look)
 
 
 #: Names take so much of the width of the page at most.
@@ -299,15 +299,13 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
         for it in selection.iterations[1:]
     )
     if dashes:
-        page.elements.append(
-            drawsvg.Path(
+        page.path(
                 dashes,
                 stroke=LIGHT.text,
                 stroke_width=0.9,
                 stroke_dasharray="4 3",
                 class_="bv-mark",
             )
-        )
     for it, (start, end), line in zip(
         selection.iterations, _spans(selection), _lines(selection), strict=True
     ):

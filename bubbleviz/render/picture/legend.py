@@ -79,10 +79,10 @@ def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
                 line = (
                     {"stroke_width": px(_LINE * page.style.line)} if "stroke" in swatch.look else {}
                 )
-                page.elements.append(drawsvg.Path(path, **(line | swatch.look)))
+                page.path(path, **(line | swatch.look))
             if swatch.dotted:
                 dots = f"M{px(x)} {px(page.y + height + DOTS_BELOW)}h{px(swatch.width)}"
-                page.elements.append(drawsvg.Path(dots, fill="none", **DOTS))
+                page.path(dots, fill="none", **DOTS)
             if swatch.number:
                 page.text(
                     swatch.number,

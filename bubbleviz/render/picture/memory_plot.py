@@ -154,7 +154,7 @@ class _Plot:
             lines.append(f"M{px(x)} {px(self.bottom)}v4")
             label = self._amount(value)
             self.page.text(label, x, self.bottom + 15, 9.5, ink="quiet", text_anchor="middle")
-        self.page.elements.append(drawsvg.Path("".join(lines), **grid))
+        self.page.path("".join(lines), **grid)
         unit = "memory of the fullest device"
         if not self.plot.in_bytes:
             unit = "activations of the fullest device, microbatches of a stage"
@@ -188,7 +188,7 @@ class _Plot:
                 ]
         line = {"stroke": FORWARD, "stroke_width": 1.2, "fill": "none", "stroke_opacity": 0.45}
         if steps:
-            self.page.elements.append(drawsvg.Path(steps, **line))
+            self.page.path(steps, **line)
         return boxes
 
     def _dots(self) -> list[tuple[float, float, list[MemoryPoint]]]:

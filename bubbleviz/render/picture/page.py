@@ -184,11 +184,20 @@ class Page:
         shown = fitted(text, size * BOLD, self.right - self.left)
         self.text(shown, self.left, self.y, size, font_weight="bold")
 
+    def path(self, path: str, **look: Any) -> None:
+        """Draw a path, if there is any."""
+        if path:
+            self.elements.append(drawsvg.Path(path, **look))
+
     def rule(self, path: str) -> None:
         """Draw a thin line along a path."""
-        self.elements.append(
-            drawsvg.Path(path, fill="none", stroke=LIGHT.quiet, stroke_width=0.8, class_="bv-rule")
-        )
+        self.path(path, fill="none", stroke=LIGHT.quiet, stroke_width=0.8, class_="bv-rule")
+
+    def line(self, path: str, ink: str, width: float = 1, **look: Any) -> None:
+        """Draw a line of a graph in an ink: ``grid``, or ``mark`` in that of texts."""
+        colour = LIGHT.grid if ink == "grid" else LIGHT.text
+        stroke = {"stroke": colour, "stroke_width": width, "fill": "none", "class_": f"bv-{ink}"}
+        self.path(path, **stroke, **look)
 
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
         """Write a text over the width of the page, on at most ``lines`` lines."""

@@ -111,7 +111,7 @@ def _draw_cell(
 ) -> None:
     colour = heat(min(max(slowdown - _USUAL, 0) / (most - _USUAL), 1))
     path = box(left, top, left + width - 1, top + _CELL - 1)
-    page.elements.append(drawsvg.Path(path, fill=colour))
+    page.path(path, fill=colour)
     if width >= _NUMBERED:
         ink = "#ffffff" if luminance(colour) < _DARK else "#000000"
         middle = left + (width - 1) / 2
@@ -136,11 +136,11 @@ def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
         lines.append(f"M{px(left)} {px(height(value))}H{px(right)}")
         page.text(f"{value:.2f}", left - 8, height(value) + 3.5, 9.5, text_anchor="end")
     grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
-    page.elements.append(drawsvg.Path("".join(lines), **grid))
+    page.path("".join(lines), **grid)
     step = (right - left) / len(values)
     points = [(left + (n + 0.5) * step, height(s)) for n, s in enumerate(values)]
     mark = {"stroke": LIGHT.text, "stroke_width": 1.5, "fill": "none", "class_": "bv-mark"}
-    page.elements.append(drawsvg.Path("".join(_polyline(points, step)), **mark))
+    page.path("".join(_polyline(points, step)), **mark)
     page.y = bottom + 14
     _name_iterations(page, report, numbers, left, step)
     page.y += 6

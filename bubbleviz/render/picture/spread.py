@@ -95,7 +95,7 @@ def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout
     for row in rows:
         bottom = layout.tops[row] + layout.row + 1 + layout.strip
         path = _area(shares.of(selection.rows[row].replicas), layout, bottom)
-        page.elements.append(drawsvg.Path(path, fill=LIGHT.quiet, class_="bv-quiet"))
+        page.path(path, fill=LIGHT.quiet, class_="bv-quiet")
     return True
 
 

@@ -58,7 +58,7 @@ def draw_bubbles(page: Page, selection: Selection, layout: Layout) -> WindowGaps
         (hatches, {"fill": page.hatch()}),
     ):
         if boxes:
-            page.elements.append(drawsvg.Path("".join(boxes), **look))
+            page.path("".join(boxes), **look)
     return WindowGaps(bool(gaps), hidden=sum(map(len, windows)) < sum(map(len, by_row)))
 
 

@@ -72,5 +72,5 @@ def draw_critical_path(page: Page, report: Report, selection: Selection, layout:
         for start, end, edge in zip(starts.tolist(), ends.tolist(), edges.tolist(), strict=True)
     ]
     look = {"stroke": CRITICAL, "stroke_width": thickness, "stroke_linejoin": "round"}
-    page.elements.append(drawsvg.Path("M" + "L".join(steps), fill="none", **look))
+    page.path("M" + "L".join(steps), fill="none", **look)
     return True

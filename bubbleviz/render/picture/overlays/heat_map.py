@@ -121,7 +121,7 @@ def _draw(page: Page, each: _Map, layout: Layout, title: str, word: str) -> None
         ]
         if boxes:
             fill = heat(number / (SHADES - 1))
-            page.elements.append(drawsvg.Path("".join(boxes), fill=fill))
+            page.path("".join(boxes), fill=fill)
     step = max(1, int(np.ceil(1.05 * size / height)))
     medians = np.nanmedian(each.times, axis=1)
     for row in range(0, stages, step):
@@ -174,7 +174,7 @@ def _draw_scale(page: Page, layout: Layout) -> None:
     x += text_width(ends[0], size) + 4
     for number in range(SHADES):
         path = box(x, page.y, x + _SWATCH, page.y + size)
-        page.elements.append(drawsvg.Path(path, fill=heat(number / (SHADES - 1))))
+        page.path(path, fill=heat(number / (SHADES - 1)))
         x += _SWATCH
     page.text(ends[1], x + 4, baseline, size)
     x += text_width(ends[1], size) + 4 + 1.3 * size
