@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-import drawsvg
-
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import one_line
@@ -300,12 +298,12 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
     )
     if dashes:
         page.path(
-                dashes,
-                stroke=LIGHT.text,
-                stroke_width=0.9,
-                stroke_dasharray="4 3",
-                class_="bv-mark",
-            )
+            dashes,
+            stroke=LIGHT.text,
+            stroke_width=0.9,
+            stroke_dasharray="4 3",
+            class_="bv-mark",
+        )
     for it, (start, end), line in zip(
         selection.iterations, _spans(selection), _lines(selection), strict=True
     ):

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import drawsvg
-
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen

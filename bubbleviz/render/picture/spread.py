@@ -8,7 +8,6 @@ The height of the area is the share of copies that compute, in each narrow part 
 
 from __future__ import annotations
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.count.count import Spread

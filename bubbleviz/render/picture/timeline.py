@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import drawsvg
-
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT

@@ -49,7 +49,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         display: where they are shown.
     """
     from bubbleviz.render.text.ranks import first_lines, worst_ranks
-    from bubbleviz.render.text.report import shown_iteration
+    from bubbleviz.render.text.sections import shown_iteration
     from bubbleviz.render.text.terminal_timeline import timeline_selection
     from bubbleviz.report.rank_means import many_ranks
 

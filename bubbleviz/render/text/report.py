@@ -25,6 +25,7 @@ from bubbleviz.render.text.sections import (
     not_averaged,
     orders,
     ratios,
+    shown_iteration,
     slowdowns,
 )
 from bubbleviz.render.text.stacked_bar import limitation_lines
@@ -315,9 +316,3 @@ def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Ite
     yield "coverage", coverage(report)
     yield "coverage", limitations(report)
     yield "ratios", methods(report)
-
-
-def shown_iteration(report: Report, view: View) -> Iteration | None:
-    """Return the iteration that is listed by rank: the first of the view, else the typical one."""
-    chosen = [i for i in report.iterations if i.index in view.iterations]
-    return chosen[0] if chosen else report.typical_iteration()

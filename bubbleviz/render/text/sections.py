@@ -19,11 +19,13 @@ from bubbleviz.render.document import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bubbleviz.count.iterations import Iteration
     from bubbleviz.explain.recognition.plan_distance import Deviation
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
     from bubbleviz.render.document import Block
     from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 _DEVIATIONS = 5
@@ -301,3 +303,12 @@ def ratios(report: Report) -> Table:
         wrap=("window",),
         giving_way=_GIVING_WAY,
     )
+
+
+# The iteration that is listed by rank.
+
+
+def shown_iteration(report: Report, view: View) -> Iteration | None:
+    """Return the iteration that is listed by rank: the first of the view, else the typical one."""
+    chosen = [i for i in report.iterations if i.index in view.iterations]
+    return chosen[0] if chosen else report.typical_iteration()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import drawsvg
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
