@@ -21,7 +21,7 @@ from bubbleviz.model.choices import ALIGNMENTS, one_of
 from bubbleviz.model.memory_sizes import parse_bytes
 from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
-from bubbleviz.render.documents.notebook import NotebookReport
+from bubbleviz.render.notebook import NotebookReport
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.schedules.files import read_plan
 from bubbleviz.sources.paths import missing_files

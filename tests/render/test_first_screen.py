@@ -10,7 +10,7 @@ import pytest
 import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
+from bubbleviz.render.text.headline import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, wrapped
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

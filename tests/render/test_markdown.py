@@ -8,8 +8,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.render.documents.comparison_report import as_markdown as comparison_markdown
-from bubbleviz.render.documents.gate_report import as_markdown as gate_markdown
+from bubbleviz.render.comparison import as_markdown as comparison_markdown
+from bubbleviz.render.comparison import gate_markdown
 from bubbleviz.render.formats.text import as_markdown
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.report.compare.comparison import ComparedRun, compare, saved_of

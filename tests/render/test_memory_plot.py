@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.render.formats import renderer_named
-from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot, front
+from bubbleviz.render.picture.page import text_width
 from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 

@@ -15,11 +15,20 @@ from hypothesis import strategies as st
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
-from bubbleviz.render.picture import merging
-from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, compute_marks, marks_in
-from bubbleviz.render.picture.merging import NARROWEST, MergedMarks, runs, silhouette, split
+from bubbleviz.render.picture import marks as merging
+from bubbleviz.render.picture.marks import (
+    NARROWEST,
+    UNATTRIBUTED_KIND,
+    Marks,
+    MergedMarks,
+    compute_marks,
+    marks_in,
+    runs,
+    silhouette,
+    split,
+)
+from bubbleviz.render.picture.page import SCREEN
 from bubbleviz.render.picture.rows import MOST_TOOLTIPS
-from bubbleviz.render.picture.style import SCREEN
 from bubbleviz.render.rows import select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

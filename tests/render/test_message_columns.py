@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation, TrackEvent
 
-from bubbleviz.render.trace.message_columns import (
+from bubbleviz.render.trace.packets import (
     Part,
     eight_bytes,
     message,

@@ -30,7 +30,7 @@ from bubbleviz.render.palette import (
     luminance,
     shade_of,
 )
-from bubbleviz.render.trace.colours import RESERVED, reserved_colour
+from bubbleviz.render.trace.json_events import RESERVED, reserved_colour
 
 Matrix = npt.NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.rows import rows_of
-from bubbleviz.render.text.first_screen import MOST_LINES, first_screen
+from bubbleviz.render.text.headline import MOST_LINES, first_screen
 from bubbleviz.render.text.ranks import histogram
 from bubbleviz.render.text.report import details, sections
 from bubbleviz.render.text.tables import Display, cell_width, plain_lines, plain_text

@@ -17,11 +17,10 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
 from bubbleviz.render.formats.svg import render
+from bubbleviz.render.picture.labels import Layout
 from bubbleviz.render.picture.legend import axis_labels
-from bubbleviz.render.picture.lettering import fitted, text_width
+from bubbleviz.render.picture.page import SCREEN, fitted, style_of, text_width
 from bubbleviz.render.picture.rows import NumberBox, number_styles
-from bubbleviz.render.picture.spread import Layout
-from bubbleviz.render.picture.style import SCREEN, style_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (

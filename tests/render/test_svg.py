@@ -15,9 +15,8 @@ from bubbleviz.model.texts import one_line
 from bubbleviz.render import palette
 from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.formats.svg import render
-from bubbleviz.render.picture.lettering import fitted, text_width
 from bubbleviz.render.picture.marks import compute_marks, marks_in
-from bubbleviz.render.picture.page import at_most, duration, ticks
+from bubbleviz.render.picture.page import at_most, duration, fitted, text_width, ticks
 from bubbleviz.render.rows import counted_windows, select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -10,8 +10,7 @@ import pytest
 import bubbleviz
 from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.formats import latex, svg, text
-from bubbleviz.render.text.first_screen import first_screen
-from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.headline import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.rank_means import Measure, idle_of, measure_of, saved_measure

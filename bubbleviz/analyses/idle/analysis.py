@@ -44,7 +44,7 @@ class NotebookIdleReport(IdleReport):
         from bubbleviz.analyses.idle.report import advice, title_of
         from bubbleviz.analyses.idle.text import activity_table, device_table, wait_table
         from bubbleviz.render.document import Sentence, html
-        from bubbleviz.render.documents.notebook import framed
+        from bubbleviz.render.notebook import framed
 
         tables = (
             replace(device_table(self, _MOST_ROWS), title="Devices"),

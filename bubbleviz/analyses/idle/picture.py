@@ -18,8 +18,7 @@ import numpy.typing as npt
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport, RankIdle, title_of
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.palette import ACTIVITIES, LIGHT, MORE_ACTIVITIES
-from bubbleviz.render.picture.lettering import fitted, text_width
-from bubbleviz.render.picture.page import Page, box, percent, px, ticks
+from bubbleviz.render.picture.page import Page, box, fitted, percent, px, text_width, ticks
 
 Edges = npt.NDArray[np.floating[Any]]
 #: More strips than this, and more bars, are not drawn.

@@ -15,8 +15,7 @@ from bubbleviz.analyses.layout.report import LayoutReport
 from bubbleviz.analyses.layout.text import shown
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
-from bubbleviz.render.picture.lettering import text_width
-from bubbleviz.render.picture.page import Page, box, px, ticks
+from bubbleviz.render.picture.page import Page, box, px, text_width, ticks
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
 

@@ -178,7 +178,7 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
 
         show(listed(report, view, tables, width()))
         return
-    from bubbleviz.render.text.first_screen import first_screen
+    from bubbleviz.render.text.headline import first_screen
 
     shown_on = display()
     show_lines(first_screen(report, view, shown_on), shown_on)
@@ -187,7 +187,7 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
 
         show(plan_deviations(report))
     if compared:
-        from bubbleviz.render.text.times import alternatives
+        from bubbleviz.render.text.sections import alternatives
 
         show(alternatives(report))
     if report.memory is not None:

@@ -56,7 +56,7 @@ def compare(
     ]
     inputs += measurement.convention or []
     outputs.check(inputs)
-    from bubbleviz.render.documents import comparison_report
+    from bubbleviz.render import comparison as comparison_report
     from bubbleviz.report.compare.comparison import compare as compare_runs
 
     if comparison_report.PICTURES & set(outputs.formats.values()):

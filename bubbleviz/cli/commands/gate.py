@@ -50,7 +50,7 @@ def gate(
     and any other doubt of the profiled ranks still fail. Exit codes: 0 all within limits, 3 one
     above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
-    from bubbleviz.render.documents.gate_report import as_markdown
+    from bubbleviz.render.comparison import gate_markdown
     from bubbleviz.report.compare.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
@@ -60,7 +60,7 @@ def gate(
     results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
     with suppress(BrokenPipeError):  # the exit code needs no reader
         outputs.deliver(
-            lambda _: anonymous(as_markdown(saved, results)),
+            lambda _: anonymous(gate_markdown(saved, results)),
             lambda: _print(results),
             inputs=[report],
         )

@@ -128,7 +128,7 @@ def simulate(
     paper.check_drawn(outputs.formats.values())
     inputs = [file for file in (plan, report) if file is not None]
     outputs.check(inputs)
-    from bubbleviz.render.documents import ideal_report
+    from bubbleviz.render import ideal as ideal_report
     from bubbleviz.report.saved import read_times
     from bubbleviz.schedules.communication.torch_csv import transport_named
     from bubbleviz.schedules.ideal import check_name

@@ -1,22 +1,144 @@
-"""Labels: host, stage and rank left of every row, and its bubble ratio on the right."""
+"""Labels: what stands around the rows: title, brackets, hosts, stages, ranks, bubble ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
-from bubbleviz.count.iterations import Iteration
-from bubbleviz.model.operations import Rank
-from bubbleviz.model.texts import one_line
+from bubbleviz.count.iterations import Iteration, Ratio
+from bubbleviz.count.rank_iterations import indices_of, own_ratios
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT
-from bubbleviz.render.picture.chunk_costs import iteration_ratio, ratio_ranges, row_ratios
-from bubbleviz.render.picture.lettering import fitted, text_width
-from bubbleviz.render.picture.page import UNKNOWN, Page, at_most, duration, percent, px
-from bubbleviz.render.picture.spread import Layout
-from bubbleviz.render.picture.style import PictureStyle
-from bubbleviz.render.rows import Selection
+from bubbleviz.render.picture.page import (
+    UNKNOWN,
+    Page,
+    PictureStyle,
+    at_most,
+    duration,
+    fitted,
+    percent,
+    px,
+    text_width,
+)
+from bubbleviz.render.picture.rows import LANE_GAP
+from bubbleviz.render.rows import RankRow, Selection
+from bubbleviz.report.kernel_time import kernel_time_of
+from bubbleviz.report.rank_means import measure_of
 from bubbleviz.report.report import Report
+
+
+@frozen
+class Layout:
+    """Positions on the page, in its units.
+
+    Attributes:
+        stage_x: left edge of the column of stages.
+        name_x: left edge of the column of rank labels.
+        left: left edge of the plot.
+        right: right edge of the plot.
+        brackets: top of the brackets.
+        row: height of a row.
+        pitch: height of a row and the gap below it.
+        lane: height of the communication lane below it, 0 for none.
+        size: font size of the labels beside a row.
+        step: one row in so many has labels; the rows between are lower than letters.
+        tops: top of every row.
+        start_ns: the time at the left edge of the plot.
+        span_ns: the time from the left edge to the right edge.
+        strip: height of the area below a row of many copies, 0 where there is none.
+    """
+
+    stage_x: float
+    name_x: float
+    left: float
+    right: float
+    brackets: float
+    row: float
+    pitch: float
+    lane: float
+    size: float
+    step: int
+    tops: tuple[float, ...]
+    start_ns: int
+    span_ns: int
+    strip: float = 0.0
+
+    @property
+    def width(self) -> float:
+        """Width of the plot."""
+        return self.right - self.left
+
+    @property
+    def bottom(self) -> float:
+        """Lower edge of the last row."""
+        below = (self.lane + LANE_GAP if self.lane else 0) + (self.strip + 2 if self.strip else 0)
+        return self.tops[-1] + self.row + below
+
+    def x(self, time_ns: int) -> float:
+        """Return the x of a time; times outside the plot are at its edges."""
+        share = (time_ns - self.start_ns) / self.span_ns
+        return self.left + self.width * min(max(share, 0.0), 1.0)
+
+
+# Bubble ratios as a picture prints them: of an iteration, and beside each row.
+
+
+#: A ratio and its lower bound are both printed if they differ by more than this.
+_RATIO_GRAIN = 0.01
+
+
+def shows_lower_bound(ratio: Ratio | None) -> bool:
+    """Return whether a ratio is printed as a range, from its lower bound."""
+    if ratio is None or ratio.value is None or ratio.low is None:
+        return False
+    return ratio.value - ratio.low > _RATIO_GRAIN
+
+
+def iteration_ratio(report: Report, iteration: Iteration) -> str:
+    """Return the headline ratio, as a range where unattributed compute changes it."""
+    ratio = iteration.ratios.get(report.headline)
+    if ratio is None or ratio.value is None:
+        return UNKNOWN
+    mark = " !" if ratio.contradicted else ""
+    low = f"{100 * ratio.low:.1f} to " if ratio.low is not None and shows_lower_bound(ratio) else ""
+    return f"{low}{percent(ratio.value)}{mark}"
+
+
+def row_ratios(report: Report, selection: Selection) -> list[float | None]:
+    """Return the bubble ratio of each row: the mean over its replicas and the drawn iterations.
+
+    Of several iterations only those that are averaged count, as in the caption.
+    """
+    drawn = selection.iterations
+    by_iteration = [
+        dict(zip(indices_of(i.ranks), own_ratios(i.ranks, report.headline), strict=True))
+        for i in [i for i in drawn if i.averaged] or drawn
+    ]
+    means = []
+    for row in selection.rows:
+        own = []
+        for by_rank in by_iteration:
+            ratios = [by_rank[rank] for rank in row.replicas if rank in by_rank]
+            known = [ratio for ratio in ratios if ratio is not None]
+            # As in the table: a mean needs the ratio of every replica.
+            if known and len(known) == len(ratios):
+                own.append(sum(known) / len(known))
+        means.append(sum(own) / len(own) if own else None)
+    return means
+
+
+def ratio_ranges(report: Report, selection: Selection) -> list[tuple[float, float] | None]:
+    """Return the least and the most ratio of each row's ranks in the drawn iterations."""
+    known: dict[int, list[float]] = {}
+    for iteration in selection.iterations:
+        ratios = own_ratios(iteration.ranks, report.headline)
+        for rank, ratio in zip(indices_of(iteration.ranks), ratios, strict=True):
+            if ratio is not None:
+                known.setdefault(rank, []).append(ratio)
+    rows = [[r for rank in row.replicas for r in known.get(rank, ())] for row in selection.rows]
+    return [(min(ratios), max(ratios)) if ratios else None for ratios in rows]
+
 
 # Clock uncertainty: a note beside the first row of each clock, and error bars on the rows.
 
@@ -25,44 +147,21 @@ from bubbleviz.report.report import Report
 _SMALLEST_ERROR_BAR = 1.5
 
 
-@frozen
-class RowClocks:
-    """The clocks of the drawn ranks.
-
-    Attributes:
-        several: whether the rows are on more than one clock.
-        notes: by row, the uncertainty to print; empty where there is one clock.
-        first: by row, whether its clock differs from that of the row above.
-    """
-
-    several: bool
-    notes: tuple[str, ...]
-    first: tuple[bool, ...]
-
-
-def row_clocks(report: Report, selection: Selection, *, shown: bool = True) -> RowClocks:
-    """Return the clocks of the drawn ranks; of one clock where they are not ``shown``."""
-    ranks = selection.ranks
-    clocks = [report.clock(rank.profile) for rank in ranks]
-    several = shown and len(set(clocks)) > 1
-    return RowClocks(
-        several,
-        tuple(_note(report, rank) if several else "" for rank in ranks),
-        tuple(row == 0 or clocks[row - 1] != clocks[row] for row in range(len(ranks))),
-    )
-
-
-def _note(report: Report, rank: Rank) -> str:
-    uncertainty_ns = report.clock_uncertainty_ns(rank)
-    if not uncertainty_ns:
-        return "± ?" if uncertainty_ns is None else "± 0"
-    return f"± {at_most(uncertainty_ns)}"
+def clock_notes(report: Report, selection: Selection) -> list[str]:
+    """Return by row the uncertainty of its clock; empty texts where all rows are on one clock."""
+    notes = []
+    for rank in selection.ranks:
+        uncertainty_ns = report.clock_uncertainty_ns(rank)
+        known = f"± {at_most(uncertainty_ns)}" if uncertainty_ns else "± 0"
+        notes.append("± ?" if uncertainty_ns is None else known)
+    several = len({report.clock(rank.profile) for rank in selection.ranks}) > 1
+    return notes if several else [""] * len(notes)
 
 
 def draw_error_bars(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw the clock uncertainty of each row around its first start, where it is visible."""
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}
-    notes = row_clocks(report, selection).notes
+    notes = clock_notes(report, selection)
     path = ""
     for rank, note, top in zip(selection.ranks, notes, layout.tops, strict=True):
         if not note or rank.index not in first_ns:
@@ -76,9 +175,7 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
         y = top + layout.row - tick - 1
         path += f"M{px(left)} {px(y)}H{px(right)}"
         path += "".join(f"M{px(x)} {px(y - tick)}V{px(y + tick)}" for x in (left, right))
-    if path:
-        look = {"stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
-        page.path(path, fill="none", **look)
+    page.path(path, fill="none", stroke=LIGHT.text, stroke_width=1, class_="bv-mark")
 
 
 #: Names take so much of the width of the page at most.
@@ -92,30 +189,22 @@ _SHORTEST_HOST = 40
 
 
 @frozen
-class HostRows:
-    """A host, and its first and last row."""
-
-    host: str
-    first: int
-    last: int
-
-
-@frozen
 class Labels:
     """What is written left of the rows.
 
     Attributes:
         stages: by row, its pipeline and stage; empty where unknown.
         names: by row, the label of its rank.
-        hosts: what is written upwards beside the rows; empty where the names hold the hosts.
+        hosts: what is written upwards beside the rows, each with its first and last row; empty
+            where the names hold the hosts.
         ratios: by row, its bubble ratio.
         style: of the picture.
     """
 
-    stages: tuple[str, ...]
-    names: tuple[str, ...]
-    hosts: tuple[HostRows, ...]
-    ratios: tuple[str, ...]
+    stages: Sequence[str]
+    names: Sequence[str]
+    hosts: Sequence[tuple[str, int, int]]
+    ratios: Sequence[str]
     style: PictureStyle
 
     def stage_width(self, size: float) -> float:
@@ -143,41 +232,40 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
     hosts = []
     for host, members in groupby(range(len(ranks)), key=lambda row: ranks[row].host):
         rows = list(members)
-        hosts.append(HostRows(host, rows[0], rows[-1]))
+        hosts.append((host, rows[0], rows[-1]))
     if (
         len(hosts) < 2
         or not style.names
         or any(own.spread for own in selection.rows)
-        or any((h.last - h.first + 1) * pitch < _SHORTEST_HOST for h in hosts)
+        or any((last - first + 1) * pitch < _SHORTEST_HOST for _, first, last in hosts)
     ):
         hosts = []
-    clocks = row_clocks(report, selection, shown=style.notes)
-    stages = tuple(_stage(selection, row) for row in range(len(ranks)))
-    names = [
-        _copies(len(selection.rows[row].replicas), ends)
-        if selection.rows[row].spread
-        else _name(selection, row, clocks, with_host=not hosts)
-        for row, ends in enumerate(ratio_ranges(report, selection))
-    ]
-    if not style.names or not _fit(names, style):
-        names = list(_short_names(ranks, stages))
-    mark = " !" if report.contradicted(report.headline) else ""
-    ratios = tuple(percent(ratio) + mark for ratio in row_ratios(report, selection))
-    return Labels(stages, tuple(names), tuple(hosts), ratios, style)
-
-
-def _fit(names: Sequence[str], style: PictureStyle) -> bool:
-    """Return whether names can stand beside rows; a screen has room for most of each."""
+    clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
+    stages = [_stage(selection, row) for row in range(len(ranks))]
+    names = []
+    for row, ends in enumerate(ratio_ranges(report, selection)):
+        own = selection.rows[row]
+        changed = row == 0 or report.clock(ranks[row - 1].profile) != report.clock(
+            ranks[row].profile
+        )
+        if own.spread:
+            count = f"{len(own.replicas):,} ranks"
+            between = "" if ends is None else f": {100 * ends[0]:.1f} to {percent(ends[1])}"
+            names.append(f"{count}{between}")
+        else:
+            names.append(_name(own, clocks[row] if changed else None, with_host=not hosts))
     widest = max(text_width(name, style.letters.label) for name in names)
-    return style.millimetres is None or widest <= _WIDEST_NAME * style.width
-
-
-def _short_names(ranks: Sequence[Rank], stages: Sequence[str]) -> Iterator[str]:
-    """Yield names by number, and none where stages tell the rows apart."""
-    apart = "" not in stages and len(set(stages)) == len(stages)
-    for rank, stage in zip(ranks, stages, strict=True):
-        number = str(rank.index) if stage else f"rank {rank.index}"
-        yield "" if apart else number
+    # A screen has room for most of each name.
+    if not style.names or (style.millimetres and widest > _WIDEST_NAME * style.width):
+        # Names by number, and none where stages tell the rows apart.
+        apart = "" not in stages and len(set(stages)) == len(stages)
+        numbers = (
+            str(r.index) if own else f"rank {r.index}" for r, own in zip(ranks, stages, strict=True)
+        )
+        names = ["" if apart else number for number in numbers]
+    mark = " !" if report.contradicted(report.headline) else ""
+    ratios = [percent(ratio) + mark for ratio in row_ratios(report, selection)]
+    return Labels(stages, names, hosts, ratios, style)
 
 
 def _stage(selection: Selection, row: int) -> str:
@@ -191,23 +279,17 @@ def _stage(selection: Selection, row: int) -> str:
     return stage
 
 
-def _copies(replicas: int, ends: tuple[float, float] | None) -> str:
-    """Return how many copies a row stands for, and the least and the most of their ratios."""
-    count = f"{replicas:,} ranks"
-    return count if ends is None else f"{count}: {100 * ends[0]:.1f} to {percent(ends[1])}"
-
-
-def _name(selection: Selection, row: int, clocks: RowClocks, *, with_host: bool) -> str:
-    rank = selection.ranks[row]
-    if selection.rows[row].why:
-        return one_line(selection.rows[row].why, 80)
-    label, replicas = rank.label, len(selection.rows[row].replicas)
+def _name(row: RankRow, clock: str | None, *, with_host: bool) -> str:
+    """Return the label of a row's rank, behind it its clock where that is another one."""
+    if row.why:
+        return one_line(row.why, 80)
+    rank, label = row.rank, row.rank.label
     if not with_host and label.startswith((f"{rank.host} ", f"{rank.host}:")):
         label = label[len(rank.host) + 1 :]
-    if replicas > 1:
-        label = f"1 of {replicas}: {label}"
-    if clocks.first[row]:
-        label = f"{one_line(label, 60)} {clocks.notes[row]}".rstrip()
+    if len(row.replicas) > 1:
+        label = f"1 of {len(row.replicas)}: {label}"
+    if clock is not None:
+        label = f"{one_line(label, 60)} {clock}".rstrip()
     return one_line(label, 80)
 
 
@@ -226,23 +308,13 @@ def draw_labels(page: Page, labels: Labels, layout: Layout) -> None:
     # Above the first ratio, and clear of it where letters are higher than the row.
     y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
     page.text(_RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
-    for host in labels.hosts:
-        _draw_host(page, host, layout)
-
-
-def _draw_host(page: Page, host: HostRows, layout: Layout) -> None:
-    top, bottom = layout.tops[host.first], layout.tops[host.last] + layout.row
-    size = page.style.letters.axis
-    x, middle = page.left + 0.8 * size, (top + bottom) / 2
-    page.text(
-        fitted(one_line(host.host, 80), size, bottom - top),
-        x,
-        middle,
-        size,
-        text_anchor="middle",
-        transform=f"rotate(-90 {px(x)} {px(middle)})",
-    )
-    page.rule(f"M{px(x + 0.4 * size)} {px(top)}V{px(bottom)}")
+    for host, first, last in labels.hosts:
+        top, bottom = layout.tops[first], layout.tops[last] + layout.row
+        x, middle = page.left + 0.8 * quiet, (top + bottom) / 2
+        name = fitted(one_line(host, 80), quiet, bottom - top)
+        turn = f"rotate(-90 {px(x)} {px(middle)})"
+        page.text(name, x, middle, quiet, text_anchor="middle", transform=turn)
+        page.rule(f"M{px(x + 0.4 * quiet)} {px(top)}V{px(bottom)}")
 
 
 # Brackets: name, ratio and length above every iteration, and dashes where the next one begins.
@@ -257,56 +329,41 @@ _LINE_HEIGHT = 15
 
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
     """Return the height of the brackets' lines and of the title of the ratios beside them."""
-    lines = _lines(selection) if _has_brackets(selection, style) else []
-    return _LINE_HEIGHT * (max(lines, default=0) + 1) - (0 if style.titled else 3)
+    lines = max((line for *_, line in _brackets(selection, style)), default=0)
+    return _LINE_HEIGHT * (lines + 1) - (0 if style.titled else 3)
 
 
-def _has_brackets(selection: Selection, style: PictureStyle) -> bool:
-    """Return whether the iterations have brackets: not very many, nor one without a title."""
+def _brackets(selection: Selection, style: PictureStyle) -> list[tuple[Iteration, int, int, int]]:
+    """Return iterations with the extent of their brackets, ns, and their lines.
+
+    Very many have none, nor has one without a title. An extent is the window of the first row that
+    has one; brackets that overlap take turns on the lines.
+    """
     count = len(selection.iterations)
-    return count <= MOST_BRACKETS and (style.titled or count > 1)
-
-
-def _spans(selection: Selection) -> Iterator[tuple[int, int]]:
-    """Yield the extent of every iteration's bracket: the window of the first row that has one."""
-    for it, by_rank in zip(selection.iterations, selection.windows, strict=True):
-        windows = (by_rank[rank.index] for rank in selection.ranks if rank.index in by_rank)
-        yield next(windows, (it.start_ns, it.end_ns))
-
-
-def _lines(selection: Selection) -> list[int]:
-    """Return the line of every iteration's bracket: overlapping ones take turns."""
-    if len(selection.iterations) > MOST_BRACKETS:
+    if count > MOST_BRACKETS or (count == 1 and not style.titled):
         return []
     ends: list[int] = []
-    lines = []
-    for start, end in _spans(selection):
+    brackets = []
+    for it, by_rank in zip(selection.iterations, selection.windows, strict=True):
+        windows = (by_rank[rank.index] for rank in selection.ranks if rank.index in by_rank)
+        start, end = next(windows, (it.start_ns, it.end_ns))
         free = (line for line, last in enumerate(ends) if last <= start)
         line = next(free, min(len(ends), _LINES - 1))
         ends[line : line + 1] = [end]
-        lines.append(line)
-    return lines
+        brackets.append((it, start, end, line))
+    return brackets
 
 
 def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw the boundaries between iterations and the brackets above them, unless very many."""
-    if not _has_brackets(selection, page.style):
-        return
+    brackets = _brackets(selection, page.style)
     dashes = "".join(
         f"M{px(layout.x(it.start_ns))} {px(layout.tops[0] - 4)}V{px(layout.bottom + 4)}"
-        for it in selection.iterations[1:]
+        for it, *_ in brackets[1:]
     )
-    if dashes:
-        page.path(
-            dashes,
-            stroke=LIGHT.text,
-            stroke_width=0.9,
-            stroke_dasharray="4 3",
-            class_="bv-mark",
-        )
-    for it, (start, end), line in zip(
-        selection.iterations, _spans(selection), _lines(selection), strict=True
-    ):
+    dashed = {"stroke_dasharray": "4 3", "class_": "bv-mark"}
+    page.path(dashes, stroke=LIGHT.text, stroke_width=0.9, **dashed)
+    for it, start, end, line in brackets:
         y = layout.brackets + _LINE_HEIGHT * line + 9
         _draw_bracket(page, report, it, left=layout.x(start), right=layout.x(end), y=y)
 
@@ -332,3 +389,53 @@ def _draw_bracket(
         page.text(text, middle, y + 0.35 * size, size, text_anchor="middle")
     top = px(y - 4)
     page.rule(f"M{px(left)} {top}v8M{px(right)} {top}v8M{px(left)} {px(y)}{line}")
+
+
+# The title: the headline bubble ratio, what it is of, and why it is the headline.
+
+
+def headings(report: Report, selection: Selection) -> tuple[str, str]:
+    """Return the ratio as a heading, and what it is of."""
+    drawn = selection.iterations
+    measure = f"{one_line(report.headline, 40)} bubble ratio"
+    head = f"{measure if report.no_pipeline is None else measure_of(report)} "
+    parts = []
+    value = percent(None)
+    if len(drawn) == 1:
+        value = iteration_ratio(report, drawn[0])
+        parts.append(f"iteration {one_line(drawn[0].name, 40)}")
+    spread = report.summary.bubble_ratio.get(report.headline)
+    if spread is not None and spread.mean is not None and spread.n > 0:
+        bounds = "" if spread.ci95 is None else f" ± {percent(spread.ci95)} (95 % CI)"
+        if spread.pair is not None:
+            bounds = " ({} and {})".format(*map(percent, spread.pair))
+        over = counted(spread.n, "iteration")
+        if value == UNKNOWN:
+            value = percent(spread.mean) + bounds
+            parts = [f"mean over {over}", *(f"drawn: {part}" for part in parts)]
+        elif spread.n > 1:
+            parts.append(f"mean {percent(spread.mean)}{bounds} over {over}")
+    parts[:0] = [restriction.text for restriction in report.restrictions]
+    kernels = kernel_time_of(report).sentence
+    if kernels is not None:
+        parts.append(kernels)
+    head += "unknown" if value == UNKNOWN else value
+    return head, " · ".join(parts)
+
+
+def draw_title(page: Page, report: Report, selection: Selection) -> None:
+    """Draw the title below the page's cursor."""
+    head, rest = headings(report, selection)
+    letters = page.style.letters
+    page.heading(head)
+    x = page.left + text_width(head, letters.heading, bold=True) + 14
+    if not page.style.millimetres or x + text_width(rest, letters.beside) <= page.right:
+        shown = fitted(rest, letters.beside, page.right - x)
+        page.text(shown, x, page.y, letters.beside, ink="quiet")
+        page.y += 4
+    elif rest:
+        page.y += 4
+        page.paragraph(rest, letters.beside, lines=3)
+    if reason := one_line(report.headline_reason, 300):
+        page.paragraph(reason, letters.axis)
+    page.y += 4

@@ -12,15 +12,17 @@ from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
-from bubbleviz.render.picture.chunk_costs import shows_lower_bound
-from bubbleviz.render.picture.labels import MOST_BRACKETS, row_clocks
-from bubbleviz.render.picture.lettering import fitted, text_width
+from bubbleviz.render.picture.labels import (
+    MOST_BRACKETS,
+    Layout,
+    clock_notes,
+    draw_title,
+    shows_lower_bound,
+)
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.overlays.heat_map import draw_heat_maps
-from bubbleviz.render.picture.page import Page, box, px, ticks
+from bubbleviz.render.picture.overlays import draw_heat_maps
+from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, OperationPaints, RowPainter
-from bubbleviz.render.picture.spread import Layout, draw_title
-from bubbleviz.render.picture.style import style_of
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
@@ -111,7 +113,7 @@ def _entries(
         yield [_Swatch(swatch, {"fill": page.hatch()})], "bubble"
     for cause in causes:
         yield [_Swatch(swatch, {}, cause=cause.label)], f"idle: {cause.label}"
-    if any(timeline.gaps.drawn for timeline in timelines):
+    if any(timeline.gaps for timeline in timelines):
         yield [_Swatch(swatch, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
     if any(UNATTRIBUTED_KIND in painter.kinds for painter in rows):
         yield [_Swatch(swatch, {"fill": UNATTRIBUTED})], "unattributed compute"
@@ -195,7 +197,7 @@ def _on_windows(report: Report, selection: Selection, contents: TimelineContents
     if _lacks_headline(report, selection):
         headline = one_line(report.headline, 40)
         yield f"Where an iteration has no {headline}, its schedule window is hatched."
-    if contents.gaps.hidden:
+    if contents.hidden_gaps:
         yield "Gaps between iterations that are too narrow to be seen are hatched, too."
     if contents.critical:
         yield "Line along operations: the critical path, which bounds the iteration."
@@ -240,7 +242,7 @@ def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
     ratio = drawn[0].ratios.get(report.headline) if len(drawn) == 1 else None
     if shows_lower_bound(ratio):
         yield "The lower ratio counts unattributed compute as work."
-    if row_clocks(report, selection).several:
+    if any(clock_notes(report, selection)):
         yield "± and bars: clock uncertainty of a host."
     if report.contradicted(report.headline):
         yield "! depends on clocks that contradict each other."

@@ -20,8 +20,7 @@ from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import FORWARD, LIGHT, UNATTRIBUTED
-from bubbleviz.render.picture.lettering import fitted, text_width
-from bubbleviz.render.picture.page import Page, percent, px
+from bubbleviz.render.picture.page import Page, fitted, percent, px, text_width
 
 #: px: height of the plot, and what lies to its left, right and below.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0

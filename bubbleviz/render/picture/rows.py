@@ -36,17 +36,18 @@ from bubbleviz.render.palette import (
     paint,
     shade_of,
 )
-from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.marks import (
     UNATTRIBUTED_KIND,
     Marks,
+    MergedMarks,
     communication_marks,
     compute_marks,
     overlapping,
+    runs,
+    silhouette,
+    split,
 )
-from bubbleviz.render.picture.merging import MergedMarks, runs, silhouette, split
-from bubbleviz.render.picture.page import Page, box, px
-from bubbleviz.render.picture.style import Lettering
+from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 

@@ -16,12 +16,19 @@ from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT, heat, luminance
-from bubbleviz.render.picture.chunk_costs import iteration_ratio
+from bubbleviz.render.picture.labels import headings, iteration_ratio
 from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
-from bubbleviz.render.picture.lettering import BOLD, fitted, text_width
-from bubbleviz.render.picture.page import Page, box, duration, px
-from bubbleviz.render.picture.spread import headings
-from bubbleviz.render.picture.style import SCREEN, style_of
+from bubbleviz.render.picture.page import (
+    BOLD,
+    SCREEN,
+    Page,
+    box,
+    duration,
+    fitted,
+    px,
+    style_of,
+    text_width,
+)
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.report import Report

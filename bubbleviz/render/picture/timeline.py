@@ -3,109 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.columns import Floats, Ints
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import LIGHT
 from bubbleviz.render.picture.labels import (
+    Layout,
     brackets_height,
     draw_brackets,
     draw_error_bars,
     draw_labels,
     labels_of,
 )
-from bubbleviz.render.picture.merging import NARROWEST
-from bubbleviz.render.picture.overlays.causes import draw_causes, draw_critical_path
-from bubbleviz.render.picture.page import Page, box
+from bubbleviz.render.picture.marks import NARROWEST
+from bubbleviz.render.picture.overlays import draw_causes, draw_critical_path
+from bubbleviz.render.picture.page import Page, box, px
 from bubbleviz.render.picture.rows import RowPainter
-from bubbleviz.render.picture.spread import Layout, draw_spread
 from bubbleviz.render.rows import RankRow, Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-# Bubbles: the counted windows as hatch, behind the operations that cover the rest of it.
-
-
 #: Up to so many windows are hatched one by one.
 _MOST_WINDOWS = 20_000
-
-
-@frozen
-class WindowGaps:
-    """The gaps between the windows of a row: whether any is drawn, and any too narrow to draw."""
-
-    drawn: bool
-    hidden: bool
-
-
-def draw_bubbles(page: Page, selection: Selection, layout: Layout) -> WindowGaps:
-    """Hatch the counted windows of every row, and shade the gaps between them."""
-    by_row = [
-        [(layout.x(start), layout.x(end)) for start, end in _windows_of(selection, row)]
-        for row in range(len(layout.tops))
-    ]
-    windows = _joined(by_row, layout.width)
-    hatches, gaps = [], []
-    for top, edges in zip(layout.tops, windows, strict=True):
-        bottom = top + layout.row
-        hatches += [box(left, top, right, bottom) for left, right in edges]
-        gaps += [box(left, top, right, bottom) for (_, left), (right, _) in pairwise(edges)]
-    for boxes, look in (
-        (gaps, {"fill": LIGHT.gap, "class_": "bv-gap"}),
-        (hatches, {"fill": page.hatch()}),
-    ):
-        if boxes:
-            page.path("".join(boxes), **look)
-    return WindowGaps(bool(gaps), hidden=sum(map(len, windows)) < sum(map(len, by_row)))
-
-
-def _windows_of(selection: Selection, row: int) -> list[tuple[int, int]]:
-    """Return the windows of a row from left to right, ns; adjacent ones are joined."""
-    rank = selection.ranks[row].index
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(by_rank[rank] for by_rank in selection.windows if rank in by_rank):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _joined(
-    windows: list[list[tuple[float, float]]], width: float
-) -> list[list[tuple[float, float]]]:
-    """Join the windows of each row, px, that have less than a gap between them.
-
-    A gap is as wide as the narrowest operation, and wider where there are too many windows.
-    """
-    gap = NARROWEST
-    while True:
-        windows = [_bridged(row, gap) for row in windows]
-        if sum(map(len, windows)) <= _MOST_WINDOWS or gap > width:
-            return windows
-        gap *= 2
-
-
-def _bridged(edges: list[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
-    """Join (left, right) pairs, in their order, that have less than ``gap`` between them."""
-    joined: list[tuple[float, float]] = []
-    for left, right in edges:
-        if joined and left - joined[-1][1] < gap:
-            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
-        else:
-            joined.append((left, right))
-    return joined
-
-
 #: The column of ratios is so wide on a screen at least.
 _RATIO_COLUMN = 50
 #: Most of the height of a row that its communication lane has, and the lowest lane.
 _LANE, _LOWEST_LANE = 0.2, 2.5
-#: The height of an area below a row, and the lowest one.
-_STRIP, _LOWEST_STRIP = 0.4, 5.0
+#: The height of an area below a row, the lowest one, and the width of a part of the time in it.
+_STRIP, _LOWEST_STRIP, _PART = 0.4, 5.0, 1.5
 #: In place of a pipeline, where a row is of many.
 _COPIES = -1
+
+_Edges = Sequence[tuple[Any, Any]]
 
 
 @frozen
@@ -114,17 +50,17 @@ class TimelineContents:
 
     Attributes:
         rows: their operations.
-        gaps: between the windows of a row.
+        gaps: whether any gap between the windows of a row is drawn.
+        hidden_gaps: whether any is too narrow to be drawn.
         causes: those that idle time is coloured by; empty where it is hatched alone.
         critical: whether the critical path is drawn.
-        spread: whether areas below rows show how many copies are at work.
     """
 
     rows: RowPainter
-    gaps: WindowGaps
+    gaps: bool
+    hidden_gaps: bool
     causes: tuple[Cause, ...]
     critical: bool
-    spread: bool = False
 
 
 class TimelinePainter:
@@ -195,8 +131,9 @@ class TimelinePainter:
         page, report, selection = self.page, self.report, self.selection
         painter = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
         labels = labels_of(report, selection, layout.pitch, page.style)
-        spread = draw_spread(page, report, selection, layout)
-        gaps = draw_bubbles(page, selection, layout)
+        if layout.strip:
+            _draw_spread(page, report, selection, layout)
+        gaps, hidden_gaps = _draw_bubbles(page, selection, layout)
         causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
         draw_labels(page, labels, layout)
         for row, top in enumerate(layout.tops):
@@ -205,9 +142,98 @@ class TimelinePainter:
         if page.style.notes:
             draw_error_bars(page, report, selection, layout)
         draw_brackets(page, report, selection, layout)
-        return TimelineContents(painter, gaps, causes, critical, spread)
+        return TimelineContents(painter, gaps, hidden_gaps, causes, critical)
 
 
 def _group(row: RankRow) -> int | None:
     """Return what a row belongs to: its pipeline, or nothing that it shares with single ranks."""
     return _COPIES if row.spread else row.rank.pipeline
+
+
+# Bubbles: the counted windows as hatch, behind the operations that cover the rest of it.
+
+
+def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> tuple[bool, bool]:
+    """Hatch the counted windows of every row, and shade the gaps between them.
+
+    Windows are joined that have less than a gap between them: as wide as the narrowest operation,
+    and wider where there are too many windows. Return whether any gap is drawn, and any is not.
+    """
+    windows: list[_Edges] = []
+    for rank in selection.ranks:
+        index = rank.index
+        own = sorted(by_rank[index] for by_rank in selection.windows if index in by_rank)
+        windows.append([(layout.x(a), layout.x(b)) for a, b in _bridged(own, 0)])
+    count, gap = sum(map(len, windows)), NARROWEST
+    while True:
+        windows = [_bridged(row, gap) for row in windows]
+        if sum(map(len, windows)) <= _MOST_WINDOWS or gap > layout.width:
+            break
+        gap *= 2
+    hatches, gaps = "", ""
+    for top, edges in zip(layout.tops, windows, strict=True):
+        bottom = top + layout.row
+        hatches += "".join(box(left, top, right, bottom) for left, right in edges)
+        between = ((left, right) for (_, left), (right, _) in pairwise(edges))
+        gaps += "".join(box(left, top, right, bottom) for left, right in between)
+    page.path(gaps, fill=LIGHT.gap, class_="bv-gap")
+    if hatches:
+        page.path(hatches, fill=page.hatch())
+    return bool(gaps), sum(map(len, windows)) < count
+
+
+def _bridged(edges: _Edges, gap: float) -> _Edges:
+    """Join (left, right) pairs, in their order, that overlap or have less than a gap between."""
+    joined: list[tuple[Any, Any]] = []
+    for left, right in edges:
+        if joined and (left - joined[-1][1] < gap or left <= joined[-1][1]):
+            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
+        else:
+            joined.append((left, right))
+    return joined
+
+
+# Spread: below a row that is the median of its copies, how many of all copies are at work.
+
+
+def _draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
+    """Draw areas whose height is the share of copies that compute, in each part of the time.
+
+    ::
+
+        F0 ██████   F1 ██████      the median copy
+           ▟████▙      ▟████▙      all copies: steep where they are together, flat where not
+    """
+    operations, busy = report.operations, report.busy
+    shown = np.isin(operations.phase, COMPUTE)[busy.operation]
+    shown &= (busy.end_ns > selection.start_ns) & (busy.start_ns < selection.end_ns)
+    rank: Ints = operations.rank[busy.operation[shown]]
+    parts = max(1, int(layout.width / _PART))
+    width = layout.width / parts
+    edges_ns = np.linspace(selection.start_ns, selection.end_ns, parts + 1)
+    for row, top in zip(selection.rows, layout.tops, strict=True):
+        if not row.spread:
+            continue
+        among = np.zeros(len(report.ranks), bool)
+        among[list(row.replicas)] = True
+        own = among[rank]
+        worked_ns = _until(edges_ns, busy.start_ns[shown][own])
+        worked_ns -= _until(edges_ns, busy.end_ns[shown][own])
+        shares = np.diff(worked_ns) / np.diff(edges_ns) / len(row.replicas)
+        # To a tenth of a unit.
+        heights = np.round(np.clip(shares, 0, 1) * layout.strip, 1).tolist()
+        bottom, path, last = top + layout.row + 1 + layout.strip, "", 0.0
+        for part, height in enumerate(heights):
+            if height != last:
+                path += f"H{px(layout.left + part * width)}V{px(bottom - height)}"
+            last = height
+        start, end = f"M{px(layout.left)} {px(bottom)}", f"H{px(layout.right)}V{px(bottom)}z"
+        page.path(f"{start}{path}{end}", fill=LIGHT.quiet, class_="bv-quiet")
+
+
+def _until(edges_ns: Floats, times_ns: Ints) -> Floats:
+    """Return, for each edge, the sum of how long before it each of some times lies."""
+    times = np.sort(times_ns)
+    sums = np.concatenate((np.zeros(1), np.cumsum(times, dtype=np.float64)))
+    before = np.searchsorted(times, edges_ns)
+    return np.asarray(before * edges_ns - sums[before], np.float64)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.phase_masks import EVALUATION
-from bubbleviz.model.texts import counted, one_line
+from bubbleviz.model.texts import capitalised, counted, one_line
 from bubbleviz.render.document import Sentence, between, percent
+from bubbleviz.render.text.terminal import Display, paragraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bubbleviz.render.document import Block
+    from bubbleviz.render.document import Block, Line
+    from bubbleviz.render.rows import Selection
+    from bubbleviz.render.text.ranks import WorstRank
     from bubbleviz.report.report import Report
+    from bubbleviz.report.view import View
 
 
 def headline(report: Report) -> Sentence:
@@ -100,3 +103,192 @@ def advice_sentence(report: Report) -> str | None:
     skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
     remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
     return f"nothing can be advised, since no iteration is averaged; {remedy}"
+
+
+# The first screen: what one wants to know of a run, in at most 40 lines of 80 columns.
+#
+# From top to bottom: the headline with its definition, what restricts it, the run; the typical
+# iteration; what the bubble is made of; what to do first; the worst ranks; what else matters.
+
+
+#: Lines of the screen, where it has 80 columns or more.
+MOST_LINES = 40
+#: Rows of the timeline and worst ranks, from the fullest screen to the barest one.
+_FITS = ((10, 5), (8, 5), (8, 3), (6, 3), (6, 1), (5, 0), (4, 0), (2, 0))
+#: Share of compute time attributed to operations, below which coverage matters.
+_COVERED = 0.95
+#: How much clocks may leave open before they matter.
+_CLOCK_BOUNDS = 0.005
+#: A rank whose ratio is above the median by so much is one of the worst.
+_WORSE = 0.01
+#: Colour of a restriction.
+_WARNING = "bold yellow"
+
+
+def first_screen(report: Report, view: View, display: Display) -> list[Line]:
+    """Return the lines of the first screen.
+
+    Args:
+        report: any report.
+        view: the iteration and the ranks to draw.
+        display: where they are shown.
+    """
+    from bubbleviz.render.text.ranks import first_lines, worst_ranks
+    from bubbleviz.render.text.sections import shown_iteration
+    from bubbleviz.render.text.terminal_timeline import timeline_selection
+    from bubbleviz.report.rank_means import many_ranks
+
+    iteration = shown_iteration(report, view)
+    selection = None if iteration is None else timeline_selection(report, view, iteration)
+    blocks = [
+        [*_headline(report, display), *_run(report, display)],
+        [],
+        _bubble(report, display),
+        _advice(report, display),
+        [],
+        [*_coverage(report, display), *_limitations(report, display)],
+        _more(display),
+    ]
+    many = many_ranks(len(report.ranks))
+    ranks = () if many else worst_ranks(report, iteration, _WORSE)
+    spread = first_lines(report, display) if many else []
+    lines: list[Line] = []
+    for rows, worst in _FITS:
+        if selection is not None:
+            blocks[1] = _timeline(report, selection, display, rows)
+        blocks[4] = spread or _worst_ranks(report, ranks[:worst], display)
+        lines = _joined(blocks)
+        if len(lines) <= MOST_LINES:
+            return lines
+    return [line for line in lines if line]
+
+
+def _joined(blocks: Sequence[Sequence[Line]]) -> list[Line]:
+    """Return blocks with an empty line between two."""
+    lines: list[Line] = []
+    for block in blocks:
+        if block:
+            lines += [(), *block] if lines else block
+    return lines
+
+
+def _headline(report: Report, display: Display) -> Iterator[Line]:
+    """Yield the primary ratio, what it means, and everything that bounds or restricts it."""
+    from bubbleviz.count.ratios import ratio_definitions
+    from bubbleviz.report.rank_means import measure_of
+
+    mean = report.summary.bubble_ratio[report.headline].mean
+    value = "unknown" if mean is None else percent(mean)
+    lead = f"{capitalised(measure_of(report))}: {value}"
+    yield from paragraph(spread_of(report).strip(), display, lead=lead)
+    definition = next((r for r in ratio_definitions() if r.name == report.headline), None)
+    words = "" if definition is None else definition.words_for(report.kind)
+    reason = one_line(report.headline_reason, 200)
+    means = f"{capitalised(words)} ({report.headline} is quoted: {reason})"
+    yield from paragraph(means, display, most=4)
+    for mark in restriction_marks(report):
+        yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
+    beside = "; ".join(text for _, text in bounds_of(report))
+    yield from paragraph(one_line(beside, 400), display, most=4)
+
+
+def _run(report: Report, display: Display) -> Iterator[Line]:
+    """Yield what was measured, and the schedule that ran."""
+    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
+    from bubbleviz.render.text.sections import recognised
+
+    yield from paragraph(run_of(report), display, most=2)
+    for title, found in (("schedule", report.schedule), ("plan", report.plan)):
+        if found is not None and found.reason not in NO_PIPELINE:
+            yield from paragraph(recognised(found), display, lead=f"{title}:", most=2)
+
+
+def _timeline(report: Report, selection: Selection, display: Display, rows: int) -> list[Line]:
+    from bubbleviz.render.text.terminal_timeline import terminal_timeline
+
+    return terminal_timeline(report, selection, display, rows)
+
+
+def _bubble(report: Report, display: Display) -> list[Line]:
+    """Return the bar of what the bubble is made of, which adds up to the headline."""
+    from bubbleviz.render.palette import BUBBLE_PARTS
+    from bubbleviz.render.text.terminal_timeline import BarPart, stacked_bar
+    from bubbleviz.report.bubbles import bubble_parts, rounded_shares
+    from bubbleviz.report.rank_means import idle_of
+
+    parts = bubble_parts(report)
+    if not parts:
+        return []
+    total = sum(part.share for part in parts)
+    window = report.explanation.listed_ratio
+    of = "window" if window == report.headline else f"{window} window"
+    title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * total:.2f}"
+    shown = rounded_shares([part.share for part in parts])
+    bar = [
+        BarPart(part.name, part.share, text, BUBBLE_PARTS[part.name])
+        for part, text in zip(parts, shown, strict=True)
+    ]
+    return [*paragraph(title, display, style="bold"), *stacked_bar(bar, display)]
+
+
+def _advice(report: Report, display: Display) -> list[Line]:
+    sentence = advice_sentence(report)
+    if sentence is None:
+        return []
+    return paragraph(sentence, display, lead="What to do first:", most=7)
+
+
+def _worst_ranks(report: Report, ranks: Sequence[WorstRank], display: Display) -> list[Line]:
+    """Return the ranks with the largest bubble; nothing where ranks are much alike."""
+    from bubbleviz.report.rank_means import idle_of
+
+    if not ranks:
+        return []
+    title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
+    lines = paragraph(title, display, style="bold")
+    for rank in ranks:
+        lines += paragraph(rank.sentence, display, most=1)
+    return lines
+
+
+def _coverage(report: Report, display: Display) -> Iterator[Line]:
+    """Yield how much is attributed, and how far clocks agree, where either is in doubt."""
+    gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
+    attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
+    if gpu_ns and attributed_ns < _COVERED * gpu_ns:
+        sentence = (
+            f"{percent(attributed_ns / gpu_ns)} of compute-kernel time is attributed to operations "
+            "(-v coverage)"
+        )
+        yield from paragraph(sentence, display, lead="Coverage:", most=2)
+    clocks = {report.clock(number) for number in range(len(report.profiles))}
+    interval = report.summary.bubble_interval.get(report.headline)
+    loose = interval is not None and interval[1] - interval[0] > _CLOCK_BOUNDS
+    if len(clocks) > 1 and (loose or any(uncertainty is None for _, _, uncertainty in clocks)):
+        known = [uncertainty for _, _, uncertainty in clocks if uncertainty is not None]
+        off = "unknown" if len(known) < len(clocks) else f"up to ± {max(known) / 1e3:,.1f} us"
+        sentence = f"offsets of {len(clocks)} hosts are {off} (-v clocks)"
+        yield from paragraph(sentence, display, lead="Clocks:", most=1)
+
+
+def _limitations(report: Report, display: Display) -> Iterator[Line]:
+    """Yield how many limitations there are, and the one that matters most."""
+    from bubbleviz.model.limitations import LimitationKind
+    from bubbleviz.render.text.terminal_timeline import limitation_lines
+
+    if not report.limitations:
+        return
+    weighty = [own for own in report.limitations if own.kind is not LimitationKind.OTHER]
+    first = (weighty or report.limitations)[0]
+    (line, *_) = limitation_lines(report, (first,))
+    count = len(limitation_lines(report, most=None))
+    where = "" if count == 1 else f" ({counted(count, 'limitation')}: -v coverage)"
+    yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=4)
+
+
+def _more(display: Display) -> list[Line]:
+    words = (
+        "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
+        "slowdown, clocks, coverage"
+    )
+    return paragraph(f"{words}; -o bubbles.svg draws it", display, lead="More:", style="dim")

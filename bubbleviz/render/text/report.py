@@ -21,16 +21,19 @@ from bubbleviz.render.text.headline import advice, headline
 from bubbleviz.render.text.ranks import ranks
 from bubbleviz.render.text.sections import (
     advice_table,
+    alternatives,
+    critical_path,
     memory,
     not_averaged,
     orders,
+    phase_times,
     ratios,
     shown_iteration,
     slowdowns,
+    what_if,
 )
-from bubbleviz.render.text.stacked_bar import limitation_lines
 from bubbleviz.render.text.terminal import WIDTH
-from bubbleviz.render.text.times import alternatives, critical_path, phase_times, what_if
+from bubbleviz.render.text.terminal_timeline import limitation_lines
 from bubbleviz.report.rank_means import many_ranks
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from bubbleviz.render.rows import by_stage, rows_of
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.render.text.report import causes
 from bubbleviz.render.text.sections import ratios
-from bubbleviz.render.text.stacked_bar import limitation_lines
+from bubbleviz.render.text.terminal_timeline import limitation_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.report import Report

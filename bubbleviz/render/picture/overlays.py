@@ -1,12 +1,4 @@
-"""The heat map: which stage, and which microbatch on it, took long, in one iteration.
-
-Each phase has a map, as wide as the timeline. A cell is the operation's busy time, the mean over
-the replicas of its stage, against the median of its phase over all stages::
-
-    F   stage 0  ░░░░▓░░░  1.00 x     a dark cell is a straggler, a dark column a slow microbatch,
-        stage 1  ▒▒▒▒▓▒▒▒  1.30 x     a dark row a slow stage: its median is on the right
-                 0   2   4
-"""
+"""Cause bands: idle time behind the operations of a picture, coloured by why it is there."""
 
 from __future__ import annotations
 
@@ -16,16 +8,90 @@ import drawsvg
 import numpy as np
 import numpy.typing as npt
 
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.render.palette import LIGHT, heat
-from bubbleviz.render.picture.lettering import fitted, text_width
-from bubbleviz.render.picture.page import Page, box, duration, px
-from bubbleviz.render.picture.spread import Layout
+from bubbleviz.render.palette import CRITICAL, LIGHT, heat
+from bubbleviz.render.picture.labels import Layout
+from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
+
+#: Intervals are laid on a grid of so many lines a px: what is finer cannot be seen.
+_GRID = 2
+
+
+def draw_causes(
+    page: Page, report: Report, selection: Selection, layout: Layout
+) -> tuple[Cause, ...]:
+    """Draw the idle time of the drawn iterations and ranks; return the causes in it."""
+    bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
+    rows = selection.row_of_rank
+    row = np.append(rows, -1)[np.minimum(bubbles.rank, len(rows))]
+    scale = _GRID * layout.width / selection.span_ns
+    start = np.floor((bubbles.start_ns - selection.start_ns) * scale).astype(np.int64)
+    end = np.ceil((bubbles.end_ns - selection.start_ns) * scale).astype(np.int64)
+    start, end = (np.clip(column, 0, round(layout.width * _GRID)) for column in (start, end))
+    drawn = []
+    for cause in Cause:
+        boxes: list[str] = []
+        for number, top in enumerate(layout.tops):
+            members = (row == number) & (bubbles.cause == cause)
+            lows, highs = intervals.union(start[members], end[members])
+            boxes += [
+                box(layout.left + low / _GRID, top, layout.left + high / _GRID, top + layout.row)
+                for low, high in zip(lows.tolist(), highs.tolist(), strict=True)
+            ]
+        if boxes:
+            drawn.append(cause)
+            page.cause_boxes("".join(boxes), cause.label)
+    return tuple(drawn)
+
+
+# The critical line: along the lower edges of the operations that bound an iteration.
+#
+# From one rank to the next it goes straight: where it slopes, an input was on its way.
+
+
+_THICKNESS = 2.4
+
+
+def draw_critical_path(page: Page, report: Report, selection: Selection, layout: Layout) -> bool:
+    """Draw it where its iteration and all of its ranks are drawn; return whether it is."""
+    path = report.explanation.path
+    drawn = {iteration.index for iteration in selection.iterations}
+    if path is None or path.iteration not in drawn or len(path.operations) == 0:
+        return False
+    operations, rows = report.operations, selection.row_of_rank
+    row = np.append(rows, -1)[np.minimum(operations.rank[path.operations], len(rows))]
+    if (row < 0).any():
+        return False
+    scale = layout.width / selection.span_ns
+    thickness = px(_THICKNESS * page.style.line)
+    starts = layout.left + (operations.start_ns[path.operations] - selection.start_ns) * scale
+    ends = layout.left + (operations.end_ns[path.operations] - selection.start_ns) * scale
+    edges = np.array(layout.tops)[row] + layout.row - thickness / 2
+    steps = [
+        f"{px(start)} {px(edge)}H{px(end)}"
+        for start, end, edge in zip(starts.tolist(), ends.tolist(), edges.tolist(), strict=True)
+    ]
+    look = {"stroke": CRITICAL, "stroke_width": thickness, "stroke_linejoin": "round"}
+    page.path("M" + "L".join(steps), fill="none", **look)
+    return True
+
+
+# The heat map: which stage, and which microbatch on it, took long, in one iteration.
+#
+# Each phase has a map, as wide as the timeline. A cell is the operation's busy time, the mean over
+# the replicas of its stage, against the median of its phase over all stages::
+#
+#     F   stage 0  ░░░░▓░░░  1.00 x     a dark cell is a straggler, a dark column a slow microbatch,
+#         stage 1  ▒▒▒▒▓▒▒▒  1.30 x     a dark row a slow stage: its median is on the right
+#                  0   2   4
+
 
 #: Shades of the scale, and the times of the median at its two ends.
 SHADES, FASTEST, SLOWEST = 11, 0.5, 1.5

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.measured_times import StageTimes
     from bubbleviz.schedules.plan import Schedule
 
+
 SCHEMA = "bubbleviz.simulation/1"
 
 

@@ -1,1 +1,0 @@
-"""Overlays: what ``--causes``, ``--critical-path`` and ``--heat-map`` add to a picture."""
