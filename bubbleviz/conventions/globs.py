@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
@@ -169,7 +170,10 @@ def _regex(glob: str) -> re.Pattern[str]:
     if len(parts) > 1:
         regex.append(f".*{parts[-1]}")
     try:
-        return re.compile("".join(regex), re.DOTALL)
+        with warnings.catch_warnings():
+            # Two dashes in a set, to which Python may give another meaning one day.
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile("".join(regex), re.DOTALL)
     except re.error:
         # A range in reverse ([z-a]) matches nothing.
         return re.compile("(?!)")

@@ -11,7 +11,6 @@ from bubbleviz.count.rank_iterations import RankSlice, joined_ranks
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.intervals import side_by_side
 from bubbleviz.model.operations import RunningTimes
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
@@ -198,8 +197,10 @@ def time_within(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints)
     """
     if len(times) == 0:
         return np.zeros_like(low_ns)
+    every = np.arange(low_ns.shape[1])
     sets = times.rank, times.start_ns, times.end_ns
-    (start, end), (low, high) = side_by_side(sets, low_ns, high_ns)
+    cover = intervals.GroupCover(sets, len(every))
+    (start, end), low, high = cover.line, cover.place(every, low_ns), cover.place(every, high_ns)
     before_ns = np.concatenate(([0], np.cumsum(time_ns)))
 
     def upto(place: Ints) -> Ints:

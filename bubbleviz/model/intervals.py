@@ -249,15 +249,26 @@ class GroupCover:
     Args:
         sets: of the groups, in order of (group, start).
         groups: how many there are.
+
+    Attributes:
+        line: the sets as one on the line.
     """
 
     def __init__(self, sets: GroupIntervals, groups: int) -> None:
         owner, start_ns, end_ns = sets
         self._extents = group_extents(owner, groups, start_ns, end_ns)
         self._packing = Packing.of(*self._extents)
-        self._start, self._end = (self._packing.place(owner, t) for t in (start_ns, end_ns))
+        self.line = self._packing.place(owner, start_ns), self._packing.place(owner, end_ns)
         self._before_ns = np.zeros(len(owner) + 1, np.int64)
         np.cumsum(end_ns - start_ns, out=self._before_ns[1:])
+
+    def place(self, group: Codes, time_ns: Ints) -> Ints:
+        """Return the places of times of groups, cut to the extents of their sets.
+
+        Beyond its extent a group's set covers nothing, and on the line lie the others.
+        """
+        low, high = self._extents
+        return self._packing.place(group, np.clip(time_ns, low[group], high[group]))
 
     def within(self, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
         """Return how much of each window [low, high] of a group its set covers.
@@ -267,68 +278,18 @@ class GroupCover:
             low_ns: starts of the windows.
             high_ns: their ends; none is before its start.
         """
-        if len(self._start) == 0:
+        start, end = self.line
+        if len(start) == 0:
             return np.zeros_like(low_ns)
-        return self._upto(group, high_ns) - self._upto(group, low_ns)
 
-    def _upto(self, group: Codes, time_ns: Ints) -> Ints:
-        # Beyond its extent a group's set covers nothing, and on the line lie the others.
-        low, high = self._extents
-        place = self._packing.place(group, np.clip(time_ns, low[group], high[group]))
-        row = np.searchsorted(self._start, place, side="right") - 1
-        at = np.maximum(row, 0)
-        part = np.minimum(place, self._end[at]) - self._start[at]
-        return np.where(row >= 0, self._before_ns[at] + part, 0)
+        def upto(time_ns: Ints) -> Ints:
+            place = self.place(group, time_ns)
+            row = np.searchsorted(start, place, side="right") - 1
+            at = np.maximum(row, 0)
+            part = np.minimum(place, end[at]) - start[at]
+            return np.where(row >= 0, self._before_ns[at] + part, 0)
 
-
-def measure_in_groups(sets: GroupIntervals, group: Codes, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return how much of each window of a group that group's set covers; as of ``on_line``."""
-    line, windows = on_line(sets, group, low_ns, high_ns)
-    return measure_within(line, *windows)
-
-
-def on_line(
-    sets: GroupIntervals, group: Codes, low_ns: Ints, high_ns: Ints
-) -> tuple[Intervals, tuple[Ints, Ints]]:
-    """Return sets of groups as one on a line, and windows of groups on it, cut to their extents.
-
-    A group without a set takes one place on it, where nothing lies.
-
-    Args:
-        sets: of the groups, in order of (group, start).
-        group: whose window each is.
-        low_ns: start of each window.
-        high_ns: its end, not before the start.
-    """
-    owner, start_ns, end_ns = sets
-    groups = int(max(owner.max(initial=NONE), group.max(initial=NONE))) + 1
-    low, high = group_extents(owner, groups, start_ns, end_ns)
-    high = np.maximum(low, high)
-    packing = Packing.of(low, high)
-    ends = low[group], high[group]
-    windows = tuple(packing.place(group, np.clip(time_ns, *ends)) for time_ns in (low_ns, high_ns))
-    line = packing.place(owner, start_ns), packing.place(owner, end_ns)
-    return line, (windows[0], windows[1])
-
-
-def side_by_side(
-    sets: GroupIntervals, low_ns: Ints, high_ns: Ints
-) -> tuple[Intervals, tuple[Ints, Ints]]:
-    """Return sets of groups as one on a line, and windows on it.
-
-    Beyond its extent a group's set covers nothing, and on the line lie the others: windows are cut.
-
-    Args:
-        sets: of the groups.
-        low_ns: starts of windows, shape (windows, groups).
-        high_ns: their ends, likewise; none is before its start.
-    """
-    owner, start_ns, end_ns = sets
-    every = np.arange(low_ns.shape[1])
-    extents = group_extents(owner, len(every), start_ns, end_ns)
-    packing = Packing.of(*extents)
-    low, high = (packing.place(every, np.clip(time_ns, *extents)) for time_ns in (low_ns, high_ns))
-    return (packing.place(owner, start_ns), packing.place(owner, end_ns)), (low, high)
+        return upto(high_ns) - upto(low_ns)
 
 
 def group_sum(group: Codes, groups: int, values: Ints) -> Ints:

@@ -1,19 +1,43 @@
-"""Naming conventions: every phase, wrong files, and names that nearly fit."""
+"""Conventions: how names are read, which of them a profile follows, and files of one's own."""
 
 from __future__ import annotations
 
+import pickle
+import re
 import sqlite3
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib.resources import as_file, files
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from bubbleviz.analyses.nccl.kernels import _FAMILY
+from bubbleviz.analyses.pgle import range_names as instructions
+from bubbleviz.cli.app import main
+from bubbleviz.conventions import range_names
+from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
-from bubbleviz.conventions.globs import lets_through
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.globs import lets_through, loose_regex
+from bubbleviz.conventions.host_activities import default_activities
+from bubbleviz.conventions.kinds import default_kinds
+from bubbleviz.conventions.range_names import match_of, named_by, understand
+from bubbleviz.conventions.recognition import scores_of
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import inert
+from bubbleviz.sources.nsys.arrow_tables import may_match
+from bubbleviz.sources.nsys.profile_file import open_file
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import CHECKOUT
+
+# Naming conventions: every phase, wrong files, and names that nearly fit.
 
 
 def write(folder: Path, text: str) -> Path:
@@ -147,3 +171,350 @@ def test_a_range_known_by_its_second_number_keeps_its_chunk() -> None:
 
     assert names.microbatch.tolist() == [3, -1]
     assert names.chunk.tolist() == [1, 1]
+
+
+# What names mean is worked out once for all profiles of a run.
+
+
+def _fresh(name: str) -> Convention:
+    """Return a built-in convention that has met no name yet."""
+    again: Convention = pickle.loads(pickle.dumps(built_in()[name]))
+    return again
+
+
+def _examples() -> list[str]:
+    return [text for convention in built_in().values() for text in convention.examples]
+
+
+def test_no_name_is_known_at_first() -> None:
+    assert named_by(_fresh("zero-bubble"), []) == []
+    assert len(understand([], _fresh("zero-bubble"))) == 0
+
+
+def test_a_known_name_is_not_matched_again() -> None:
+    convention = _fresh("zero-bubble")
+    assert match_of("F3.0.0", convention) is match_of("F3.0.0", convention)
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+def test_names_mean_the_same_when_they_are_met_again(name: str) -> None:
+    convention, texts = _fresh(name), _examples()
+    first = understand(texts, convention)
+    again = understand(texts, convention)
+    for column in again.column_names():
+        assert getattr(again, column).tolist() == getattr(first, column).tolist()
+    assert understand(texts[::-1], _fresh(name)).phase.tolist() == first.phase.tolist()[::-1]
+
+
+@pytest.mark.parametrize("name", sorted(built_in()))
+def test_prefilters_leave_out_only_what_no_pattern_takes(name: str) -> None:
+    """Scores are the same whether names pass the prefilters first or not."""
+    counts = dict.fromkeys(_examples(), 1)
+    fresh, met = _fresh(name), _fresh(name)
+    understand(list(counts), met)
+    assert scores_of(counts, [fresh]) == scores_of(counts, [met])
+
+
+def test_what_is_known_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_names, "_MOST_KEPT", 10)
+    convention = _fresh("zero-bubble")
+    texts = [f"F{microbatch}.0.0" for microbatch in range(35)]
+    assert named_by(convention, texts) == texts
+    assert understand(texts, convention).microbatch.tolist() == list(range(35))
+    assert len(convention.known) <= 10
+    match_of("F1.0.0" + "x" * 1000, convention)
+    assert max(map(len, convention.known)) < 1000
+
+
+def test_what_is_known_does_not_travel_to_other_processes() -> None:
+    convention = _fresh("zero-bubble")
+    before = len(pickle.dumps(convention))
+    understand([f"F{microbatch}.0.0" for microbatch in range(1000)], convention)
+    assert len(pickle.dumps(convention)) == before
+
+
+# Long names: whatever a profile calls its work, the time grows with the name's length alone.
+
+
+#: Characters of a long name; seconds of a processor that a regex may take for it. One that tries
+#: every pair of places takes ten times as long.
+LONG, SOON_S = 30_000, 0.15
+
+
+def patterns() -> Iterator[tuple[str, re.Pattern[str]]]:
+    for convention in built_in().values():
+        for pattern in convention.patterns:
+            yield f"{convention.name}: {pattern.match.pattern}", pattern.match
+    for activity in default_activities().all_of:
+        for regex in activity.match:
+            yield f"{activity.name}: {regex}", re.compile(regex, re.IGNORECASE)
+    kinds = default_kinds()
+    for regexes in (kinds.communication, kinds.receives, kinds.point_to_point, kinds.collectives):
+        for regex in regexes:
+            yield regex, re.compile(regex, re.IGNORECASE)
+    for named in (_FAMILY, instructions._THUNK, instructions._MODULE, instructions._OF_MODULE):
+        yield named.pattern, named
+
+
+def words_of(regex: str) -> list[str]:
+    """Return the texts that a regex looks for, as far as they are literal."""
+    bare = re.sub(r"\(\?P<\w+>|\(\?[:=!<i-]+|\\[bdwsZ]|\\x00", "|", regex)
+    words = (word.replace("\\", "") for word in re.split(r"[|)*+?\[\]{}^$]+|(?<!\\)\(", bare))
+    return list(dict.fromkeys(word for word in words if word))
+
+
+def long_names(regex: str) -> Iterator[str]:
+    """Yield names that begin as the regex wants it, and repeat one or two of its words."""
+    words = words_of(regex)[:12]
+    repeated = [*words, *(a + b for a, b in pairwise(words)), " ", "a", "1"]
+    for begin in {"", *words[:2], "".join(words[:2])}:
+        for word in repeated:
+            yield begin + word * (LONG // len(word)) + "!"
+
+
+def took_s(match: Callable[[str], object], text: str) -> float:
+    begin_s = time.thread_time()
+    match(text)
+    return time.thread_time() - begin_s
+
+
+@pytest.mark.parametrize("regex", [pytest.param(p, id=name[:80]) for name, p in patterns()])
+def test_regexes(regex: re.Pattern[str]) -> None:
+    for name in long_names(regex.pattern):
+        # A busy machine may take longer once.
+        seconds = min(took_s(regex.search, name) for _ in range(3))
+        assert seconds < SOON_S, name[:100]
+
+
+@pytest.mark.parametrize(
+    "match", ["transpose(", "jvp(", ",hlo_op=a", ",hlo_op=send", ",step_num=1"]
+)
+def test_names_of_xla(match: str) -> None:
+    begins = ("Thunk:#", "Thunk:#name=", "Thunk:#name=transpose(", "a#")
+    for pattern in built_in()["jax-xla"].patterns:
+        for begin in begins:
+            text = begin + match * (LONG // len(match)) + "\0"
+            assert min(took_s(pattern.match.search, text) for _ in range(3)) < SOON_S
+
+
+@pytest.mark.parametrize(
+    "glob", ["*Thunk:#*hlo_op=*", "*a*a*a*a*b", "a*[b]*?*c*d", "*#*step*[0-9]*"]
+)
+def test_globs(glob: str) -> None:
+    for word in ("Thunk:#", "a", "#step", "hlo_op"):
+        text = word * (LONG // len(word))
+        assert took_s(lambda text: lets_through(glob, text), text) < SOON_S
+
+
+@pytest.mark.parametrize(
+    ("glob", "text", "fits"),
+    [
+        ("*a*b", "xaxb", True),
+        ("*a*b", "xbxa", False),
+        ("a*b*c", "abbc", True),
+        ("a*b*c", "abbcd", False),
+        ("a*a", "a", False),
+        ("a*a", "aa", True),
+        ("*", "", True),
+        ("**", "\n", True),
+        ("", "", True),
+        ("", "a", False),
+        ("?*?", "ab", True),
+        ("?*?", "a", False),
+        ("*[0-9]*[!x]", "a1!", True),
+        ("*ab*ab*", "abab", True),
+        ("*ab*ab*", "abb", False),
+        ("*.(*", "a.(b", True),
+    ],
+)
+def test_globs_fit_as_before(glob: str, text: str, *, fits: bool) -> None:
+    assert lets_through(glob, text) is fits
+
+
+@pytest.mark.parametrize("text", [";" + " " * 30_000, "; " * 15_000, ';" ' * 10_000])
+def test_cells(text: str) -> None:
+    assert took_s(inert, text) < SOON_S
+
+
+# TOML that is nested as no convention is: refused in a sentence, by every option that reads it.
+
+
+ONE = str(CHECKOUT / "fixtures" / "1f1b")
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("analyze", "--convention"), ("idle", "--activities")]
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"a = {'[' * 2000}{']' * 2000}",
+        f"a = {'{a=' * 2000}1{'}' * 2000}",
+        f"{'a.' * 20_000}b = 1",
+        f"[{'a.' * 20_000}b]",
+        f"a = {'[' * 100_000}",
+    ],
+)
+def test_nested_toml(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, option: str, text: str
+) -> None:
+    file = tmp_path / "names.toml"
+    file.write_text(text)
+
+    assert main([command, ONE, option, str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bubbleviz: {file}: not TOML (")
+    assert said.count("\n") == 1
+
+
+# Regular expressions that Python cannot compile, alone or beside others, are refused.
+
+
+PATTERN = "[[pattern]]\nglob = '*'\nmatch = '{}'\nphase = 'F'\n"
+FILES = {
+    "match": ("analyze", "--convention", "name = 'mine'\n" + PATTERN),
+    "communication": ("analyze", "--convention", "communication = ['{}']\n"),
+    "helper_threads": ("analyze", "--convention", "helper_threads = ['{}']\n"),
+    "of idle": ("idle", "--convention", "communication = ['{}']\n"),
+    "activities": ("idle", "--activities", "[[activity]]\nname = 'a'\nmatch = ['{}']\n"),
+}
+ODD = {
+    "repeated too often": "a{99999999999999999999}",
+    "repeated more often than Python counts": "a{4294967296}",
+    "nested": "(?:" * 5000 + ")" * 5000,
+    "unterminated": "[a",
+    "bad group": "(?P<1>a)",
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_regular_expression_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, odd: str
+) -> None:
+    command, option, text = FILES[file]
+    path = tmp_path / "names.toml"
+    path.write_text(text.format(ODD[odd].replace("{", "{{").replace("}", "}}").format()))
+
+    assert main([command, ONE, option, str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"bubbleviz: {path}: ")
+    assert "is not a regular expression" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("file", ["communication", "helper_threads", "of idle", "activities"])
+@pytest.mark.parametrize("flagged", ["(?i)acme", "(?P<a>x)", r"(x)\1"])
+def test_expressions_that_stand_beside_others_are_read_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, flagged: str
+) -> None:
+    command, option, text = FILES[file]
+    path = tmp_path / "names.toml"
+    path.write_text(
+        text.format(flagged).replace("]", f", '{flagged}']", 1)
+        if "[[" not in text
+        else text.format(flagged)
+    )
+
+    assert main([command, ONE, option, str(path)]) in {0, 2}
+    assert "Traceback" not in capsys.readouterr().err
+
+
+# The prefilter of range names: in SQLite, for any number of patterns and each way to name.
+
+
+KNOWN = ["F0.0.0", "B0.0.0", "Optimizer", "PP:0F3", "forward chunk 3 (phase0)", "ProfilerStep#3"]
+LIBRARY = ["aten::mm, op_id = 3", "aten::add_", "f0", "[x]"]
+
+
+def named(folder: Path, names: list[str], *, registered: bool, without: tuple[str, ...]) -> str:
+    ranges = [R(10 * i, 10 * i + 5, n, registered=registered) for i, n in enumerate(names)]
+    path = profile(folder, [K(100, 200, 1)], [C(0, 5, 1)], ranges, without=without)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("registered", "without"), [(False, ()), (True, ()), (False, ("StringIds",))]
+)
+def test_only_names_that_some_convention_may_know_are_read(
+    registered: bool, without: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = named(tmp_path, [*LIBRARY, *KNOWN], registered=registered, without=without)
+    globs = globs_of(tuple(built_in().values()))
+
+    with open_file(path, 1) as file:
+        assert {c.name for c in file.inspect(globs).candidates} == set(KNOWN)
+        assert set(file.read(globs).ranges.names) == set(KNOWN)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_the_number_of_patterns_is_not_limited(registered: bool, tmp_path: Path) -> None:
+    names = [f"name {i}" for i in range(100)]
+    path = named(tmp_path, names, registered=registered, without=())
+    wanted = [f"name {i}" for i in range(1, 100)]
+
+    with open_file(path, 1) as file:
+        ranges = file.read([*wanted, *wanted]).ranges
+
+    assert [ranges.names[i] for i in ranges.name_id] == wanted
+
+
+def test_a_pattern_is_taken_as_it_is_written(tmp_path: Path) -> None:
+    """Quotes, brackets and characters beyond ASCII pass through the array of patterns."""
+    names = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
+    path = named(tmp_path, names, registered=False, without=())
+    globs = ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"]
+
+    with open_file(path, 1) as file:
+        assert list(file.read(globs).ranges.names) == names[:-1]
+
+
+@pytest.mark.parametrize("registered", [False, True])
+@pytest.mark.parametrize(
+    "globs",
+    [
+        ["*step_num=*"],
+        ["*pre_*", "*#*step_num=[0-9]*"],
+        ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
+        ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
+        ["*a*", "*b*", "*c*", "*d*", "F*"],
+        ["[Eex]*", "[^E]*ba*", "p*", "[a-d]"],
+        ["?bc*", "[^x]b*", "*[0-9]c", "[]z]*", "*[^]]"],
+    ],
+)
+def test_patterns_that_begin_with_anything(
+    globs: list[str], registered: bool, tmp_path: Path
+) -> None:
+    names = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
+    names += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
+    path = named(tmp_path, names, registered=registered, without=())
+
+    with open_file(path, 1) as file:
+        ranges, sample = file.read(globs).ranges, file.sample(globs)
+
+    expected = [name for name in names if any(lets_through(glob, name) for glob in globs)]
+    assert [ranges.names[i] for i in ranges.name_id] == expected
+    assert list(sample) == expected
+
+
+@given(
+    st.lists(st.text("aF*?[]^-0-9.é\n", max_size=6), max_size=4),
+    st.lists(st.text("aF[]^-0.9é\n#", max_size=6), max_size=8),
+)
+@example(["[z-a]", "[", "[]a]*", "[^F]?"], ["z", "[", "]a", "é\n"])
+def test_a_loose_regex_matches_whatever_a_pattern_does(globs: list[str], names: list[str]) -> None:
+    likely = may_match(pa.array(names, pa.string()), loose_regex(globs))
+    expected = [any(lets_through(glob, name) for glob in globs) for name in names]
+
+    assert likely is not None
+    assert not np.any(np.array(expected, bool) & ~likely)
+    if not globs:
+        assert not likely.any()
+
+
+def test_a_loose_regex_matches_what_is_no_utf_8() -> None:
+    names = pa.array([b"F\xff0", b"\xffF"], pa.binary()).view(pa.string())
+    likely = may_match(names, loose_regex(["F*0", "?F"]))
+
+    assert likely is not None
+    assert likely.all()

@@ -11,8 +11,10 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.cli.overview import inspection_parts
+from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import load_convention
 from bubbleviz.conventions.draft import drafts, suggest
+from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.headline import headline_lines
@@ -55,15 +57,15 @@ def test_no_names_give_no_draft() -> None:
 def test_a_draft_understands_the_names_it_was_made_of(
     name: str, phase: Phase, microbatch: int, tmp_path: Path
 ) -> None:
-    draft = suggest({name: 3})
-    assert draft is not None
-    file = tmp_path / "mine.toml"
-    file.write_text(draft, encoding="utf-8")
+    names = understand([name], _loaded({name: 3}, tmp_path))
+    assert (names.phase.tolist(), names.microbatch.tolist()) == ([phase], [microbatch])
 
-    names = understand([name], load_convention(file))
 
-    assert names.phase.tolist() == [phase]
-    assert names.microbatch.tolist() == [microbatch]
+def _loaded(counts: dict[str, int], folder: Path) -> Convention:
+    """Return the draft for some names, loaded from a file."""
+    file = folder / "mine.toml"
+    file.write_text(suggest(counts) or "", encoding="utf-8")
+    return load_convention(file)
 
 
 def test_a_draft_analyses_a_run_named_in_no_known_way(tmp_path: Path) -> None:
@@ -172,11 +174,7 @@ def test_operators_and_lines_of_source_code_are_no_operations(name: str) -> None
     ],
 )
 def test_numbers_that_count_something_else_are_no_microbatches(name: str, tmp_path: Path) -> None:
-    draft = suggest({name: 3})
-    assert draft is not None
-    file = tmp_path / "mine.toml"
-    file.write_text(draft, encoding="utf-8")
-    names = understand([name], load_convention(file))
+    names = understand([name], _loaded({name: 3}, tmp_path))
     assert names.phase.tolist() != [-1]
     assert names.microbatch.tolist() == [-1]
 
@@ -187,16 +185,9 @@ def test_numbers_that_count_something_else_are_no_microbatches(name: str, tmp_pa
 def test_what_emit_nvtx_writes_behind_a_name_is_no_part_of_a_draft(
     name: str, tmp_path: Path
 ) -> None:
-    draft = suggest({name: 3})
-    assert draft is not None
-    file = tmp_path / "mine.toml"
-    file.write_text(draft, encoding="utf-8")
-    convention = load_convention(file)
-    names = understand([name, "fwd mb=4"], convention)
-    assert names.microbatch.tolist() == [3, 4]
-    with closing(sqlite3.connect(":memory:")) as database:
-        (passes,) = database.execute("SELECT ? GLOB ?", (name, convention.globs[0])).fetchone()
-    assert passes
+    convention = _loaded({name: 3}, tmp_path)
+    assert understand([name, "fwd mb=4"], convention).microbatch.tolist() == [3, 4]
+    assert lets_through(convention.globs[0], name)
 
 
 def _renamed(folder: Path, **names: str) -> Path:
@@ -302,18 +293,9 @@ def test_a_convention_that_fails_is_not_sent_back_to_inspect(tmp_path: Path) -> 
 
 def test_of_ranges_in_each_other_one_shape_a_phase_is_drafted(tmp_path: Path) -> None:
     run = _renamed(tmp_path, F="forward #", B="backward #")
-    with closing(sqlite3.connect(run)) as database, database:
-        # A library names every other forward once more, inside, and counts otherwise.
-        columns = [row[1] for row in database.execute("PRAGMA TABLE_INFO(NVTX_EVENTS)")]
-        copied = ["start" if c == "start" else '"end"' if c == "end" else c for c in columns]
-        values = ", ".join(
-            {"start": "start + 1", '"end"': '"end" - 1', "text": "'model forward 0'"}.get(c, c)
-            for c in copied
-        )
-        database.execute(
-            f"INSERT INTO NVTX_EVENTS ({', '.join(copied)}) SELECT {values} "
-            "FROM NVTX_EVENTS WHERE text GLOB 'forward [02468]'"
-        )
+    # A library names every other forward once more, inside, and counts otherwise.
+    inside = {"start": "start + 1", "end": '"end" - 1', "text": "'model forward 0'"}
+    _inserted(run, "forward [02468]", **inside)
     inspection = bubbleviz.inspect(run)
     assert inspection.trial is not None
     assert inspection.trial.bubble == pytest.approx(3 / 11)

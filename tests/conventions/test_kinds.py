@@ -1,16 +1,43 @@
-"""What kernels are, by name."""
+"""Kinds of kernels, threads, calls and layers, by their names."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import bubbleviz
+from bubbleviz.analyses.idle.report import advice
 from bubbleviz.analyses.pgle.range_names import parse_range_names
+from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.kinds import default_kinds, matching
+from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities
+from bubbleviz.conventions.kinds import communication_candidates, default_kinds, matching
+from bubbleviz.conventions.launching_calls import (
+    COPIES,
+    GRAPH_LAUNCHES,
+    KERNEL_LAUNCHES,
+    MEMSETS,
+    WORK_CALLS,
+)
+from bubbleviz.conventions.layer_names import LayerName, layer_globs, layer_of, layer_patterns
 from bubbleviz.conventions.range_names import understand
+from bubbleviz.errors import UsageError
+from bubbleviz.interpret import communication_candidates as communication_candidates_module
 from bubbleviz.model.phases import COMMUNICATION
+from bubbleviz.render.text.report import sections
+from bubbleviz.report.view import View
+from tests.planting import Planting, plant
+from tests.support.idle_runs import c, k, only
+from tests.support.nsys_exports import C, K, R, profile
+from tests.support.places import FIXTURES
+
+# What kernels are, by name.
+
 
 NAMES = [
     # name, communication, receives, point to point, collective
@@ -97,3 +124,319 @@ def test_whatever_ranges_tell_kernels_tell(text: str) -> None:
     said = parse_range_names([text])
 
     assert of_kernel(said.instructions[said.instruction[0]])
+
+
+# Communication kernels: names that are known, names that users add, and candidates.
+
+
+KNOWN = [
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*, float*)",
+    "void dpsk::ep::internode::notify_dispatch<false, 4>(int const*)",
+    "void deep_ep::intranode::combine<c10::BFloat16>(...)",
+    "void internode_ll::dispatch<true, 7168>(...)",
+    "void vllm::cross_device_reduce_1stage<float, 8>(vllm::RankData*)",
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<half, 8>(...)",
+    "two_shot_all_reduce_kernel",
+    "kuserbuffers_pushsend(int*, int*)",
+]
+LOOKALIKES = [
+    "void acme::all_reduce_ring<float>(float*)",
+    "mylib::AllGatherKernel",
+    "void moe_ep::token_dispatch_kernel<8>(int*)",
+    "reduceScatterKernel",
+    "void fabric::send_kernel(void*)",
+]
+COMPUTE = [
+    "",
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(...)",
+    "void cdpsk::ep::CUB_200700_900_NS::DeviceScanKernel<int>(...)",
+    "void cub::DeviceReduceKernel<cub::DispatchReduce<float, all_reduce_tag>::Policy>(int)",
+    "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<64> >(...)",
+    "void at::native::vectorized_gather_kernel<16, long>(char*)",
+    "void sender_norm(float*)",
+    "void compute_commutator(float*)",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "likely"),
+    [
+        *((name, True, False) for name in KNOWN),
+        *((name, False, True) for name in LOOKALIKES),
+        *((name, False, False) for name in COMPUTE),
+    ],
+)
+def test_kernels_communicate_or_look_like_it(name: str, known: bool, likely: bool) -> None:
+    kinds = default_kinds()
+    assert matching([name], kinds.communication).tolist() == [known]
+    assert communication_candidates([name], kinds).tolist() == [likely]
+    assert communication_candidates([], kinds).tolist() == []
+
+
+def _additions(folder: Path, text: str = 'communication = ["^acme::"]') -> Path:
+    file = folder / "ours.toml"
+    file.write_text(text)
+    return file
+
+
+def test_exposed_communication_under_another_name_is_measured(tmp_path: Path) -> None:
+    """DeepSeek's names: 4,190 us of dispatch, of which compute covers none."""
+    name = "void dpsk::ep::internode::dispatch<false, 8, true, 8>(int4*)"
+    kernels = [k(0, 1000, 1), k(1000, 5190, 2, name), k(5190, 6000, 3)]
+
+    report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 1), c(1, 2, 2), c(2, 3, 3)]))
+
+    assert only(report).breakdown.exposed_communication_ns == 4_190_000
+    assert advice(report)[0].startswith("69.83 % of the time is exposed communication; ")
+    assert not [note for note in report.limitations if "look like" in note.what]
+
+
+def test_candidates_are_pointed_out_and_added_by_a_file(tmp_path: Path) -> None:
+    kernels = [k(0, 10, 1), k(10, 40, 2, "acme::all_reduce(int)"), k(40, 50, 3)]
+    file = profile(tmp_path, kernels, [c(0, 1, 1), c(1, 2, 2), c(2, 3, 3)])
+
+    before = bubbleviz.idle(file)
+    after = bubbleviz.idle(file, convention=_additions(tmp_path))
+
+    (note,) = [note for note in before.limitations if "look like" in note.what]
+    assert note.count == 1
+    assert "0.030 ms of 'acme::all_reduce(int)' count as compute" in note.reason
+    assert only(before).breakdown.exposed_communication_ns == 0
+    assert only(after).breakdown.exposed_communication_ns == 30_000
+    assert not [note for note in after.limitations if "look like" in note.what]
+
+
+def test_a_file_of_additions_leaves_names_to_be_recognised(tmp_path: Path) -> None:
+    kernels = [K(0, 10, 1), K(10, 90, 2, "acme::all_reduce"), K(90, 100, 3)]
+    calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
+    ranges = [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]
+    file, ours = profile(tmp_path, kernels, calls, ranges), _additions(tmp_path)
+
+    before = bubbleviz.analyze(file)
+    after = bubbleviz.analyze(file, convention=ours)
+
+    assert before.convention == after.convention == "zero-bubble"
+    assert [sum(rank.comm_ns for rank in report.coverage) for report in (before, after)] == [0, 80]
+    assert any("look like communication" in note.what for note in before.limitations)
+    assert not any("look like communication" in note.what for note in after.limitations)
+    # Exposed collectives stand under exposed, and in the table.
+    communication = after.explanation.communication
+    collective = after.explanation.causes.of_rank(after.bubbles.ratio, 0, 0)["collective"]
+    assert int(communication.exposed_ns[0, 0]) == collective == 80
+    assert list(sections(after, View()))
+    assert bubbleviz.inspect(file, convention=ours).analysable
+
+
+@pytest.mark.parametrize("text", ["", "communication = []", 'name = "ours"', "communication = 3"])
+def test_a_file_without_anything_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"pattern|list of texts"):
+        bubbleviz.idle(profile(tmp_path, [k(0, 1, 1)]), convention=_additions(tmp_path, text))
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+def test_exposed_counts_the_collectives_that_the_bubble_holds(
+    tmp_path: Path, barrier: bool
+) -> None:
+    plant(Planting(barrier=barrier, transfer_ns=40_000), tmp_path)
+
+    report = bubbleviz.analyze(tmp_path)
+
+    exposed_ns = report.explanation.communication.exposed_ns
+    for iteration in report.iterations:
+        for rank in iteration.ranks:
+            causes = report.explanation.causes.of_rank(
+                report.bubbles.ratio, iteration.index, rank.rank
+            )
+            least = causes["collective"]
+            assert least <= int(exposed_ns[iteration.index, rank.rank])
+
+
+# Kernels that run beside compute
+
+
+def _hidden(
+    folder: Path,
+    name: str = "void acme::xchg_rows<float, 8>(float*, int)",
+    compute: str = "gemm",
+    *,
+    times: int = 4,
+    begin: int = 5,
+    length: int = 85,
+) -> Path:
+    """Write steps of ten compute kernels of 9 us and one kernel on another stream beside them."""
+    kernels, calls = [], []
+    for step in range(times):
+        at = 200 * step
+        for number in range(10):
+            kernels.append(k(at + 10 * number, at + 10 * number + 9, 20 * step + number, compute))
+        kernels.append(k(at + begin, at + begin + length, 20 * step + 15, name, stream=8))
+        calls += [c(at, at + 1, 20 * step + n) for n in (*range(10), 15)]
+    return profile(folder, kernels, calls)
+
+
+BESIDE = "kernels that run beside compute, as communication does"
+
+
+def _beside(file: Path, **more: Any) -> list[str]:
+    return [n.reason for n in bubbleviz.idle(file, **more).limitations if n.what == BESIDE]
+
+
+@pytest.mark.parametrize("compute", ["gemm", "mystery_block"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void acme::xchg_rows<float, 8>(float*, int)",
+        "acme_broadcast_push",
+        "void (anonymous namespace)::xchg<cutlass::half>(int)",
+        "void acme::(anonymous namespace)::xchg<int>(int)",
+        "it's 日本",
+    ],
+)
+def test_long_kernels_beside_compute_are_pointed_out_with_the_line_that_adds_them(
+    tmp_path: Path, name: str, compute: str
+) -> None:
+    file = _hidden(tmp_path, name, compute)
+
+    (reason,) = _beside(file)
+    assert "0.340 ms of " in reason
+    line = reason.partition("--convention: ")[2]
+    assert line.startswith("communication = [")
+    assert not _beside(file, convention=_additions(tmp_path, line))
+    assert bubbleviz.inspect(file).candidates == (f"{BESIDE} (4 times): {reason}",)
+    assert bubbleviz.inspect(file, convention=tmp_path / "ours.toml").candidates == ()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "ampere_sgemm_64x64"},
+        {"name": "void at::native::vectorized_elementwise_kernel<4>(int)"},
+        {"name": "Kernel2<cutlass_80_tensorop>"},
+        {"name": "ncclDevKernel_SendRecv"},
+        {"name": "gemm"},
+        {"times": 1},
+        {"begin": 100},
+        {"begin": 60, "length": 100},
+        {"begin": 1, "length": 8},
+        {"begin": 1, "length": 17},
+    ],
+)
+def test_kernels_that_compute_or_run_alone_or_are_short_are_none(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    assert not _beside(_hidden(tmp_path, **changed))
+
+
+@pytest.mark.parametrize(
+    "planting",
+    [
+        Planting(two_streams=True, kernels=6),
+        Planting(two_streams=True, kernels=3, stray="busy", copies=True),
+        Planting(schedule="zb-h1", autograd="unnamed", barrier=True, transfer_ns=40_000),
+    ],
+)
+def test_planted_runs_have_no_candidates(tmp_path: Path, planting: Planting) -> None:
+    plant(planting, tmp_path)
+
+    for report in (bubbleviz.analyze(tmp_path), bubbleviz.idle(tmp_path)):
+        assert not [n for n in report.limitations if n.what.startswith("kernels that")]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir() if path.is_dir()))
+def test_fixtures_have_no_candidates(name: str) -> None:
+    for file in sorted((FIXTURES / name).glob("*.sqlite")):
+        assert not [
+            n for n in bubbleviz.idle(file).limitations if n.what.startswith("kernels that")
+        ]
+        assert bubbleviz.inspect(file).candidates == ()
+
+
+def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
+    kernels = [K(10 * n, 10 * n + 9, n) for n in range(20)]
+    kernels += [K(2, 98, 30, "xchg", stream=8), K(102, 198, 31, "xchg", stream=8)]
+    calls = [C(1, 2, n) for n in (*range(10), 30)] + [C(101, 102, n) for n in (*range(10, 20), 31)]
+    file = profile(tmp_path, kernels, calls, [R(0, 5, "F0.0.0"), R(100, 105, "B0.0.0")])
+
+    found = [note for note in bubbleviz.analyze(file).limitations if note.what == BESIDE]
+
+    assert [(note.count, "communication = ['xchg']" in note.reason) for note in found] == [
+        (2, True)
+    ]
+
+
+def test_of_many_kernels_those_in_the_middle_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communication_candidates_module, "_MOST_KERNELS", 60)
+    monkeypatch.setattr(communication_candidates_module, "_SAMPLE", 20)
+
+    assert len(_beside(_hidden(tmp_path, times=20))) == 1
+
+
+def test_inspect_prints_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(_hidden(tmp_path))]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+
+    assert BESIDE in out
+    assert "communication = ['acme::xchg_rows']" in out
+
+
+# Calls that launch work are told by their names, in the host's activities as everywhere.
+
+
+@pytest.mark.parametrize("name", [*KERNEL_LAUNCHES, *GRAPH_LAUNCHES])
+def test_a_launch_is_an_activity_of_its_own(name: str) -> None:
+    assert default_activities().lookup().call(name)[0] == LAUNCH
+
+
+@pytest.mark.parametrize("name", [*COPIES, *MEMSETS])
+def test_a_copy_is_a_transfer(name: str) -> None:
+    assert default_activities().lookup().call(name)[0] == TRANSFER
+
+
+def test_other_calls_launch_nothing() -> None:
+    for name in ("cudaLaunchHostFunc_v10000", "cudaGraphInstantiate", "cudaMalloc", "cuLaunchGrid"):
+        assert not name.startswith(WORK_CALLS)
+
+
+# Names of layers: each pattern knows its examples, and none of what only looks alike.
+
+
+EXAMPLES = [(p.kind, name) for p in layer_patterns() for name in p.examples]
+COUNTER_EXAMPLES = [(p.kind, name) for p in layer_patterns() for name in p.counter_examples]
+
+
+@pytest.mark.parametrize(("kind", "name"), EXAMPLES)
+def test_a_name_is_known_and_passes_the_prefilter(kind: str, name: str) -> None:
+    found = layer_of(name)
+
+    assert found is not None
+    assert found.kind == kind
+    assert fitting(layer_globs(), [name]) == [True]
+
+
+@pytest.mark.parametrize(("kind", "name"), COUNTER_EXAMPLES)
+def test_what_looks_alike_is_none(kind: str, name: str) -> None:
+    found = layer_of(name)
+
+    assert found is None or found.kind != kind
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("layers.3", 3), ("model.layers.12.mlp.gate", 12), ("layer_3f", 3), ("layers[7]", 7),
+        ("nn.Module: TransformerLayer_3", 3), ("transformer.h.10", 10),
+        ("TransformerLayer_3, seq = 7", 3),
+    ],
+)  # fmt: skip
+def test_a_layer_has_its_number(name: str, number: int) -> None:
+    assert layer_of(name) == LayerName("layer", number)
+
+
+def test_names_that_are_none() -> None:
+    assert layer_of("") is None
+    assert layer_of("layers." + "9" * 400) is None
+    assert layer_of("F0.0.0") is None

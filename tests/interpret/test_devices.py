@@ -232,9 +232,10 @@ def test_open_backwards_on_one_device_are_ambiguous_and_counted(tmp_path: Path) 
     report = bubbleviz.analyze([rows.write(tmp_path)])
 
     assert not {o for o in work(report) if o[2] == "BW"}
-    assert report.profiles[0].ambiguous_kernels == 2
-    assert said(report)[AMBIGUOUS] == 2
-    assert [(k.count, k.gpu_ns) for k in report.unattributed_kernels] == [(2, 200)]
+    assert report.profiles[0].ambiguous_kernels == said(report)[AMBIGUOUS] == 2
+    ((unknown),) = report.unattributed_kernels
+    assert (unknown.count, unknown.gpu_ns) == (2, 200)
+    assert unknown.where == "thread 20, while several threads ran backward"
 
 
 def test_a_call_on_a_device_of_no_candidate_is_ambiguous(tmp_path: Path) -> None:
@@ -358,7 +359,7 @@ def gpu(path: Path, rows: Sequence[tuple[int, int, str, str | None, str | None]]
 
 
 def seen_by(
-    path: Path, rows: Sequence[tuple[int | None, int, int]], uuids: Sequence[str] = ()
+    path: Path, rows: Sequence[tuple[int | None, int, int]], uuids: Sequence[str | None] = ()
 ) -> None:
     """Say what processes call GPUs: (gpuId, cudaId, pid), with a UUID where given."""
     with closing(sqlite3.connect(path)) as db:
@@ -395,17 +396,58 @@ GPUS = (
 )
 
 
+UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0000:43:00.0")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen", "uuids", "found"),
+    [
+        ((), None, (), (UNKNOWN, UNKNOWN)),
+        (GPUS, [(0, 0, 11), (1, 0, 12)], (), (FIRST, SECOND)),
+        # Real exports of schema 3.24 have the column, and NULL in it.
+        (GPUS, [(0, 0, 11), (1, 0, 12)], (None, None), (FIRST, SECOND)),
+        # A table that knows some processes only (or none) takes nothing from the others.
+        (GPUS, [(1, 0, 12)], (), (UNKNOWN, SECOND)),
+        (GPUS, [], (), (FIRST, FIRST)),
+        # Of a MIG instance TARGET_INFO_CUDA_DEVICE holds the UUID, TARGET_INFO_GPU its GPU's.
+        (
+            GPUS[:1],
+            [(0, 0, 11), (0, 0, 12)],
+            ("MIG-0a-1", "MIG-0a-2"),
+            (("MIG-0a-1", FIRST[1]), ("MIG-0a-2", FIRST[1])),
+        ),
+        (
+            GPUS[:1],
+            [(None, 0, 11), (None, 0, 12)],
+            ("MIG-0a-1", "MIG-0a-2"),
+            (("MIG-0a-1", None), ("MIG-0a-2", None)),
+        ),
+        # What nsys did not know is none.
+        ([(0, 0, "GPU", None, None)], None, (), (UNKNOWN, UNKNOWN)),
+        ([(0, 0, "GPU", "", None)], None, (), (UNKNOWN, UNKNOWN)),
+        (
+            [(0, 0, "GPU", "00000000-0000-0000-0000-000000000000", None)],
+            None,
+            (),
+            (UNKNOWN, UNKNOWN),
+        ),
+    ],
+)
 def test_each_process_gets_the_gpu_that_it_sees(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gpus: Sequence[tuple[int, int, str, str | None, str | None]],
+    seen: Sequence[tuple[int | None, int, int]] | None,
+    uuids: Sequence[str | None],
+    found: tuple[object, object],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = two_processes(tmp_path)
-    gpu(path, GPUS)
-    seen_by(path, [(0, 0, 11), (1, 0, 12)])
-
-    assert document(path, capsys) == {
-        (11, 0): ("GPU-0a", "0000:1b:00.0"),
-        (12, 0): ("GPU-1b", "0000:43:00.0"),
-    }
+    if gpus:
+        gpu(path, gpus)
+    if seen is not None:
+        seen_by(path, seen, uuids)
+    told = document(path, capsys)
+    assert (told[11, 0], told[12, 0]) == found
 
 
 def test_the_drivers_number_counts_where_no_process_says(
@@ -419,59 +461,6 @@ def test_the_drivers_number_counts_where_no_process_says(
     gpu(path, [(i, c, "A100", f"GPU-{i}", f"0000:0{i}:00.0") for i, c in enumerate(order)])
 
     assert document(path, capsys) == {(1, 3): ("GPU-0", "0000:00:00.0")}
-
-
-def test_a_process_that_is_not_described_gets_the_drivers_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A table that knows some processes only (or none) takes nothing from the others."""
-    path = two_processes(tmp_path)
-    gpu(path, GPUS)
-    seen_by(path, [(1, 0, 12)])
-
-    found = document(path, capsys)
-    assert found[12, 0] == ("GPU-1b", "0000:43:00.0")
-    assert found[11, 0] in {(None, None), ("GPU-0a", "0000:1b:00.0")}
-
-
-def test_an_empty_table_of_devices_is_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = two_processes(tmp_path)
-    gpu(path, GPUS)
-    seen_by(path, [])
-
-    assert set(document(path, capsys).values()) == {("GPU-0a", "0000:1b:00.0")}
-
-
-@pytest.mark.parametrize("gpu_id", [0, None])
-def test_a_mig_instance_has_its_own_uuid(
-    gpu_id: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """TARGET_INFO_CUDA_DEVICE holds the instance's UUID, TARGET_INFO_GPU its GPU's."""
-    path = two_processes(tmp_path)
-    gpu(path, GPUS[:1])
-    seen_by(path, [(gpu_id, 0, 11), (gpu_id, 0, 12)], ["MIG-0a-1", "MIG-0a-2"])
-
-    found = document(path, capsys)
-    assert [found[11, 0][0], found[12, 0][0]] == ["MIG-0a-1", "MIG-0a-2"]
-    if gpu_id is not None:
-        assert found[11, 0][1] == found[12, 0][1] == "0000:1b:00.0"
-
-
-def test_a_uuid_that_is_empty_beside_the_process_is_the_gpus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Real exports of schema 3.24 have the column, and NULL in it."""
-    path = two_processes(tmp_path)
-    gpu(path, GPUS)
-    seen_by(path, [(0, 0, 11), (1, 0, 12)], ["", ""])
-    change(path, "UPDATE TARGET_INFO_CUDA_DEVICE SET uuid = NULL")
-
-    assert document(path, capsys) == {
-        (11, 0): ("GPU-0a", "0000:1b:00.0"),
-        (12, 0): ("GPU-1b", "0000:43:00.0"),
-    }
 
 
 def test_exports_of_2020_number_gpus_otherwise(
@@ -490,20 +479,6 @@ def test_exports_of_2020_number_gpus_otherwise(
 
     assert [(r.uuid, r.gpu) for r in report.ranks] == [(None, "V100")]
     assert document(path, capsys) == {(1, 1): (None, "0000:1c:00.0")}
-
-
-@pytest.mark.parametrize("uuid", [None, "", "00000000-0000-0000-0000-000000000000"])
-def test_a_uuid_that_nsys_did_not_know_is_none(
-    uuid: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = two_processes(tmp_path)
-    gpu(path, [(0, 0, "GPU", uuid, None)])
-
-    assert set(document(path, capsys).values()) == {(None, None)}
-
-
-def test_nothing_is_known_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(document(two_processes(tmp_path), capsys).values()) == {(None, None)}
 
 
 # -- exports that do not say which process ---------------------------------------------------

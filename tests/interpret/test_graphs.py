@@ -13,6 +13,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.support.nsys_exports import C, K, M, R, global_id, profile
@@ -57,6 +58,12 @@ def drop(path: Path, *tables: str) -> Path:
             db.execute(f"DROP TABLE {table}")
         db.commit()
     return path
+
+
+def lose_column(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"ALTER TABLE {GRAPH} DROP COLUMN correlationId")
+        db.commit()
 
 
 def work(report: Report) -> list[tuple[str, int, int, int, int, int]]:
@@ -118,9 +125,13 @@ TRACED = [(1_000 * i + 300, 1_000 * i + 900, 10 + i) for i in range(4)]
 
 
 @pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
-def test_graphs_traced_as_a_whole_are_work(without: tuple[str, ...], tmp_path: Path) -> None:
+def test_graphs_traced_as_a_whole_are_work(
+    without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
     report = bubbleviz.analyze([path])
+    assert main(["inspect", str(path)]) == 0
+    shown = capsys.readouterr().out
 
     assert [row[:4] for row in work(report)] == [
         ("F", 0, 300, 900),
@@ -129,32 +140,19 @@ def test_graphs_traced_as_a_whole_are_work(without: tuple[str, ...], tmp_path: P
         ("BW", 1, 3_300, 3_900),
     ]
     assert report.summary.bubble_ratio["schedule"].mean is not None
-    assert "--cuda-graph-trace=node" not in told(report)
+    assert "--cuda-graph-trace" not in told(report) + shown
     assert report.coverage[0].gpu_ns == report.coverage[0].attributed_gpu_ns == 2_400
-
-
-@pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
-def test_inspect_takes_graphs_traced_as_a_whole_for_work(
-    without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
-
-    assert main(["inspect", str(path)]) == 0
-    shown = capsys.readouterr().out
     assert "analyze can compute bubble ratios" in shown
     assert "no CUDA kernels" not in shown
-    assert "--cuda-graph-trace" not in shown
     assert "processes    1\n" in shown
 
 
 @pytest.mark.parametrize("without", [(), ("CUPTI_ACTIVITY_KIND_KERNEL",)])
-def test_inspect_and_analyze_both_refuse_graphs_that_cannot_be_read(
+def test_graphs_that_cannot_be_read_are_refused(
     without: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = graphs(drop(profile(tmp_path, [], CALLS, RANGES), *without), TRACED)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(f"ALTER TABLE {GRAPH} DROP COLUMN correlationId")
-        db.commit()
+    lose_column(path)
 
     assert main(["analyze", str(path)]) == 1
     assert main(["inspect", str(path)]) == 0
@@ -199,9 +197,7 @@ def test_a_graph_without_a_process_belongs_to_the_only_one(tmp_path: Path) -> No
 def test_a_table_of_graphs_that_lacks_a_column_is_told(tmp_path: Path) -> None:
     kernels = [K(300, 400, 10), K(2_300, 2_400, 12)]
     path = graphs(profile(tmp_path, kernels, CALLS, RANGES), TRACED)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(f"ALTER TABLE {GRAPH} DROP COLUMN correlationId")
-        db.commit()
+    lose_column(path)
     report = bubbleviz.analyze([path])
 
     assert "correlationId" in told(report)
@@ -313,19 +309,15 @@ def with_kernel(folder: Path, name: str) -> Path:
     return profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)
 
 
-@pytest.mark.parametrize("name", COMMUNICATION)
-def test_communication_is_known_by_name(name: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze([with_kernel(tmp_path, name)])
-
+def test_kernels_are_communication_by_name(tmp_path: Path) -> None:
+    for names, communication in ((COMMUNICATION, True), (COMPUTE, False)):
+        assert matching(names, default_kinds().communication).tolist() == [communication] * len(
+            names
+        )
+    report = bubbleviz.analyze([with_kernel(tmp_path, COMMUNICATION[0])])
     assert work(report)[0] == ("F", 0, 300, 400, 1, 100)
-    assert report.profiles[0].comm_ns == 250
-    assert report.profiles[0].gpu_ns == 400
-
-
-@pytest.mark.parametrize("name", COMPUTE)
-def test_everything_else_is_compute(name: str, tmp_path: Path) -> None:
-    report = bubbleviz.analyze([with_kernel(tmp_path, name)])
-
+    assert (report.profiles[0].comm_ns, report.profiles[0].gpu_ns) == (250, 400)
+    report = bubbleviz.analyze([with_kernel(tmp_path, COMPUTE[0])])
     assert work(report)[0] == ("F", 0, 300, 700, 2, 350)
     assert report.profiles[0].comm_ns == 0
 

@@ -1,14 +1,37 @@
-"""Columns of one value, which take no memory, and columns that are two things."""
+"""Tables as columns, and numbers of distinct rows."""
 
 from __future__ import annotations
 
+import inspect
 import pickle
+from dataclasses import FrozenInstanceError, asdict, dataclass, field, fields, replace
+from functools import cached_property
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
+from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import Ints, Table, compacted, constant, joined
+from bubbleviz.model.grouping import (
+    Key,
+    Numbering,
+    distinct,
+    first_of_each,
+    found_in,
+    groups_of,
+    least_of_each,
+    sorted_rows,
+    without,
+)
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.native import library as native
+
+# Columns of one value, which take no memory, and columns that are two things.
 
 
 @frozen
@@ -75,3 +98,318 @@ def test_a_column_of_one_value_is_pickled_once() -> None:
 
     assert len(data) < 90_000
     assert (read.first.tolist(), read.second.tolist()) == (list(range(10_000)), [5] * 10_000)
+
+
+# Texts that many rows share are held once, and each row keeps its own.
+
+
+def test_no_rows() -> None:
+    nothing = np.empty(0, np.int64)
+    texts = coded_texts(str, nothing)
+
+    assert texts.listed() == []
+    assert texts.at(nothing).listed() == []
+    assert texts.at(np.array([-1])).listed() == [""]
+    assert CodedTexts(nothing, ["never"]).occurring().texts == []
+
+
+def test_equal_rows_share_a_text_that_is_made_once() -> None:
+    made = []
+
+    def text(first: int, second: int) -> str:
+        made.append((first, second))
+        return f"{first};{second}"
+
+    texts = coded_texts(text, np.array([1, 0, 1, 1]), np.array([5, 7, 5, 2]))
+
+    assert texts.listed() == ["1;5", "0;7", "1;5", "1;2"]
+    assert sorted(made) == [(0, 7), (1, 2), (1, 5)]
+
+
+def test_rows_without_a_text() -> None:
+    texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"])
+
+    assert texts.known.tolist() == [True, False, True, True]
+    assert texts.listed("none") == ["c", "none", "a", "c"]
+    assert texts.at(np.array([3, -1, 1])).listed("none") == ["c", "none", "none"]
+
+
+def test_texts_that_do_not_occur_are_left_out() -> None:
+    texts = CodedTexts(np.array([2, -1, 0, 2]), ["a", "b", "c"]).occurring()
+
+    assert texts.texts == ["a", "c"]
+    assert texts.listed("none") == ["c", "none", "a", "c"]
+
+
+# Numbers of distinct rows, held against Python's own sorting.
+
+
+_VALUES = st.one_of(st.integers(-2, 3), st.sampled_from([-(2**63), 2**63 - 1, 2**40, 2**31]))
+
+
+def test_no_rows_of_grouping() -> None:
+    groups = groups_of(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert len(groups) == 0
+    assert groups.of_row.tolist() == []
+
+
+def test_one_row() -> None:
+    groups = groups_of(np.array([-1], np.int64))
+    assert (groups.of_row.tolist(), groups.first.tolist()) == ([0], [0])
+
+
+@given(st.lists(st.tuples(*[_VALUES] * 5), min_size=1, max_size=30))
+def test_numbers_are_places_in_sorted_order(rows: list[tuple[int, ...]]) -> None:
+    columns = np.array(rows, dtype=np.int64).T
+    groups = groups_of(*columns)
+    distinct = sorted(set(rows))
+    assert groups.of_row.tolist() == [distinct.index(row) for row in rows]
+    assert groups.first.tolist() == [rows.index(row) for row in distinct]
+
+
+@given(st.sets(_VALUES), st.lists(_VALUES))
+def test_values_are_found_where_they_stand(known: set[int], values: list[int]) -> None:
+    ascending = sorted(known)
+    at = found_in(np.array(ascending, np.int64), np.array(values, np.int64))
+    assert at.tolist() == [ascending.index(v) if v in known else -1 for v in values]
+
+
+def test_the_first_of_each_group_is_the_first_of_equal_rows() -> None:
+    group, by = np.array([2, 1, 2, 1, 2]), np.array([5, 3, 4, 3, 4])
+
+    assert first_of_each(group, by).tolist() == [1, 2]
+    assert first_of_each(group[:0], by[:0]).tolist() == []
+
+
+@given(st.lists(st.integers(-3, 3)), st.lists(st.integers(-3, 3)))
+def test_distinct_values_are_those_of_sets(some: list[int], more: list[int]) -> None:
+    first, second = np.array(some, np.int64), np.array(more, np.int64)
+
+    assert distinct(first, second).tolist() == sorted({*some, *more})
+    assert without(first, second).tolist() == sorted({*some} - {*more})
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3))), st.integers(6, 8))
+def test_the_least_of_each_group_is_its_first(rows: list[tuple[int, int]], groups: int) -> None:
+    group, values = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
+
+    expected = [
+        min((value, at) for at, (own, value) in enumerate(rows) if own == number)[1]
+        if number in group
+        else -1
+        for number in range(groups)
+    ]
+    assert least_of_each(group, groups, values).tolist() == expected
+
+
+@given(st.lists(st.integers(-70, 70)), st.integers(0, 2000), st.sampled_from(("int16", "int64")))
+def test_distinct_values_of_many_rows_are_those_of_few(
+    values: list[int], times: int, kind: str
+) -> None:
+    column = np.array(values * (1 + times // 100), kind)
+
+    found = distinct(column)
+
+    assert (found.dtype, found.tolist()) == (np.dtype(kind), sorted(set(values)))
+
+
+# Numbers of distinct values: from 0, in the order in which they come.
+
+
+def test_nothing_is_numbered() -> None:
+    assert len(Numbering[str]()) == 0
+    assert Numbering[str]().values == ()
+    assert Numbering[str]().numbers([]).tolist() == []
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_equal_values_have_one_number(values: list[int]) -> None:
+    numbering = Numbering[int]()
+    numbers = numbering.numbers(values).tolist()
+
+    assert [numbering.values[number] for number in numbers] == values
+    assert sorted(set(numbers)) == list(range(len(numbering)))
+    assert numbering.numbers(values).tolist() == numbers
+
+
+def test_known_values_come_first() -> None:
+    assert Numbering(["a", "b"]).numbers(["c", "b"]).tolist() == [2, 1]
+
+
+# Which rows of a column are of some phases.
+
+
+@given(st.lists(st.sampled_from(Phase)), st.sets(st.sampled_from(Phase)))
+def test_rows_are_of_some_phases(column: list[Phase], phases: set[Phase]) -> None:
+    assert among(np.array(column, np.int64), phases).tolist() == [p in phases for p in column]
+
+
+# Sorted rows, held against numpy's order of columns, with and without the compiled part.
+
+
+#: Enough rows for the compiled part to sort them.
+_MANY = 600
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+@pytest.fixture(params=["compiled", "numpy"], autouse=True)
+def _part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        monkeypatch.setenv(native.SWITCH, "0")
+    elif native.library() is None:
+        pytest.skip(native.absence())
+
+
+def _check(*keys: Key) -> None:
+    assert sorted_rows(*keys).tolist() == np.lexsort(keys[::-1]).tolist()
+
+
+def test_no_rows_of_sorting() -> None:
+    none = np.empty(0, np.int64)
+    assert sorted_rows(none).tolist() == []
+    assert sorted_rows(none, none).dtype == np.int64
+
+
+def test_ties_keep_their_order() -> None:
+    equal = np.full(_MANY, 7)
+    assert sorted_rows(equal, equal).tolist() == list(range(_MANY))
+    assert sorted_rows(np.arange(_MANY)[::-1] // 2).tolist()[:4] == [598, 599, 596, 597]
+
+
+def test_columns_of_all_kinds() -> None:
+    rng = np.random.default_rng(1)
+    _check(
+        rng.random(_MANY) < 0.5,
+        rng.integers(-3, 3, _MANY).astype(np.int32),
+        rng.normal(size=_MANY).round(1),
+        rng.integers(0, 9, _MANY).astype(np.uint8),
+    )
+
+
+def test_numbers_as_far_apart_as_they_can_be() -> None:
+    ends = np.tile(np.array([_MOST, 0, _LEAST, -1, 1]), _MANY)
+    _check(ends, ends[::-1])
+    _check(ends[::-1].astype(np.float64), ends)
+
+
+def test_floats_without_a_value_come_last() -> None:
+    floats = np.tile(np.array([np.nan, -np.inf, 0.0, -0.0, np.inf, -1e-300, -np.nan]), _MANY)
+    _check(floats)
+    _check(np.where(np.isnan(floats), 1.0, floats), np.arange(len(floats)) % 3)
+
+
+def test_columns_that_do_not_lie_row_by_row() -> None:
+    table = np.random.default_rng(2).integers(-9, 9, (_MANY, 4))
+    _check(table[:, 1], table[::-1, 3])
+
+
+@given(st.data())
+def test_any_columns(data: st.DataObject) -> None:
+    size = data.draw(st.integers(_MANY, _MANY + 9))
+    of_kind = (
+        st.integers(_LEAST, _MOST), st.integers(-2, 2), st.sampled_from([_LEAST, 0, _MOST, 5]),
+    )  # fmt: skip
+    keys = [
+        data.draw(hnp.arrays(np.int64, size, elements=elements, fill=elements))
+        for elements in data.draw(st.lists(st.sampled_from(of_kind), min_size=1, max_size=4))
+    ]
+    _check(*keys)
+
+
+# Values behave as frozen dataclasses do.
+
+
+@frozen
+class Plain:
+    """With defaults of both kinds."""
+
+    first: int
+    second: str = "two"
+    third: list[int] = field(default_factory=list)
+
+    @cached_property
+    def twice(self) -> int:
+        """Two times the first."""
+        return 2 * self.first
+
+
+@frozen
+class More(Plain):
+    """With one part more, which is worked out."""
+
+    fourth: int = 4
+    total: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Work out the total."""
+        object.__setattr__(self, "total", self.first + self.fourth)
+
+
+@frozen(eq=False, shown=False)
+class Same:
+    """Equal to nothing but itself."""
+
+    part: int
+
+
+@frozen
+class Empty:
+    """Without parts."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What ``Plain`` is to be like."""
+
+    first: int
+    second: str = "two"
+    third: tuple[int, ...] = ()
+
+
+def test_parts() -> None:
+    assert Plain(1) == Plain(1, "two", []) == Plain(first=1, third=[])
+    assert [f.name for f in fields(More)] == ["first", "second", "third", "fourth", "total"]
+    assert More(1, fourth=2).total == 3
+    assert asdict(More(1)) == {"first": 1, "second": "two", "third": [], "fourth": 4, "total": 5}
+    assert repr(More(1)) == "More(first=1, second='two', third=[], fourth=4)"
+    assert Plain(1).third is not Plain(1).third
+    assert Plain(3).twice == 6
+
+
+def test_documentation_shows_the_parts() -> None:
+    assert list(inspect.signature(More).parameters) == ["first", "second", "third", "fourth"]
+    assert inspect.signature(Plain).parameters["second"].default == "two"
+
+
+def test_equality_and_hashes() -> None:
+    assert Plain(1) != Plain(2)
+    assert Plain(1) != More(1)
+    assert Plain(1).__eq__(1) is NotImplemented
+    assert Same(1) != Same(1)
+    assert "object at" in repr(Same(1))
+    assert {Empty(): 1}[Empty()] == 1
+    assert hash(Reference(1)) == hash(Reference(1))
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Plain(1))
+
+
+def test_nothing_can_be_changed() -> None:
+    plain = Plain(1)
+    with pytest.raises(FrozenInstanceError):
+        plain.first = 2  # type: ignore[misc]  # which is tested
+    with pytest.raises(FrozenInstanceError):
+        del plain.first
+    assert replace(plain, first=2) == Plain(2)
+    assert replace(More(1), first=2).total == 6
+
+
+def test_it_can_be_sent_to_another_process() -> None:
+    assert pickle.loads(pickle.dumps(More(1, "x", [2]))) == More(1, "x", [2])
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [((), {}), ((1, 2, 3, 4), {}), ((1,), {"first": 1}), ((1,), {"no": 1})]
+)
+def test_wrong_parts_are_refused(given: tuple[int, ...], named: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="field"):
+        Plain(*given, **named)  # type: ignore[arg-type]  # which is tested

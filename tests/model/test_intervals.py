@@ -1,4 +1,4 @@
-"""Sets of intervals against sets of integers."""
+"""Sets of intervals against sets of points; which interval or row is around or before a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from intervaltree import IntervalTree
 
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Ints
+from bubbleviz.model.intervals import Innermost, disjoint_layers, last_before
 from bubbleviz.native.library import SWITCH
+
+# Sets of intervals against sets of integers.
+
 
 SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=8)
 
@@ -38,7 +43,6 @@ def test_nothing_is_the_empty_set() -> None:
     assert intervals.measure_within(nothing, np.array([3]), np.array([9])).tolist() == [0]
     sets = np.empty(0, np.int64), *nothing
     asked = np.array([3, 0]), np.array([3, -5]), np.array([9, 2])
-    assert intervals.measure_in_groups(sets, *asked).tolist() == [0, 0]
     assert intervals.GroupCover(sets, 4).within(*asked).tolist() == [0, 0]
 
 
@@ -66,9 +70,8 @@ def test_windows_of_groups(
     start_ns, end_ns = (np.concatenate(column) for column in zip(*sets, strict=True))
     asked, low, length = np.array(windows, np.int64).reshape(-1, 3).T
 
-    found = intervals.measure_in_groups((group, start_ns, end_ns), asked, low, low + length)
     cover = intervals.GroupCover((group, start_ns, end_ns), 8)
-    assert cover.within(asked, low, low + length).tolist() == found.tolist()
+    found = cover.within(asked, low, low + length)
 
     covered = [*map(points, spans), *[set[int]()] * 3]
     assert found.tolist() == [len(covered[g] & set(range(a, a + n))) for g, a, n in windows]
@@ -121,3 +124,113 @@ def test_large_times_stay_exact(shift: int) -> None:
     end = np.array([shift + 3, shift + 5], np.int64)
 
     assert intervals.group_measure(np.array([0, 1]), 2, start, end).tolist() == [3, 4]
+
+
+# The innermost interval against intervaltree.
+
+
+TIMES = st.integers(0, 12)
+CONTAINMENT_SPANS = st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=8)
+
+
+def of(spans: list[list[int]]) -> Innermost:
+    start = np.array([s for s, _ in spans], np.int64)
+    end = np.array([e for _, e in spans], np.int64)
+    return Innermost.of(start, end)
+
+
+def plain(spans: list[list[int]], start: int, end: int) -> int:
+    """Return the shortest around [start, end]; ties: later start, then later row; -1 none."""
+    tree = IntervalTree.from_tuples((s, e + 1, row) for row, (s, e) in enumerate(spans))
+    around = [found for found in tree[start] if found.end - 1 >= end]
+    return max(
+        ((found.begin - found.end, found.begin, found.data) for found in around),
+        default=(0, 0, -1),
+    )[2]
+
+
+def test_nothing_is_around_anything_when_there_is_nothing() -> None:
+    assert of([]).around(np.array([3]), np.array([4])).tolist() == [-1]
+    assert disjoint_layers(np.empty(0, np.int64), np.empty(0, np.int64)) == ()
+
+
+def test_of_equal_intervals_the_later_row_is_innermost() -> None:
+    assert of([[0, 5], [0, 5], [1, 6]]).around(np.array([2]), np.array([3])).tolist() == [2]
+    assert of([[0, 5], [0, 5]]).around(np.array([2]), np.array([3])).tolist() == [1]
+
+
+def test_ends_are_inside() -> None:
+    index = of([[2, 4], [4, 6]])
+
+    assert index.around(np.array([4, 2, 6]), np.array([4, 4, 6])).tolist() == [1, 0, 1]
+
+
+@given(CONTAINMENT_SPANS, st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=6))
+def test_innermost_is_what_a_tree_finds(spans: list[list[int]], asked: list[list[int]]) -> None:
+    found = of(spans).around(
+        np.array([s for s, _ in asked], np.int64), np.array([e for _, e in asked], np.int64)
+    )
+
+    assert found.tolist() == [plain(spans, start, end) for start, end in asked]
+
+
+@given(CONTAINMENT_SPANS)
+def test_layers_hold_every_row_once_and_never_overlap(spans: list[list[int]]) -> None:
+    layers = of(spans).layers
+
+    assert sorted(row for layer in layers for row in layer.tolist()) == list(range(len(spans)))
+    for layer in layers:
+        held = [spans[row] for row in layer.tolist()]
+        assert all(a[1] < b[0] for a, b in itertools.pairwise(held))
+
+
+# Preceding rows against a loop over all of them.
+
+
+PLACES = st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 3)), max_size=8)
+
+
+@pytest.mark.parametrize("or_at", [False, True])
+def test_nothing(or_at: bool) -> None:
+    none, one = np.empty(0, np.int64), np.ones(1, np.int64)
+
+    assert last_before(none, none, none, none, or_at=or_at).tolist() == []
+    assert last_before(none, none, one, one, or_at=or_at).tolist() == [-1]
+    assert last_before(one, one, none, none, or_at=or_at).tolist() == []
+
+
+@given(PLACES, PLACES, st.booleans(), st.booleans())
+def test_the_last_row_of_the_group(
+    rows: list[tuple[int, int]], wanted: list[tuple[int, int]], or_at: bool, ordered: bool
+) -> None:
+    if ordered:
+        rows = sorted(rows)
+
+    def expected(group: int, time_ns: int) -> int:
+        earlier = [
+            (at, row) for row, (own, at) in enumerate(rows) if own == group and at < time_ns + or_at
+        ]
+        return max(earlier)[1] if earlier else -1
+
+    group, time_ns = np.array(rows, np.int64).reshape(-1, 2).T
+    wanted_group, wanted_ns = np.array(wanted, np.int64).reshape(-1, 2).T
+    found = last_before(group, time_ns, wanted_group, wanted_ns, or_at=or_at)
+
+    assert found.tolist() == [expected(*place) for place in wanted]
+
+
+@given(st.booleans())
+def test_rows_in_order_that_fit_on_no_line(or_at: bool) -> None:
+    low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    group, time_ns = np.array([0, 0, 1]), np.array([low, high, 5])
+    found = last_before(group, time_ns, np.array([0, 1]), np.array([6, 6]), or_at=or_at)
+
+    assert found.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("or_at", [False, True])
+def test_groups_may_have_any_numbers(or_at: bool) -> None:
+    group = np.array([7, 1 << 50, 1 << 50])
+    time_ns = np.array([5, 5, 6])
+    row = last_before(group, time_ns, np.array([1 << 50, 8]), np.array([6, 9]), or_at=or_at)
+    assert row.tolist() == [2 if or_at else 1, -1]

@@ -80,7 +80,8 @@ class IdleIntervals(Table):
         """Return how long ranks were idle for some causes in windows [low, high] of theirs."""
         rows = np.isin(self.cause, causes)
         own = self.rank[rows], self.start_ns[rows], self.end_ns[rows]
-        return intervals.measure_in_groups(own, rank, low_ns, high_ns)
+        ranks = int(max(own[0].max(initial=NONE), rank.max(initial=NONE))) + 1
+        return intervals.GroupCover(own, ranks).within(rank, low_ns, high_ns)
 
 
 def overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> IdleIntervals:

@@ -1,0 +1,499 @@
+"""Collectives: what kernels carry out, when ranks were in them, and how late they were launched."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bubbleviz
+from bubbleviz.analyses.nccl import measure_communication
+from bubbleviz.analyses.nccl.documents import csv_of_operations
+from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
+from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
+from bubbleviz.interpret.late_launches import late_launched, stalls
+from bubbleviz.interpret.record import ReadOptions, record
+from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model.collectives import CollectiveIntervals, Group
+from bubbleviz.model.columns import Ints
+from bubbleviz.model.intervals import Intervals, empty
+from bubbleviz.model.phases import Phase
+from bubbleviz.render.formats import text
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.support.drawn_reports import Op, operations_of
+from tests.support.nccl_payloads import carrying
+from tests.support.nsys_exports import C, K, R, profile
+
+# The collectives of ranks that are kept, and what profiles record of them.
+
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+#: Name of a kernel, its launch, start and end.
+Work = tuple[str, int, int, int]
+
+
+def recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
+    """Return a rank of F, B and Optimizer, which runs kernels of communication as well."""
+    own = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
+    path = profile(
+        folder,
+        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(own)],
+        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
+        [R(0, 20, "F0.0.0"), R(25, 40, "B0.0.0"), R(45, 60, "Optimizer"), *ranges],
+    )
+    return record(str(path), ReadOptions())[0]
+
+
+def shown(table: CollectiveIntervals) -> list[tuple[str, int, int, int, int]]:
+    """Return kind, start, end, iteration and order of each."""
+    columns = (table.kind, table.start_ns, table.end_ns, table.iteration, table.order)
+    return [
+        (table.kinds[kind], *more)
+        for kind, *more in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def test_a_rank_without_collectives_has_none(tmp_path: Path) -> None:
+    assert len(recording(tmp_path).collectives) == 0
+    assert len(recording(tmp_path, (SENDRECV, 12, 500, 600)).collectives) == 0
+
+
+def test_what_follows_the_last_backward_is_kept_in_order(tmp_path: Path) -> None:
+    work = [(REDUCE, 43, 500, 650), (SCATTER, 42, 410, 500), (REDUCE, 48, 500, 660)]
+    table = recording(tmp_path, *work).collectives
+
+    assert shown(table) == [
+        ("ReduceScatter", 410, 500, 0, 0),
+        ("AllReduce", 500, 650, 0, 0),
+        ("AllReduce", 500, 660, 0, 1),
+    ]
+    assert table.operation.tolist() == [-1, -1, 2]
+    assert set(table.group.tolist()) == set(table.meeting.tolist()) == {-1}
+
+
+def test_what_comes_before_the_first_operation_has_no_iteration(tmp_path: Path) -> None:
+    table = recording(tmp_path, (REDUCE, -5, 20, 90)).collectives
+
+    assert table.iteration.tolist() == [-1]
+
+
+def test_what_tensor_parallelism_runs_inside_operations_is_left_out(tmp_path: Path) -> None:
+    inside = [(REDUCE, 11, 110 + n, 111 + n) for n in range(65)]
+
+    assert len(recording(tmp_path, *inside[:64]).collectives) == 64
+    assert len(recording(tmp_path, *inside).collectives) == 0
+    # Unless a rank idles under it: places count those that are left out.
+    table = recording(tmp_path, *inside, (REDUCE, 12, 210, 290)).collectives
+    assert shown(table) == [("AllReduce", 210, 290, 0, 65)]
+
+
+# Communicators of nsys exports
+
+
+def with_communicators(folder: Path) -> Recordings:
+    own = (
+        *(("gemm", 10, 1_000, 1_100), ("gemm", 30, 1_200, 1_300), ("adam", 90, 2_000, 2_100)),
+        *((REDUCE, 45, 1_300, 1_500), (SCATTER, 65, 1_500, 1_600), (REDUCE, 82, 1_700, 1_800)),
+    )
+    ranges = [
+        *(R(0, 20, "F0.0.0"), R(25, 35, "B0.0.0"), R(85, 95, "Optimizer")),
+        *(R(40, 50, "ncclAllReduce"), R(60, 70, "ncclReduceScatter"), R(2, 3, "ncclCommInitRank")),
+        R(80, 83, "ncclAllReduce"),
+    ]
+    path = profile(
+        folder,
+        [K(start, end, n, name) for n, (name, _, start, end) in enumerate(own)],
+        [C(launch, launch + 1, n) for n, (_, launch, _, _) in enumerate(own)],
+        ranges,
+    )
+    carrying(
+        path,
+        [
+            (2, "ncclCommInitRank", "init", (0xAB, 4, 1, 0)),
+            (40, "ncclAllReduce", "reduce", (0xAB, 4096, 0)),
+            (60, "ncclReduceScatter", "reduce", (0xCD, 4096, 0)),
+            (80, "ncclAllReduce", "reduce", (0xAB, 4096, 0)),
+        ],
+    )
+    return record(str(path), ReadOptions())[0]
+
+
+def test_kernels_belong_to_the_communicator_of_their_range(tmp_path: Path) -> None:
+    table = with_communicators(tmp_path).collectives
+
+    assert [table.groups[group].name[-2:] for group in table.group.tolist()] == ["ab", "cd", "ab"]
+    assert [table.groups[group].size for group in table.group.tolist()] == [4, 0, 4]
+    assert table.order.tolist() == [0, 0, 1]
+
+
+# Process groups of PyTorch
+
+
+def event(cat: str, name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": end - start, **more}
+
+
+def work(number: int, launch: float, start: float, end: float, name: str, **args: Any) -> list[Any]:
+    own = {"correlation": number, "device": 0, "stream": 7, **args}
+    place = {"pid": 9, "tid": 9}
+    return [
+        event("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, **place, args=own),
+        event("kernel", name, start, end, pid=0, tid=7, args=own),
+    ]
+
+
+def trace(folder: Path, rank: int, *collectives: tuple[float, float, dict[str, Any]]) -> Path:
+    """Write a rank of one F and one B, with collectives after it."""
+    place = {"pid": 9, "tid": 9}
+    events = [
+        event("user_annotation", "F0.0.0", 5, 45, **place),
+        event("user_annotation", "B0.0.0", 46, 75, **place),
+        *work(1, 10, 100, 200, "gemm"),
+        *work(2, 50, 210, 300, "gemm"),
+    ]
+    for number, (start, end, args) in enumerate(collectives):
+        events += work(10 + number, 80 + 2 * number, start, end, SCATTER, **args)
+    document = {
+        "schemaVersion": 1,
+        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+        "baseTimeNanoseconds": 1_700_000_000_000_000_000,
+        "traceEvents": events,
+    }
+    path = folder / f"rank{rank}.pt.trace.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def recorded(sequence: int, operator: int) -> dict[str, Any]:
+    """Return what PyTorch records of a kernel."""
+    return {
+        "Collective name": "_reduce_scatter_base",
+        "Group size": 2,
+        "Process Group Name": "7",
+        "Process Group Ranks": "[0, 1]",
+        "Seq": sequence,
+        "External id": operator,
+    }
+
+
+def test_kernels_of_one_operator_are_one(tmp_path: Path) -> None:
+    path = trace(
+        tmp_path,
+        0,
+        (300, 350, recorded(4, 1)),
+        (360, 400, recorded(4, 1)),
+        (400, 450, recorded(5, 2)),
+    )
+    table = record(str(path), ReadOptions())[0].collectives
+
+    base = int(table.start_ns[0])
+
+    assert (table.start_ns - base).tolist() == [0, 100_000]
+    assert (table.end_ns - base).tolist() == [100_000, 150_000]
+    assert table.sequence.tolist() == [4, 5]
+    assert [table.groups[group] for group in table.group.tolist()] == [
+        Group("7", "", (0, 1), 2)
+    ] * 2
+
+
+# Kinds
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        (REDUCE, "AllReduce"),
+        (SCATTER, "ReduceScatter"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_half", "ReduceScatter"),
+        ("ncclReduceScatterRingLLKernel_sum_f16", "ReduceScatter"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "Reduce"),
+        ("ncclReduceRingLLKernel_sum_f32", "Reduce"),
+        ("void ncclAllGatherRingLLKernel_copy_i8", "AllGather"),
+        ("ncclDevKernel_Broadcast_RING_LL", "Broadcast"),
+        ("nccl:AlltoAll", "AlltoAll"),
+        ("nccl:Gather", "Gather"),
+        ("all-reduce.3", "AllReduce"),
+        ("reduce-scatter.1", "ReduceScatter"),
+        ("psum_scatter.2", "ReduceScatter"),
+        ("all-reduce-start.1", ""),
+        ("all-gather-done", ""),
+        ("c10d::allreduce_", ""),
+        ("gloo:all_reduce", "AllReduce"),
+        ("ncclDevKernel_Generic", ""),
+        ("mscclKernel_Sum_half_LL", ""),
+    ],
+)
+def test_kernels_are_named_by_what_they_do(kernel: str, kind: str) -> None:
+    kinds = default_kinds().collective_kinds
+    number = kind_of_collective(kernel, kinds)
+
+    assert ("" if number < 0 else kinds[number][0]) == kind
+
+
+# Late collectives and stalls: how long a rank ran nothing since its host had launched nothing.
+
+
+def collectives(*start_ns: int) -> CollectiveIntervals:
+    """Return collectives of one rank."""
+    count = len(start_ns)
+    columns = {name: np.zeros(count, np.int64) for name in CollectiveIntervals.column_names()}
+    columns |= {"start_ns": ints(*start_ns), "end_ns": ints(*start_ns) + 10}
+    return CollectiveIntervals(**columns, kinds=("AllReduce",), groups=())
+
+
+def ints(*values: int) -> Ints:
+    """Return a column."""
+    return np.array(values, np.int64)
+
+
+COMPUTED: Intervals = ints(0, 100), ints(50, 200)
+
+
+def test_no_collectives() -> None:
+    table, late = late_launched(collectives(), ints(), ints(), (COMPUTED, empty()), ints())
+
+    assert (len(table), len(late)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("launched_ns", "start_ns", "late_ns"),
+    [
+        (80, 90, 30),  # the rank has run nothing since 50
+        (50, 60, 0),
+        (120, 130, 0),  # launched while the rank computes
+        (260, 250, 50),  # clocks of host and device differ a little
+        (-1, 90, 0),  # nobody recorded the launch
+    ],
+)
+def test_how_late_a_collective_was_launched(launched_ns: int, start_ns: int, late_ns: int) -> None:
+    table, late = late_launched(
+        collectives(start_ns), ints(launched_ns), ints(7), (COMPUTED, empty()), ints(0)
+    )
+
+    assert table.late_ns.tolist() == [late_ns]
+    assert len(late) == (late_ns > 0)
+    assert late.operation.tolist() == [-1] * len(late)
+
+
+def test_nothing_ran_before_the_first_of_a_capture() -> None:
+    table, _ = late_launched(collectives(90), ints(80), ints(7), (empty(), empty()), ints(0))
+
+    assert table.late_ns.tolist() == [0]
+
+
+def test_what_another_collective_holds_up_is_not_late() -> None:
+    held: Intervals = ints(60), ints(95)
+    table, _ = late_launched(collectives(100), ints(80), ints(7), (COMPUTED, held), ints(0))
+
+    assert table.late_ns.tolist() == [0]
+
+
+def test_what_another_rank_ran_before_is_not_what_this_one_ran() -> None:
+    table, late = late_launched(collectives(90), ints(80), ints(7), (COMPUTED, empty()), ints(60))
+
+    assert (table.late_ns.tolist(), len(late)) == ([0], 0)
+
+
+def test_only_what_is_far_drier_than_its_like_stalls() -> None:
+    ops = [Op(0, Phase.F, n, 1_000_000 * n, 1_000_000 * n + 900_000) for n in range(5)]
+    table = operations_of(ops)[0]
+    dry_ns = ints(100_000, 100_000, 100_000, 250_000, 500_000)
+    table = table.changed(active_ns=table.busy_ns - dry_ns)
+
+    stalled = stalls(table, np.zeros(5, np.int64))
+    assert stalled.since_ns.tolist() == [4_000_000]
+    assert stalled.until_ns.tolist() == [4_900_000]
+    assert len(stalls(table, np.full(5, -1))) == 0
+
+
+# What kernels of NCCL carry out, told by records and ranges where their names do not tell.
+
+
+TOLD_OPERATIONS_SENDRECV = (
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
+)
+Events = list[dict[str, Any]]
+DATA = os.environ.get("BUBBLEVIZ_DATA")
+
+
+def _work(number: int, start: float, end: float, name: str = "gemm", **args: Any) -> Events:
+    """Return a kernel and its launch, in microseconds."""
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9}
+    work = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": start}
+    own = {"correlation": number, "device": 0, "stream": 7, "External id": 100 + number}
+    return [
+        {**call, "ts": number * 10, "dur": 2, "args": {"correlation": number}},
+        {**work, "dur": end - start, "args": {**own, **args}},
+    ]
+
+
+def _range(name: str, start: float, end: float, kind: str = "user_annotation") -> dict[str, Any]:
+    own = {"ph": "X", "cat": kind, "pid": 9, "tid": 9}
+    return {**own, "name": name, "ts": start, "dur": end - start}
+
+
+def _step(communication: Events) -> Events:
+    """Return an iteration of F and BW, with communication (number 2) launched inside F."""
+    return [
+        _range("F0.0.0", 5, 45),
+        _range("B0.0.0", 45, 75),
+        *_work(1, 100, 200),
+        *communication,
+        *_work(3, 600, 700),
+        *_work(5, 700, 900),
+    ]
+
+
+def _analysed(folder: Path, events: Events) -> Report:
+    file = folder / "trace.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return bubbleviz.analyze(file)
+
+
+def _exposed_ns(report: Report) -> int:
+    return int(report.explanation.communication.exposed_ns[0, 0])
+
+
+def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
+    inside = _range("nccl:all_to_all", 19, 23)
+    plain = _analysed(tmp_path, _step(_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)))
+    told = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)]))
+
+    # A receive's spin is a bubble, and a collective inside an operation is none.
+    assert plain.iteration(0).ranks[0].busy_ns["F"] == 300_000
+    assert told.iteration(0).ranks[0].busy_ns["F"] == 600_000
+    assert _exposed_ns(told) == 300_000
+    assert "dependency" not in text.render(told, View())
+
+
+def test_what_pytorch_records_goes_before_the_range(tmp_path: Path) -> None:
+    inside = _range("nccl:all_to_all", 19, 23)
+    record = {"Collective name": "recv", "Process Group Ranks": "[0, 1]", "Group size": 2}
+    report = _analysed(
+        tmp_path, _step([inside, *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV, **record)])
+    )
+
+    assert report.iteration(0).ranks[0].busy_ns["F"] == 300_000
+
+
+@pytest.mark.parametrize("name", ["nccl:coalesced", "ncclGroupEnd", "nccl:recv 0<-1"])
+def test_ranges_that_tell_no_collective_leave_a_receive(tmp_path: Path, name: str) -> None:
+    inside = _range(name, 19, 23)
+    report = _analysed(tmp_path, _step([inside, *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)]))
+
+    assert report.iteration(0).ranks[0].busy_ns["F"] == 300_000
+
+
+@pytest.mark.parametrize("name", ["ncclAllToAll", "nccl:all_to_all"])
+def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
+    kernels = [
+        K(100, 200, 1),
+        K(300, 600, 2, name=TOLD_OPERATIONS_SENDRECV),
+        K(600, 700, 3),
+        K(700, 900, 4),
+    ]
+    calls = [C(10, 12, 1), C(20, 22, 2), C(30, 32, 3), C(50, 52, 4)]
+    ranges = [R(5, 45, "F0.0.0"), R(19, 23, name), R(45, 75, "B0.0.0")]
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+
+    assert report.iteration(0).ranks[0].busy_ns["F"] == 600
+    assert _exposed_ns(report) == 300
+
+
+def test_unhidden_communication_of_which_nothing_is_known_is_no_zero(tmp_path: Path) -> None:
+    report = _analysed(tmp_path, _step(_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)))
+
+    assert "≥ 0.000" in text.render(report, View())
+
+
+def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    inside = _range("nccl:_all_gather_base", 19, 23)
+    events = _step(
+        [
+            inside,
+            *_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV),
+            *_work(4, 610, 640, TOLD_OPERATIONS_SENDRECV),
+        ]
+    )
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+
+    report = measure_communication([str(file)])
+    rows = csv.DictReader(io.StringIO(csv_of_operations(report)))
+
+    assert sorted(row["name"] for row in rows) == ["AllGather", "SendRecv"]
+
+
+def test_names_of_operations() -> None:
+    assert operation_of_range("") == operation_of_range("nccl:coalesced") == ""
+    assert operation_of_range("nccl:send 0->1") == "Send"
+    assert operation_of_range("nccl:_reduce_scatter_base") == "ReduceScatter"
+    assert operation_of_range("ncclAllToAllv") == operation_of("all_to_allv") == "AlltoAllv"
+    assert operation_of_range("ncclSend") == ""
+
+
+def _union_ns(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _alone_ns(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> int:
+    """Return how long some run and others do not, by plain loops over the edges."""
+    edges = sorted({time for span in (*some, *others) for time in span})
+    alone = 0
+    for low, high in pairwise(edges):
+        within = any(start <= low and high <= end for start, end in some)
+        if within and not any(start <= low and high <= end for start, end in others):
+            alone += high - low
+    return alone
+
+
+@pytest.mark.skipif(DATA is None, reason="BUBBLEVIZ_DATA is not set")
+@pytest.mark.parametrize("name", ["hta_nccl_data", "hta_sampled_rank-0"])
+def test_exposed_equals_a_plain_count_of_real_kernels(tmp_path: Path, name: str) -> None:
+    assert DATA is not None
+    path = Path(DATA, "kineto", f"{name}.json.gz")
+    convention = tmp_path / "mine.toml"
+    patterns = [
+        f"[[pattern]]\nglob = '## {word} ##'\nmatch = '^## {word} ##$'\nphase = \"{phase}\"\n"
+        for word, phase in (("forward", "F"), ("backward", "BW"), ("optimizer", "Optimizer"))
+    ]
+    convention.write_text('name = "mine"\n\n' + "\n".join(patterns))
+    report = bubbleviz.analyze(path, convention=convention)
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    kernels = [e for e in events if e.get("cat") == "kernel"]
+    kinds = ("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cpu_op", "user_annotation")
+    base_us = min(e["ts"] for e in events if e.get("cat") in kinds)
+    spans = [
+        (round((e["ts"] - base_us) * 1000), round((e["ts"] - base_us + e["dur"]) * 1000), e["name"])
+        for e in kernels
+    ]
+    told = report.explanation.communication
+    for iteration in report.iterations:
+        rows = report.operations.iteration == iteration.index
+        rows &= (report.operations.phase <= 3) & (report.operations.has_span == 1)
+        low = int(report.operations.start_ns[rows].min())
+        high = int(report.operations.end_ns[rows].max())
+        inside = [(max(a, low), min(b, high), n) for a, b, n in spans if b > low and a < high]
+        communication = _union_ns([(a, b) for a, b, n in inside if n.startswith("nccl")])
+        compute = _union_ns([(a, b) for a, b, n in inside if not n.startswith("nccl")])
+        counted = _alone_ns(communication, compute)
+        assert counted > 0
+        assert abs(int(told.exposed_ns[iteration.index, 0]) - counted) <= 2_000
