@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz import recording_layout as layout
-from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.grouping import Numbering
@@ -28,7 +27,7 @@ from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader, found
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
-from tests.support.recorded_runs import Clock, record_run, written
+from tests.support.recorded_runs import record_run, recorded, written
 
 BASE = Planting(jitter=0.1, transfer_ns=20_000, communication=False, kernels=1)
 RUNS = {
@@ -77,16 +76,9 @@ def test_a_planted_recording_gives_the_planted_numbers(
     assert list(ratios(report)) == list(true_ratios(truth))
     for name, values in ratios(report).items():
         assert values == pytest.approx(true_ratios(truth)[name], abs=1e-12)
-    times = {
-        (rank, phase, start, end)
-        for rank, phase, start, end in zip(
-            report.operations.rank.tolist(),
-            report.operations.phase.tolist(),
-            report.operations.start_ns.tolist(),
-            report.operations.end_ns.tolist(),
-            strict=True,
-        )
-    }
+    names = ("rank", "phase", "start_ns", "end_ns")
+    columns = (getattr(report.operations, name).tolist() for name in names)
+    times = set(zip(*columns, strict=True))
     assert len(times) == len([o for o in truth.operations if o.start_ns is not None])
     chunks = 2 if run in ("interleaved", "zb-v") else 1
     assert set(report.operations.chunk.tolist()) == set(range(chunks))
@@ -182,18 +174,8 @@ def test_numbers_that_begin_anew_are_counted(
 def test_operations_that_touch_or_take_no_time_stay(tmp_path: Path) -> None:
     """Times that tie: two ranks at once, back to back, and of no length."""
     for rank in range(2):
-        clock = Clock()
-        recorder = Recorder(
-            tmp_path, limit_bytes=1 << 20, place=(rank, 2), monotonic=clock.monotonic, utc=clock.utc
-        )
-        for number in range(2):
-            around = recorder.begin_iteration(number)
-            for name, length in (("F mb=0", 10), ("F mb=1", 0), ("BW mb=0", 10), ("BW mb=1", 10)):
-                opened = recorder.open(f"bubbleviz:{name} stage={rank}")
-                clock.now_ns += length
-                recorder.close(opened)
-            recorder.close(around)
-        recorder.stop()
+        names = [f"{name} stage={rank}" for name in ("F mb=0", "F mb=1", "BW mb=0", "BW mb=1")]
+        recorded(tmp_path, names, lengths=(10, 0, 10, 10), place=(rank, 2))
 
     report = bubbleviz.analyze([tmp_path])
 
@@ -202,18 +184,9 @@ def test_operations_that_touch_or_take_no_time_stay(tmp_path: Path) -> None:
 
 
 def test_a_forward_and_its_loss_are_one_operation(tmp_path: Path) -> None:
-    clock = Clock()
-    names = ("F mb=0", "SEND_F mb=0", "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer")
-    with Recorder(
-        tmp_path, limit_bytes=1 << 20, monotonic=clock.monotonic, utc=clock.utc
-    ) as recorder:
-        for number in range(2):
-            around = recorder.begin_iteration(number)
-            for name in names:
-                opened = recorder.open(f"bubbleviz:{name}")
-                clock.now_ns += 1_000
-                recorder.close(opened)
-            recorder.close(around)
+    recorded(
+        tmp_path, ("F mb=0", "SEND_F mb=0", "F mb=0", "F mb=1", "BW mb=0", "F mb=0", "Optimizer")
+    )
 
     table = bubbleviz.analyze([tmp_path]).operations
 
@@ -258,25 +231,14 @@ def test_a_header_alone_holds_nothing(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
 
 
-def test_one_iteration_is_enough(tmp_path: Path) -> None:
-    path = written(tmp_path, 1)
-
-    assert numbers(path) == [0]
-    assert len(bubbleviz.analyze([path]).iterations) == 1
-
-
 def test_iterations_without_operations_are_said(tmp_path: Path) -> None:
-    clock = Clock()
-    with Recorder(
-        tmp_path, limit_bytes=1 << 20, monotonic=clock.monotonic, utc=clock.utc
-    ) as recorder:
-        recorder.close(recorder.begin_iteration(0))
+    recorded(tmp_path, (), 1)
 
     with pytest.raises(NothingToAnalyseError, match="iterations without any operation"):
         bubbleviz.analyze([tmp_path])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(cut=st.integers(0, 3_000), seed=st.integers(0, 10_000))
 def test_a_torn_or_damaged_file_gives_whole_iterations_alone(cut: int, seed: int) -> None:
     import tempfile
@@ -363,17 +325,7 @@ def test_a_file_copied_as_text_is_no_recording(tmp_path: Path) -> None:
 
 
 def test_names_of_a_newer_bubbleviz_are_left_out(tmp_path: Path) -> None:
-    clock = Clock()
-    with Recorder(
-        tmp_path, limit_bytes=1 << 20, monotonic=clock.monotonic, utc=clock.utc
-    ) as recorder:
-        for number in range(2):
-            around = recorder.begin_iteration(number)
-            for name in ("F mb=0", "BW mb=0", "Quantise mb=0", "x" * 2_000, "ä" * 40):
-                opened = recorder.open(f"bubbleviz:{name}")
-                clock.now_ns += 1_000
-                recorder.close(opened)
-            recorder.close(around)
+    recorded(tmp_path, ("F mb=0", "BW mb=0", "Quantise mb=0", "x" * 2_000, "ä" * 40))
 
     report = bubbleviz.analyze([tmp_path])
 
@@ -409,17 +361,7 @@ def test_a_rank_that_recorded_nothing_since_the_restart_is_left_out(tmp_path: Pa
 
 def rotated(folder: Path) -> list[Path]:
     """Write a recording of several parts, and return them in order."""
-    clock = Clock()
-    with Recorder(
-        folder, limit_bytes=4_000, place=(0, 1), monotonic=clock.monotonic, utc=clock.utc
-    ) as recorder:
-        for number in range(40):
-            around = recorder.begin_iteration(number)
-            for name in ("F mb=0 stage=0", "BW mb=0 stage=0"):
-                opened = recorder.open(f"bubbleviz:{name}")
-                clock.now_ns += 1_000
-                recorder.close(opened)
-            recorder.close(around)
+    recorded(folder, ("F mb=0 stage=0", "BW mb=0 stage=0"), 40, limit_bytes=4_000)
     return sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -544,9 +486,3 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     second.unlink()
     assert list(folder.new()) == []
     assert len(folder.parts) == 2
-
-
-def test_phases_are_those_of_names(tmp_path: Path) -> None:
-    report = bubbleviz.analyze([written(tmp_path)])
-
-    assert set(report.operations.phase.tolist()) == {Phase.F, Phase.BW}

@@ -116,26 +116,36 @@ def record_run(
         record_rank(recorder, clock, own, named)
 
 
+def recorded(
+    folder: Path,
+    names: Sequence[str],
+    iterations: int = 2,
+    *,
+    lengths: Sequence[int] = (),
+    place: tuple[int, int] = (0, 1),
+    limit_bytes: int = 1 << 20,
+    now_ns: int = 0,
+) -> None:
+    """Record iterations of some operations, one after the other; of a microsecond by default."""
+    clock = Clock()
+    clock.now_ns = now_ns
+    clocks = {"monotonic": clock.monotonic, "utc": clock.utc}
+    with Recorder(folder, limit_bytes=limit_bytes, place=place, **clocks) as recorder:
+        for number in range(iterations):
+            around = recorder.begin_iteration(number)
+            for name, length in zip(names, lengths or [1_000] * len(names), strict=True):
+                opened = recorder.open(f"bubbleviz:{name}")
+                clock.now_ns += length
+                recorder.close(opened)
+            recorder.close(around)
+
+
 def written(
     folder: Path, iterations: int = 3, rank: int = 0, world_size: int = 1, hour: int = 0
 ) -> Path:
     """Write a recording of some iterations of a forward and a backward, and return its file."""
     before = set(folder.glob("*")) if folder.exists() else set()
-    clock = Clock()
-    clock.now_ns = hour * 3_600_000_000_000
-    with Recorder(
-        folder,
-        limit_bytes=1 << 20,
-        place=(rank, world_size),
-        monotonic=clock.monotonic,
-        utc=clock.utc,
-    ) as recorder:
-        for number in range(iterations):
-            around = recorder.begin_iteration(number)
-            for name in ("F mb=0 stage=0", "BW mb=0 stage=0"):
-                opened = recorder.open(f"bubbleviz:{name}")
-                clock.now_ns += 1_000
-                recorder.close(opened)
-            recorder.close(around)
+    names, place = ("F mb=0 stage=0", "BW mb=0 stage=0"), (rank, world_size)
+    recorded(folder, names, iterations, place=place, now_ns=hour * 3_600_000_000_000)
     (new,) = set(folder.glob("*")) - before
     return new
