@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bubbleviz.annotate.distributed import numbers_in_torch
@@ -192,12 +191,7 @@ class Range:
         self._opened.append(self._recorded())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _recorders.close(self._opened.pop())
 
     def __call__(self, function: _F) -> _F:
@@ -248,12 +242,7 @@ class Outermost(Range):
         self._opened.append(() if depth else self._recorded())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         setattr(self._open, self._kind, getattr(self._open, self._kind) - 1)
         opened = self._opened.pop()
         if opened:

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import get_ident
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -242,12 +241,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -32,38 +32,23 @@ LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR, *SAME_AS))
 #: By the category of the event in lower case; some are those of older versions, or of the forks of
 #: Kineto for other accelerators (libkineto/include/ActivityType.h).
 CATEGORIES = {
-    "kernel": KERNEL,
-    "gpu_memcpy": COPY,
-    "gpu_memset": COPY,
-    "memcpy": COPY,
-    "memset": COPY,
-    "cuda_runtime": CALL,
-    "cuda_driver": CALL,
-    "runtime": CALL,
-    "driver": CALL,
-    "hip_runtime": CALL,
-    "hip_driver": CALL,
-    "mtia_runtime": CALL,
-    "mtia_ccp_events": MTIA_WORK,
-    "xpu_runtime": XPU_CALL,
-    "xpu_driver": XPU_CALL,
-    "hpu_op": OTHER_CALL,
-    "glow_runtime": OTHER_CALL,
-    "privateuse1_runtime": OTHER_CALL,
-    "privateuse1_driver": OTHER_CALL,
-    "gcu_runtime": OTHER_CALL,
-    "gcu_driver": OTHER_CALL,
-    "gcu_memcpy": COPY,
-    "gcu_memset": COPY,
-    "musa_runtime": OTHER_CALL,
-    "musa_driver": OTHER_CALL,
-    "user_annotation": ANNOTATION,
-    "cpu_op": OPERATOR,
-    "operator": OPERATOR,
-    "python_function": PYTHON,
-    "overhead": OVERHEAD,
-    "cuda_sync": WAIT,
-    "cuda_event": RECORD,
+    category: kind
+    for kind, categories in (
+        (KERNEL, "kernel"),
+        (COPY, "gpu_memcpy gpu_memset memcpy memset gcu_memcpy gcu_memset"),
+        (CALL, "cuda_runtime cuda_driver runtime driver hip_runtime hip_driver mtia_runtime"),
+        (MTIA_WORK, "mtia_ccp_events"),
+        (XPU_CALL, "xpu_runtime xpu_driver"),
+        (OTHER_CALL, "hpu_op glow_runtime privateuse1_runtime privateuse1_driver"),
+        (OTHER_CALL, "gcu_runtime gcu_driver musa_runtime musa_driver"),
+        (ANNOTATION, "user_annotation"),
+        (OPERATOR, "cpu_op operator"),
+        (PYTHON, "python_function"),
+        (OVERHEAD, "overhead"),
+        (WAIT, "cuda_sync"),
+        (RECORD, "cuda_event"),
+    )
+    for category in categories.split()
 }
 #: Categories that nothing is made of: repetitions of others, arrows between them, marks.
 UNUSED = frozenset(

@@ -30,41 +30,21 @@ CHUNK_BYTES = 1 << 24
 _SIZE = layout.RECORD_BYTES
 _TEXT = bytes([layout.KIND_TEXT])
 _NAME = re.compile(rf"(?P<stem>.+?)(?:\.(?P<number>[0-9]{{1,6}}))?{re.escape(layout.SUFFIX)}\Z")
-_OPERATION = np.dtype(
-    [
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("thread", "<u2"),
-        ("name", "<u4"),
-        ("host_start", "<i8"),
-        ("host_end", "<i8"),
-        ("start", "<i8"),
-        ("end", "<i8"),
-    ]
+
+
+def _record(fields: str) -> np.dtype[np.void]:
+    """Return records of these fields, each a name and its type."""
+    return np.dtype([(name, kind) for name, kind in map(str.split, fields.split(", "))])
+
+
+_OPERATION = _record(
+    "kind u1, flags u1, thread <u2, name <u4, host_start <i8, host_end <i8, start <i8, end <i8"
 )
-_CLOCK = np.dtype(
-    [
-        ("kind", "u1"),
-        ("spare", "u1", 3),
-        ("half_width", "<u4"),
-        ("monotonic", "<i8"),
-        ("utc", "<i8"),
-        ("device", "<i8"),
-        ("spare_time", "<i8"),
-    ]
+_CLOCK = _record(
+    "kind u1, spare 3u1, half_width <u4, monotonic <i8, utc <i8, device <i8, spare_time <i8"
 )
-_END = np.dtype(
-    [
-        ("kind", "u1"),
-        ("flags", "u1"),
-        ("spare", "u1", 2),
-        ("crc", "<u4"),
-        ("number", "<i8"),
-        ("start", "<i8"),
-        ("end", "<i8"),
-        ("records", "<u4"),
-        ("lost", "<u4"),
-    ]
+_END = _record(
+    "kind u1, flags u1, spare 2u1, crc <u4, number <i8, start <i8, end <i8, records <u4, lost <u4"
 )
 
 
