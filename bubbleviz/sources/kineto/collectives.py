@@ -25,14 +25,8 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, looked_up
 from bubbleviz.model.profile import UNCORRELATED, process_of
 from bubbleviz.sources.kineto.events import (
-    CORRELATION,
-    DEVICE,
-    EXTERNAL,
     KERNEL,
-    NAME,
     OPERATOR,
-    START,
-    THREAD,
     CollectiveArgs,
     CollectiveRecord,
     EventCollector,
@@ -149,10 +143,11 @@ def collectives_of(
     }
     kernels = np.flatnonzero(work.kind == KERNEL)
     ids = np.array([NONE - 1, *(correlation for correlation, _ in of_kernels)], np.int64)
-    described = np.isin(work[CORRELATION][kernels], ids)
-    described |= np.isin(work[EXTERNAL][kernels], np.array([*of_operators], np.int64))
+    described = np.isin(work.correlation[kernels], ids)
+    described |= np.isin(work.external[kernels], np.array([*of_operators], np.int64))
     kernels = kernels[described]
-    columns = (work[c][kernels].tolist() for c in (CORRELATION, START, EXTERNAL, DEVICE))
+    names = ("correlation", "start_ns", "external", "device")
+    columns = (getattr(work, name)[kernels].tolist() for name in names)
     table = _CollectiveTable(world_of(metadata))
     for kernel, correlation, start_ns, external, device in zip(
         kernels.tolist(), *columns, strict=True
@@ -162,7 +157,7 @@ def collectives_of(
         if first is not None and second is not None:
             table.add(kernel, (external, device), first, second)
     for kernel, record in _batched(work, calls, collector, base_ns, kernels):
-        launch = record.external, int(work[DEVICE][kernel])
+        launch = record.external, int(work.device[kernel])
         table.add(kernel, launch, record.args, record.args)
     return table.collectives()
 
@@ -179,7 +174,7 @@ def _batched(
         base_ns: zero of the times of ``work``.
         described: kernels that a record describes.
     """
-    used = {*work[EXTERNAL][described].tolist()}
+    used = {*work.external[described].tolist()}
     waiting = [
         record
         for record in collector.collectives
@@ -214,12 +209,12 @@ def _launches(
     """Yield kernel, thread and time of the launches of described kernels, sends and receives."""
     passing = np.array([_PASSES.search(name) is not None for name in names], bool)
     graph = np.array(["GraphLaunch" in name for name in names], bool)
-    bare = np.flatnonzero((work.kind == KERNEL) & passing[work[NAME]])
+    bare = np.flatnonzero((work.kind == KERNEL) & passing[work.name])
     kernels = distinct(bare, described)
-    rows = np.flatnonzero((calls[CORRELATION] >= 0) & ~graph[calls[NAME]])
-    call = looked_up([calls[CORRELATION][rows]], rows, [work[CORRELATION][kernels]])
+    rows = np.flatnonzero((calls.correlation >= 0) & ~graph[calls.name])
+    call = looked_up([calls.correlation[rows]], rows, [work.correlation[kernels]])
     kernels, call = kernels[call != NONE], call[call != NONE]
-    columns = (kernels, calls[THREAD][call], calls[START][call])
+    columns = (kernels, calls.thread[call], calls.start_ns[call])
     yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
@@ -356,10 +351,10 @@ def synchronisation_of(
     if not collector.waits:
         return None
     waits, told = _columns(collector.waits), _columns(collector.records)
-    process = process_of(threads[calls[THREAD]])
+    process = process_of(threads[calls.thread])
 
     def processes(ids: Ints) -> Ints:
-        return looked_up((calls[CORRELATION],), process, (ids,))
+        return looked_up((calls.correlation,), process, (ids,))
 
     # A wait tells its record, too, on its own device: events are looked up by context.
     own = waits[:, (waits[_RECORD_STREAM] != NONE) & (waits[_RECORD] != NONE)]
@@ -387,7 +382,7 @@ def synchronisation_of(
             waits[_CORRELATION].copy(),
             waits[_START] - base_ns,
         ),
-        np.array(streams, np.int64)[work[THREAD]],
+        np.array(streams, np.int64)[work.thread],
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
@@ -147,10 +147,10 @@ def text_of(value: object) -> str:
     return encodable(value) if isinstance(value, str) else ""
 
 
-#: Columns of events.
-THREAD, START, END, NAME, CORRELATION, DEVICE, EXTERNAL = range(7)
+#: Columns of events, of which blocks have seven.
+_THREAD, _START, _END, _, _CORRELATION, _, _EXTERNAL = range(7)
 #: Those of a collective's record.
-_RECORDED = (THREAD, START, END, CORRELATION, EXTERNAL)
+_RECORDED = (_THREAD, _START, _END, _CORRELATION, _EXTERNAL)
 _NO_ARGS = KinetoArgs()
 
 
@@ -168,29 +168,30 @@ class CollectiveRecord:
 
 
 @frozen
-class EventRows:
-    """Events as columns; times count from the trace's first event.
+class EventRows(Table):
+    """Events as columns, without those whose times are impossible.
 
     Attributes:
-        columns: shape (7, events), without events whose times are impossible.
+        thread: number of the thread.
+        start_ns: start, counted from the trace's first event.
+        end_ns: end.
+        name: number of the name.
+        correlation: of a call and what it launched; -1 none.
+        device: of a kernel or copy; -1 none.
+        external: of an operator and what it launched; -1 none.
         kind: category of each.
         impossible: how many events were left out.
     """
 
-    columns: Ints
+    thread: Ints
+    start_ns: Ints
+    end_ns: Ints
+    name: Ints
+    correlation: Ints
+    device: Ints
+    external: Ints
     kind: Ints
-    impossible: int
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def __getitem__(self, column: int) -> Ints:
-        rows: Ints = self.columns[column]
-        return rows
-
-    def take(self, rows: Ints | Bools) -> EventRows:
-        """Return some of the rows."""
-        return EventRows(self.columns[:, rows], self.kind[rows], 0)
+    impossible: int = field(default=0, metadata={"shared": True})
 
 
 @dataclass
@@ -280,7 +281,7 @@ class EventCollector:
 
     def base_ns(self) -> int:
         """Return when the trace's first event began, stray times left aside."""
-        starts = [block[START] for blocks in self._blocks.values() for block in blocks]
+        starts = [block[_START] for blocks in self._blocks.values() for block in blocks]
         if not starts:
             return 0
         start_ns = np.concatenate(starts)
@@ -300,8 +301,9 @@ class EventCollector:
         columns = np.concatenate(tables, axis=1)
         for taken in kinds:
             del self._blocks[taken]
-        columns[[START, END]] -= base_ns
-        keep = possible(columns[START], columns[END])
-        if keep is None:
-            return EventRows(columns, kind, 0)
-        return EventRows(columns[:, keep], kind[keep], int((~keep).sum()))
+        columns[[_START, _END]] -= base_ns
+        keep, impossible = possible(columns[_START], columns[_END]), 0
+        if keep is not None:
+            columns, kind, impossible = columns[:, keep], kind[keep], int((~keep).sum())
+        named = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))
+        return EventRows(**named, impossible=impossible)

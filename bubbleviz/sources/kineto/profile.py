@@ -32,7 +32,7 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.launching_calls import WORK_CALLS
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
@@ -66,23 +66,16 @@ from bubbleviz.sources.kineto.events import (
     CALL,
     COLLECTIVE_MARK,
     COPY,
-    CORRELATION,
-    DEVICE,
     DEVICES,
-    END,
-    EXTERNAL,
     KERNEL,
     KINDS,
     MTIA_WORK,
-    NAME,
     OPERATOR,
     OTHER_CALL,
     OVERHEAD,
     PYTHON,
     SAME_AS,
-    START,
     SYNCHRONISATION_CATEGORIES,
-    THREAD,
     XPU_CALL,
     CollectiveEvent,
     EventCollector,
@@ -108,17 +101,17 @@ def with_devices(
     work: EventRows, threads: Ints, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
     """Return work that names no device on the one that stands for its process, else on device 0."""
-    lacking = np.flatnonzero(work[DEVICE] < 0)
+    lacking = np.flatnonzero(work.device < 0)
     if len(lacking) == 0:
         return work, ()
-    columns = work.columns.copy()
-    process = process_of(threads[work[THREAD][lacking]])
-    columns[DEVICE, lacking] = np.where(process < _MOST_DEVICES, process, 0)
+    device = work.device.copy()
+    process = process_of(threads[work.thread[lacking]])
+    device[lacking] = np.where(process < _MOST_DEVICES, process, 0)
     reason = f"{path}: they count as those of the device that their process (pid) names, else of 0"
     note = Limitation(
         "devices of some kernels and copies", reason, len(lacking), LimitationKind.COSTS
     )
-    return EventRows(columns, work.kind, work.impossible), (note,)
+    return replace(work, device=device), (note,)
 
 
 def with_operators(
@@ -128,25 +121,23 @@ def with_operators(
 
     A kernel and the operator that launched it share an ``External id``.
     """
-    lost = np.flatnonzero(~np.isin(work[CORRELATION], calls[CORRELATION]) & (work[EXTERNAL] >= 0))
+    lost = np.flatnonzero(~np.isin(work.correlation, calls.correlation) & (work.external >= 0))
     if len(lost) == 0:
         return calls, ()
     operators = np.flatnonzero(np.isin(ranges.kind, (OPERATOR, ANNOTATION)))
-    external, first = np.unique(ranges[EXTERNAL][operators], return_index=True)
-    at = found_in(external, work[EXTERNAL][lost])
+    external, first = np.unique(ranges.external[operators], return_index=True)
+    at = found_in(external, work.external[lost])
     lost, at = lost[at != NONE], at[at != NONE]
     if len(lost) == 0:
         return calls, ()
-    rows = ranges.take(operators[first[at]]).columns.copy()
-    rows[END] = rows[START]
-    rows[CORRELATION] = work[CORRELATION][lost]
+    rows = ranges.take(operators[first[at]])
+    kind = np.full(len(rows), CALL, np.int64)
+    rows = replace(rows, end_ns=rows.start_ns, correlation=work.correlation[lost], kind=kind)
     reason = f"{path}: the operators with their External id stand for the calls"
     note = Limitation(
         "CUDA API calls of some kernels and copies", reason, len(lost), LimitationKind.COSTS
     )
-    columns = np.concatenate((calls.columns, rows), axis=1)
-    kind = np.full(columns.shape[1], CALL, np.int64)
-    return EventRows(columns, kind, 0), (note,)
+    return joined([calls, rows]), (note,)
 
 
 def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
@@ -159,10 +150,10 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
         work        ├────────────────┤  ├────────┤
     """
     rows = np.flatnonzero(ranges.kind == OPERATOR)
-    thread = threads[ranges[THREAD][rows]]
-    order = np.lexsort((-ranges[END][rows], ranges[START][rows], thread))
+    thread = threads[ranges.thread[rows]]
+    order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], thread))
     rows, thread = rows[order], thread[order]
-    start_ns, end_ns = ranges[START][rows], ranges[END][rows]
+    start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
     first = np.ones(len(rows), bool)
     first[1:] = thread[1:] != thread[:-1]
     # Threads follow one another in time once each is moved behind the one before.
@@ -171,13 +162,15 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
     latest_ns = np.maximum.accumulate(end_ns + place) if len(rows) else end_ns
     outermost = first.copy()
     outermost[1:] |= start_ns[1:] + place[1:] >= latest_ns[:-1]
-    columns = ranges.columns[:, rows[outermost]].copy()
-    columns[CORRELATION] = np.arange(columns.shape[1])
-    columns[DEVICE] = 0
-    calls = columns.copy()
-    calls[END] = calls[START]
-    kernel, call = (np.full(columns.shape[1], kind, np.int64) for kind in (KERNEL, CALL))
-    return EventRows(columns, kernel, 0), EventRows(calls, call, 0)
+    work = ranges.take(rows[outermost])
+    count = len(work)
+    work = replace(
+        work,
+        correlation=np.arange(count),
+        device=np.zeros(count, np.int64),
+        kind=np.full(count, KERNEL, np.int64),
+    )
+    return work, replace(work, end_ns=work.start_ns, kind=np.full(count, CALL, np.int64))
 
 
 def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
@@ -185,27 +178,27 @@ def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
 
     A kernel without one belongs to the process that made the most calls.
     """
-    process = process_of(threads[calls[THREAD]])
+    process = process_of(threads[calls.thread])
     known, count = np.unique(process, return_counts=True)
     most = int(known[count.argmax()]) if len(known) else 0
     if len(known) < 2:
         return np.full(len(work), most, np.int64)
-    correlation, first = np.unique(calls[CORRELATION], return_index=True)
-    at = found_in(correlation, work[CORRELATION])
-    launched = (at != NONE) & (work[CORRELATION] >= 0)
+    correlation, first = np.unique(calls.correlation, return_index=True)
+    at = found_in(correlation, work.correlation)
+    launched = (at != NONE) & (work.correlation >= 0)
     return np.where(launched, process[first[at]], most)
 
 
 def activities_of(work: EventRows, process: Ints, names: Sequence[str]) -> Activities:
     """Return work as activities; ``process`` is that of each row."""
-    ranks, rank = np.unique(np.stack((process, work[DEVICE]), axis=1), axis=0, return_inverse=True)
+    ranks, rank = np.unique(np.stack((process, work.device), axis=1), axis=0, return_inverse=True)
     kernels = int((work.kind == KERNEL).sum())
-    name, name_id = np.unique(work[NAME][:kernels], return_inverse=True)
+    name, name_id = np.unique(work.name[:kernels], return_inverse=True)
     return Activities(
-        start_ns=work[START].copy(),
-        end_ns=work[END].copy(),
+        start_ns=work.start_ns.copy(),
+        end_ns=work.end_ns.copy(),
         rank=rank.reshape(-1).astype(np.int32),
-        correlation_id=correlations(work[CORRELATION]),
+        correlation_id=correlations(work.correlation),
         name_id=np.concatenate((name_id, np.full(len(work) - kernels, NONE))).astype(np.int32),
         kernels=kernels,
         names=tuple(names[n] for n in name.tolist()),
@@ -215,27 +208,27 @@ def activities_of(work: EventRows, process: Ints, names: Sequence[str]) -> Activ
 
 def calls_of(calls: EventRows, threads: Ints, names: Sequence[str]) -> InMemoryCalls:
     """Return calls, by thread and time."""
-    thread = threads[calls[THREAD]]
-    order = np.lexsort((calls[START], thread))
-    name, name_id = np.unique(calls[NAME][order], return_inverse=True)
+    thread = threads[calls.thread]
+    order = np.lexsort((calls.start_ns, thread))
+    name, name_id = np.unique(calls.name[order], return_inverse=True)
     table = Calls(
         row=np.arange(len(calls)),
-        start_ns=calls[START][order],
-        end_ns=calls[END][order],
+        start_ns=calls.start_ns[order],
+        end_ns=calls.end_ns[order],
         thread=thread[order],
-        correlation_id=correlations(calls[CORRELATION][order]),
+        correlation_id=correlations(calls.correlation[order]),
     )
     return InMemoryCalls(table, name_id.astype(np.int32), tuple(names[n] for n in name.tolist()))
 
 
 def ranges_of(ranges: EventRows, threads: Ints, names: Sequence[str]) -> Ranges:
     """Return ranges, in the order of the file."""
-    name, name_id = np.unique(ranges[NAME], return_inverse=True)
+    name, name_id = np.unique(ranges.name, return_inverse=True)
     none = np.zeros(len(ranges), bool)
     return Ranges(
-        start_ns=ranges[START].copy(),
-        end_ns=ranges[END].copy(),
-        thread=threads[ranges[THREAD]],
+        start_ns=ranges.start_ns.copy(),
+        end_ns=ranges.end_ns.copy(),
+        thread=threads[ranges.thread],
         end_thread=np.full(len(ranges), NONE, np.int64),
         start_end=none,
         cut=none.copy(),
@@ -296,7 +289,7 @@ def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
     ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
     overheads = collector.take(base_ns, OVERHEAD)
     # ROCm's builds of PyTorch record calls of HIP as CUDA's.
-    called = (names[number] for number in distinct(calls[NAME]).tolist())
+    called = (names[number] for number in distinct(calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
     workless = _launches_without_work(calls, work, names)
     loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
@@ -340,7 +333,9 @@ def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
         ranges=every_range,
         every_range=InMemoryRanges(every_range),
         overheads=Overheads(
-            process_of(threads[overheads[THREAD]]), overheads[START].copy(), overheads[END].copy()
+            process_of(threads[overheads.thread]),
+            overheads.start_ns.copy(),
+            overheads.end_ns.copy(),
         ),
         threads=tuple(Thread(t, encodable(name)) for t, name in sorted(plain.items()) if name),
         devices=_devices(metadata),
@@ -360,8 +355,8 @@ def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[st
     if len(calls) == 0:
         return 0
     launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
-    worked = np.isin(calls[CORRELATION], work[CORRELATION])
-    return int((launches[calls[NAME]] & ~worked).sum())
+    worked = np.isin(calls.correlation, work.correlation)
+    return int((launches[calls.name] & ~worked).sum())
 
 
 def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
