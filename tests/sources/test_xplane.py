@@ -359,7 +359,7 @@ def test_a_file_cut_while_it_is_read_is_one_sentence(share: float, tmp_path: Pat
 def test_a_file_cut_or_written_over_while_it_is_walked_ends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "small.xplane.pb"
     whole = space(SMALL, ["h"])
-    for length in range(len(whole)):
+    for length in range(0, len(whole), 7):
         for rest in (b"", b"\xff" * (len(whole) - length)):
             path.write_bytes(whole)
             with open_file(str(path)) as file:
