@@ -124,12 +124,12 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
     Raises:
         UsageError: it comes from a formula, which has no order.
     """
-    from bubbleviz.schedules.communication.reordering import best_lowering
+    from bubbleviz.schedules.communication.lowering import communicated
     from bubbleviz.schedules.communication.torch_csv import write
     from bubbleviz.schedules.ideal import ideal_workload
 
     ideal = _ordered(result)
-    return write(best_lowering(ideal.plan, ideal_workload(ideal.plan, times), transport))
+    return write(communicated(ideal.plan, ideal_workload(ideal.plan, times), transport).lowered)
 
 
 #: The outputs of an ideal, by the names of their options.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.memory_use import MeasuredMemory
+from bubbleviz.schedules.workload import MeasuredMemory
 
 #: Unknown number, as in columns.
 UNKNOWN = -1

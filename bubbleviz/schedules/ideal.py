@@ -11,21 +11,13 @@ from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport
-from bubbleviz.schedules.communication.timing import timing_of
-from bubbleviz.schedules.formulas import Sizes, formula_named, formulas
+from bubbleviz.schedules.communication.precedence import timing_of
+from bubbleviz.schedules.formulas import Formula, Sizes, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
-from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting, stage_durations
-from bubbleviz.schedules.simulation import Simulation, simulate
-from bubbleviz.schedules.workload import (
-    Workload,
-    cost,
-    makespan,
-    memory_of_devices,
-    peaks_of_devices,
-    schedule_ratio,
-    stage_ratio,
-)
+from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
+from bubbleviz.schedules.simulation import Simulation, cost, makespan, schedule_ratio, stage_ratio
+from bubbleviz.schedules.workload import Workload, peak_memory, simulate_workload
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
@@ -137,11 +129,12 @@ def theory(
         UsageError: as there, and where a formula is given more than it takes.
     """
     check_name(name)
-    if formula_named(name) is None:
+    formula = formula_named(name)
+    if formula is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
     if memory not in {None, MemoryOptions()}:
         raise UsageError(f"{name} is a formula of times; leave the --memory options out")
-    return estimate(name, stages, microbatches, times, chunks)
+    return estimate(formula, stages, microbatches, times, chunks)
 
 
 def ideal(
@@ -196,19 +189,15 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
         MismatchError: an operation waits for ever for another.
         UsageError: a time cannot be.
     """
-    stages, microbatches, v = plan.stages, plan.microbatches, plan.chunks
-    _check_sizes(stages, microbatches, v)
+    v = plan.chunks
+    _check_sizes(plan.stages, plan.microbatches, v)
     activations = memory or Memory(None)
-    forward, backward, weight, transfer = ticks_of(stages, microbatches * v, times, v)
-    # The replica of another direction has each stage on another device.
-    length = plan.virtual_stages // plan.replicas
-    of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
-    durations = stage_durations(
-        [forward[s] for s in of_stage],
-        [backward[s] for s in of_stage],
-        [weight[s] for s in of_stage],
-    )
-    simulation = simulate(plan, durations, transfer_ns=transfer)
+    simulation = simulate_workload(plan, ideal_workload(plan, times))
+
+    def peaks(backward: float, weight: float) -> tuple[float, ...]:
+        of_stages = ((each,) * plan.virtual_stages for each in (backward, weight))
+        return tuple(peak / v for peak in peak_memory(plan, *of_stages))
+
     return Ideal(
         plan,
         simulation,
@@ -216,9 +205,9 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
         makespan(simulation) / v / 1e6,
         stage_ratio(simulation),
         schedule_ratio(simulation),
-        peaks_of_devices(simulation),
+        peaks(1.0, 1.0),
         activations,
-        memory_of_devices(simulation, activations),
+        peaks(activations.backward, activations.weight),
     )
 
 
@@ -242,6 +231,7 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
     """
     v = plan.chunks
     forward, backward, weight, transfer = ticks_of(plan.stages, plan.microbatches * v, times, v)
+    # The replica of another direction has each stage on another device.
     length = plan.virtual_stages // plan.replicas
     of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
     inner, outer = ([ticks[s] for s in of_stage] for ticks in (backward, weight))
@@ -263,37 +253,32 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
 
 
 def estimate(
-    name: str, stages: int, microbatches: int, times: StageTimes, chunks: int | None = None
+    formula: Formula, stages: int, microbatches: int, times: StageTimes, chunks: int | None = None
 ) -> Estimate:
     """Return the estimate of a formula.
 
     Args:
-        name: its name; see :func:`bubbleviz.schedules.formulas.formulas`.
+        formula: of the cost.
         stages: number of devices, p.
         microbatches: number of microbatches, m.
         times: of the stages, which are all alike.
         chunks: model chunks per device, v; None for the usual number.
 
     Raises:
-        UsageError: there is no such formula, it does not allow these sizes, the stages differ, or
-            a time cannot be.
+        UsageError: it does not allow these sizes, the stages differ, or a time cannot be.
     """
-    formula = formula_named(name)
-    if formula is None:
-        known = ", ".join(f.name for f in formulas())
-        raise UsageError(f"no formula is called {name!r}; known are {known}")
     v = formula.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
     forward, backward, weight, transfer = ticks_of(stages, microbatches * v, times, 1)
     if any(len(set(each)) > 1 for each in (forward, backward, weight)):
         raise UsageError(
-            f"{name} is a formula of equal stages; give one time for all, or simulate "
+            f"{formula.name} is a formula of equal stages; give one time for all, or simulate "
             f"{formula.drawn}"
         )
     work = (forward[0] + backward[0] + weight[0]) / 1e6
     cost_ms = formula.cost(Sizes(stages, microbatches, v, work, transfer / 1e6))
     ratio = 1 - microbatches * work / cost_ms if cost_ms else None
-    return Estimate(name, stages, microbatches, v, cost_ms, ratio)
+    return Estimate(formula.name, stages, microbatches, v, cost_ms, ratio)
 
 
 def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:

@@ -1,15 +1,19 @@
-"""MeasuredTimes times: the phase times of a run as what schedules are simulated with."""
+"""Measured times: the phase times of a run as what schedules are simulated and planned with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median_low
 from typing import Protocol
 
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.phases import Phase
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+from bubbleviz.schedules.workload import Workload
 
 # Stage times: what operations take on each stage, in milliseconds and in whole ticks.
 
@@ -102,12 +106,20 @@ class OperationTimes(Protocol):
         """Model chunk; -1 none."""
 
     @property
+    def virtual_stage(self) -> int:
+        """Place of the model chunk in the model's order; -1 unknown."""
+
+    @property
     def phase(self) -> Phase:
         """What they do."""
 
     @property
     def median_ns(self) -> float:
         """Median of their busy time."""
+
+    @property
+    def gap_ns(self) -> float | None:
+        """Median time from the operation before to one that waited for nothing; None unknown."""
 
 
 @frozen
@@ -144,55 +156,123 @@ def measured_times(
     """
     stages = sorted({kind.stage for kind in kinds})
     if not stages or stages != list(range(len(stages))):
-        raise MismatchError(
-            "the run does not show the times of its schedule: its stages are unknown; set --order"
-        )
+        raise _lacks("its stages are unknown; set --order")
     if microbatches is None:
-        raise MismatchError(
-            "the run does not show the times of its schedule: its microbatches are unknown; "
-            "name them in ranges"
-        )
-    forward, again = (_summed(kinds, stages, phase) for phase in (Phase.F, Phase.R))
-    backward, weight = (_summed(kinds, stages, phase) for phase in (Phase.B, Phase.W))
+        raise _lacks("its microbatches are unknown; name them in ranges")
     # Where a chunk runs its backward both ways, what was recorded apart tells more.
     apart = {(kind.stage, kind.chunk) for kind in kinds if kind.phase is Phase.B}
-    fused = [kind for kind in kinds if (kind.stage, kind.chunk) not in apart]
-    both = _summed(fused, stages, Phase.BW)
-    lacking = [
-        stage
-        for stage, f, b, bw in zip(stages, forward, backward, both, strict=True)
-        if not f or not (b or bw)
-    ]
-    if lacking or any(kind.phase is Phase.FB for kind in kinds):
-        raise MismatchError(
-            "the run does not show the times of its schedule: "
-            + (
-                f"stage {lacking[0]} has no forward or no backward of its own"
-                if lacking
-                else "forwards and backwards overlap under one name"
-            )
-        )
-    halves = [bw / 2 for bw in both]
+    sums = {phase: dict.fromkeys(stages, 0.0) for phase in Phase}
+    for kind in kinds:
+        if kind.phase is not Phase.BW or (kind.stage, kind.chunk) not in apart:
+            sums[kind.phase][kind.stage] += kind.median_ns
+    forward, backward, weight, fused = (
+        list(sums[phase].values()) for phase in (Phase.F, Phase.B, Phase.W, Phase.BW)
+    )
+    for stage in stages:
+        if not forward[stage] or not (backward[stage] or fused[stage]):
+            raise _lacks(f"stage {stage} has no forward or no backward of its own")
+    if any(kind.phase is Phase.FB for kind in kinds):
+        raise _lacks("forwards and backwards overlap under one name")
+    halves = [ns / 2 for ns in fused]
     # What is computed again belongs to the backward that needs it.
-    inputs = [sum(parts) for parts in zip(backward, halves, again, strict=True)]
-    weights = [sum(parts) for parts in zip(weight, halves, strict=True)]
+    inputs = map(sum, zip(backward, halves, sums[Phase.R].values(), strict=True))
+    weights = map(sum, zip(weight, halves, strict=True))
+    forward_ms, backward_ms, weight_ms = (
+        tuple(round(ns) / 1e6 for ns in each) for each in (forward, inputs, weights)
+    )
     return MeasuredTimes(
         stages=len(stages),
         microbatches=microbatches,
         chunks=len({kind.chunk for kind in kinds if kind.phase is Phase.F}),
-        times=StageTimes(_ms(forward), _ms(inputs), _ms(weights), round(transfer_ns or 0.0) / 1e6),
+        times=StageTimes(forward_ms, backward_ms, weight_ms, round(transfer_ns or 0.0) / 1e6),
         split=any(weight),
     )
 
 
-def _summed(kinds: Sequence[OperationTimes], stages: Sequence[int], phase: Phase) -> list[float]:
-    """Return nanoseconds by stage, chunks added up."""
-    total = dict.fromkeys(stages, 0.0)
-    for kind in kinds:
-        if kind.phase is phase:
-            total[kind.stage] += kind.median_ns
-    return list(total.values())
+def measured_workload(
+    kinds: Sequence[OperationTimes], transfer_ns: float | None, microbatches: int | None
+) -> Workload:
+    """Return the workload of a run; every microbatch holds 1/v of a stage from F to W.
+
+    A transfer is the median of the receives of its edge and direction that waited for their input;
+    where none did, that of the other direction, else that of all edges, else 0. What is computed
+    again belongs to the backward that needs it. What passes between operations that wait for
+    nothing (the host, launches) belongs to each of them.
+
+    Args:
+        kinds: how long operations take, and transfers under the phases of receives.
+        transfer_ns: of all edges; None where none was recorded.
+        microbatches: of an iteration.
+
+    Raises:
+        MismatchError: they lack a time of a virtual stage.
+    """
+    if microbatches is None:
+        raise _lacks("its microbatches are unknown; name them in ranges")
+    if any(kind.phase is Phase.FB for kind in kinds):
+        raise _lacks("forwards and backwards overlap under one name")
+    placement = _placement(kinds)
+    stages = range(len(placement))
+    # One virtual stage may show few gaps, in which a transfer waited for others.
+    gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
+    every = [ns for _, ns in gaps] or [0.0]
+    usual = {phase: median_low([ns for own, ns in gaps if own is phase] or every) for phase in WORK}
+    times = {
+        (kind.virtual_stage, kind.phase): kind.median_ns + usual.get(kind.phase, 0.0)
+        for kind in kinds
+    }
+
+    def of(phase: Phase) -> list[int]:
+        return [round(times.get((stage, phase), 0.0)) for stage in stages]
+
+    forward, again, whole = of(Phase.F), of(Phase.R), of(Phase.BW)
+    inner, weight = of(Phase.B), of(Phase.W)
+    # Where a chunk runs its backward both ways, what was recorded apart tells more.
+    apart = [(s, Phase.B) in times for s in stages]
+    for s in stages:
+        if not forward[s] or not (inner[s] or whole[s]):
+            raise _lacks(f"virtual stage {s} has no forward or no backward of its own")
+        if not apart[s]:
+            weight[s] = whole[s] // 2
+            inner[s] = whole[s] - weight[s]
+    # By edge: what waited there, either way.
+    down, up = [0] * len(placement), [0] * len(placement)
+    for s, (here, there) in enumerate(pairwise(placement)):
+        if here != there:
+            ways = times.get((s + 1, Phase.RECV_F)), times.get((s, Phase.RECV_B))
+            known = [ns for ns in ways if ns is not None] or [round(transfer_ns or 0.0)]
+            down[s], up[s + 1] = round(known[0]), round(known[-1])
+    held = tuple(1 / placement.count(device) for device in placement)
+    return Workload(
+        placement=placement,
+        microbatches=microbatches,
+        forward_ns=tuple(forward),
+        backward_ns=tuple(inner[s] + again[s] for s in stages),
+        weight_ns=tuple(weight),
+        fused_ns=tuple((whole[s] or inner[s] + weight[s]) + again[s] for s in stages),
+        down_ns=tuple(down),
+        up_ns=tuple(up),
+        activation=held,
+        kept=held,
+        split=any(weight[s] for s in stages if apart[s]),
+    )
 
 
-def _ms(times_ns: Iterable[float]) -> tuple[float, ...]:
-    return tuple(round(time_ns) / 1e6 for time_ns in times_ns)
+def _placement(kinds: Sequence[OperationTimes]) -> tuple[int, ...]:
+    """Return the device of each virtual stage; devices are numbered in the order of stages.
+
+    Raises:
+        MismatchError: it is unknown.
+    """
+    holder = {kind.virtual_stage: kind.stage for kind in kinds if kind.phase is Phase.F}
+    if not holder or NONE in holder or NONE in holder.values():
+        raise _lacks("its stages are unknown; set --order")
+    absent = next((s for s in range(max(holder) + 1) if s not in holder), None)
+    if absent is not None:
+        raise _lacks(f"virtual stage {absent} of {max(holder) + 1} is missing; give all ranks")
+    number = {stage: device for device, stage in enumerate(sorted(set(holder.values())))}
+    return tuple(number[holder[s]] for s in range(len(holder)))
+
+
+def _lacks(what: str) -> MismatchError:
+    return MismatchError(f"the run does not show the times of its schedule: {what}")

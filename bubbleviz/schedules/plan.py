@@ -7,10 +7,10 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bubbleviz.errors import MismatchError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
@@ -180,21 +180,35 @@ class Schedule:
     replicas: int = 1
 
 
-def at_equal_times(searched: PlanSearch, sizes: tuple[int, int, int], watch: Watch) -> Plan:
-    """Return the plan of (p, m, v) where F, B and W are equally long and transfers are free."""
-    p, m, v = sizes
-    limit = searched.limit(p) if searched.limit else None
-    ones = (1,) * p
-    return searched.plan(
-        Setting(p, m, v, ones, ones, ones, 0, Memory(limit, 1.0, searched.kept)), watch
-    )
-
-
 def plan_at_equal_times(searched: PlanSearch) -> Callable[[int, int, int], Plan]:
     """Return the ``plan`` of a schedule that is always searched: (p, m, v) at equal times."""
-    return lambda stages, microbatches, chunks: at_equal_times(
-        searched, (stages, microbatches, chunks), unwatched
-    )
+
+    def plan(stages: int, microbatches: int, chunks: int) -> Plan:
+        memory = Memory(searched.limit(stages) if searched.limit else None, 1.0, searched.kept)
+        ones = (1,) * stages
+        setting = Setting(stages, microbatches, chunks, ones, ones, ones, 0, memory)
+        return searched.plan(setting, unwatched)
+
+    return plan
+
+
+def refuse_chunks(name: str, chunks: int, wanted: int, where: str = "a device") -> None:
+    """Refuse a number of chunks that a schedule does not have.
+
+    Raises:
+        UsageError: it is another than what is wanted, one or two.
+    """
+    if chunks != wanted:
+        has = "one chunk" if wanted == 1 else "two chunks"
+        raise UsageError(f"{name} has {has} {where}, not {chunks}")
+
+
+def line_plan(
+    name: str, stages: int, microbatches: int, order: Callable[[int], Iterable[PlannedOperation]]
+) -> Plan:
+    """Return the plan of one chunk a device, by the order of each device."""
+    orders = tuple(tuple(order(device)) for device in range(stages))
+    return Plan(name, stages, microbatches, 1, looped_placement(stages, 1), orders)
 
 
 def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:
@@ -243,37 +257,6 @@ class Program:
     together: frozenset[PlannedOperation] = frozenset()
 
 
-def stage_durations(
-    forward_ns: int | Sequence[int],
-    backward_ns: int | Sequence[int],
-    weight_ns: int | Sequence[int],
-    optimizer_ns: int = 0,
-) -> Duration:
-    """Return durations by virtual stage; BW takes backward and weight together.
-
-    Args:
-        forward_ns: T_F, one number or one a virtual stage.
-        backward_ns: T_B, the backward pass for the input alone.
-        weight_ns: T_W, the backward pass for the weights.
-        optimizer_ns: of every device.
-    """
-
-    def at(times: int | Sequence[int], stage: int) -> int:
-        return times if isinstance(times, int) else times[stage]
-
-    def duration(task: Task) -> int:
-        stage, phase = task.operation.virtual_stage, task.operation.phase
-        if phase is Phase.F:
-            return at(forward_ns, stage)
-        if phase is Phase.OPTIMIZER:
-            return optimizer_ns
-        both = phase is Phase.BW
-        total = at(backward_ns, stage) if both or phase is Phase.B else 0
-        return total + (at(weight_ns, stage) if both or phase is Phase.W else 0)
-
-    return duration
-
-
 def program_of(
     plans: Sequence[Plan], *, optimizer: bool = False, postponed: bool = False
 ) -> Program:
@@ -292,28 +275,22 @@ def program_of(
         raise MismatchError("the plans of a program place their virtual stages differently")
     placement = plans[0].placement
     first = {device: stage for stage, device in reversed(list(enumerate(placement)))}
-    tasks = tuple(
-        tuple(_device_tasks(plans, device, first[device], optimizer, postponed))
-        for device in range(plans[0].stages)
-    )
+    tasks: list[tuple[Task, ...]] = []
+    for device in range(plans[0].stages):
+        own: list[Task] = []
+        pending: int | None = None
+        for iteration, plan in enumerate(plans):
+            work = [Task(iteration, operation) for operation in plan.orders[device]]
+            trains = any(task.operation.phase is not Phase.F for task in work)
+            if pending is not None:
+                late = PlannedOperation(first[device], Phase.OPTIMIZER, POSTPONED)
+                work.insert(1, Task(pending, late))
+                pending = None
+            own += work
+            if optimizer and trains:
+                step = PlannedOperation(first[device], Phase.OPTIMIZER, STEP)
+                own.append(Task(iteration, step))
+                pending = iteration if postponed else None
+        tasks.append(tuple(own))
     together = frozenset().union(*(plan.together for plan in plans))
-    return Program(placement, tasks, len(placement) // plans[0].replicas, together)
-
-
-def _device_tasks(
-    plans: Sequence[Plan], device: int, stage: int, optimizer: bool, postponed: bool
-) -> list[Task]:
-    tasks: list[Task] = []
-    pending: int | None = None
-    for iteration, plan in enumerate(plans):
-        work = [Task(iteration, operation) for operation in plan.orders[device]]
-        if pending is not None:
-            late = Task(pending, PlannedOperation(stage, Phase.OPTIMIZER, POSTPONED))
-            work.insert(1, late)
-            pending = None
-        tasks += work
-        trains = any(operation.phase is not Phase.F for operation in plan.orders[device])
-        if optimizer and trains:
-            tasks.append(Task(iteration, PlannedOperation(stage, Phase.OPTIMIZER, STEP)))
-            pending = iteration if postponed else None
-    return tasks
+    return Program(placement, tuple(tasks), len(placement) // plans[0].replicas, together)

@@ -61,181 +61,172 @@ class Simulation(Table):
         return self.end_ns - self.start_ns - (self.resume_ns - self.pause_ns)
 
 
-def _key(task: Task) -> tuple[int, int, int, int]:
-    """Return the columns that say which task it is."""
-    op = task.operation
-    return op.virtual_stage, int(op.phase), op.microbatch, task.iteration
+def _no_time(_: Task) -> int:
+    return 0
 
 
-class _Simulator:
+class _Run:
     """The state of one simulation: what ended when, and how far each device is."""
 
     def __init__(
         self,
         program: Program,
         duration: Duration,
-        *,
-        transfer_ns: int | Duration,
-        barrier: bool,
-        prelude: Duration | None,
-        delay: Duration | None,
-        gate: Gate | None,
+        transfer_ns: int | Duration = 0,
+        barrier: bool = False,
+        prelude: Duration | None = None,
+        delay: Duration | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self.program = program
-        self.duration = duration
+        self.program, self.duration = program, duration
+        self.prelude, self.delay = prelude or _no_time, delay or _no_time
         self.transfer_ns = transfer_ns if callable(transfer_ns) else lambda _: transfer_ns
-        self.barrier = barrier
-        self.prelude = prelude
-        self.delay = delay
-        self.gate = gate
-        self.left: dict[tuple[int, int], int] = {}  # the same of a device, by iteration
+        self.gate = self._opens_when_all_are_done if barrier else gate
+        #: Work tasks that have not run, by iteration and device; devices that have some left.
+        self.left: dict[tuple[int, int], int] = {}
         self.done: dict[tuple[int, int], int] = {}  # when a device ended an iteration's work
-        self.free = [0] * len(program.tasks)
-        self.next = [0] * len(program.tasks)
-        self.ended: dict[tuple[int, Phase, int, int], int] = {}
-        self.open: dict[int, int] = {}  # work tasks of an iteration that have not run
-        self.last: dict[int, int] = {}  # latest end of an iteration's work so far
         for device, tasks in enumerate(program.tasks):
             for task in tasks:
                 if task.operation.phase in WORK:
-                    self.open[task.iteration] = self.open.get(task.iteration, 0) + 1
                     own = task.iteration, device
                     self.left[own] = self.left.get(own, 0) + 1
-        self.rows: list[list[tuple[int, ...]]] = [[] for _ in program.tasks]
+        self.open: dict[int, int] = {}
+        for iteration, _ in self.left:
+            self.open[iteration] = self.open.get(iteration, 0) + 1
+        self.free = [0] * len(program.tasks)
+        self.next = [0] * len(program.tasks)
+        #: By iteration, whether it is an F, virtual stage and microbatch.
+        self.ended: dict[tuple[int, bool, int, int], int] = {}
+        #: The columns of a simulation up to ``arrival_ns``, in the order in which tasks ran.
+        self.rows: list[tuple[int, ...]] = []
+        self._run()
 
-    def inputs(self, task: Task) -> list[tuple[int, Phase, int, int]]:
-        """Return the keys of what the task needs."""
-        stage, phase, mb = (
-            task.operation.virtual_stage,
-            task.operation.phase,
-            task.operation.microbatch,
-        )
-        k = task.iteration
-        if phase is Phase.F:
-            return [(k, Phase.F, stage - 1, mb)] if stage % self.program.length else []
-        if phase in (Phase.B, Phase.BW):
-            needs = [(k, Phase.F, stage, mb)]
-            if (stage + 1) % self.program.length:
-                needs.append((k, Phase.B, stage + 1, mb))
-            return needs
-        return [(k, Phase.B, stage, mb)] if phase is Phase.W else []
+    def _opens_when_all_are_done(
+        self, iteration: int, _: int, done: Mapping[tuple[int, int], int]
+    ) -> int | None:
+        if self.open.get(iteration):
+            return None
+        devices = range(len(self.free))
+        return max(done.get((iteration, device), 0) for device in devices)
 
-    def ready(self, device: int, task: Task) -> tuple[int, int] | None:
-        """Return when the local and the remote inputs are there (-1: none), or None."""
-        local = remote = NONE
-        for key in self.inputs(task):
-            end = self.ended.get(key)
-            if end is None:
-                return None
-            if self.program.placement[key[2]] == device:
-                local = max(local, end)
-            else:
-                remote = max(remote, end + self.transfer_ns(task))
-        if self.barrier and task.operation.phase is Phase.OPTIMIZER:
-            if self.open.get(task.iteration):
-                return None
-            local = max(local, self.last.get(task.iteration, 0))
-        if self.gate and task.operation.phase is Phase.OPTIMIZER:
-            opens = self.gate(task.iteration, device, self.done)
-            if opens is None:
-                return None
-            local = max(local, opens)
-        return local, remote
-
-    def step(self, device: int) -> tuple[Task, ...]:
-        """Run the device's next task if its inputs are there, or the next two if they go together.
-
-        Returns what has run.
-        """
-        tasks, at = self.program.tasks[device], self.next[device]
-        if at == len(tasks):
-            return ()
-        # A forward of an evaluation has no backward beside it.
-        turned = at + 1 < len(tasks) and tasks[at + 1].operation.phase is not Phase.F
-        if tasks[at].operation in self.program.together and turned:
-            return self.beside(device, tasks[at], tasks[at + 1])
-        task = tasks[at]
-        ready = self.ready(device, task)
-        if ready is None:
-            return ()
-        local, remote = ready
-        length = self.duration(task)
-        ahead = self.prelude(task) if self.prelude and remote != NONE else 0
-        start = max(self.free[device], local) + (self.delay(task) if self.delay else 0)
-        if ahead == 0:
-            start = max(start, remote + (self.delay(task) if self.delay else 0))
-        pause = start + ahead
-        resume = max(pause, remote) if ahead else pause
-        end = resume + length - ahead
-        if resume == pause:
-            pause = resume = start
-        self.finish(device, task, end)
-        self.rows[device].append((device, *_key(task), start, pause, resume, end, remote))
-        return (task,)
-
-    def beside(self, device: int, forward: Task, backward: Task) -> tuple[Task, ...]:
-        """Run two tasks that go together, if the inputs of both are there.
-
-        They are put down one after the other, so that each has its time::
-
-            inputs of both   │
-            put down         ├─F──┤├─B──────┤
-            results                         │ of both
-        """
-        ready = [self.ready(device, task) for task in (forward, backward)]
-        if ready[0] is None or ready[1] is None:
-            return ()
-        start = max(self.free[device], *ready[0], *ready[1])
-        start += self.delay(forward) if self.delay else 0
-        half = start + self.duration(forward)
-        end = half + self.duration(backward)
-        for task, (_, remote), begun, done in (
-            (forward, ready[0], start, half),
-            (backward, ready[1], half, end),
-        ):
-            self.finish(device, task, end)
-            self.rows[device].append((device, *_key(task), begun, begun, begun, done, remote))
-        return forward, backward
-
-    def finish(self, device: int, task: Task, end: int) -> None:
-        """Record that the task ended."""
-        op = task.operation
-        self.free[device] = end
-        self.next[device] += 1
-        if op.phase in WORK:
-            self.open[task.iteration] -= 1
-            self.last[task.iteration] = max(self.last.get(task.iteration, 0), end)
-            self.left[task.iteration, device] -= 1
-            if not self.left[task.iteration, device]:
-                self.done[task.iteration, device] = end
-        if op.phase in (Phase.F, Phase.B, Phase.BW):
-            kind = Phase.F if op.phase is Phase.F else Phase.B
-            self.ended[task.iteration, kind, op.virtual_stage, op.microbatch] = end
-
-    def wakes(self, task: Task) -> list[int]:
-        """Return the devices whose next task may have waited for this one."""
-        op, length = task.operation, self.program.length
-        neighbour = op.virtual_stage + (1 if op.phase is Phase.F else -1)
-        if (self.barrier or self.gate) and not self.open.get(task.iteration):
-            return list(range(len(self.program.tasks)))
-        inside = neighbour // length == op.virtual_stage // length
-        return [self.program.placement[neighbour]] if inside else []
-
-    def all(self) -> None:
-        """Run every task, or raise where none can run."""
+    def _run(self) -> None:
         todo = list(range(len(self.program.tasks)))
         while todo:
             device = todo.pop()
-            while tasks := self.step(device):
+            while tasks := self._step(device):
                 for task in tasks:
-                    todo += self.wakes(task)
-        for device, tasks in enumerate(self.program.tasks):
-            if self.next[device] < len(tasks):
-                stuck = tasks[self.next[device]]
+                    todo += self._woken(task)
+        for device, of_device in enumerate(self.program.tasks):
+            if self.next[device] < len(of_device):
+                stuck = of_device[self.next[device]]
                 raise MismatchError(
                     f"the order deadlocks: device {device} waits for ever for the inputs of "
                     f"{stuck.operation} in iteration {stuck.iteration}"
                 )
+
+    def _step(self, device: int) -> tuple[Task, ...]:
+        """Run the device's next task if its inputs are there, or the next two if they go together.
+
+        Two are put down one after the other, so that each has its time::
+
+            inputs of both   │
+            put down         ├─F──┤├─B──────┤
+            results                         │ of both
+
+        Returns what has run.
+        """
+        group = self._next_group(device)
+        if not group:
+            return ()
+        start, remotes = self.free[device], []
+        for task in group:
+            ready = self._ready(device, task)
+            if ready is None:
+                return ()
+            start = max(start, ready[0])
+            remotes.append(ready[1])
+        alone = len(group) == 1 and remotes[0] != NONE
+        ahead = self.prelude(group[0]) if alone else 0
+        start = start if ahead else max(start, *remotes)
+        start += self.delay(group[0])
+        for task, remote in zip(group, remotes, strict=True):
+            pause = start + ahead
+            resume = max(pause, remote) if ahead else pause
+            end = resume + self.duration(task) - ahead
+            if resume == pause:
+                pause = resume = start
+            op, iteration = task.operation, task.iteration
+            key = op.virtual_stage, int(op.phase), op.microbatch, iteration
+            self.rows.append((device, *key, start, pause, resume, end, remote))
+            if op.phase in WORK:
+                self.left[iteration, device] -= 1
+                if not self.left[iteration, device]:
+                    self.open[iteration] -= 1
+                    self.done[iteration, device] = end
+            start = end
+        for task in group:
+            op = task.operation
+            if op.phase in (Phase.F, Phase.B, Phase.BW):
+                result = task.iteration, op.phase is Phase.F, op.virtual_stage, op.microbatch
+                self.ended[result] = end
+        self.free[device] = end
+        self.next[device] += len(group)
+        return group
+
+    def _next_group(self, device: int) -> tuple[Task, ...]:
+        """Return the device's next task, or the next two if they go together."""
+        tasks, at = self.program.tasks[device], self.next[device]
+        group = tasks[at : at + 1]
+        if group and group[0].operation in self.program.together:
+            # A forward of an evaluation has no backward beside it.
+            group += tuple(t for t in tasks[at + 1 : at + 2] if t.operation.phase is not Phase.F)
+        return group
+
+    def _ready(self, device: int, task: Task) -> tuple[int, int] | None:
+        """Return when the local and the remote inputs are there (-1: none), or None."""
+        op, k, length = task.operation, task.iteration, self.program.length
+        stage, phase = op.virtual_stage, op.phase
+        local = remote = NONE
+        if phase is Phase.OPTIMIZER:
+            opens = self.gate(k, device, self.done) if self.gate else local
+            return None if opens is None else (opens, remote)
+        needs: list[tuple[bool, int]] = []
+        if phase is Phase.F:
+            needs = [(True, stage - 1)] if stage % length else []
+        elif phase in (Phase.B, Phase.BW):
+            needs = [(True, stage), *([(False, stage + 1)] if (stage + 1) % length else [])]
+        elif phase is Phase.W:
+            needs = [(False, stage)]
+        for forward, source in needs:
+            end = self.ended.get((k, forward, source, op.microbatch))
+            if end is None:
+                return None
+            if self.program.placement[source] == device:
+                local = max(local, end)
+            else:
+                remote = max(remote, end + self.transfer_ns(task))
+        return local, remote
+
+    def _woken(self, task: Task) -> list[int]:
+        """Return the devices whose next task may have waited for this one."""
+        op, length = task.operation, self.program.length
+        neighbour = op.virtual_stage + (1 if op.phase is Phase.F else -1)
+        if self.gate and not self.open.get(task.iteration):
+            return list(range(len(self.program.tasks)))
+        inside = neighbour // length == op.virtual_stage // length and op.phase is not Phase.W
+        return [self.program.placement[neighbour]] if inside else []
+
+
+def run_order(plan: Plan) -> list[tuple[int, int, Phase, int]]:
+    """Return operations in an order in which each comes behind what it needs.
+
+    Each as device, virtual stage, phase and microbatch; what runs together follows each other.
+
+    Raises:
+        MismatchError: there is none.
+    """
+    rows = _Run(program_of([plan]), _no_time).rows
+    return [(device, stage, Phase(phase), mb) for device, stage, phase, mb, *_ in rows]
 
 
 def simulate(
@@ -269,18 +260,57 @@ def simulate(
     """
     if isinstance(program, Plan):
         program = program_of([program])
-    run = _Simulator(
-        program,
-        duration,
-        transfer_ns=transfer_ns,
-        barrier=barrier,
-        prelude=prelude,
-        delay=delay,
-        gate=gate,
-    )
-    run.all()
+    rows = _Run(program, duration, transfer_ns, barrier, prelude, delay, gate).rows
     names = Simulation.column_names()
-    rows = [row for device in run.rows for row in device]
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    table = table[np.argsort(table[:, 0], kind="stable")]
     columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
     return Simulation(**columns, placement=program.placement, length=program.length)
+
+
+# Metrics of one iteration: makespan, cost and bubble ratios, the optimizer excluded.
+
+
+def makespan(simulation: Simulation, iteration: int = 0) -> int:
+    """Return the length of one window over all devices, in nanoseconds."""
+    work = _work_of(simulation, iteration)
+    return int(work.end_ns.max() - work.start_ns.min()) if len(work) else 0
+
+
+def cost(simulation: Simulation, iteration: int = 0) -> int:
+    """Return the longest of the devices' own windows, in nanoseconds.
+
+    That is the cost of arXiv 2401.10241, section 5.3.
+    """
+    work = _work_of(simulation, iteration)
+    first = np.flatnonzero(np.diff(work.device, prepend=NONE))
+    if not len(first):
+        return 0
+    ends, starts = (
+        np.maximum.reduceat(work.end_ns, first),
+        np.minimum.reduceat(work.start_ns, first),
+    )
+    return int((ends - starts).max())
+
+
+def schedule_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
+    """Return the bubble ratio in the window of all devices, or None without work."""
+    return _ratio(_work_of(simulation, iteration), makespan(simulation, iteration))
+
+
+def stage_ratio(simulation: Simulation, iteration: int = 0) -> float | None:
+    """Return the bubble ratio in the longest of the devices' own windows, or None."""
+    return _ratio(_work_of(simulation, iteration), cost(simulation, iteration))
+
+
+def _work_of(simulation: Simulation, iteration: int) -> Simulation:
+    """Return the F, B, W and BW of one iteration."""
+    rows = np.isin(simulation.phase, WORK) & (simulation.iteration == iteration)
+    return simulation.take(rows)
+
+
+def _ratio(work: Simulation, window_ns: int) -> float | None:
+    devices = len(np.unique(work.device))
+    if not devices or not window_ns:
+        return None
+    return 1 - int(work.busy_ns.sum()) / (devices * window_ns)

@@ -9,8 +9,7 @@ import numpy as np
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Task, program_of
-from bubbleviz.schedules.simulation import Simulation, simulate
-from bubbleviz.schedules.workload import schedule_ratio
+from bubbleviz.schedules.simulation import Simulation, schedule_ratio, simulate
 
 DEVICES, MICROBATCHES = 8, 16
 #: F and B of every microbatch, and one Optimizer, on every device.

@@ -9,10 +9,11 @@ from pathlib import Path
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.communication.lowered import BUFFERED, STREAMS, Transport
 from bubbleviz.schedules.communication.lowering import batched, lowered
-from bubbleviz.schedules.communication.timing import timing_of
+from bubbleviz.schedules.communication.precedence import timing_of
 from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.workload import Workload, measured_workload, peak_memory
+from bubbleviz.schedules.workload import Workload, peak_memory
 from scripts.proving.jobs import Job
 
 #: Names of PyTorch's schedules here.
@@ -67,4 +68,4 @@ def shipped_s(name: str, job: Job, workload: Workload) -> float:
 
 def memory_of(name: str, job: Job, workload: Workload) -> float:
     """Return the most memory of a rank under one of PyTorch's schedules, in microbatches."""
-    return max(peak_memory(shipped_plan(name, job), workload))
+    return max(peak_memory(shipped_plan(name, job), workload.activation, workload.kept))

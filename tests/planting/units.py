@@ -21,11 +21,11 @@ from bubbleviz.schedules.plan import (
     Setting,
     Task,
     program_of,
-    stage_durations,
 )
 from bubbleviz.schedules.simulation import Simulation, simulate
 from tests.planting.options import Planting
 from tests.planting.reductions import opens_ns, reduced_ns
+from tests.support.stage_times import stage_durations
 
 #: Global time at which the first iteration can start.
 TRAINING_STARTS_NS = 10_000_000_000

@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
+from bubbleviz.schedules.optimum import _Model, is_solvable, optimum
 from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
-from bubbleviz.schedules.planning import PlanOptions, best_plan
-from bubbleviz.schedules.planning.best_plan import fixed_plans, lower_bound, splits
-from bubbleviz.schedules.planning.optimum import _Model, is_solvable, optimum
-from bubbleviz.schedules.search import improving
-from bubbleviz.schedules.search.improving import Effort, improve
+from bubbleviz.schedules.planning import (
+    best_plan,
+    fixed_plans,
+    lower_bound,
+    one_by_one,
+    shortest_orders,
+    splits,
+)
+from bubbleviz.schedules.search.improving import improve
 from bubbleviz.schedules.search.problem import Codes, codes_of, plan_of, problem_of_workload
 from bubbleviz.schedules.workload import Workload, outcome_of, peak_memory
 
-#: No example here needs long.
-FAST = PlanOptions(prove=False)
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -107,7 +110,7 @@ def shortest_of_all(work: Workload, *, fused: bool) -> int:
 
     def together(device: int, codes: Codes) -> int:
         if device == problem.devices:
-            found = improve(problem, codes, Effort(0, 1))
+            found = improve(problem, codes, 0)
             return 1 << 60 if found is None else found[0]
         return min(together(device + 1, [*codes, order]) for order in of(device))
 
@@ -129,14 +132,14 @@ def checked(plan: Plan, work: Workload) -> None:
         for phase in (Phase.F, Phase.B, Phase.W)
     )
     if work.limit is not None:
-        peaks = peak_memory(plan, work)
+        peaks = peak_memory(plan, work.activation, work.kept)
         assert all(a <= b * (1 + 1e-9) for a, b in zip(peaks, work.limit, strict=True))
 
 
 @QUIET
 @given(workloads())
 def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) -> None:
-    best = best_plan(work, FAST)
+    best = best_plan(work, prove=False)
 
     checked(best.best.outcome.plan, work)
     for plan in fixed_plans(work):
@@ -162,7 +165,7 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
     if work.virtual_stages > 3:
         return
 
-    best = best_plan(work, FAST)
+    best = best_plan(work, prove=False)
 
     assert best.best.outcome.makespan_ns == shortest_of_all(work, fused=fused)
 
@@ -172,19 +175,19 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
 @given(workloads(most=4), st.booleans())
 def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     problem = problem_of_workload(work, fused=fused)
-    begin = improving.shortest_orders(problem, lambda _: [], weights=not fused)
+    begin = shortest_orders(problem, lambda _: [], weights=not fused)
 
-    solved = optimum(problem, begin.codes, weights=not fused, time=2.0)
+    solved = optimum(problem, begin[1], weights=not fused, time=2.0)
 
     assert solved is not None
-    assert lower_bound(problem) <= begin.length
-    assert solved.bound <= begin.length
-    again = improve(problem, solved.codes, Effort(0, 1))
+    assert lower_bound(problem) <= begin[0]
+    assert solved[0] <= begin[0]
+    again = improve(problem, solved[1], 0)
     assert again is not None
-    assert again[0] <= begin.length
+    assert again[0] <= begin[0]
     # Where it is proven, the search has found as much.
-    if again[0] == solved.bound:
-        assert begin.length <= again[0] * 1.02
+    if again[0] == solved[0]:
+        assert begin[0] <= again[0] * 1.02
 
 
 @pytest.mark.skipif(not is_solvable(), reason="OR-tools is not installed")
@@ -192,17 +195,17 @@ def test_what_cp_sat_finds_in_too_little_time_makes_no_order_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = problem_of_workload(workload((0, 1, 2, 3), 8, (31, 17, 23), 13, 4.0), fused=False)
-    begin = improving.shortest_orders(problem, lambda _: [])
+    begin = shortest_orders(problem, lambda _: [])
     # It follows a hint where it can, but promises nothing.
     monkeypatch.setattr(_Model, "hint", lambda _, __: None)
 
-    solved = optimum(problem, begin.codes, time=0.01)
+    solved = optimum(problem, begin[1], time=0.01)
 
     assert solved is not None
-    assert solved.bound < begin.length
-    again = improve(problem, solved.codes, Effort(0, 1))
+    assert solved[0] < begin[0]
+    again = improve(problem, solved[1], 0)
     assert again is not None
-    assert again[0] <= begin.length
+    assert again[0] <= begin[0]
 
 
 @QUIET
@@ -213,12 +216,12 @@ def test_the_compiled_search_gives_the_same(
     if library() is None:
         pytest.skip("the compiled part is missing")
     problem = problem_of_workload(work, fused=not work.split, makespan=makespan)
-    codes = improving._one_by_one(problem, weights=work.split)
-    effort = Effort(60, memory, rise, seed=memory)
-    compiled = improve(problem, codes, effort)
+    codes = one_by_one(problem, weights=work.split)
+    options = {"memory": memory, "rise": rise, "seed": memory}
+    compiled = improve(problem, codes, 60, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(SWITCH, "0")
-        assert improve(problem, codes, effort) == compiled
+        assert improve(problem, codes, 60, **options) == compiled
         if makespan and compiled is not None:
             plan = plan_of("", problem, compiled[1], fused=not work.split)
             assert outcome_of(plan, work).makespan_ns == compiled[0]
@@ -228,10 +231,10 @@ def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
     problem = problem_of_workload(workload((0, 1), 2, limit=1.0), fused=True)
 
     # B of the first needs that of the second, which waits for a second F.
-    assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], Effort(10, 1)) is None
-    assert improve(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], Effort(10, 1)) is None
-    assert improve(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], Effort(10, 1)) is None
-    assert improve(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], Effort(0, 1)) is not None
+    assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
+    assert improve(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
+    assert improve(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
+    assert improve(problem, [[0, 1, 0, 1], [3, 4, 3, 4]], 0) is not None
 
 
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:
@@ -246,13 +249,13 @@ def test_a_long_link_has_more_microbatches_on_their_way() -> None:
 def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
     work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
 
-    best = best_plan(work, FAST)
+    best = best_plan(work, prove=False)
 
     assert not best.best.split
     assert best.other is not None
     assert best.other.split
     assert best.other.outcome.makespan_ns < best.best.outcome.makespan_ns
-    chosen = best_plan(work, PlanOptions(split=True, prove=False))
+    chosen = best_plan(work, split=True, prove=False)
     assert chosen.best.outcome.makespan_ns == best.other.outcome.makespan_ns
     assert chosen.other is None
 
@@ -260,14 +263,14 @@ def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
 def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
     work = replace(workload((0, 1), 4), fused_ns=(12, 12))
 
-    best = best_plan(work, FAST)
+    best = best_plan(work, prove=False)
 
     assert best.split
     assert any(op.phase is Phase.BW for row in best.best.outcome.plan.orders for op in row)
     assert (
         best.bound_ns
         <= best.best.outcome.makespan_ns
-        < best_plan(workload((0, 1), 4), FAST).best.outcome.makespan_ns
+        < best_plan(workload((0, 1), 4), prove=False).best.outcome.makespan_ns
     )
 
 
@@ -306,8 +309,8 @@ def test_too_many_operations_are_refused() -> None:
 def test_memory_by_virtual_stage_and_device_binds() -> None:
     """The first device holds twice as much a microbatch, and has memory for two of them."""
     work = replace(workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), kept=(2.0, 1.0, 1.0))
-    free = best_plan(work, FAST).best.outcome
-    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0)), FAST).best.outcome
+    free = best_plan(work, prove=False).best.outcome
+    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0)), prove=False).best.outcome
 
     assert bound.peak_memory[0] <= 4.0
     assert free.makespan_ns < bound.makespan_ns
@@ -323,20 +326,20 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     work = replace(work, limit=limit)
     if limit is not None and any(a > b for a, b in zip(activation, limit, strict=True)):
         with pytest.raises(UsageError, match="holds no microbatch"):
-            best_plan(work, FAST)
+            best_plan(work, prove=False)
         return
 
-    best = best_plan(work, FAST)
+    best = best_plan(work, prove=False)
 
     checked(best.best.outcome.plan, work)
     assert best.best.allowed
-    free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)), FAST)
+    free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)), prove=False)
     assert best.best.outcome.makespan_ns >= free.best.outcome.makespan_ns
 
 
 def test_searched_codes_are_those_of_their_plan() -> None:
     work = workload((0, 1), 3)
     problem = problem_of_workload(work, fused=False)
-    codes = improving._one_by_one(problem, weights=True)
+    codes = one_by_one(problem, weights=True)
 
     assert codes_of(plan_of("", problem, codes)) == codes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bubbleviz.schedules.plan import looped_placement, v_placement
-from bubbleviz.schedules.planning import PlanOptions, best_plan
+from bubbleviz.schedules.planning import best_plan
 from bubbleviz.schedules.workload import Workload
 from tests.support.published_orders import Row, numbers, reference
 
@@ -51,7 +51,7 @@ def test_no_published_order_is_shorter(name: str) -> None:
 
     assert rows
     for row in rows[:: max(1, len(rows) // 2)]:
-        found = best_plan(workload_of(row), PlanOptions(split=True, prove=False))
+        found = best_plan(workload_of(row), split=True, prove=False)
         length_us = found.best.outcome.makespan_ns / float(row["chunks"])
         assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
         assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01

@@ -10,7 +10,8 @@ from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.workload import Workload, measured_workload, outcome_of
+from bubbleviz.schedules.measured_times import measured_workload
+from bubbleviz.schedules.workload import Workload, outcome_of
 
 TWO = Workload(
     placement=(0, 1),

@@ -30,7 +30,8 @@ from bubbleviz.report.report import schedule_ran
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
-from bubbleviz.schedules.workload import Workload, measured_workload
+from bubbleviz.schedules.measured_times import measured_workload
+from bubbleviz.schedules.workload import Workload
 
 _HALVES = "the halves of the backward: half of it is taken for each (schedules with W apart)"
 _EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"

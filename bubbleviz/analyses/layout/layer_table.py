@@ -39,7 +39,7 @@ from bubbleviz.model.memory_sizes import parse_memory
 from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
-from bubbleviz.schedules.memory_use import MeasuredMemory
+from bubbleviz.schedules.workload import MeasuredMemory
 
 # Kinds of layers, by the words that names of layers are told by.
 

@@ -2,51 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from rich.text import Text
 
 from bubbleviz.analyses.layout.report import LayoutReport
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.text.tables import HangingLines, Table, in_percent, milliseconds, titled
+from bubbleviz.render.document import (
+    Block,
+    HangingLines,
+    Sentence,
+    Table,
+    in_percent,
+    milliseconds,
+)
 from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
 from bubbleviz.schedules.layout.layers import (
     LayerKind,
     Layers,
     Layout,
     megatron_layout,
-    torchtitan_text,
+    torchtitan_layout,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 #: Layouts of schedules that were named are shown, so many of them.
 _SHOWN = 4
 
 
-def sections(report: LayoutReport) -> Iterator[RenderableType]:
+def sections(report: LayoutReport) -> Iterator[Block]:
     """Yield what to print."""
     question, measured = report.question, report.measured
-    yield Text(
+    yield Sentence(
         f"{counted(len(question.layers), 'layer')} on {counted(question.stages, 'device')}, "
         f"{counted(question.microbatches, 'microbatch', 'microbatches')}: {measured.source}",
         style="bold",
     )
     if measured.ran_ns is not None:
-        yield Text(
+        yield Sentence(
             f"measured: {milliseconds(measured.ran_ns)} ms an iteration"
             f"{f', {measured.ran}' if measured.ran else ''}"
         )
-    yield from titled("Best layout for each schedule, simulated", _schedules(report))
-    yield HangingLines(("", line) for line in _legend(report))
+    title = "Best layout for each schedule, simulated"
+    rows = [_schedule(report, row) for row in report.rows]
+    yield Table(title, rows, left=("schedule", "best of\nall"))
+    yield HangingLines([("", line) for line in _legend(report)])
     for row in shown(report):
         yield from _layout(report, row)
     if measured.assumptions:
-        yield Text("\nNot measured", style="bold")
-        yield HangingLines(("  - ", one_line(text, 400)) for text in measured.assumptions)
+        yield Sentence("\nNot measured", style="bold")
+        yield HangingLines([("  - ", one_line(text, 400)) for text in measured.assumptions])
 
 
 def shown(report: LayoutReport) -> list[ScheduleLayout]:
@@ -60,27 +64,23 @@ def shown(report: LayoutReport) -> list[ScheduleLayout]:
     return list(rows.values())
 
 
-def _schedules(report: LayoutReport) -> Table:
-    in_bytes, memory = report.measured.in_bytes, report.measured.memory
-    headers = ["schedule", "chunks", "before\nms", "best\nms", "saved\n%", "bubble\n%"]
-    headers += ["peak\nmemory"] * memory + ["best of\nall"]
-    table = Table(*headers, left=("schedule", "best of\nall"))
-    for row in report.rows:
-        name = row.schedule + (" (ran)" if row.schedule == report.measured.ran else "")
-        cells = [name, "" if row.plan is None else str(row.plan.chunks)]
-        cells += [_before(row), milliseconds(None if row.best is None else row.best.makespan_ns)]
-        cells += [in_percent(row.saving), in_percent(row.bubble_ratio)]
-        if memory:
-            peak = max(row.peak_memory, default=None)
-            cells.append("-" if peak is None else memory_text(peak, in_bytes=in_bytes))
-        cells.append(_proof(row))
-        table.add_row(*cells)
-    return table
-
-
-def _before(row: ScheduleLayout) -> str:
-    mark = ("" if row.own else "*") + ("" if row.before_fits else "!")
-    return "-" if row.before_ns is None else f"{milliseconds(row.before_ns)}{mark}"
+def _schedule(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
+    before = "-"
+    if row.before_ns is not None:
+        mark = ("" if row.own else "*") + ("" if row.before_fits else "!")
+        before = milliseconds(row.before_ns) + mark
+    peak = max(row.peak_memory, default=None)
+    memory = "-" if peak is None else memory_text(peak, in_bytes=report.measured.in_bytes)
+    return {
+        "schedule": row.schedule + (" (ran)" if row.schedule == report.measured.ran else ""),
+        "chunks": "" if row.plan is None else str(row.plan.chunks),
+        "before\nms": before,
+        "best\nms": milliseconds(None if row.best is None else row.best.makespan_ns),
+        "saved\n%": in_percent(row.saving),
+        "bubble\n%": in_percent(row.bubble_ratio),
+        **({"peak\nmemory": memory} if report.measured.memory else {}),
+        "best of\nall": _proof(row),
+    }
 
 
 def _proof(row: ScheduleLayout) -> str:
@@ -105,37 +105,39 @@ def _legend(report: LayoutReport) -> Iterator[str]:
     yield "best of all: no layout of contiguous layers is faster under that schedule"
 
 
-def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[RenderableType]:
+def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     assert row.best is not None
     layers, layout = report.question.layers, row.best.layout
     saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
     title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
-    yield from titled(title, _stages(report, layers, layout))
+    yield Table(title, list(_stages(report, layers, layout)), left=("",), wrap=("",))
     megatron = megatron_layout(layers, layout)
     if megatron is not None:
         yield HangingLines([("  Megatron    ", f"--pipeline-model-parallel-layout '{megatron}'")])
-    text = f"module_fqns_per_model_part = {torchtitan_text(layers, layout)}"
+    text = f"module_fqns_per_model_part = {json.dumps(torchtitan_layout(layers, layout))}"
     yield HangingLines([("  torchtitan  ", text)])
 
 
-def _stages(report: LayoutReport, layers: Layers, layout: Layout) -> Table:
+def _stages(report: LayoutReport, layers: Layers, layout: Layout) -> Iterator[dict[str, str]]:
     work = report.question.workload(layout)
     several = len(layout.placement) > report.question.stages
-    headers = ["stage", *(["device"] * several), "layers", "", "F ms", "B ms", "W ms", "sum ms"]
-    table = Table(*headers, left=("",), wrap=("",))
     for number, stage in enumerate(layout.stages):
-        times = work.forward_ns[number], work.backward_ns[number], work.weight_ns[number]
-        table.add_row(
-            str(number),
-            *([str(layout.placement[number])] * several),
-            str(len(stage)),
-            names_of(layers, stage),
-            *(milliseconds(ns) for ns in (*times, sum(times))),
-        )
-    return table
+        times = {
+            "F ms": work.forward_ns[number],
+            "B ms": work.backward_ns[number],
+            "W ms": work.weight_ns[number],
+        }
+        yield {
+            "stage": str(number),
+            **({"device": str(layout.placement[number])} if several else {}),
+            "layers": str(len(stage)),
+            "": _names_of(layers, stage),
+            **{header: milliseconds(ns) for header, ns in times.items()},
+            "sum ms": milliseconds(sum(times.values())),
+        }
 
 
-def names_of(layers: Layers, stage: range) -> str:
+def _names_of(layers: Layers, stage: range) -> str:
     """Return the layers of a stage in words: the first and the last transformer layer as a run."""
     words: list[str] = []
     run: list[int] = []

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz._version import __version__
-from bubbleviz.analyses.plan.memory import PlannedRun
-from bubbleviz.analyses.plan.zero_bubble import as_zero_bubble
+from bubbleviz.analyses.plan.planned_run import PlannedRun
+from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import json_text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.communication.torch_csv import write as write_lowered
-from bubbleviz.schedules.files.torch_csv import FORMAT
+from bubbleviz.schedules.files.torch_csv import write
 from bubbleviz.schedules.planning import Candidate
 from bubbleviz.schedules.workload import Outcome, Workload
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from bubbleviz.render.picture.memory_plot import MemoryPlot
     from bubbleviz.report.view import View
 
-SCHEMA = "bubbleviz.plan/1"
+SCHEMA, _ZERO_BUBBLE = "bubbleviz.plan/1", "bubbleviz.zero-bubble/1"
 
 
 def as_json(planned: PlannedRun) -> str:
@@ -124,18 +125,71 @@ def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
     return orders
 
 
-def as_csv(planned: PlannedRun) -> str:
-    """Return the best order as PyTorch's CSV, compute only."""
-    return FORMAT.write(planned.best.best.outcome.plan)
+def as_zero_bubble(planned: PlannedRun) -> str:
+    """Return the best order as JSON for zero-bubble, in place of those of its own schedulers.
+
+    ``local_order`` holds for each stage the fields of a ``ScheduledNode``, ``config`` those of a
+    ``GraphConfig`` that its passes use, times in microseconds
+    (sail-sg/zero-bubble-pipeline-parallelism, commit 01537449,
+    megatron/core/pipeline_parallel/zerobubble/scheduler/graph.py and passes.py).
+
+    Raises:
+        UsageError: some backwards are whole and others split, which its passes do not link.
+    """
+    plan, workload = planned.best.best.outcome.plan, planned.memory.workload
+    phases = {op.phase for order in plan.orders for op in order}
+    if {Phase.BW, Phase.W} <= phases:
+        raise UsageError(
+            "zero-bubble runs the backward whole everywhere or split everywhere, and this order "
+            "has both; give --backward split, or fused"
+        )
+    return json_text(
+        {
+            "schema": _ZERO_BUBBLE,
+            "config": _config(workload, fused=Phase.BW in phases),
+            "local_order": [
+                [
+                    {
+                        "type": op.phase.label,
+                        "stage": device,
+                        "microbatch": op.microbatch,
+                        "chunk": plan.chunk_of(op.virtual_stage),
+                        "seq_split_idx": 0,
+                        "layer_group_idx": op.virtual_stage,
+                    }
+                    for op in order
+                ]
+                for device, order in enumerate(plan.orders)
+            ],
+        }
+    )
 
 
-def as_comms(planned: PlannedRun) -> str:
-    """Return the best order as PyTorch's CSV, with its communication."""
-    return write_lowered(planned.communication.lowered)
+def _config(workload: Workload, *, fused: bool) -> dict[str, Any]:
+    devices = range(workload.devices)
 
+    def mean_us(times_ns: tuple[int, ...], device: int) -> float:
+        stages = workload.stages_of(device)
+        return sum(times_ns[s] for s in stages) / len(stages) / 1e3
 
-def _as_zero_bubble(planned: PlannedRun) -> str:
-    return as_zero_bubble(planned.best.best.outcome.plan, planned.memory.workload)
+    weight_ns = workload.weight_ns
+    backward_ns = workload.backward_ns
+    if fused:
+        pairs = zip(workload.fused_ns, weight_ns, strict=True)
+        backward_ns = tuple(whole - weight for whole, weight in pairs)
+    transfers = [ns for ns in (*workload.down_ns, *workload.up_ns) if ns]
+    return {
+        "n_stages": workload.devices,
+        "n_micro": workload.microbatches,
+        "max_chunks": workload.chunks,
+        "cost_f": [mean_us(workload.forward_ns, device) for device in devices],
+        "cost_b": [mean_us(backward_ns, device) for device in devices],
+        "cost_w": [mean_us(weight_ns, device) for device in devices],
+        "cost_comm": sum(transfers) / len(transfers) / 1e3 if transfers else 0.0,
+        "mem_f": [],
+        "mem_b": [],
+        "mem_w": [],
+    }
 
 
 def as_svg(planned: PlannedRun, view: View) -> str:
@@ -177,6 +231,7 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
 
 
 def _as_memory_plot(planned: PlannedRun) -> str:
+    # drawsvg is loaded for pictures alone.
     from bubbleviz.render.picture.memory_plot import draw_memory_plot
 
     return draw_memory_plot(memory_plot_of(planned))
@@ -185,9 +240,9 @@ def _as_memory_plot(planned: PlannedRun) -> str:
 #: The outputs of a planned run, by name.
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
-    "csv": lambda planned, _: as_csv(planned),
-    "comms": lambda planned, _: as_comms(planned),
-    "zero-bubble": lambda planned, _: _as_zero_bubble(planned),
+    "csv": lambda planned, _: write(planned.best.best.outcome.plan),
+    "comms": lambda planned, _: write_lowered(planned.communication.lowered),
+    "zero-bubble": lambda planned, _: as_zero_bubble(planned),
     "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,
     "pdf": lambda planned, view: as_pdf(as_svg(planned, view)),

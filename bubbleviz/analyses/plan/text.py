@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from bubbleviz.analyses.plan.memory import PlannedRun
+from bubbleviz.analyses.plan.planned_run import PlannedRun
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.text.tables import HangingLines, Table, in_percent, milliseconds, titled
+from bubbleviz.render.document import (
+    Block,
+    HangingLines,
+    Sentence,
+    Table,
+    in_percent,
+    milliseconds,
+)
 from bubbleviz.schedules.planning import Candidate
 from bubbleviz.schedules.workload import Outcome
 
@@ -19,29 +23,28 @@ _SAME = 5e-5
 #: Transfers that wait for each other are mentioned where they cost more than this share.
 _QUEUED = 2e-3
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
-
-def sections(planned: PlannedRun) -> Iterator[RenderableType]:
+def sections(planned: PlannedRun) -> Iterator[Block]:
     """Yield what to print."""
     work, best = planned.memory.workload, planned.best.best
     saving = planned.saving
     won = "" if saving is None else f", {_than(saving)} the order that ran"
-    yield Text(
+    yield Sentence(
         f"Best order: {best.name}, {milliseconds(best.outcome.makespan_ns)} ms{won}", style="bold"
     )
     chunks = f", {work.chunks} model chunks a stage" if work.chunks > 1 else ""
-    yield Text(
+    yield Sentence(
         f"  {counted(work.devices, 'stage')}, "
         f"{counted(work.microbatches, 'microbatch', 'microbatches')}{chunks}; times of "
         f"{one_line(planned.run.source, 100)}"
     )
     if planned.run.restrictions:
         reasons = "; ".join(one_line(each.text, 200) for each in planned.run.restrictions)
-        yield Text(f"! measured times: {reasons}", style="bold")
-    yield from titled("Orders, simulated at the measured times", _orders(planned))
-    yield HangingLines(("  ", line) for line in _notes(planned))
+        yield Sentence(f"! measured times: {reasons}", style="bold")
+    yield Table(
+        "Orders, simulated at the measured times", list(_orders(planned)), left=("order", "")
+    )
+    yield HangingLines([("  ", line) for line in _notes(planned)])
 
 
 def _than(saving: float) -> str:
@@ -50,30 +53,25 @@ def _than(saving: float) -> str:
     return f"{percent(abs(saving))} {'shorter' if saving > 0 else 'longer'} than"
 
 
-def _orders(planned: PlannedRun) -> Table:
-    headers = ("order", "ms", "saved\n%", "bubble\n%", "peak\nmemory", "")
-    table = Table(*headers, left=("order", ""))
-    if planned.own is not None:
-        name = planned.run.schedule or "its order"
-        table.add_row(f"{name} (ran)", *_cells(planned, planned.own), "")
-    for candidate in planned.best.candidates:
-        table.add_row(
-            candidate.name, *_cells(planned, candidate.outcome), _why_not(planned, candidate)
-        )
-    return table
-
-
-def _cells(planned: PlannedRun, outcome: Outcome) -> tuple[str, str, str, str]:
+def _orders(planned: PlannedRun) -> Iterator[dict[str, str]]:
     own = planned.own
-    saved = None
-    if own is not None and own.makespan_ns:
-        saved = 1 - outcome.makespan_ns / own.makespan_ns
-    return (
-        milliseconds(outcome.makespan_ns),
-        in_percent(saved),
-        in_percent(outcome.schedule_ratio),
-        memory_text(max(outcome.peak_memory), in_bytes=planned.memory.in_bytes),
-    )
+
+    def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
+        saved = 1 - outcome.makespan_ns / own.makespan_ns if own and own.makespan_ns else None
+        peak = memory_text(max(outcome.peak_memory), in_bytes=planned.memory.in_bytes)
+        return {
+            "order": name,
+            "ms": milliseconds(outcome.makespan_ns),
+            "saved\n%": in_percent(saved),
+            "bubble\n%": in_percent(outcome.schedule_ratio),
+            "peak\nmemory": peak,
+            "": note,
+        }
+
+    if own is not None:
+        yield row(f"{planned.run.schedule or 'its order'} (ran)", own, "")
+    for candidate in planned.best.candidates:
+        yield row(candidate.name, candidate.outcome, _why_not(planned, candidate))
 
 
 def _why_not(planned: PlannedRun, candidate: Candidate) -> str:

@@ -78,9 +78,8 @@ def plan(
     outputs.check(run)
     one_of(backward, BACKWARDS, "--backward")
     from bubbleviz.analyses.plan.documents import RENDERINGS
-    from bubbleviz.analyses.plan.memory import MemoryChoice, of_report, of_saved, plan_run
+    from bubbleviz.analyses.plan.planned_run import of_report, of_saved, plan_run
     from bubbleviz.analyses.plan.text import sections
-    from bubbleviz.schedules.planning import PlanOptions
 
     if measurement.is_saved(run, "plan", "takes"):
         measured = of_saved(run[0])
@@ -90,8 +89,10 @@ def plan(
         planned = plan_run(
             measured,
             microbatches=microbatches,
-            memory=MemoryChoice(memory_limit, memory_b, memory_w),
-            options=PlanOptions(None if backward is None else backward == "split"),
+            memory_limit=memory_limit,
+            memory_b=memory_b,
+            memory_w=memory_w,
+            split=None if backward is None else backward == "split",
             watch=watch,
         )
     planned = anonymous(planned)

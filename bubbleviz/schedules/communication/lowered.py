@@ -12,6 +12,7 @@ received first, as PyTorch's, MPI's and NCCL's point-to-point operations match.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
@@ -96,59 +97,43 @@ class LoweredPlan:
     plan: Plan
     lines: tuple[tuple[Step, ...], ...]
 
-    def device_of(self, virtual_stage: int) -> int:
-        """Return the device that holds that virtual stage."""
-        return self.plan.placement[virtual_stage]
-
     def peer(self, transfer: Transfer) -> int:
         """Return the device at the other end."""
         return self.plan.placement[transfer.other_stage]
 
 
-def sent_by(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the message that an operation makes for another device, or None."""
+def output_of(operation: PlannedOperation, plan: Plan) -> Message | None:
+    """Return what an operation computes for the next virtual stage; None where there is none."""
     if operation.phase is Phase.W:
         return None
     phase = Phase.F if operation.phase is Phase.F else Phase.B
     message = Message(operation.virtual_stage, phase, operation.microbatch)
-    return message if _crosses(message, plan) else None
+    return message if _is_inside(message, plan) else None
 
 
-def needed_by(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the message from another device that an operation needs, or None."""
-    message = _input_of(operation)
-    return message if message is not None and _crosses(message, plan) else None
-
-
-def local_input(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the output of a virtual stage of the same device that it needs, or None."""
-    message = _input_of(operation)
-    if message is None or _crosses(message, plan) or not _inside(message, plan):
-        return None
-    return message
-
-
-def _input_of(operation: PlannedOperation) -> Message | None:
+def input_of(operation: PlannedOperation, plan: Plan) -> Message | None:
+    """Return what an operation needs of another virtual stage; None where it needs nothing."""
     if operation.phase is Phase.W:
         return None
-    forward = operation.phase is Phase.F
-    stage = operation.virtual_stage + (-1 if forward else 1)
-    return Message(stage, Phase.F if forward else Phase.B, operation.microbatch)
+    phase = Phase.F if operation.phase is Phase.F else Phase.B
+    stage = operation.virtual_stage + (-1 if phase is Phase.F else 1)
+    message = Message(stage, phase, operation.microbatch)
+    return message if _is_inside(message, plan) else None
 
 
-def _inside(message: Message, plan: Plan) -> bool:
+def crosses(message: Message | None, plan: Plan) -> TypeGuard[Message]:
+    """Return whether there is a message, from one device to another."""
+    return (
+        message is not None
+        and plan.placement[message.virtual_stage] != plan.placement[message.receiver]
+    )
+
+
+def _is_inside(message: Message, plan: Plan) -> bool:
     """Return whether both ends are in one pipeline of the plan."""
-    length = plan.virtual_stages // plan.replicas
-    ends = message.virtual_stage, message.receiver
-    inside = all(0 <= end < plan.virtual_stages for end in ends)
-    return inside and ends[0] // length == ends[1] // length
-
-
-def _crosses(message: Message, plan: Plan) -> bool:
-    """Return whether the message goes from one device to another."""
-    if not _inside(message, plan):
-        return False
-    return plan.placement[message.virtual_stage] != plan.placement[message.receiver]
+    ends, length = (message.virtual_stage, message.receiver), plan.virtual_stages // plan.replicas
+    within = all(0 <= end < plan.virtual_stages for end in ends)
+    return within and ends[0] // length == ends[1] // length
 
 
 # Transports: what a send and a receive wait for, and what waits behind them.

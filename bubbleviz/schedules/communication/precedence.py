@@ -7,37 +7,35 @@ for each other in a circle, and otherwise each happens at the latest of what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.communication.lowered import (
+    BUFFERED,
     LoweredPlan,
     Message,
     Step,
     Transfer,
     Transport,
-    local_input,
-    needed_by,
+    crosses,
+    input_of,
+    output_of,
 )
 from bubbleviz.schedules.files.torch_csv import cell_of
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-
-#: How long an operation takes, and how long a message is on its way, in nanoseconds.
-OperationTime = Callable[[PlannedOperation], int]
-TransferTime = Callable[[Message], int]
+from bubbleviz.schedules.workload import Workload, phase_times
 
 
-def _no_time(_: object) -> int:
-    return 0
-
-
-@dataclass
 class Precedence:
-    """Events, and what each waits for.
+    """The events of a lowered plan, and what each waits for.
+
+    Args:
+        lowered: both ends of each message are in it, once, in one order for each pair of ranks;
+            with no transfers at all, what an operation computes is there at once.
+        transport: what transfers wait for.
+        workload: how long operations and messages take; None for no time.
 
     Attributes:
         device: of each event.
@@ -48,33 +46,147 @@ class Precedence:
         message: of each event of a transfer, what is sent or received.
     """
 
-    device: list[int] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
-    before: list[list[tuple[int, int]]] = field(default_factory=list)
-    operation: dict[PlannedOperation, int] = field(default_factory=dict)
-    time: dict[PlannedOperation, int] = field(default_factory=dict)
-    message: dict[int, Message] = field(default_factory=dict)
+    def __init__(
+        self, lowered: LoweredPlan, transport: Transport, workload: Workload | None = None
+    ) -> None:
+        self.lowered, self.transport, self._workload = lowered, transport, workload
+        self.device: list[int] = []
+        self.text: list[str] = []
+        self.before: list[list[tuple[int, int]]] = []
+        self.operation: dict[PlannedOperation, int] = {}
+        self.time: dict[PlannedOperation, int] = {}
+        self.message: dict[int, Message] = {}
+        self._started: dict[Transfer, int] = {}
+        self._complete: dict[Transfer, int] = {}
+        self._add_events()
+        #: The events with which results are there.
+        self._made = {
+            message: end
+            for operation, end in self.operation.items()
+            if (message := output_of(operation, lowered.plan)) is not None
+        }
+        if not self._started:
+            self._join_pairs()
+        for device, line in enumerate(lowered.lines):
+            self._add_waits(device, line)
+        self._match_ends()
+        for line in lowered.lines:
+            self._queue(line)
 
-    def add(self, device: int, text: str) -> int:
+    def _add(self, device: int, text: str) -> int:
         """Add an event that waits for nothing yet; return its number."""
         self.device.append(device)
         self.text.append(text)
         self.before.append([])
         return len(self.before) - 1
 
-    def after(self) -> list[list[tuple[int, int]]]:
-        """Return the events that wait for each, with the nanoseconds between."""
+    def _add_events(self) -> None:
+        times = None if self._workload is None else phase_times(self._workload)
+        for device, line in enumerate(self.lowered.lines):
+            for step in line:
+                for operation in step.operations:
+                    self.operation[operation] = self._add(device, cell_of(operation))
+                    stage = operation.virtual_stage
+                    self.time[operation] = times[operation.phase][stage] if times else 0
+                for transfer in step.transfers:
+                    for events in (self._complete, self._started):
+                        events[transfer] = self._add(device, str(transfer))
+                        self.message[events[transfer]] = transfer.message
+
+    def _transfer_ns(self, message: Message) -> int:
+        if self._workload is None:
+            return 0
+        forward = message.phase is Phase.F
+        edges = self._workload.down_ns if forward else self._workload.up_ns
+        return edges[message.virtual_stage]
+
+    def _join_pairs(self) -> None:
+        """Have both results of what runs together be there when both ended."""
+        plan = self.lowered.plan
+        for device, order in enumerate(plan.orders):
+            for operation, following in pairwise(order):
+                if operation in plan.together:
+                    made = self._add(device, cell_of(operation))
+                    self.before[made].append((self.operation[following], 0))
+                    message = output_of(operation, plan)
+                    if message is not None:
+                        self._made[message] = made
+
+    def _add_waits(self, device: int, line: tuple[Step, ...]) -> None:
+        """Have each event of a line wait for what is before it, and for its inputs."""
+        before = self.before
+        last: list[int] = []
+        for step in line:
+            for operation in step.operations:
+                end, ns = self.operation[operation], self.time[operation]
+                before[end] += [(event, ns) for event in last + self._inputs(operation)]
+                if not before[end]:
+                    before[end].append((self._add(device, ""), ns))
+                last = [end]
+            for transfer in step.transfers:
+                start = self._started[transfer]
+                made = self._made.get(transfer.message) if transfer.sends else None
+                before[start] += [(event, 0) for event in [*last, made] if event is not None]
+                last = [start]
+            awaited = step.transfers if self.transport.blocking else step.awaited
+            if awaited:
+                wait = self._add(device, "")
+                ends = (self._complete[transfer] for transfer in awaited)
+                before[wait] += [(event, 0) for event in (*last, *ends)]
+                last = [wait]
+
+    def _inputs(self, operation: PlannedOperation) -> list[int]:
+        """Return the events that an operation's inputs are there with."""
+        stage, microbatch = operation.virtual_stage, operation.microbatch
+        first = Phase.B if operation.phase is Phase.W else Phase.F
+        own = self.operation.get(PlannedOperation(stage, first, microbatch))
+        message = input_of(operation, self.lowered.plan)
+        there = None
+        if message is not None:
+            there = self._complete.get(Transfer(message, sends=False), self._made.get(message))
+        earlier = None if operation.phase is Phase.F else own
+        return [event for event in (earlier, there) if event is not None]
+
+    def _match_ends(self) -> None:
+        """Have each transfer wait for its other end."""
+        before, started, complete = self.before, self._started, self._complete
+        for send in [transfer for transfer in started if transfer.sends]:
+            receive = Transfer(send.message, sends=False)
+            ns = self._transfer_ns(send.message)
+            before[complete[send]].append((started[send], ns))
+            before[complete[receive]].append((started[send], ns))
+            late = ns if self.transport.rendezvous else 0
+            before[complete[receive]].append((started[receive], late))
+            if self.transport.rendezvous:
+                before[complete[send]].append((started[receive], ns))
+
+    def _queue(self, line: tuple[Step, ...]) -> None:
+        """Have transfers wait for those ahead of them in their queue.
+
+        On a stream, which takes both directions, one begins only then, so that its other end is
+        complete no earlier.
+        """
+        streams, ahead = self.transport.streams, dict[tuple[int, bool], list[int]]()
+        for step in line:
+            own: dict[tuple[int, bool], list[int]] = {}
+            for transfer in step.transfers:
+                queue = self.lowered.peer(transfer), transfer.sends and not streams
+                own.setdefault(queue, []).append(self._complete[transfer])
+                ns = self._transfer_ns(transfer.message) if streams else 0
+                other = Transfer(transfer.message, not transfer.sends)
+                for end in (transfer, other) if streams else (transfer,):
+                    waits = [(event, ns) for event in ahead.get(queue, [])]
+                    self.before[self._complete[end]] += waits
+            ahead.update(own)
+
+    def times(self) -> tuple[list[int], list[int]]:
+        """Return when each event happens, from 0, and the events that do, in an order."""
         after: list[list[tuple[int, int]]] = [[] for _ in self.before]
         for event, before in enumerate(self.before):
             for other, ns in before:
                 after[other].append((event, ns))
-        return after
-
-    def times(self) -> tuple[list[int], list[int]]:
-        """Return when each event happens, from 0, and the events that do, in an order."""
         left = [len(before) for before in self.before]
         at = [0] * len(left)
-        after = self.after()
         ready = [event for event, count in enumerate(left) if not count]
         happen = []
         while ready:
@@ -88,11 +200,6 @@ class Precedence:
                     ready.append(other)
         return at, happen
 
-    def stuck(self) -> list[int]:
-        """Return the events that never happen, since they wait for each other."""
-        _, happen = self.times()
-        return sorted(set(range(len(self.before))) - set(happen))
-
     def makespan_ns(self) -> int:
         """Return the time from the start of the first operation to the end of the last."""
         at, _ = self.times()
@@ -101,274 +208,78 @@ class Precedence:
         return max(ends, default=0) - min(starts, default=0)
 
 
-def of_order(plan: Plan) -> Precedence:
-    """Return the precedence of a plan as if what an operation computes were there at once."""
-    events = Precedence()
-    for device, order in enumerate(plan.orders):
-        for operation in order:
-            events.operation[operation] = events.add(device, cell_of(operation))
-    producers = _producers(plan)
-    made = _made(plan, events)
-    for order in plan.orders:
-        last: int | None = None
-        for operation in order:
-            end = events.operation[operation]
-            if last is not None:
-                events.before[end].append((last, 0))
-            message = needed_by(operation, plan) or local_input(operation, plan)
-            if message is not None and message in producers:
-                events.before[end].append((made[producers[message]], 0))
-            own = _event(events.operation, _own_input(operation))
-            if own is not None:
-                events.before[end].append((own, 0))
-            last = end
-    return events
-
-
-def _made(plan: Plan, events: Precedence) -> dict[PlannedOperation, int]:
-    """Return the events with which the results of operations are there.
-
-    Both results of what runs together are there when both ended.
-    """
-    made = dict(events.operation)
-    for device, order in enumerate(plan.orders):
-        for operation, following in pairwise(order):
-            if operation in plan.together:
-                made[operation] = events.add(device, cell_of(operation))
-                events.before[made[operation]].append((events.operation[following], 0))
-    return made
-
-
-def of_lines(
-    lowered: LoweredPlan,
-    transport: Transport,
-    operation_ns: OperationTime = _no_time,
-    transfer_ns: TransferTime = _no_time,
-) -> Precedence:
-    """Return the precedence of a lowered plan.
-
-    Args:
-        lowered: both ends of each message are in it, once, in one order for each pair of ranks.
-        transport: what transfers wait for.
-        operation_ns: how long each operation takes.
-        transfer_ns: how long each message is on its way.
-    """
-    return _Lines(lowered, transport, operation_ns, transfer_ns).events
-
-
-class _Lines:
-    """Builds the events of lines."""
-
-    def __init__(
-        self,
-        lowered: LoweredPlan,
-        transport: Transport,
-        operation_ns: OperationTime,
-        transfer_ns: TransferTime,
-    ) -> None:
-        self.lowered = lowered
-        self.transport = transport
-        self.operation_ns = operation_ns
-        self.transfer_ns = transfer_ns
-        self.events = Precedence()
-        self.started: dict[Transfer, int] = {}
-        self.complete: dict[Transfer, int] = {}
-        for device, line in enumerate(lowered.lines):
-            for step in line:
-                self._add(device, step)
-        self.producers = _producers(lowered.plan)
-        for device, line in enumerate(lowered.lines):
-            self._order(device, line)
-        self._match()
-
-    def _add(self, device: int, step: Step) -> None:
-        """Add the events of a step."""
-        events = self.events
-        for operation in step.operations:
-            events.operation[operation] = events.add(device, cell_of(operation))
-            events.time[operation] = self.operation_ns(operation)
-        for transfer in step.transfers:
-            self.complete[transfer] = events.add(device, str(transfer))
-            self.started[transfer] = events.add(device, str(transfer))
-            events.message[self.complete[transfer]] = transfer.message
-            events.message[self.started[transfer]] = transfer.message
-
-    def _order(self, device: int, line: tuple[Step, ...]) -> None:
-        """Have each event of a line wait for what is before it."""
-        before = self.events.before
-        last: int | None = None
-        for step in line:
-            for operation in step.operations:
-                end, ns = self.events.operation[operation], self.events.time[operation]
-                needs = [] if last is None else [last]
-                before[end] += [(event, ns) for event in needs + self._inputs(operation)]
-                if not before[end]:
-                    before[end].append((self.events.add(device, ""), ns))
-                last = end
-            for transfer in step.transfers:
-                start = self.started[transfer]
-                before[start] += [] if last is None else [(last, 0)]
-                maker = self.producers.get(transfer.message) if transfer.sends else None
-                if maker is not None:
-                    before[start].append((self.events.operation[maker], 0))
-                last = start
-            awaited = step.transfers if self.transport.blocking else step.awaited
-            if awaited:
-                wait = self.events.add(device, "")
-                before[wait] += [] if last is None else [(last, 0)]
-                before[wait] += [(self.complete[transfer], 0) for transfer in awaited]
-                last = wait
-
-    def _inputs(self, operation: PlannedOperation) -> list[int]:
-        """Return the events that an operation's inputs are there with."""
-        plan = self.lowered.plan
-        own = _event(self.events.operation, _own_input(operation))
-        events = [] if own is None else [own]
-        message = needed_by(operation, plan)
-        if message is not None:
-            return [*events, self.complete[Transfer(message, sends=False)]]
-        local = local_input(operation, plan)
-        maker = None if local is None else self.producers.get(local)
-        return events if maker is None else [*events, self.events.operation[maker]]
-
-    def _match(self) -> None:
-        """Have each transfer wait for its other end, and for those ahead of it."""
-        before, started, complete = self.events.before, self.started, self.complete
-        for send in [transfer for transfer in started if transfer.sends]:
-            receive = Transfer(send.message, sends=False)
-            ns = self.transfer_ns(send.message)
-            before[complete[send]].append((started[send], ns))
-            before[complete[receive]].append((started[send], ns))
-            late = ns if self.transport.rendezvous else 0
-            before[complete[receive]].append((started[receive], late))
-            if self.transport.rendezvous:
-                before[complete[send]].append((started[receive], ns))
-        for line in self.lowered.lines:
-            self._queue(line)
-
-    def _queue(self, line: tuple[Step, ...]) -> None:
-        """Have transfers wait for those ahead of them in their queue."""
-        ahead: dict[tuple[int, bool], list[Transfer]] = {}
-        for step in line:
-            own: dict[tuple[int, bool], list[Transfer]] = {}
-            for transfer in step.transfers:
-                # A stream takes both directions.
-                queue = self.lowered.peer(transfer), transfer.sends and not self.transport.streams
-                own.setdefault(queue, []).append(transfer)
-            for queue, transfers in own.items():
-                for transfer in transfers:
-                    self._behind(transfer, ahead.get(queue, []))
-                ahead[queue] = transfers
-
-    def _behind(self, transfer: Transfer, ahead: list[Transfer]) -> None:
-        """Have a transfer wait for those that are ahead of it.
-
-        On a stream it begins then, so its other end is complete no earlier.
-        """
-        before, complete = self.events.before, self.complete
-        if not self.transport.streams:
-            before[complete[transfer]] += [(complete[other], 0) for other in ahead]
-            return
-        ns = self.transfer_ns(transfer.message)
-        for end in (transfer, Transfer(transfer.message, not transfer.sends)):
-            before[complete[end]] += [(complete[other], ns) for other in ahead]
-
-
-def _event(events: dict[PlannedOperation, int], operation: PlannedOperation | None) -> int | None:
-    return None if operation is None else events.get(operation)
-
-
-def _own_input(operation: PlannedOperation) -> PlannedOperation | None:
-    """Return the operation of the same virtual stage and microbatch that comes first, or None."""
-    if operation.phase is Phase.F:
-        return None
-    first = Phase.B if operation.phase is Phase.W else Phase.F
-    return PlannedOperation(operation.virtual_stage, first, operation.microbatch)
-
-
-def _producers(plan: Plan) -> dict[Message, PlannedOperation]:
-    """Return the operation that computes each message, those that stay on a device included."""
-    producers = {}
-    for operation in (operation for order in plan.orders for operation in order):
-        if operation.phase is not Phase.W:
-            phase = Phase.F if operation.phase is Phase.F else Phase.B
-            message = Message(operation.virtual_stage, phase, operation.microbatch)
-            producers[message] = operation
-    return producers
-
-
 # Deadlocks: a circle of ranks that wait for each other, found and named before anything runs.
 
 
-#: Waits of a cycle that a sentence names.
+#: A rank, its place as PyTorch's file writes it, the rank that it waits for there (itself where
+#: the order of its own line is at fault), and for what.
+Wait = tuple[int, str, int, str]
+#: Waits of a circle that a sentence names.
 _NAMED = 6
 
 
-@frozen
-class Wait:
-    """A rank that waits.
-
-    Attributes:
-        rank: that waits.
-        at: where in its line, as PyTorch's file writes it.
-        other: rank that it waits for; itself where the order of its own line is at fault.
-        for_: what it waits for there.
-    """
-
-    rank: int
-    at: str
-    other: int
-    for_: str
+def deadlock_of_order(plan: Plan) -> list[Wait]:
+    """Return the circle of waits of a plan whatever its communication; empty for none."""
+    lines = tuple(tuple(Step((operation,)) for operation in order) for order in plan.orders)
+    return deadlock_of(LoweredPlan(plan, lines), BUFFERED)
 
 
-@frozen
-class Deadlock:
-    """A circle of waits: each waits for a rank that is held up at the next one's place."""
+def deadlock_of(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
+    """Return the circle of waits of a lowered plan on a transport; empty for none.
 
-    waits: tuple[Wait, ...]
-
-    @property
-    def sentence(self) -> str:
-        """What waits for what, for people."""
-        if len(self.waits) == 1:
-            (wait,) = self.waits
-            return f"rank {wait.rank} has {wait.at} before {wait.for_}, which it needs"
-        parts = []
-        for wait, following in zip(self.waits, self.waits[1:] + self.waits[:1], strict=True):
-            behind = "" if wait.for_ == following.at else f", which is behind {following.at}"
-            parts.append(
-                f"rank {wait.rank} waits at {wait.at} for rank {wait.other}'s {wait.for_}{behind}"
-            )
-        if len(parts) > _NAMED:
-            left = len(parts) - _NAMED
-            parts = [*parts[: _NAMED - 1], f"and so on over {left} more waits", parts[-1]]
-        return "; ".join(parts)
-
-
-def deadlock_of_order(plan: Plan) -> Deadlock | None:
-    """Return how a plan deadlocks whatever its communication, or None."""
-    return _cycle(of_order(plan))
-
-
-def deadlock_of(lowered: LoweredPlan, transport: Transport) -> Deadlock | None:
-    """Return how a lowered plan deadlocks on a transport, or None.
+    Each waits for a rank that is held up at the next one's place.
 
     Args:
         lowered: whose messages match; see :func:`check_messages`.
         transport: what transfers wait for.
     """
-    return _cycle(of_lines(lowered, transport))
+    events = Precedence(lowered, transport)
+    _, happen = events.times()
+    never = set(range(len(events.before))) - set(happen)
+    if not never:
+        return []
+    at, path, place = min(never), list[int](), dict[int, int]()
+    while at not in place:
+        place[at] = len(path)
+        path.append(at)
+        at = next(other for other, _ in events.before[at] if other in never)
+    circle = path[place[at] :]
+    hops = list(zip(circle, circle[1:] + circle[:1], strict=True))
+    between = [(a, b) for a, b in hops if events.device[a] != events.device[b]]
+    if not between:
+        # One event of a line waits for a later one; events are numbered in order.
+        between = [max(hops, key=lambda hop: hop[1] - hop[0])]
+    return [
+        (events.device[a], events.text[a], events.device[b], events.text[b]) for a, b in between
+    ]
+
+
+def deadlock_text(waits: list[Wait]) -> str:
+    """Return what waits for what, for people."""
+    if len(waits) == 1:
+        ((rank, at, _, awaited),) = waits
+        return f"rank {rank} has {at} before {awaited}, which it needs"
+    parts = []
+    for (rank, at, other, awaited), following in zip(waits, waits[1:] + waits[:1], strict=True):
+        behind = "" if awaited == following[1] else f", which is behind {following[1]}"
+        parts.append(f"rank {rank} waits at {at} for rank {other}'s {awaited}{behind}")
+    if len(parts) > _NAMED:
+        left = len(parts) - _NAMED
+        parts = [*parts[: _NAMED - 1], f"and so on over {left} more waits", parts[-1]]
+    return "; ".join(parts)
 
 
 def check_order(plan: Plan) -> None:
     """Check that the orders of a plan can be run.
 
     Raises:
-        MismatchError: they deadlock; the sentence names the cycle.
+        MismatchError: they deadlock; the sentence names the circle.
     """
-    found = deadlock_of_order(plan)
-    if found is not None:
-        raise MismatchError(f"the order deadlocks: {found.sentence}; change one of these orders")
+    waits = deadlock_of_order(plan)
+    if waits:
+        raise MismatchError(
+            f"the order deadlocks: {deadlock_text(waits)}; change one of these orders"
+        )
 
 
 def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
@@ -378,10 +289,10 @@ def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
         MismatchError: it deadlocks, or messages do not match; a sentence.
     """
     check_messages(lowered)
-    found = deadlock_of(lowered, transport)
-    if found is not None:
+    waits = deadlock_of(lowered, transport)
+    if waits:
         raise MismatchError(
-            f"the communication deadlocks ({transport.name}): {found.sentence}; "
+            f"the communication deadlocks ({transport.name}): {deadlock_text(waits)}; "
             "move one of these sends or receives"
         )
 
@@ -397,8 +308,9 @@ def check_messages(lowered: LoweredPlan) -> None:
         message: cell_of(operation)
         for order in plan.orders
         for operation in order
-        if (message := needed_by(operation, plan)) is not None
+        if crosses(message := input_of(operation, plan), plan)
     }
+    #: By sender, receiver, and whether it is the sender's end.
     queues: dict[tuple[int, int, bool], list[Message]] = {}
     for device, line in enumerate(lowered.lines):
         for transfer in (transfer for step in line for transfer in step.transfers):
@@ -410,10 +322,11 @@ def check_messages(lowered: LoweredPlan) -> None:
             ends = device, lowered.peer(transfer)
             queue = (*(ends if transfer.sends else ends[::-1]), transfer.sends)
             queues.setdefault(queue, []).append(transfer.message)
-    _check_ends(plan, wanted, queues)
-    for sender, receiver, sends in sorted(queues):
-        if not sends:
-            continue
+    for sends in (True, False):
+        _check_ends(
+            plan, wanted, [m for key, q in queues.items() if key[2] is sends for m in q], sends
+        )
+    for sender, receiver, _ in sorted(key for key in queues if key[2]):
         pair = queues[sender, receiver, True], queues[sender, receiver, False]
         crossed = next(((a, b) for a, b in zip(*pair, strict=True) if a != b), None)
         if crossed is not None:
@@ -425,64 +338,75 @@ def check_messages(lowered: LoweredPlan) -> None:
 
 
 def _check_ends(
-    plan: Plan,
-    wanted: dict[Message, str],
-    queues: dict[tuple[int, int, bool], list[Message]],
+    plan: Plan, wanted: dict[Message, str], messages: list[Message], sends: bool
 ) -> None:
-    """Check that each message has both its ends once."""
-    for sends in (True, False):
-        ends = [m for (_, _, kind), messages in queues.items() if kind is sends for m in messages]
-        seen: set[Message] = set()
-        for message in ends:
-            if message in seen:
-                stage = Transfer(message, sends).virtual_stage
-                raise MismatchError(
-                    f"rank {plan.placement[stage]}: {Transfer(message, sends)} stands twice; "
-                    "write each transfer once"
-                )
-            seen.add(message)
-        for message, operation in wanted.items():
-            if message not in seen:
-                stage = Transfer(message, sends).virtual_stage
-                raise MismatchError(
-                    f"rank {plan.placement[stage]} lacks {Transfer(message, sends)}, which "
-                    f"{operation} needs; write both ends of each message"
-                )
+    """Check that all sends, or all receives, are there once."""
+    seen: set[Message] = set()
+    for message in messages:
+        end = Transfer(message, sends)
+        if message in seen:
+            raise MismatchError(
+                f"rank {plan.placement[end.virtual_stage]}: {end} stands twice; "
+                "write each transfer once"
+            )
+        seen.add(message)
+    for message, operation in wanted.items():
+        if message not in seen:
+            end = Transfer(message, sends)
+            raise MismatchError(
+                f"rank {plan.placement[end.virtual_stage]} lacks {end}, which "
+                f"{operation} needs; write both ends of each message"
+            )
 
 
-def _cycle(events: Precedence) -> Deadlock | None:
-    """Return the waits between ranks of a circle of events, or None."""
-    stuck = events.stuck()
-    if not stuck:
-        return None
-    never = set(stuck)
-    at, path, place = stuck[0], list[int](), dict[int, int]()
-    while at not in place:
-        place[at] = len(path)
-        path.append(at)
-        at = next(other for other, _ in events.before[at] if other in never)
-    circle = path[place[at] :]
-    hops = [
-        (here, there)
-        for here, there in zip(circle, circle[1:] + circle[:1], strict=True)
-        if events.device[here] != events.device[there]
-    ]
-    if not hops:
-        return Deadlock((_own_fault(events, circle),))
-    return Deadlock(
-        tuple(
-            Wait(events.device[a], events.text[a], events.device[b], events.text[b])
-            for a, b in hops
-        )
-    )
+# Timing: when the operations of a lowered plan run, at the times of a workload.
 
 
-def _own_fault(events: Precedence, circle: list[int]) -> Wait:
-    """Return the wait of a line for what comes later in it.
+@frozen
+class LoweredTiming:
+    """When a lowered plan runs, in nanoseconds from the start of its first operation.
 
-    A circle in one line has one event that waits for a later one; events are numbered in order.
+    Attributes:
+        makespan_ns: to the end of the last operation.
+        start_ns: of each operation of a device's line, in its order; one tuple a device.
+        end_ns: likewise, exclusive.
+        waited_ns: by device, how long it waits in its line, before its first operation too.
     """
-    rank = events.device[circle[0]]
-    pairs = list(zip(circle, circle[1:] + circle[:1], strict=True))
-    here, there = max(pairs, key=lambda pair: pair[1] - pair[0])
-    return Wait(rank, events.text[here], rank, events.text[there])
+
+    makespan_ns: int
+    start_ns: tuple[tuple[int, ...], ...]
+    end_ns: tuple[tuple[int, ...], ...]
+    waited_ns: tuple[int, ...]
+
+
+def timing_of(lowered: LoweredPlan, workload: Workload, transport: Transport) -> LoweredTiming:
+    """Return when a lowered plan runs.
+
+    A device runs its line in order. An operation waits for its input; on a transport that meets or
+    queues, a message begins once both its ends have been started and those ahead of it on the
+    same stream are complete.
+
+    Raises:
+        MismatchError: the plan deadlocks on that transport, messages do not match, or the workload
+            is of other stages.
+    """
+    plan = lowered.plan
+    if len(workload.forward_ns) != plan.virtual_stages:
+        raise MismatchError(
+            f"{plan.name} has {plan.virtual_stages} virtual stages, and times are of "
+            f"{len(workload.forward_ns)}; give those of one run"
+        )
+    check_lowered(lowered, transport)
+    events = Precedence(lowered, transport, workload)
+    at, _ = events.times()
+    time = [[events.time[operation] for operation in order] for order in plan.orders]
+    end = [[at[events.operation[operation]] for operation in order] for order in plan.orders]
+    start = [[e - t for e, t in zip(*each, strict=True)] for each in zip(end, time, strict=True)]
+    first = min((ns for each in start for ns in each), default=0)
+    waited = [max(ends, default=0) - sum(ns) for ends, ns in zip(end, time, strict=True)]
+    return LoweredTiming(
+        max((ns for each in end for ns in each), default=0) - first,
+        tuple(tuple(ns - first for ns in each) for each in start),
+        tuple(tuple(ns - first for ns in each) for each in end),
+        tuple(ns - first for ns in waited),
+    )

@@ -12,8 +12,6 @@ has ``REDUCE_GRAD``.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,11 +38,6 @@ _PARAMETERS = re.compile(r"[0-9]{1,6}(?:UNSHARD|RESHARD|REDUCE_GRAD)")
 _WAIT = re.compile(r"[0-9]{1,6}WAIT_.*")
 
 
-def holds_communication(text: str) -> bool:
-    """Return whether a text of PyTorch's CSV has sends or receives."""
-    return "SEND_" in text or "RECV_" in text
-
-
 def read(text: str, name: str) -> LoweredPlan:
     """Return the lowered plan in a text.
 
@@ -52,11 +45,11 @@ def read(text: str, name: str) -> LoweredPlan:
         InputError: it is none; a sentence that names row and cell.
     """
     plan = torch_csv.read(text, name)
-    first = min(_numbers(text), default=0)
-    rows = list(csv.reader(io.StringIO(text)))[: plan.stages]
-    lines = []
-    for number, (row, order) in enumerate(zip(rows, plan.orders, strict=True), 1):
-        lines.append(tuple(_steps(number, row, order, plan, first)))
+    first = min((int(match[4]) for match in _TRANSFER.finditer(text)), default=0)
+    lines = (
+        tuple(_steps(device, row, plan, first))
+        for device, row in enumerate(torch_csv.rows_of(text))
+    )
     return LoweredPlan(plan, tuple(lines))
 
 
@@ -67,58 +60,45 @@ def write(lowered: LoweredPlan) -> str:
         UsageError: microbatches enter at both ends, or transfers start together or are waited for
             in places of their own, which the format cannot say.
     """
-    plan = lowered.plan
-    torch_csv.write(plan)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for line in lowered.lines:
-        cells = []
-        for step in line:
-            if step.awaited or len(step.transfers) > 1:
-                raise UsageError(
-                    f"PyTorch's CSV cannot say that transfers of {plan.name} are batched or waited "
-                    "for in a place of their own; lower the plan for its runtime"
-                )
-            cells.append(_cell(step))
-        writer.writerow(cells)
-    return out.getvalue()
+    name = lowered.plan.name
+    torch_csv.check_writable(lowered.plan)
+    if any(step.awaited or len(step.transfers) > 1 for line in lowered.lines for step in line):
+        raise UsageError(
+            f"PyTorch's CSV cannot say that transfers of {name} are batched or waited "
+            "for in a place of their own; lower the plan for its runtime"
+        )
+    return torch_csv.text_of(
+        [
+            step.parameters
+            or (str(step.transfers[0]) if step.transfers else torch_csv.pair_of(step.operations))
+            for step in line
+        ]
+        for line in lowered.lines
+    )
 
 
-def _cell(step: Step) -> str:
-    if step.parameters:
-        return step.parameters
-    if step.transfers:
-        return str(step.transfers[0])
-    texts = [torch_csv.cell_of(operation) for operation in step.operations]
-    return texts[0] if len(texts) == 1 else f"({';'.join(texts)})OVERLAP_F_B"
-
-
-def _numbers(text: str) -> Iterator[int]:
-    """Yield the numbers of the microbatches that are sent."""
-    for match in _TRANSFER.finditer(text):
-        yield int(match.group(4))
-
-
-def _steps(
-    number: int, row: list[str], order: tuple[PlannedOperation, ...], plan: Plan, first: int
-) -> Iterator[Step]:
-    """Yield the steps of a row; its operations are known.
+def _steps(device: int, row: list[str], plan: Plan, first: int) -> Iterator[Step]:
+    """Yield the steps of a row.
 
     Args:
-        number: of the row, from 1.
+        device: whose row it is.
         row: its cells.
-        order: its operations.
-        plan: that they are of.
+        plan: with the operations of the row, which are known.
         first: number of the file's first microbatch.
     """
-    left = list(order)
-    for place, text in enumerate((cell.strip() for cell in row), 1):
+    left: list[PlannedOperation] = list(plan.orders[device])
+    for place, text in enumerate(row, 1):
         if not text or _WAIT.fullmatch(text):
             continue
         match = _TRANSFER.fullmatch(text)
         if match:
-            transfer = _transfer(match, first)
-            _check_ends(f"row {number}, cell {place}", text, transfer, number - 1, plan)
+            stage, end, letter, microbatch = match.groups()
+            phase, sends = Phase.F if letter == "F" else Phase.B, end == "SEND"
+            at = int(stage) if sends else int(stage) - (1 if phase is Phase.F else -1)
+            transfer = Transfer(Message(at, phase, int(microbatch) - first), sends)
+            _check_ends(
+                f"row {device + 1}, cell {place}: {one_line(text, 40)}", transfer, device, plan
+            )
             yield Step(transfers=(transfer,))
         elif _PARAMETERS.fullmatch(text):
             yield Step(parameters=text)
@@ -128,36 +108,23 @@ def _steps(
             del left[:pair]
 
 
-def _transfer(match: re.Match[str], first: int) -> Transfer:
-    stage, end, letter, microbatch = match.groups()
-    phase = Phase.F if letter == "F" else Phase.B
-    sends = end == "SEND"
-    step = 1 if phase is Phase.F else -1
-    at = int(stage) if sends else int(stage) - step
-    return Transfer(Message(at, phase, int(microbatch) - first), sends)
-
-
-def _check_ends(place: str, text: str, transfer: Transfer, device: int, plan: Plan) -> None:
-    """Check that a transfer is between two ranks, and this is its own.
+def _check_ends(cell: str, transfer: Transfer, device: int, plan: Plan) -> None:
+    """Check that the transfer of a cell is between two ranks, and this is its own.
 
     Raises:
         InputError: it is not.
     """
-    shown = one_line(text, 40)
     ends = transfer.virtual_stage, transfer.other_stage
     outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
     if outside is not None:
-        raise InputError(f"{place}: {shown} has no other end, there is no stage {outside}")
+        raise InputError(f"{cell} has no other end, there is no stage {outside}")
     at, other = (plan.placement[end] for end in ends)
     if at != device:
         raise InputError(
-            f"{place}: {shown} stands on rank {device}, and stage {ends[0]} is on rank {at}; "
-            "write it there"
+            f"{cell} stands on rank {device}, and stage {ends[0]} is on rank {at}; write it there"
         )
     if at == other:
-        raise InputError(
-            f"{place}: {shown} stays on rank {at}, which has both stages; leave it out"
-        )
+        raise InputError(f"{cell} stays on rank {at}, which has both stages; leave it out")
 
 
 # Plans from files, refused where they would deadlock.
@@ -178,33 +145,16 @@ def read_checked(path: str, transport: Transport = STREAMS) -> Plan | LoweredPla
 
     Raises:
         InputError: the file cannot be read, or holds no plan.
-        MismatchError: the plan deadlocks; the sentence names the cycle.
+        MismatchError: the plan deadlocks; the sentence names the circle.
     """
     plan = read_plan(path)
     try:
         check_order(plan)
-        lowered = read_lowered(path)
-        if lowered is None:
+        text = Path(path).read_text(encoding="utf-8-sig") if path.lower().endswith(".csv") else ""
+        if "SEND_" not in text and "RECV_" not in text:
             return plan
+        lowered = read(text, plan.name)
         check_lowered(lowered, transport)
-    except MismatchError as error:
-        raise MismatchError(f"{path}: {error}") from error
+    except (InputError, MismatchError) as error:
+        raise type(error)(f"{path}: {error}") from error
     return lowered
-
-
-def read_lowered(path: str) -> LoweredPlan | None:
-    """Return the lowered plan in a file that :func:`read_plan` reads; None without communication.
-
-    Raises:
-        InputError: its communication cannot be read.
-    """
-    file = Path(path)
-    if file.suffix.lower() != ".csv":
-        return None
-    text = file.read_text(encoding="utf-8-sig")
-    if not holds_communication(text):
-        return None
-    try:
-        return read(text, one_line(file.name, 60))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error

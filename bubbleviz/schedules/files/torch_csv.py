@@ -15,8 +15,10 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
@@ -42,7 +44,7 @@ _MOST_STAGES, _MOST_CELLS = 100_000, 20_000_000
 
 @frozen
 class _Cell:
-    """An operation of the file, and where it stands; counted from 1."""
+    """An operation of the file, and where it stands; row and cell are counted from 1."""
 
     row: int
     cell: int
@@ -74,7 +76,7 @@ def read(text: str, name: str) -> Plan:
     Raises:
         InputError: it is none; a sentence that names row and cell.
     """
-    rows = [list(_cells(number, row)) for number, row in enumerate(_rows(text), 1)]
+    rows = [list(_cells(number, row)) for number, row in enumerate(rows_of(text), 1)]
     if not any(rows):
         raise InputError("no operation is in it; write one row per rank, as PyTorch does")
     old = any("BW" in cell.text for row in rows for cell in row)
@@ -82,8 +84,7 @@ def read(text: str, name: str) -> Plan:
     _refuse_repetition(rows)
     placement = _placement(rows)
     rows, microbatches = _from_zero(rows)
-    for row in rows:
-        _refuse_disorder(row)
+    _refuse_disorder(rows)
     _refuse_gaps(rows, microbatches)
     return Plan(
         name,
@@ -102,24 +103,28 @@ def write(plan: Plan) -> str:
     Raises:
         UsageError: microbatches enter at both ends: the format has one number for a microbatch.
     """
+    check_writable(plan)
+    rows = []
+    for order in plan.orders:
+        steps: list[list[PlannedOperation]] = [[]]
+        for operation in order:
+            steps[-1].append(operation)
+            if operation not in plan.together:
+                steps.append([])
+        rows.append([pair_of(step) for step in steps if step])
+    return text_of(rows)
+
+
+def check_writable(plan: Plan) -> None:
+    """Check that the format can hold a plan.
+
+    Raises:
+        UsageError: it cannot.
+    """
     if plan.replicas > 1:
         raise UsageError(
             f"PyTorch's CSV cannot tell the directions of {plan.name} apart; write one pipeline's"
         )
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for order in plan.orders:
-        cells: list[str] = []
-        waiting = ""
-        for operation in order:
-            text = cell_of(operation)
-            if operation in plan.together:
-                waiting = text
-            else:
-                cells.append(f"({waiting};{text})OVERLAP_F_B" if waiting else text)
-                waiting = ""
-        writer.writerow(cells)
-    return out.getvalue()
 
 
 def cell_of(operation: PlannedOperation) -> str:
@@ -127,8 +132,25 @@ def cell_of(operation: PlannedOperation) -> str:
     return f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
 
 
-def _rows(text: str) -> list[list[str]]:
-    """Return the cells of each row; empty rows at the end are none."""
+def pair_of(operations: Sequence[PlannedOperation]) -> str:
+    """Return the cell of an operation, or of two that run together."""
+    texts = ";".join(map(cell_of, operations))
+    return texts if len(operations) == 1 else f"({texts})OVERLAP_F_B"
+
+
+def text_of(rows: Iterable[Sequence[str]]) -> str:
+    """Return the text of these cells."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the cells of each row; empty rows at the end are none.
+
+    Raises:
+        InputError: the text is not CSV, or has too many cells.
+    """
     if "\0" in text:
         raise InputError("it holds a NUL character; write the plan again, as text")
     try:
@@ -150,13 +172,22 @@ def _cells(number: int, row: list[str]) -> Iterator[_Cell]:
         raise InputError(f"row {number} is empty; write one row per rank, each with its operations")
     for place, text in enumerate(row, 1):
         pair = _OVERLAP.fullmatch(text)
-        if pair:
-            yield from _pair(number, place, text, pair)
-        elif text and not _BESIDE.fullmatch(text):
-            yield _Cell(number, place, text, _operation(number, place, text))
+        if pair is None:
+            if text and not _BESIDE.fullmatch(text):
+                yield _cell(number, place, text)
+            continue
+        both = [_cell(number, place, part.strip()) for part in pair.groups()]
+        forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
+        if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
+            raise InputError(
+                f"row {number}, cell {place}: {one_line(text, 60)!r} is no forward beside a "
+                f"backward; {_FORM}"
+            )
+        yield replace(forward, beside_next=True)
+        yield backward
 
 
-def _operation(number: int, place: int, text: str) -> PlannedOperation:
+def _cell(number: int, place: int, text: str) -> _Cell:
     match = _CELL.fullmatch(text)
     if match is None:
         raise InputError(
@@ -165,22 +196,8 @@ def _operation(number: int, place: int, text: str) -> PlannedOperation:
     stage, letters, microbatch = match.groups()
     if int(stage) >= _MOST_STAGES:
         raise InputError(f"row {number}, cell {place}: no model has a stage {stage}; {_FORM}")
-    return PlannedOperation(int(stage), _PHASES[letters], int(microbatch))
-
-
-def _pair(number: int, place: int, text: str, pair: re.Match[str]) -> Iterator[_Cell]:
-    """Yield a forward that runs beside a backward, and that backward."""
-    parts = [part.strip() for part in pair.groups()]
-    both = [_Cell(number, place, part, _operation(number, place, part)) for part in parts]
-    both.sort(key=lambda cell: cell.phase is not Phase.F)
-    forward, backward = both
-    if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
-        raise InputError(
-            f"row {number}, cell {place}: {one_line(text, 60)!r} is no forward beside a "
-            f"backward; {_FORM}"
-        )
-    yield replace(forward, beside_next=True)
-    yield backward
+    operation = PlannedOperation(int(stage), _PHASES[letters], int(microbatch))
+    return _Cell(number, place, text, operation)
 
 
 def _split(row: list[_Cell], *, old: bool) -> list[_Cell]:
@@ -208,28 +225,25 @@ def _refuse_repetition(rows: list[list[_Cell]]) -> None:
 
 def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
     """Return the device of each stage."""
-    holder: dict[int, _Cell] = {}
+    holder: dict[int, int] = {}
     for cell in (cell for row in rows for cell in row):
-        first = holder.setdefault(cell.operation.virtual_stage, cell)
-        if first.row != cell.row:
+        row = holder.setdefault(cell.operation.virtual_stage, cell.row)
+        if row != cell.row:
             raise InputError(
                 f"{cell.place}: stage {cell.operation.virtual_stage} is on the rank of row "
-                f"{first.row} already; a stage has one rank"
+                f"{row} already; a stage has one rank"
             )
-    count = len(holder)
-    absent = next((stage for stage in range(count) if stage not in holder), None)
+    absent = next((stage for stage in range(len(holder)) if stage not in holder), None)
     if absent is not None:
         raise InputError(f"no row has stage {absent}, of {max(holder) + 1}; write all of them")
-    stages = [0] * len(rows)
-    for cell in holder.values():
-        stages[cell.row - 1] += 1
-    odd = next((n for n, count in enumerate(stages, 1) if count != stages[0]), None)
+    stages = Counter(holder.values())
+    odd = next((n for n in range(1, len(rows) + 1) if stages[n] != stages[1]), None)
     if odd is not None:
         raise InputError(
-            f"row {odd} has {counted(stages[odd - 1], 'stage')} and row 1 has {stages[0]}; "
+            f"row {odd} has {counted(stages[odd], 'stage')} and row 1 has {stages[1]}; "
             "write as many on each"
         )
-    return tuple(holder[stage].row - 1 for stage in range(count))
+    return tuple(holder[stage] - 1 for stage in range(len(holder)))
 
 
 def _from_zero(rows: list[list[_Cell]]) -> tuple[list[list[_Cell]], int]:
@@ -238,22 +252,17 @@ def _from_zero(rows: list[list[_Cell]]) -> tuple[list[list[_Cell]], int]:
     The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, its backwards 0 to
     m-1.
     """
-    numbers: set[int] = set()
-    slips: list[int] = []
+    moved: list[list[tuple[_Cell, int]]] = []
     for row in rows:
         forward = {c.operation.microbatch for c in row if c.phase is Phase.F}
         other = {c.operation.microbatch for c in row if c.phase is not Phase.F}
         slip = 1 if forward and forward == {number + 1 for number in other} else 0
-        slips.append(slip)
-        numbers |= other | {number - slip for number in forward}
-    place = {number: index for index, number in enumerate(sorted(numbers))}
-
-    def moved(cell: _Cell, slip: int) -> _Cell:
-        number = cell.operation.microbatch - (slip if cell.phase is Phase.F else 0)
-        return cell.changed(cell.phase, place[number])
-
-    pairs = zip(rows, slips, strict=True)
-    return [[moved(cell, slip) for cell in row] for row, slip in pairs], len(place)
+        moved.append(
+            [(c, c.operation.microbatch - (slip if c.phase is Phase.F else 0)) for c in row]
+        )
+    numbers = sorted({number for row in moved for _, number in row})
+    place = {number: index for index, number in enumerate(numbers)}
+    return [[c.changed(c.phase, place[n]) for c, n in row] for row in moved], len(place)
 
 
 def _refuse_gaps(rows: list[list[_Cell]], microbatches: int) -> None:
@@ -262,35 +271,32 @@ def _refuse_gaps(rows: list[list[_Cell]], microbatches: int) -> None:
         phases_of: dict[tuple[int, int], set[Phase]] = {}
         for cell in row:
             phases_of.setdefault(cell.key, set()).add(cell.phase)
-        for stage in sorted({stage for stage, _ in phases_of}):
-            for microbatch in range(microbatches):
-                phases = phases_of.get((stage, microbatch), set())
-                if Phase.F not in phases or phases - {Phase.F} not in _BACKWARDS:
-                    raise InputError(
-                        f"row {number}: stage {stage} lacks {_lacking(phases)} of microbatch "
-                        f"{microbatch} (counted from 0); write all operations of an iteration"
-                    )
-
-
-def _lacking(phases: set[Phase]) -> str:
-    if Phase.F not in phases:
-        return "the forward"
-    if Phase.B in phases:
-        return "the weight gradient (W)"
-    return "the backward"
-
-
-def _refuse_disorder(row: list[_Cell]) -> None:
-    """Refuse a backward before its forward, or a W before its backward."""
-    seen: dict[tuple[int, int], int] = {}
-    steps = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
-    for cell in row:
-        step = steps[cell.phase]
-        if step < seen.get(cell.key, step):
+        for key in product(sorted({stage for stage, _ in phases_of}), range(microbatches)):
+            phases = phases_of.get(key, set())
+            if Phase.F not in phases:
+                lacking = "the forward"
+            elif phases - {Phase.F} in _BACKWARDS:
+                continue
+            else:
+                lacking = "the weight gradient (W)" if Phase.B in phases else "the backward"
             raise InputError(
-                f"{cell.place}: {cell.text} comes after what needs it; write F, then B, then W"
+                f"row {number}: stage {key[0]} lacks {lacking} of microbatch "
+                f"{key[1]} (counted from 0); write all operations of an iteration"
             )
-        seen[cell.key] = step
+
+
+def _refuse_disorder(rows: list[list[_Cell]]) -> None:
+    """Refuse a backward before its forward, or a W before its backward."""
+    steps = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
+    for row in rows:
+        seen: dict[tuple[int, int], int] = {}
+        for cell in row:
+            step = steps[cell.phase]
+            if step < seen.get(cell.key, step):
+                raise InputError(
+                    f"{cell.place}: {cell.text} comes after what needs it; write F, then B, then W"
+                )
+            seen[cell.key] = step
 
 
 FORMAT = PlanFormat(

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Schedule
+from bubbleviz.schedules.plan import (
+    Order,
+    Plan,
+    PlannedOperation,
+    Schedule,
+    refuse_chunks,
+    v_placement,
+)
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -18,16 +25,14 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
         UsageError: more than one chunk a device, an odd number of stages, or microbatches that do
             not fill groups of p.
     """
-    if chunks != 1:
-        raise UsageError(f"chimera has one chunk a device and direction, not {chunks}")
+    refuse_chunks("chimera", chunks, 1, "a device and direction")
     if stages % 2 or microbatches % stages:
         raise UsageError(
             "chimera needs an even number of stages and microbatches in groups of them, "
             f"not {stages} and {microbatches}"
         )
     orders = tuple(_order(stages, microbatches, device) for device in range(stages))
-    placement = (*range(stages), *reversed(range(stages)))
-    return Plan("chimera", stages, microbatches, 1, placement, orders, replicas=2)
+    return Plan("chimera", stages, microbatches, 1, v_placement(stages), orders, replicas=2)
 
 
 def _order(stages: int, microbatches: int, device: int) -> Order:

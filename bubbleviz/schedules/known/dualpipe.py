@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.schedules.known.dualpipe_v import TwoWays, enough
-from bubbleviz.schedules.plan import Plan, Schedule
+from bubbleviz.schedules.plan import Plan, Schedule, refuse_chunks, v_placement
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -17,8 +17,7 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
         UsageError: more than one chunk a device, an odd number of stages or of microbatches, or
             fewer than 2p of these.
     """
-    if chunks != 1:
-        raise UsageError(f"dualpipe has one chunk a device and direction, not {chunks}")
+    refuse_chunks("dualpipe", chunks, 1, "a device and direction")
     if stages % 2 or microbatches % 2:
         raise UsageError(
             "dualpipe needs an even number of stages and of microbatches, "
@@ -37,7 +36,7 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
         stages,
         microbatches,
         1,
-        (*range(stages), *reversed(range(stages))),
+        v_placement(stages),
         tuple(tuple(writer.order) for writer in written),
         replicas=2,
         together=frozenset(forward for writer in written for forward in writer.together),

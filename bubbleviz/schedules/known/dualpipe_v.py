@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, v_placement
+from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, refuse_chunks, v_placement
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
 
@@ -15,8 +15,7 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     Raises:
         UsageError: the chunks are not two, or there are fewer than 2p microbatches.
     """
-    if chunks != 2:
-        raise UsageError(f"dualpipev has two chunks per device, not {chunks}")
+    refuse_chunks("dualpipev", chunks, 2, "per device")
     enough("dualpipev", stages, microbatches)
     written = [
         TwoWays((device, 2 * stages - 1 - device), microbatches).written(

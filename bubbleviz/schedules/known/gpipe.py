@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, looped_placement
+from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, line_plan, refuse_chunks
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -13,17 +12,17 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     Raises:
         UsageError: more than one chunk a device.
     """
-    if chunks != 1:
-        raise UsageError(f"gpipe has one chunk a device, not {chunks}")
-    orders = tuple(
-        tuple(
+    refuse_chunks("gpipe", chunks, 1)
+    return line_plan(
+        "gpipe",
+        stages,
+        microbatches,
+        lambda stage: (
             PlannedOperation(stage, phase, microbatch)
             for phase in (Phase.F, Phase.BW)
             for microbatch in range(microbatches)
-        )
-        for stage in range(stages)
+        ),
     )
-    return Plan("gpipe", stages, microbatches, 1, looped_placement(stages, 1), orders)
 
 
 SCHEDULE = Schedule(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Schedule, looped_placement
+from bubbleviz.schedules.known.zb_h1 import delayed_weights
+from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, looped_placement
 
 
 def plan(stages: int, microbatches: int, chunks: int) -> Plan:
@@ -13,14 +14,39 @@ def plan(stages: int, microbatches: int, chunks: int) -> Plan:
     Raises:
         UsageError: the microbatches do not fill groups of p.
     """
-    in_groups("interleaved-1f1b", stages, microbatches)
+    refuse_rests("interleaved-1f1b", stages, microbatches)
+    return in_rounds("interleaved-1f1b", stages, microbatches, chunks, stages, Phase.BW)
+
+
+def in_rounds(
+    name: str, stages: int, microbatches: int, chunks: int, group: int, backward: Phase
+) -> Plan:
+    """Return the plan of interleaved microbatches, with W or without.
+
+    Args:
+        name: of the plan.
+        stages: p.
+        microbatches: m.
+        chunks: v.
+        group: microbatches of a group, all of which run one chunk before the next.
+        backward: BW, or B and W as many operations behind it as there are devices before this one.
+    """
+    orders = []
+    for device in range(stages):
+        forwards, backwards, weights = (
+            [_nth(stages, chunks, device, n, phase, group) for n in range(microbatches * chunks)]
+            for phase in (Phase.F, backward, Phase.W)
+        )
+        turns, lag = (1, device) if backward is Phase.B else (2, 0)
+        ahead = (chunks - 1) * group + 1 + turns * (stages - device - 1)
+        weights = weights if backward is Phase.B else []
+        orders.append(delayed_weights(forwards, backwards, weights, ahead=ahead, lag=lag))
     placement = looped_placement(stages, chunks)
-    orders = tuple(_order(stages, microbatches, chunks, device) for device in range(stages))
-    return Plan("interleaved-1f1b", stages, microbatches, chunks, placement, orders)
+    return Plan(name, stages, microbatches, chunks, placement, tuple(orders))
 
 
-def in_groups(name: str, stages: int, microbatches: int) -> None:
-    """Check that the microbatches fill groups of p, the number of stages.
+def refuse_rests(name: str, stages: int, microbatches: int) -> None:
+    """Refuse microbatches that do not fill groups of p, the number of stages.
 
     Raises:
         UsageError: they do not.
@@ -31,37 +57,15 @@ def in_groups(name: str, stages: int, microbatches: int) -> None:
         )
 
 
-def _order(stages: int, microbatches: int, chunks: int, device: int) -> Order:
-    total = microbatches * chunks
-    forwards = [nth(stages, chunks, device, n, Phase.F) for n in range(total)]
-    backwards = [nth(stages, chunks, device, n, Phase.BW) for n in range(total)]
-    ahead = min(2 * (stages - device - 1) + (chunks - 1) * stages, total)
-    order = forwards[:ahead]
-    for n in range(total):
-        order += forwards[n + ahead : n + ahead + 1]
-        order.append(backwards[n])
-    return tuple(order)
-
-
-def nth(
-    stages: int, chunks: int, device: int, n: int, phase: Phase, *, group: int | None = None
+def _nth(
+    stages: int, chunks: int, device: int, n: int, phase: Phase, group: int
 ) -> PlannedOperation:
-    """Return the n-th forward or backward of a device: a group of one chunk, then of the next.
-
-    Args:
-        stages: p.
-        chunks: v.
-        device: its number.
-        n: from 0.
-        phase: of the operation.
-        group: microbatches of a group; None for p.
-    """
-    size = group or stages
-    number, place = divmod(n, size * chunks)
-    chunk, microbatch = divmod(place, size)
+    """Return the n-th forward or backward of a device: a group of one chunk, then of the next."""
+    number, place = divmod(n, group * chunks)
+    chunk, microbatch = divmod(place, group)
     if phase is not Phase.F:
         chunk = chunks - 1 - chunk
-    return PlannedOperation(chunk * stages + device, phase, number * size + microbatch)
+    return PlannedOperation(chunk * stages + device, phase, number * group + microbatch)
 
 
 SCHEDULE = Schedule(

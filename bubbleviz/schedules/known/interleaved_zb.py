@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.known.interleaved_1f1b import in_groups, nth
-from bubbleviz.schedules.known.zb_h1 import delayed_weights
-from bubbleviz.schedules.plan import Plan, Schedule, looped_placement
+from bubbleviz.schedules.known.interleaved_1f1b import in_rounds, refuse_rests
+from bubbleviz.schedules.plan import Plan, Schedule
 
 
 def plan(stages: int, microbatches: int, chunks: int) -> Plan:
@@ -14,18 +13,8 @@ def plan(stages: int, microbatches: int, chunks: int) -> Plan:
     Raises:
         UsageError: the microbatches do not fill groups of p.
     """
-    in_groups("interleaved-zb", stages, microbatches)
-    total = microbatches * chunks
-    orders = []
-    for device in range(stages):
-        forwards, backwards, weights = (
-            [nth(stages, chunks, device, n, phase) for n in range(total)]
-            for phase in (Phase.F, Phase.B, Phase.W)
-        )
-        ahead = chunks * stages - device
-        orders.append(delayed_weights(forwards, backwards, weights, ahead=ahead, lag=device))
-    placement = looped_placement(stages, chunks)
-    return Plan("interleaved-zb", stages, microbatches, chunks, placement, tuple(orders))
+    refuse_rests("interleaved-zb", stages, microbatches)
+    return in_rounds("interleaved-zb", stages, microbatches, chunks, stages, Phase.B)
 
 
 SCHEDULE = Schedule(

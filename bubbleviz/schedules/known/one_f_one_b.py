@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Schedule, looped_placement
+from bubbleviz.schedules.known.zb_h1 import one_chunk
+from bubbleviz.schedules.plan import Plan, Schedule, line_plan
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -15,18 +16,12 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """
     if chunks != 1:
         raise UsageError(f"1f1b has one chunk a device, not {chunks}; see interleaved-1f1b")
-    orders = tuple(_order(stages, microbatches, stage) for stage in range(stages))
-    return Plan("1f1b", stages, microbatches, 1, looped_placement(stages, 1), orders)
-
-
-def _order(stages: int, microbatches: int, stage: int) -> Order:
-    ahead = min(stages - stage - 1, microbatches)
-    order = [PlannedOperation(stage, Phase.F, microbatch) for microbatch in range(ahead)]
-    for microbatch in range(microbatches):
-        if microbatch + ahead < microbatches:
-            order.append(PlannedOperation(stage, Phase.F, microbatch + ahead))
-        order.append(PlannedOperation(stage, Phase.BW, microbatch))
-    return tuple(order)
+    return line_plan(
+        "1f1b",
+        stages,
+        microbatches,
+        lambda s: one_chunk(s, microbatches, ahead=stages - s, backward=Phase.BW),
+    )
 
 
 SCHEDULE = Schedule(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.known.zb_v import searched
-from bubbleviz.schedules.plan import PlanSearch, Schedule, plan_at_equal_times
+from bubbleviz.schedules.known.zb_1p import searched
+from bubbleviz.schedules.plan import Schedule, plan_at_equal_times
 
-_SEARCHED = PlanSearch(
-    plan=lambda setting, watch: searched("v-half", setting, watch),
-    limit=lambda stages: (stages + 2) / 2,
-    peak=lambda stages: (stages + 2) / 2,
-)
+_SEARCHED = searched("v-half", 2, lambda p: (p + 2) / 2, lambda p: (p + 2) / 2)
 SCHEDULE = Schedule(
     name="v-half",
     summary="Searched for the times given, two chunks in a V, in the memory of (p+2)/2 "

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from bubbleviz.schedules.known.zb_v import searched
-from bubbleviz.schedules.plan import PlanSearch, Schedule, plan_at_equal_times
+from bubbleviz.schedules.known.zb_1p import searched
+from bubbleviz.schedules.plan import Schedule, plan_at_equal_times
 
-_SEARCHED = PlanSearch(
-    plan=lambda setting, watch: searched("v-min", setting, watch),
-    # Searched within whole microbatches; the paper's orders hold half of one more at some p.
-    limit=lambda stages: float((stages + 4) // 3),
-    peak=lambda stages: (stages + 4) / 3,
-)
+# Searched within whole microbatches; the paper's orders hold half of one more at some p.
+_SEARCHED = searched("v-min", 2, lambda p: (p + 4) / 3, lambda p: float((p + 4) // 3))
 SCHEDULE = Schedule(
     name="v-min",
     summary="Searched for the times given, two chunks in a V, in the memory of (p+4)/3 "

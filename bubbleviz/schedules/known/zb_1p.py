@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from bubbleviz.errors import UsageError
 from bubbleviz.progress import Watch
 from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.plan import (
@@ -14,6 +14,8 @@ from bubbleviz.schedules.plan import (
     Setting,
     looped_placement,
     plan_at_equal_times,
+    refuse_chunks,
+    v_placement,
 )
 from bubbleviz.schedules.search import search
 
@@ -21,24 +23,29 @@ from bubbleviz.schedules.search import search
 KEPT = 32 / 74
 
 
-def searched(name: str, setting: Setting, watch: Watch) -> Plan:
-    """Return the plan with one chunk a device that was found for a setting.
+def searched(
+    name: str,
+    chunks: int,
+    peak: Callable[[int], float],
+    limit: Callable[[int], float] | None,
+    kept: float = 1.0,
+) -> PlanSearch:
+    """Return the search for plans with one chunk a device, or with two in a V.
 
-    Raises:
-        UsageError: more than one chunk a device, or memory for less than one microbatch.
+    Plans raise :class:`bubbleviz.errors.UsageError` for another number of chunks, and for memory
+    of less than one microbatch.
     """
-    if setting.chunks != 1:
-        raise UsageError(f"{name} has one chunk a device, not {setting.chunks}")
-    placement = looped_placement(setting.stages, 1)
-    return search(name, setting, placement, partial(known_plans, placement), watch)
+
+    def plan(setting: Setting, watch: Watch) -> Plan:
+        refuse_chunks(name, setting.chunks, chunks, "a device" if chunks == 1 else "per device")
+        stages = setting.stages
+        placement = looped_placement(stages, 1) if chunks == 1 else v_placement(stages)
+        return search(name, setting, placement, partial(known_plans, placement), watch)
+
+    return PlanSearch(plan, limit, peak, kept)
 
 
-_SEARCHED = PlanSearch(
-    plan=lambda setting, watch: searched("zb-1p", setting, watch),
-    limit=float,
-    peak=float,
-    kept=KEPT,
-)
+_SEARCHED = searched("zb-1p", 1, float, float, KEPT)
 SCHEDULE = Schedule(
     name="zb-1p",
     summary="Searched for the times given, in the memory of p microbatches, or in --memory-limit.",

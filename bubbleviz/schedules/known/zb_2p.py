@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from bubbleviz.schedules.known.zb_1p import KEPT, searched
-from bubbleviz.schedules.plan import PlanSearch, Schedule, plan_at_equal_times
+from bubbleviz.schedules.plan import Schedule, plan_at_equal_times
 
-_SEARCHED = PlanSearch(
-    plan=lambda setting, watch: searched("zb-2p", setting, watch),
-    limit=lambda stages: 2.0 * stages,
-    peak=lambda stages: 2.0 * stages,
-    kept=KEPT,
-)
+_SEARCHED = searched("zb-2p", 1, lambda p: 2.0 * p, lambda p: 2.0 * p, KEPT)
 SCHEDULE = Schedule(
     name="zb-2p",
     summary="Searched for the times given, in the memory of 2p microbatches, or in --memory-limit.",

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Schedule, looped_placement
+from bubbleviz.schedules.plan import (
+    Order,
+    Plan,
+    PlannedOperation,
+    Schedule,
+    line_plan,
+    refuse_chunks,
+)
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -18,21 +24,33 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     Raises:
         UsageError: more than one chunk a device.
     """
-    if chunks != 1:
-        raise UsageError(f"zb-h1 has one chunk a device, not {chunks}")
-    orders = tuple(
-        one_chunk(stage, microbatches, ahead=stages - stage, lag=stage) for stage in range(stages)
+    refuse_chunks("zb-h1", chunks, 1)
+    return line_plan(
+        "zb-h1",
+        stages,
+        microbatches,
+        lambda stage: one_chunk(stage, microbatches, ahead=stages - stage, lag=stage),
     )
-    return Plan("zb-h1", stages, microbatches, 1, looped_placement(stages, 1), orders)
 
 
-def one_chunk(stage: int, microbatches: int, *, ahead: int, lag: int) -> Order:
-    """Return the order of one stage that is its device's only one; see :func:`delayed_weights`."""
+def one_chunk(
+    stage: int, microbatches: int, *, ahead: int, lag: int = 0, backward: Phase = Phase.B
+) -> Order:
+    """Return the order of one stage that is its device's only one; see :func:`delayed_weights`.
+
+    Args:
+        stage: its number.
+        microbatches: m.
+        ahead: forwards before the first backward.
+        lag: by how many operations W is behind B.
+        backward: B, or BW without any W.
+    """
     forwards, backwards, weights = (
         [PlannedOperation(stage, phase, microbatch) for microbatch in range(microbatches)]
-        for phase in (Phase.F, Phase.B, Phase.W)
+        for phase in (Phase.F, backward, Phase.W)
     )
-    return delayed_weights(forwards, backwards, weights, ahead=ahead, lag=lag)
+    split = backward is Phase.B
+    return delayed_weights(forwards, backwards, weights if split else (), ahead=ahead, lag=lag)
 
 
 def delayed_weights(
@@ -52,7 +70,7 @@ def delayed_weights(
     Args:
         forwards: those of the device, in order.
         backwards: as many.
-        weights: as many.
+        weights: as many, or none.
         ahead: forwards before the first B.
         lag: by how many operations W is behind B until the last B.
     """

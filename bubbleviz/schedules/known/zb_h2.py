@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from bubbleviz.errors import UsageError
 from bubbleviz.schedules.known.zb_h1 import one_chunk
-from bubbleviz.schedules.plan import Plan, Schedule, looped_placement
+from bubbleviz.schedules.plan import Plan, Schedule, line_plan, refuse_chunks
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -16,13 +15,13 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     Raises:
         UsageError: more than one chunk a device.
     """
-    if chunks != 1:
-        raise UsageError(f"zb-h2 has one chunk a device, not {chunks}")
-    orders = tuple(
-        one_chunk(stage, microbatches, ahead=2 * (stages - stage) - 1, lag=2 * stage)
-        for stage in range(stages)
+    refuse_chunks("zb-h2", chunks, 1)
+    return line_plan(
+        "zb-h2",
+        stages,
+        microbatches,
+        lambda s: one_chunk(s, microbatches, ahead=2 * (stages - s) - 1, lag=2 * s),
     )
-    return Plan("zb-h2", stages, microbatches, 1, looped_placement(stages, 1), orders)
 
 
 SCHEDULE = Schedule(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections import Counter
 
-from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.progress import Watch
-from bubbleviz.schedules.known import known_plans
+from bubbleviz.schedules.known.zb_1p import searched
 from bubbleviz.schedules.plan import (
     Order,
     Plan,
     PlannedOperation,
-    PlanSearch,
     Schedule,
-    Setting,
+    refuse_chunks,
     v_placement,
 )
-from bubbleviz.schedules.search import search
 
 _F, _B, _W = Phase.F, Phase.B, Phase.W
 
@@ -28,57 +24,36 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     Raises:
         UsageError: the chunks are not two.
     """
-    if chunks != 2:
-        raise UsageError(f"zb-v has two chunks per device, not {chunks}")
+    refuse_chunks("zb-v", chunks, 2, "per device")
     orders = tuple(_order(stages, microbatches, device) for device in range(stages))
     return Plan("zb-v", stages, microbatches, 2, v_placement(stages), orders)
-
-
-def searched(name: str, setting: Setting, watch: Watch) -> Plan:
-    """Return the plan with two chunks per device in a V that was found for a setting.
-
-    Raises:
-        UsageError: the chunks are not two, or there is memory for less than one microbatch.
-    """
-    if setting.chunks != 2:
-        raise UsageError(f"{name} has two chunks per device, not {setting.chunks}")
-    placement = v_placement(setting.stages)
-    return search(name, setting, placement, partial(known_plans, placement), watch)
-
-
-class _OrderWriter:
-    """Writes one device's order: each step takes the next microbatch of its chunk and phase."""
-
-    def __init__(self, microbatches: int) -> None:
-        self.microbatches = microbatches
-        self.order: list[PlannedOperation] = []
-        self.taken: dict[tuple[int, Phase], int] = {}
-
-    def write(self, times: int, *steps: tuple[int, Phase]) -> None:
-        """Repeat the steps; a step without a microbatch left is passed over."""
-        for _ in range(times):
-            for stage, phase in steps:
-                microbatch = self.taken.get((stage, phase), 0)
-                if microbatch < self.microbatches:
-                    self.taken[stage, phase] = microbatch + 1
-                    self.order.append(PlannedOperation(stage, phase, microbatch))
 
 
 def _order(stages: int, microbatches: int, device: int) -> Order:
     """Return the order; with few microbatches it is that of 2p-1, less what does not exist."""
     total = max(microbatches, 2 * stages - 1)
     down, up = device, 2 * stages - 1 - device
-    writer = _OrderWriter(total)
-    writer.write(2 * (stages - device) - 1, (down, _F))
-    writer.write(device, (up, _F), (down, _F))
-    writer.write(stages - device, (up, _F), (up, _B), (up, _W))
+    order: list[PlannedOperation] = []
+    taken: Counter[tuple[int, Phase]] = Counter()
+
+    def write(times: int, *steps: tuple[int, Phase]) -> None:
+        """Repeat the steps, each with its next microbatch; one that has none is passed over."""
+        for stage, phase in steps * times:
+            microbatch = taken[stage, phase]
+            if microbatch < total:
+                taken[stage, phase] += 1
+                order.append(PlannedOperation(stage, phase, microbatch))
+
+    write(2 * (stages - device) - 1, (down, _F))
+    write(device, (up, _F), (down, _F))
+    write(stages - device, (up, _F), (up, _B), (up, _W))
     steady = ((down, _F), (down, _B), (down, _W), (up, _F), (up, _B), (up, _W))
-    writer.write(total - stages, *steady)
-    writer.write(device, (down, _B), (up, _B))
-    writer.write(stages - device, (down, _B), (down, _W))
-    writer.write(total, (up, _W))
-    writer.write(total, (down, _W))
-    return tuple(op for op in writer.order if op.microbatch < microbatches)
+    write(total - stages, *steady)
+    write(device, (down, _B), (up, _B))
+    write(stages - device, (down, _B), (down, _W))
+    write(total, (up, _W))
+    write(total, (down, _W))
+    return tuple(op for op in order if op.microbatch < microbatches)
 
 
 SCHEDULE = Schedule(
@@ -88,7 +63,5 @@ SCHEDULE = Schedule(
     source="Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 6",
     chunks=2,
     plan=plan,
-    searched=PlanSearch(
-        plan=lambda setting, watch: searched("zb-v", setting, watch), limit=None, peak=float
-    ),
+    searched=searched("zb-v", 2, float, None),
 )

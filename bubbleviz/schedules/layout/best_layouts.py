@@ -13,16 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.layout.bounds import Sums
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
-from bubbleviz.schedules.layout.partition import NoLayout, Partition, best_partition
+from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
 from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import Memory, Plan, PlanSearch, Schedule, Setting, v_placement
-from bubbleviz.schedules.workload import Workload, fits
+from bubbleviz.schedules.workload import Workload, fits, phase_times
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
@@ -178,8 +176,8 @@ def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) 
         before_fits=fits(peak_memory(layers, recurrence, before), question.limit),
     )
     best = best_partition(recurrence, layers, question.limit, starts)
-    if isinstance(best, NoLayout):
-        return replace(row, reason=best.value)
+    if isinstance(best, str):
+        return replace(row, reason=best)
     work_ns = _work_ns(question, plan, best.layout)
     window_ns = best.makespan_ns * question.stages
     return replace(
@@ -247,13 +245,7 @@ def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[Layou
 def _work_ns(question: LayoutQuestion, plan: Plan, layout: Layout) -> int:
     """Return the work of all devices."""
     work = question.workload(layout)
-    times = {
-        Phase.F: work.forward_ns,
-        Phase.B: work.backward_ns,
-        Phase.W: work.weight_ns,
-        Phase.BW: work.fused_ns,
-    }
-    length = work.virtual_stages
+    times, length = phase_times(work), work.virtual_stages
     return sum(times[op.phase][op.virtual_stage % length] for order in plan.orders for op in order)
 
 

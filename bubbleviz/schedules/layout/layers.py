@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import field
 from enum import Enum
@@ -229,7 +228,7 @@ def megatron_layout(layers: Layers, layout: Layout) -> str | None:
     chunks = len(layout.placement) // devices
     if layout.placement != looped_placement(devices, chunks):
         return None
-    stages = [_letters(layers, stage) for stage in layout.stages]
+    stages = ["".join(_LETTER[layers.kinds[at]] for at in stage) for stage in layout.stages]
     ends = {"E": stages[1:], "L": stages[:-1]}
     apart = any(letter in stage for letter, others in ends.items() for stage in others)
     predicting = [at for at, stage in enumerate(stages) if "m" in stage]
@@ -240,23 +239,18 @@ def megatron_layout(layers: Layers, layout: Layout) -> str | None:
     return _repeated(stages)
 
 
-def _letters(layers: Layers, stage: range) -> str:
-    return "".join(_LETTER[layers.kinds[at]] for at in stage)
-
-
 def _repeated(stages: list[str]) -> str:
     """Return stages with repetitions written once; the last has no line behind it."""
+
+    def word(stage: str) -> str:
+        runs = ((letter, len(list(run))) for letter, run in groupby(stage))
+        return "".join(each * n if n < 3 else f"{each}*{n}" for each, n in runs)
+
     words = []
     for stage, same in groupby(stages[:-1]):
         count = len(list(same))
-        word = "".join(_counted(letter, len(list(run))) for letter, run in groupby(stage))
-        words.append(f"({word}|)*{count}" if count > 1 else f"{word}|")
-    last = "".join(_counted(letter, len(list(run))) for letter, run in groupby(stages[-1]))
-    return "".join(words) + last
-
-
-def _counted(letter: str, count: int) -> str:
-    return letter * count if count < 3 else f"{letter}*{count}"
+        words.append(f"({word(stage)}|)*{count}" if count > 1 else f"{word(stage)}|")
+    return "".join(words) + word(stages[-1])
 
 
 def torchtitan_layout(layers: Layers, layout: Layout) -> list[list[str]]:
@@ -285,8 +279,3 @@ def torchtitan_layout(layers: Layers, layout: Layout) -> list[list[str]]:
     if LayerKind.HEAD not in layers.kinds:
         parts[-1] = [*parts[-1], *_HEAD]
     return parts
-
-
-def torchtitan_text(layers: Layers, layout: Layout) -> str:
-    """Return the same as Python, and TOML, write it."""
-    return json.dumps(torchtitan_layout(layers, layout))

@@ -18,17 +18,116 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 import numpy as np
 
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.layout.bounds import Sums
 from bubbleviz.schedules.layout.layers import Layers, Layout, check_enough
 from bubbleviz.schedules.layout.recurrence import BLOCK, Path, Recurrence
-from bubbleviz.schedules.memory_limits import ROUNDING
+from bubbleviz.schedules.workload import ROUNDING
+
+# Lower bounds of sums over stages: what the rest of a model costs at least.
+#
+# A path through a plan (and what a device holds at one moment) is a sum over the virtual stages,
+# each with its own factors::
+#
+#     value(layout) = sum over stages s of  factors[s] . features(layers of s)  +  what is crossed
+#
+# For such a sum the cheapest way to place the layers from ``i`` on the stages from ``s`` on is
+# found by dynamic programming, whatever stands before; so the sum over the first stages of a
+# layout, plus that, bounds every way to go on.
+
+
+class Sums:
+    """Sums over the stages of layouts, and bounds of those that are not complete.
+
+    Args:
+        layers: of the model.
+        stages: number of virtual stages, S.
+        edges: what crossing each boundary takes beside the layers' own transfers, down and up;
+            shape (2, S - 1); None for nothing.
+    """
+
+    def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
+        self.stages, self.count = stages, len(layers)
+        features = layers.features
+        zero = np.zeros((len(features), 1))
+        self._summed = np.concatenate((zero, features.cumsum(axis=1)), axis=1)
+        # The boundary before layer 0, and that behind the last, are none.
+        ways = np.stack((layers.down_ns, layers.up_ns)).astype(float)
+        none = np.zeros((2, 1))
+        self._edges = np.zeros((2, stages))
+        if edges is not None:
+            self._edges[:, 1:] = edges
+        self._crossing = np.concatenate((none, ways[:, :-1], none), axis=1)
+        #: By sum: value of layers up to each, by stage; shape (K, S, L + 1).
+        self.up_to = np.empty((0, stages, self.count + 1))
+        #: By sum: what the crossing into each stage costs, by its first layer.
+        self.into = np.empty((0, stages, self.count + 1))
+        #: By sum: the least value of the stages from one on, by its first layer; (K, S + 1, L + 1).
+        self.rest = np.empty((0, stages + 1, self.count + 1))
+
+    def __len__(self) -> int:
+        return len(self.up_to)
+
+    def add(self, paths: Sequence[Path]) -> None:
+        """Add sums."""
+        if not paths:
+            return
+        first = np.zeros((2, 1))
+        crossed = np.stack([np.concatenate((first, path), axis=1) for _, path in paths])
+        self.extend(
+            np.stack([factors.T @ self._summed for factors, _ in paths]),
+            np.einsum("kws,wi->ksi", crossed, self._crossing)
+            + np.einsum("kws,ws->ks", crossed, self._edges)[:, :, None],
+        )
+
+    def extend(self, up_to: Floats, into: Floats) -> None:
+        """Add sums by what they are of each stage, as in the attributes."""
+        self.up_to = np.concatenate((self.up_to, up_to))
+        self.into = np.concatenate((self.into, into))
+        self.rest = np.concatenate((self.rest, self.least(up_to, into)))
+
+    def keep(self, rows: Ints | Bools) -> None:
+        """Forget all but some of the sums."""
+        self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
+
+    def least(self, up_to: Floats, into: Floats) -> Floats:
+        """Return the least values of the stages from each on, as in ``rest``."""
+        rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
+        rest[:, self.stages, self.count] = 0.0
+        for stage in reversed(range(self.stages)):
+            # The stage ends before layer j; the best of all j behind its first layer.
+            ends = up_to[:, stage] + rest[:, stage + 1]
+            best = np.minimum.accumulate(ends[:, ::-1], axis=1)[:, ::-1]
+            first = into[:, stage, :-1] - up_to[:, stage, :-1]
+            rest[:, stage, :-1] = first + best[:, 1:]
+        return rest
+
+    def best_layout(self, up_to: Floats, into: Floats, rest: Floats) -> Ints:
+        """Return a layout with the least value of one sum, given its ``least``."""
+        bounds = [0]
+        for stage in range(self.stages):
+            low = bounds[-1]
+            ends = up_to[stage, low + 1 :] - up_to[stage, low] + into[stage, low]
+            bounds.append(low + 1 + int(np.argmin(ends + rest[stage + 1, low + 1 :])))
+        return np.array(bounds, np.int64)
+
+    def values(self, bounds: Ints) -> Floats:
+        """Return the sums over the stages that some layouts have so far; shape (n, K).
+
+        Args:
+            bounds: the first layer of each stage, and the end of the last; shape (n, s + 1).
+        """
+        total = np.zeros((len(self), len(bounds)))
+        for stage in range(bounds.shape[1] - 1):
+            low, high = bounds[:, stage], bounds[:, stage + 1]
+            total += self.up_to[:, stage, high] - self.up_to[:, stage, low]
+            total += self.into[:, stage, low]
+        return total.T
+
 
 # The longest device: with one virtual stage a device, a bound that looks at all of them at once.
 #
@@ -40,61 +139,46 @@ from bubbleviz.schedules.memory_limits import ROUNDING
 # and the layout whose longest such path is the shortest is found by dynamic programming.
 
 
-class Bottleneck:
-    """The shortest longest path of what is left, by stage and its first layer.
-
-    Args:
-        lengths: path of each stage that holds layers i to j-1; shape (S, L + 1, L + 1).
-
-    Attributes:
-        rest: by first layer; shape (S + 1, L + 1).
-    """
-
-    def __init__(self, lengths: Floats) -> None:
-        self.lengths = lengths
-        stages, count = lengths.shape[0], lengths.shape[1] - 1
-        self.rest = np.full((stages + 1, count + 1), np.inf)
-        self.rest[stages, count] = 0.0
-        for stage in reversed(range(stages)):
-            longest = np.maximum(lengths[stage], self.rest[stage + 1][None, :])
-            self.rest[stage] = longest.min(axis=1)
-
-    def layout(self) -> Ints:
-        """Return the layout whose longest path is the shortest."""
-        bounds = [0]
-        for stage, lengths in enumerate(self.lengths):
-            longest = np.maximum(lengths[bounds[-1]], self.rest[stage + 1])
-            bounds.append(int(longest.argmin()))
-        return np.array(bounds, np.int64)
-
-
-def bottleneck_of(placement: tuple[int, ...], paths: list[Path], sums: Sums) -> Bottleneck | None:
-    """Return the bottleneck of a plan, None where paths depend on more than a device's layers.
+def bottleneck_of(
+    placement: tuple[int, ...], paths: list[Path], sums: Sums
+) -> tuple[Floats, Ints] | None:
+    """Return the shortest longest path of what is left, and the layout that has it.
 
     Args:
         placement: device of each virtual stage.
         paths: one through each device, by device.
         sums: whose first sums these are.
+
+    Returns:
+        By stage and its first layer, shape (S + 1, L + 1), and bounds of the layout; None where
+        paths depend on more than a device's layers.
     """
-    stages = len(placement)
+    stages, count = len(placement), sums.count
     if placement != tuple(range(stages)) or len(paths) != stages:
         return None
-    for stage, path in enumerate(paths):
-        before, behind = path.factors[:, :stage], path.factors[:, stage + 1 :]
-        if (before != before[:, :1]).any() or behind.any() or path.crossed[:, stage:].any():
+    for stage, (factors, crossed) in enumerate(paths):
+        before, behind = factors[:, :stage], factors[:, stage + 1 :]
+        if (before != before[:, :1]).any() or behind.any() or crossed[:, stage:].any():
             return None
-    lengths = np.full((stages, sums.count + 1, sums.count + 1), np.inf)
+    #: By stage that holds layers i to j-1.
+    lengths = np.full((stages, count + 1, count + 1), np.inf)
     for stage in range(stages):
         up_to = sums.up_to[stage]
-        own = up_to[stage][None, :] - up_to[stage][:, None]
         # Each stage before takes the same of its layers; of what is crossed counts the cheapest.
-        lengths[stage] = own
+        lengths[stage] = up_to[stage][None, :] - up_to[stage][:, None]
         if stage:
             into = sums.into[stage][1 : stage + 1, 1:-1].min(axis=1).sum()
             lengths[stage] += up_to[0][:, None] + into
-    place = np.arange(sums.count + 1)
+    place = np.arange(count + 1)
     lengths[:, place[:, None] >= place[None, :]] = np.inf
-    return Bottleneck(lengths)
+    rest = np.full((stages + 1, count + 1), np.inf)
+    rest[stages, count] = 0.0
+    for stage in reversed(range(stages)):
+        rest[stage] = np.maximum(lengths[stage], rest[stage + 1][None, :]).min(axis=1)
+    bounds = [0]
+    for stage in range(stages):
+        bounds.append(int(np.maximum(lengths[stage][bounds[-1]], rest[stage + 1]).argmin()))
+    return rest, np.array(bounds, np.int64)
 
 
 # The best layout so far, and how one is found quickly: by moving layers.
@@ -273,11 +357,9 @@ class Partition:
         return self.least_ns >= self.makespan_ns
 
 
-class NoLayout(Enum):
-    """Why no layout was found, in words."""
-
-    NONE_FITS = "no layout fits the memory"
-    BROKEN_OFF = "none that fits the memory was found before the search was broken off"
+#: Why no layout was found.
+NONE_FITS = "no layout fits the memory"
+BROKEN_OFF = "none that fits the memory was found before the search was broken off"
 
 
 def best_partition(
@@ -288,7 +370,7 @@ def best_partition(
     watch: Watch = unwatched,
     *,
     beginnings: int = MOST_BEGINNINGS,
-) -> Partition | NoLayout:
+) -> Partition | str:
     """Return the layout with the shortest makespan of one order, or why there is none.
 
     Args:
@@ -310,14 +392,14 @@ def best_partition(
     bottleneck = bottleneck_of(recurrence.placement, devices, sums)
     likely = [np.array(start.bounds, np.int64) for start in starts]
     likely.append(balanced(layers, recurrence.length))
-    likely += [] if bottleneck is None else [bottleneck.layout()]
+    likely += [] if bottleneck is None else [bottleneck[1]]
     for bounds in likely:
         sums.add([recurrence.path(layers, incumbent.climb(bounds))])
     add_mixtures(sums, incumbent)
-    search = _Search(incumbent, sums, None if bottleneck is None else bottleneck.rest)
+    search = _Search(incumbent, sums, None if bottleneck is None else bottleneck[0])
     search.run(watch, beginnings)
     if incumbent.bounds is None:
-        return NoLayout.NONE_FITS if np.isinf(search.open_ns) else NoLayout.BROKEN_OFF
+        return NONE_FITS if np.isinf(search.open_ns) else BROKEN_OFF
     layout = Layout(recurrence.placement, tuple(incumbent.bounds.tolist()))
     least_ns = int(min(incumbent.makespan_ns, np.ceil(search.open_ns - _ROUNDING)))
     return Partition(layout, incumbent.makespan_ns, least_ns, incumbent.timed)
@@ -353,7 +435,7 @@ class _Search:
         stack = [(np.array([float(least)]), np.zeros((1, 1), np.int64))]
         while stack:
             bound, begun = stack.pop()
-            alive = self._alive(bound)
+            alive = bound < self._better_ns
             bound, begun = bound[alive], begun[alive]
             if len(begun) == 0:
                 continue
@@ -370,10 +452,10 @@ class _Search:
                 stack += self._further(begun)
         watch(1.0)
 
-    def _alive(self, bound: Floats) -> Bools:
-        """Tell which bounds leave room for something better."""
-        result: Bools = bound < self.incumbent.makespan_ns - 1 + _ROUNDING
-        return result
+    @property
+    def _better_ns(self) -> float:
+        """Bounds below leave room for something better."""
+        return self.incumbent.makespan_ns - 1 + _ROUNDING
 
     def _further(self, begun: Ints) -> list[tuple[Floats, Ints]]:
         """Return what goes on from some beginnings, one stage longer, the best last."""
@@ -390,21 +472,17 @@ class _Search:
         bound = self._bounds(self.sums, begun, row, end, stage).max(axis=1, initial=0.0)
         if self.longest is not None:
             bound = np.maximum(bound, self.longest[stage + 1, end])
-        alive = self._alive(bound)
+        alive = bound < self._better_ns
         row, end, bound = row[alive], end[alive], bound[alive]
         order = np.argsort(-bound, kind="stable")
         grown = np.concatenate((begun[row[order]], end[order, None]), axis=1)
-        size = self._size(grown.shape[1] - 1)
+        size = BLOCK  # complete ones are timed
+        if grown.shape[1] <= self.stages:
+            size = max(1, _ROOM // ((_MOST_SUMS + len(self.incumbent.memory)) * self.count))
         # The last piece is the next.
         cuts = range(len(grown) % size, len(grown), size) if len(grown) else range(0)
         parts = np.split(np.arange(len(grown)), list(cuts))
         return [(bound[order[part]], grown[part]) for part in parts if len(part)]
-
-    def _size(self, stages: int) -> int:
-        """Return how many beginnings of so many stages are gone on from at once."""
-        if stages == self.stages:
-            return BLOCK
-        return max(1, _ROOM // ((_MOST_SUMS + len(self.incumbent.memory)) * self.count))
 
     @staticmethod
     def _bounds(sums: Sums, begun: Ints, row: Ints, end: Ints, stage: int) -> Floats:

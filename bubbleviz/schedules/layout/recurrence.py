@@ -14,16 +14,13 @@ the same path is still a path, so that its length there is a lower bound of the 
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
-from bubbleviz.errors import MismatchError
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.layout.layers import FEATURES, HELD, KEPT, RESIDENT, Layers
 from bubbleviz.schedules.plan import Plan, PlannedOperation
+from bubbleviz.schedules.simulation import run_order
 
 #: Where the length of a phase stands among :attr:`.layers.Layers.times`.
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
@@ -33,33 +30,15 @@ _DOWN, _UP = 0, 1
 BLOCK = 4096
 
 
-@frozen
-class _Node:
-    """An operation, or two that run side by side.
-
-    Attributes:
-        before: node that the device ran before; -1 none.
-        remote: nodes on other devices whose results it needs, with the direction and the boundary
-            that each crosses (``b`` is that behind virtual stage ``b``).
-        operations: (virtual stage of one pipeline, column of the lengths) of each.
-    """
-
-    before: int
-    remote: tuple[tuple[int, int, int], ...]
-    operations: tuple[tuple[int, int], ...]
-
-
-@frozen
-class Path:
-    """The longest path through a plan at the times of one layout.
-
-    Attributes:
-        factors: how often it takes each feature of each virtual stage; shape (7, S).
-        crossed: how often it crosses each boundary between devices, down and up; shape (2, S - 1).
-    """
-
-    factors: Floats
-    crossed: Floats
+#: An operation, or two that run side by side: the node that the device ran before, -1 for none;
+#: nodes on other devices whose results it needs, with the direction and the boundary that each
+#: crosses (``b`` is that behind virtual stage ``b``); and of each operation the virtual stage of
+#: one pipeline, and the column of the lengths.
+_Node = tuple[int, list[tuple[int, int, int]], list[tuple[int, int]]]
+#: The longest path through a plan at the times of one layout: how often it takes each feature of
+#: each virtual stage, shape (7, S), and how often it crosses each boundary between devices, down
+#: and up, shape (2, S - 1).
+Path = tuple[Floats, Floats]
 
 
 class Recurrence:
@@ -82,7 +61,7 @@ class Recurrence:
         self._nodes = _nodes(plan, self.length)
         #: What crossing each boundary takes beside the transfers of layers, down and up.
         self.edges = edges_of(self.placement, links)
-        followed = {node.before for node in self._nodes}
+        followed = {before for before, _, _ in self._nodes}
         self._last = [at for at in range(len(self._nodes)) if at not in followed]
 
     def makespans(self, layers: Layers, bounds: Ints) -> Ints:
@@ -123,19 +102,19 @@ class Recurrence:
         factors, crossed = np.zeros((FEATURES, self.length)), self._uncrossed()
         at = max(self._last, key=lambda node: int(ends[node]), default=NONE)
         while at != NONE:
-            node = self._nodes[at]
+            before, remote, operations = self._nodes[at]
             start = int(ends[at])
-            for stage, column in node.operations:
+            for stage, column in operations:
                 start -= int(lengths[column, stage, 0])
                 factors[column, stage] += 1
-            at = node.before
+            at = before
             if at == NONE or int(ends[at]) != start:
-                for source, *crossing in node.remote:
+                for source, *crossing in remote:
                     if int(ends[source]) + int(transfers[(*crossing, 0)]) == start:
                         at = source
                         crossed[tuple(crossing)] += 1
                         break
-        return Path(factors, crossed)
+        return factors, crossed
 
     def _times(self, layers: Layers, bounds: Ints) -> tuple[Ints, Ints]:
         """Return the lengths of F, B, W and BW by virtual stage, and transfers by boundary.
@@ -157,17 +136,15 @@ class Recurrence:
         """Return when each node ends, by layout; shape (nodes, n)."""
         ends = np.empty((len(self._nodes), lengths.shape[2]), np.int64)
         arrival = np.empty(lengths.shape[2], np.int64)
-        for row, node in zip(ends, self._nodes, strict=True):
-            first, *others = node.operations
-            if node.before == NONE:
+        for row, (before, remote, operations) in zip(ends, self._nodes, strict=True):
+            if before == NONE:
                 row[:] = 0
-            begun = row if node.before == NONE else ends[node.before]
-            for source, way, boundary in node.remote:
+            begun = row if before == NONE else ends[before]
+            for source, way, boundary in remote:
                 np.add(ends[source], transfers[way, boundary], out=arrival)
                 begun = np.maximum(begun, arrival, out=row)
-            np.add(begun, lengths[first[1], first[0]], out=row)
-            for stage, column in others:
-                np.add(row, lengths[column, stage], out=row)
+            for stage, column in operations:
+                begun = np.add(begun, lengths[column, stage], out=row)
         return ends
 
     def memory_rows(self) -> list[tuple[int, Path]]:
@@ -176,40 +153,26 @@ class Recurrence:
         The order of a device fixes what it holds when, whatever the times, so that its peak is the
         largest of a few sums; moments that hold no more of anything than another are left out.
         """
-        return [
-            (device, Path(factors, self._uncrossed()))
-            for device in range(self.plan.stages)
-            for factors in self._moments(device)
-        ]
-
-    def _moments(self, device: int) -> list[Floats]:
-        """Return the factors of a device's fullest moments."""
-        order = self.plan.orders[device]
-        change = np.zeros((len(order) + 1, 2, self.length), np.int64)
-        for at, op in enumerate(order):
-            stage = op.virtual_stage % self.length
-            if op.phase is Phase.F:
-                change[at + 1, :, stage] = 1
-            if op.phase in (Phase.B, Phase.BW):
-                change[at + 1, 0, stage] = -1
-            if op.phase in (Phase.W, Phase.BW):
-                change[at + 1, 1, stage] = -1
-        # Of what is held, the part that stays until W is counted by itself.
-        held = change.cumsum(axis=0)
-        full, late = held[:, 0], held[:, 1] - held[:, 0]
-        moments = np.unique(np.concatenate((full, late), axis=1), axis=0)
-        fullest = _undominated(moments)
-        present = np.zeros(self.length)
-        mine = [stage for stage, at in enumerate(self.plan.placement) if at == device]
-        for stage in mine:
-            present[stage % self.length] += 1
-        rows = []
-        for moment in fullest:
-            factors = np.zeros((FEATURES, self.length))
-            factors[HELD] = moment[: self.length]
-            factors[KEPT] = moment[self.length :]
-            factors[RESIDENT] = present
-            rows.append(factors)
+        rows: list[tuple[int, Path]] = []
+        for device, order in enumerate(self.plan.orders):
+            change = np.zeros((len(order) + 1, 2, self.length), np.int64)
+            for at, op in enumerate(order, 1):
+                stage = op.virtual_stage % self.length
+                if op.phase is Phase.F:
+                    change[at, :, stage] = 1
+                if op.phase in (Phase.B, Phase.BW):
+                    change[at, 0, stage] = -1
+                if op.phase in (Phase.W, Phase.BW):
+                    change[at, 1, stage] = -1
+            # Of what is held, the part that stays until W is counted by itself.
+            held = change.cumsum(axis=0)
+            full, late = held[:, 0], held[:, 1] - held[:, 0]
+            present = (np.array(self.plan.placement) == device).reshape(-1, self.length).sum(axis=0)
+            for moment in _undominated(np.unique(np.concatenate((full, late), axis=1), axis=0)):
+                factors = np.zeros((FEATURES, self.length))
+                factors[HELD], factors[KEPT] = np.split(moment, 2)
+                factors[RESIDENT] = present
+                rows.append((device, (factors, self._uncrossed())))
         return rows
 
 
@@ -238,74 +201,30 @@ def _nodes(plan: Plan, length: int) -> list[_Node]:
     Raises:
         MismatchError: there is none.
     """
-    groups = [_grouped(plan, device) for device in range(plan.stages)]
     nodes: list[_Node] = []
     made: dict[tuple[bool, int, int], int] = {}
-    place, last = [0] * plan.stages, [NONE] * plan.stages
-    todo = list(range(plan.stages))
-    while todo:
-        device = todo.pop()
-        while place[device] < len(groups[device]):
-            group = groups[device][place[device]]
-            remote = _remote(plan, length, group, device, made)
-            if remote is None:
-                break
-            operations = tuple((op.virtual_stage % length, _COLUMN[op.phase]) for op in group)
-            nodes.append(_Node(last[device], remote, operations))
+    last = [NONE] * plan.stages
+    rows = run_order(plan)
+    beside = False
+    for place, (device, stage, phase, mb) in enumerate(rows):
+        if not beside:
+            nodes.append((last[device], [], []))
             last[device] = len(nodes) - 1
-            place[device] += 1
-            for op in group:
-                if op.phase is Phase.W:
-                    continue
-                made[op.phase is Phase.F, op.virtual_stage, op.microbatch] = len(nodes) - 1
-                near = op.virtual_stage + (1 if op.phase is Phase.F else -1)
-                if near // length == op.virtual_stage // length:
-                    todo.append(plan.placement[near])
-    for device, group_list in enumerate(groups):
-        if place[device] < len(group_list):
-            raise MismatchError(
-                f"the order deadlocks: device {device} waits for ever for the inputs of "
-                f"{group_list[place[device]][0]}"
-            )
-    return nodes
-
-
-def _grouped(plan: Plan, device: int) -> list[tuple[PlannedOperation, ...]]:
-    """Return the operations of a device, those that run side by side as one."""
-    groups: list[tuple[PlannedOperation, ...]] = []
-    pending: PlannedOperation | None = None
-    order = plan.orders[device]
-    for op, behind in pairwise((*order, None)):
-        assert op is not None
-        if pending is not None:
-            groups.append((pending, op))
-            pending = None
-        elif op in plan.together and behind is not None and behind.phase is not Phase.F:
-            pending = op
-        else:
-            groups.append((op,))
-    return groups
-
-
-def _remote(
-    plan: Plan,
-    length: int,
-    group: tuple[PlannedOperation, ...],
-    device: int,
-    made: dict[tuple[bool, int, int], int],
-) -> tuple[tuple[int, int, int], ...] | None:
-    """Return the remote inputs of a node, with what they cross; None where one is not made yet."""
-    needed = []
-    for op in group:
-        stage, mb = op.virtual_stage, op.microbatch
-        if op.phase is Phase.F and stage % length:
+        _, remote, operations = nodes[-1]
+        operations.append((stage % length, _COLUMN[phase]))
+        source = None
+        if phase is Phase.F and stage % length:
             source, crossing = (True, stage - 1, mb), (_DOWN, stage % length - 1)
-        elif op.phase in (Phase.B, Phase.BW) and (stage + 1) % length:
+        elif phase in (Phase.B, Phase.BW) and (stage + 1) % length:
             source, crossing = (False, stage + 1, mb), (_UP, stage % length)
-        else:
-            continue
-        if source not in made:
-            return None
-        if plan.placement[source[1]] != device:
-            needed.append((made[source], *crossing))
-    return tuple(needed)
+        if source is not None and plan.placement[source[1]] != device:
+            remote.append((made[source], *crossing))
+        if phase is not Phase.W:
+            made[phase is Phase.F, stage, mb] = len(nodes) - 1
+        # What follows a forward that runs together is on the same device.
+        together = PlannedOperation(stage, phase, mb) in plan.together
+        following = rows[place + 1 : place + 2]
+        beside = together and any(
+            other == device and kind is not Phase.F for other, _, kind, _ in following
+        )
+    return nodes

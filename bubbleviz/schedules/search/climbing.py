@@ -20,13 +20,13 @@ from bubbleviz.schedules.search.greedy import (
     manners,
     policies,
     squeeze,
-    timed,
 )
+from bubbleviz.schedules.search.improving import improve
 from bubbleviz.schedules.search.problem import (
     NEVER,
     Codes,
     Problem,
-    TrialResult,
+    Trial,
     codes_of,
     plan_of,
     problem_of,
@@ -41,7 +41,7 @@ def climb(
     start: Draft,
     trials: int,
     seed: int,
-    takes: Callable[[TrialResult], bool],
+    takes: Callable[[Trial], bool],
 ) -> None:
     """Try changes to a draft, each from the best so far.
 
@@ -58,10 +58,10 @@ def climb(
     first = fill(problem, start, 1 << 62)
     if first is None:
         return
-    change = _Changes(problem, Random(seed))
+    random = Random(seed)
     draft, best = start, first
     for _ in range(trials):
-        changed = change.of(draft, best)
+        changed = _changed(problem, random, draft, best)
         result = fill(problem, changed, best.excess + 1)
         if result is None or (result.excess, result.total) > (best.excess, best.total):
             continue
@@ -71,66 +71,62 @@ def climb(
             return
 
 
-class _Changes:
-    """Makes changes at random."""
-
-    def __init__(self, problem: Problem, random: Random) -> None:
-        self.problem, self.random = problem, random
-
-    def of(self, draft: Draft, result: TrialResult) -> Draft:
-        """Return a draft with one change, or with two."""
-        kind = self.random.random()
-        if kind < 0.05:
-            return self._eager(draft)
-        if kind < 0.1:
-            step = self.random.choice((-0.25, 0.25))
-            return replace(draft, patience=max(0.0, draft.patience + step))
-        codes = list(draft.codes)
-        for _ in range(self.random.choice((1, 1, 2))):
-            if kind < 0.8 and result.gaps:
-                self._at_a_gap(codes, *self.random.choice(result.gaps))
-            else:
-                self._anywhere(codes)
-        return replace(draft, codes=codes)
-
-    def _eager(self, draft: Draft) -> Draft:
-        device = self.random.randrange(self.problem.devices)
-        most = self.problem.chunks * self.problem.microbatches + 1
-        step = self.random.choice((-3, -2, -1, 1, 2, 3))
+def _changed(problem: Problem, random: Random, draft: Draft, result: Trial) -> Draft:
+    """Return a draft with one change, or with two."""
+    kind = random.random()
+    if kind < 0.05:
+        device = random.randrange(problem.devices)
+        most = problem.chunks * problem.microbatches + 1
+        step = random.choice((-3, -2, -1, 1, 2, 3))
         eager = list(draft.eager)
         eager[device] = max(1, min(eager[device], most) + step)
         return replace(draft, eager=tuple(eager))
+    if kind < 0.1:
+        patience = draft.patience + random.choice((-0.25, 0.25))
+        return replace(draft, patience=max(0.0, patience))
+    codes = list(draft.codes)
+    for _ in range(random.choice((1, 1, 2))):
+        if kind < 0.8 and result.gaps:
+            device, at = random.choice(result.gaps)
+            codes[device] = _changed_at_a_gap(problem, random, codes[device], device, at)
+        else:
+            device = random.randrange(problem.devices)
+            codes[device] = _changed_anywhere(problem, random, codes[device])
+    return replace(draft, codes=codes)
 
-    def _at_a_gap(self, codes: Codes, device: int, at: int) -> None:
-        """Have another operation run where a device waits: a W, or the next of another kind."""
-        order = codes[device] = list(codes[device])
-        if self.random.random() < 0.2:
-            at += self.random.choice((-2, -1, 1, 2))
-        at = max(0, min(at, len(order) - 1))
-        if self.random.random() < 0.3:
-            order.insert(at, 3 * self.random.choice(self.problem.stages[device]) + 2)
-            return
-        seen = {order[at]}
-        others = []
-        for place in range(at + 1, min(len(order), at + _REACH * self.problem.devices)):
-            if order[place] not in seen:
-                seen.add(order[place])
-                others.append(place)
-        if others:
-            order.insert(at, order.pop(self.random.choice(others)))
 
-    def _anywhere(self, codes: Codes) -> None:
-        """Move an operation near the beginning or the end by some places, or drop a W."""
-        device = self.random.randrange(self.problem.devices)
-        order = codes[device] = list(codes[device])
-        place = self.random.randrange(min(len(order), _REACH * self.problem.devices))
-        if self.random.random() < 0.5:
-            place = len(order) - 1 - place
-        if order[place] % 3 == 2 and self.random.random() < 0.5:
-            del order[place]
-            return
-        target = place + self.random.choice((-3, -2, -1, 1, 2, 3))
-        order.insert(max(0, min(len(order) - 1, target)), order.pop(place))
+def _changed_at_a_gap(
+    problem: Problem, random: Random, codes: list[int], device: int, at: int
+) -> list[int]:
+    """Have another operation run where a device waits: a W, or the next of another kind."""
+    order = list(codes)
+    if random.random() < 0.2:
+        at += random.choice((-2, -1, 1, 2))
+    at = max(0, min(at, len(order) - 1))
+    if random.random() < 0.3:
+        order.insert(at, 3 * random.choice(problem.stages[device]) + 2)
+        return order
+    others: dict[int, int] = {}
+    for place in range(at + 1, min(len(order), at + _REACH * problem.devices)):
+        if order[place] != order[at]:
+            others.setdefault(order[place], place)
+    if others:
+        order.insert(at, order.pop(random.choice(list(others.values()))))
+    return order
+
+
+def _changed_anywhere(problem: Problem, random: Random, codes: list[int]) -> list[int]:
+    """Move an operation near the beginning or the end by some places, or drop a W."""
+    order = list(codes)
+    place = random.randrange(min(len(order), _REACH * problem.devices))
+    if random.random() < 0.5:
+        place = len(order) - 1 - place
+    if order[place] % 3 == 2 and random.random() < 0.5:
+        del order[place]
+        return order
+    target = place + random.choice((-3, -2, -1, 1, 2, 3))
+    order.insert(max(0, min(len(order) - 1, target)), order.pop(place))
+    return order
 
 
 # The best orders so far, and what led there.
@@ -163,30 +159,33 @@ class Best:
         self.codes: Codes = []
         self.drafts: list[Draft] = []
         self._least = problem.least_excess()
+        #: Of the device with most: what orders are longer than by their excess.
+        self._work = problem.most_work
 
     @property
     def perfect(self) -> bool:
         """Whether nothing can be better."""
         return self.excess <= self._least
 
-    def offer(self, result: TrialResult | None) -> int:
+    def offer(self, result: Trial) -> int:
         """Take a result if it is better; return the excess of the best."""
-        if result is None or result.excess > self.excess:
-            return self.excess
-        # A device may have waited on purpose, so what counts is the time of its order.
-        again = timed(self.problem, result.codes)
-        if again and again.excess < self.excess:
-            self.excess, self.codes = again.excess, again.codes
+        if result.excess <= self.excess:
+            # A device may have waited on purpose, so what counts is the time of its order.
+            self.offer_codes(result.codes)
         return self.excess
 
-    def takes(self, result: TrialResult) -> bool:
+    def offer_codes(self, codes: Codes) -> bool:
+        """Take complete orders if they are better, and can be run at all; return whether."""
+        timed = improve(self.problem, codes, 0)
+        if timed is None or timed[0] - self._work >= self.excess:
+            return False
+        self.excess, self.codes = timed[0] - self._work, codes
+        return True
+
+    def takes(self, result: Trial) -> bool:
         """Take a result if it is better; return whether nothing can be better still."""
         self.offer(result)
         return self.perfect
-
-    def offer_codes(self, codes: Codes) -> int:
-        """Take complete orders if they are better, and can be run at all."""
-        return self.offer(timed(self.problem, codes))
 
     def fill_in(self, codes: Codes) -> None:
         """Try orders of F and B with W filled in, as long as that makes them better.
@@ -206,10 +205,10 @@ class Best:
                 if self.perfect:
                     return
 
-    def keep_draft(self, result: TrialResult) -> None:
-        """Keep a result as an order to be improved: its W stay until its forwards end."""
+    def keep_draft(self, orders: Codes) -> None:
+        """Keep orders to be improved: their W stay until their forwards end."""
         codes = []
-        for order in result.codes:
+        for order in orders:
             end = max(place for place, code in enumerate(order) if code % 3 == 0)
             codes.append([code for place, code in enumerate(order) if code % 3 < 2 or place < end])
         devices = self.problem.devices
@@ -291,7 +290,7 @@ def search(
     shorter: Best | None = None
     few = 4 * problem.devices
     if problem.operations > _MANY and problem.microbatches > few:
-        shorter = Best(problem.with_microbatches(few))
+        shorter = Best(replace(problem, microbatches=few))
         _improve(shorter, known(few), lambda share: watch(share / 4))
         watch(0.25)
     best = Best(problem, shorter)
@@ -347,10 +346,8 @@ def _from_known(best: Best, known: Sequence[Plan]) -> None:
     drafts: list[Codes] = []
     for plan in known:
         codes = codes_of(plan)
-        result = timed(best.problem, codes)
-        if result and result.excess < best.excess:
-            best.offer(result)
-            best.keep_draft(result)
+        if best.offer_codes(codes):
+            best.keep_draft(codes)
         order = [[code for code in row if code % 3 < 2] for row in codes]
         whole = any(op.phase is Phase.BW for row in plan.orders for op in row)
         if not whole and order not in drafts:
@@ -369,7 +366,7 @@ def _from_greed(best: Best) -> None:
             best.ran_well.insert(0, policy)
             before = best.excess
             if best.offer(result) < before:
-                best.keep_draft(result)
+                best.keep_draft(result.codes)
             if best.perfect:
                 return
 
@@ -383,12 +380,12 @@ def _from_blocks(best: Best) -> None:
                 if best.offer(result) == before:
                     break
                 best.repeated_well.insert(0, block)
-                best.keep_draft(result)
+                best.keep_draft(result.codes)
 
 
 def _ranked(problem: Problem) -> list[Block]:
     """Return the blocks that do best with few microbatches."""
-    few = problem.with_microbatches(min(problem.microbatches, problem.devices + 2))
+    few = replace(problem, microbatches=min(problem.microbatches, problem.devices + 2))
     ranked: list[tuple[int, int, Block]] = []
     for block in blocks(problem.devices, min(problem.rooms)):
         excess = NEVER

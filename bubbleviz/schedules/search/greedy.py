@@ -7,30 +7,18 @@ import math
 from collections.abc import Iterator
 
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.search.problem import NEVER, WAIT, Codes, Problem, Trial, TrialResult
+from bubbleviz.schedules.search.problem import NEVER, WAIT, Codes, Problem, Trial
 
-
-@frozen
-class Policy:
-    """How devices choose.
-
-    Attributes:
-        caps: by virtual stage: most microbatches between their F and the end of their B.
-        patience: see :class:`bubbleviz.schedules.search.problem.Trial`.
-        forward_first: F before B.
-        lazy: W only where memory is short or no forward is left.
-    """
-
-    caps: tuple[int, ...]
-    patience: float
-    forward_first: bool
-    lazy: bool
+#: How devices choose: by virtual stage, most microbatches between their F and the end of their B;
+#: patience, see :class:`.problem.Trial`; whether F comes before B; and whether W comes only where
+#: memory is short or no forward is left.
+Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
 class _Greedy(Trial):
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
-        super().__init__(problem, target, policy.patience)
-        self.policy = policy
+        self.caps, patience, self.forward_first, self.lazy = policy
+        super().__init__(problem, target, patience)
         # Room for the chunks behind is left by those before, so that no microbatch is stuck
         # halfway: the oldest one can always go on to its end, and frees its memory then.
         self.most = [
@@ -41,7 +29,7 @@ class _Greedy(Trial):
     def choose(self, device: int, now: int) -> int:
         self.near = NEVER
         backward = self._backward(device, now)
-        if backward != WAIT and not self.policy.forward_first:
+        if backward != WAIT and not self.forward_first:
             return backward
         forward = self._forward(device, now)
         if forward != WAIT or backward != WAIT:
@@ -63,7 +51,7 @@ class _Greedy(Trial):
             if (
                 number < len(inputs)
                 and self.held[device] <= self.most[stage]
-                and number - self.b_done[stage] < self.policy.caps[stage]
+                and number - self.b_done[stage] < self.caps[stage]
             ):
                 if inputs[number] <= now:
                     return 3 * stage
@@ -74,15 +62,15 @@ class _Greedy(Trial):
         owed = self.owed[device]
         if not owed or self.waits(device, now, owed[0]):
             return WAIT
-        if self.policy.lazy and self.near < NEVER and self.left[device]:
+        if self.lazy and self.near < NEVER and self.left[device]:
             most = max(self.problem.held[stage] for stage in self.problem.stages[device])
             short = self.held[device] > self.problem.limit[device] - most
-            if not short and self.excess[device] + self.near - now < self.target:
+            if not short and self.behind[device] + self.near - now < self.target:
                 return WAIT
         return 3 * owed[0] + 2
 
 
-def greedy(problem: Problem, policy: Policy, target: int) -> TrialResult | None:
+def greedy(problem: Problem, policy: Policy, target: int) -> Trial | None:
     """Return the result of a policy, or None where a device reaches the target."""
     return _Greedy(problem, target, policy).result()
 
@@ -93,9 +81,8 @@ def policies(problem: Problem) -> Iterator[Policy]:
     patiences = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5) if problem.chunks == 1 else (0.0, 0.5, 1.0)
     for cap in dict.fromkeys(caps):
         for patience in patiences:
-            for lazy in (False, True):
-                for forward_first in (False, True):
-                    yield Policy(cap, patience, forward_first, lazy)
+            for lazy, forward_first in itertools.product((False, True), repeat=2):
+                yield cap, patience, forward_first, lazy
 
 
 def _line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
@@ -213,39 +200,14 @@ class _Filling(Trial):
             return False
         if self.near <= now:
             return True
-        if self.excess[device] + self.near - now >= self.allowed[device]:
+        if self.behind[device] + self.near - now >= self.allowed[device]:
             return False
         return self.waits(device, now, stage)
 
 
-def fill(problem: Problem, draft: Draft, target: int) -> TrialResult | None:
+def fill(problem: Problem, draft: Draft, target: int) -> Trial | None:
     """Return the draft with its W, or None where it exceeds the target or equals it."""
     return _Filling(problem, target, draft).result()
-
-
-class _InOrder(Trial):
-    """Keeps complete orders."""
-
-    def __init__(self, problem: Problem, codes: Codes) -> None:
-        super().__init__(problem, NEVER, 0.0)
-        self.order = codes
-
-    def choose(self, device: int, now: int) -> int:
-        self.near = NEVER
-        if self.at[device] == len(self.order[device]):
-            return WAIT
-        code = self.order[device][self.at[device]]
-        if code % 3 < 2:
-            self.near = self.arrival(device, code)
-            if self.near > now:
-                return WAIT
-        self.at[device] += 1
-        return code
-
-
-def timed(problem: Problem, codes: Codes) -> TrialResult | None:
-    """Return complete orders, timed: every operation starts as early as it can."""
-    return _InOrder(problem, codes).result()
 
 
 # Building blocks of V schedules: one microbatch in slots, and the schedules that repeat it.
@@ -260,28 +222,13 @@ def timed(problem: Problem, codes: Codes) -> TrialResult | None:
 PERIOD = 6
 
 
-@frozen
-class Block:
-    """The slots of microbatch 0, by virtual stage of a V.
-
-    ::
-
-        device 0   F . . . . . . f b w . B W        with one slot from each to the next device
-        device 1   . F . . . . f . . b B w . W
-        device 2   . . F . . f . . . . b ...
-        device 3   . . . F f ...
-
-    Attributes:
-        forward: of F.
-        backward: of B.
-        weight: of W.
-        peak: most slots that activations of one device live.
-    """
-
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    weight: tuple[int, ...]
-    peak: int
+#: The slots of F, B and W of microbatch 0, by virtual stage of a V::
+#:
+#:     device 0   F . . . . . . f b w . B W        with one slot from each to the next device
+#:     device 1   . F . . . . f . . b B w . W
+#:     device 2   . . F . . f . . . . b ...
+#:     device 3   . . . F f ...
+Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def blocks(devices: int, room: int) -> list[Block]:
@@ -291,17 +238,16 @@ def blocks(devices: int, room: int) -> list[Block]:
         devices: p.
         room: how many chunks' activations a device holds.
     """
-    fitting = []
+    fitting: list[tuple[int, Block]] = []
     for total in (2, 3, 4, 6):
         ways = [(there, total - there) for there in range(1, total)]
         for (f_down, b_up), (f_up, b_down) in itertools.product(ways, ways):
             for turns in itertools.product(range(1, PERIOD + 1), repeat=3):
                 forward, backward = _slots(devices, (f_down, f_up, b_down, b_up), turns)
-                block = _with_weights(devices, forward, backward)
-                if block is not None and block.peak // PERIOD <= room:
-                    fitting.append(block)
-    fitting.sort(key=lambda block: (block.peak, block.forward, block.backward))
-    return fitting
+                found = _weights(devices, forward, backward)
+                if found is not None and found[0] // PERIOD <= room:
+                    fitting.append((found[0], (forward, backward, found[1])))
+    return [block for _, block in sorted(fitting, key=lambda each: (each[0], each[1][:2]))]
 
 
 def _slots(
@@ -323,10 +269,13 @@ def _slots(
     return tuple(forward), tuple(reversed(backward))
 
 
-def _with_weights(
+def _weights(
     devices: int, forward: tuple[int, ...], backward: tuple[int, ...]
-) -> Block | None:
-    """Return the block with W in the slots that are left, or None where it collides."""
+) -> tuple[int, tuple[int, ...]] | None:
+    """Return W in the slots that are left, or None where F and B collide.
+
+    Before it, most slots that activations of one device live.
+    """
     weight = [0] * (2 * devices)
     peak = 0
     for down in range(devices):
@@ -341,7 +290,7 @@ def _with_weights(
         )
         weight[down], weight[up] = min(choices, key=lambda pair: (sum(pair), pair[1]))
         peak = max(peak, weight[down] - forward[down] + weight[up] - forward[up])
-    return Block(forward, backward, tuple(weight), peak)
+    return peak, tuple(weight)
 
 
 def _behind(slot: int, place: int) -> int:
@@ -349,20 +298,10 @@ def _behind(slot: int, place: int) -> int:
     return slot + 1 + (place - slot - 1) % PERIOD
 
 
-@frozen
-class Manner:
-    """How a block's schedule is squeezed.
-
-    Attributes:
-        block: what is repeated.
-        patience: see :class:`bubbleviz.schedules.search.problem.Trial`.
-        pause: before its first B a device waits for an input of the chunk behind that is known to
-            arrive within so many of its F's lengths, rather than start another microbatch.
-    """
-
-    block: Block
-    patience: float
-    pause: float
+#: How a block's schedule is squeezed: what is repeated; patience, see :class:`.problem.Trial`; and
+#: the pause: before its first B a device waits for an input of the chunk behind that is known to
+#: arrive within so many of its F's lengths, rather than start another microbatch.
+Manner = tuple[Block, float, float]
 
 
 class _SqueezedTrial(Trial):
@@ -376,11 +315,11 @@ class _SqueezedTrial(Trial):
     """
 
     def __init__(self, problem: Problem, target: int, manner: Manner) -> None:
-        super().__init__(problem, target, manner.patience)
-        block = manner.block
-        self.slots = (list(block.forward), list(block.backward), list(block.weight))
-        self.first_b = [block.backward[stages[0]] for stages in problem.stages]
-        self.pause = [int(manner.pause * length) for length in problem.lengths[0::3]]
+        block, patience, pause = manner
+        super().__init__(problem, target, patience)
+        self.slots = tuple(map(list, block))
+        self.first_b = [block[1][stages[0]] for stages in problem.stages]
+        self.pause = [int(pause * length) for length in problem.lengths[0::3]]
 
     def choose(self, device: int, now: int) -> int:
         self.near = NEVER
@@ -435,7 +374,7 @@ class _SqueezedTrial(Trial):
         code = min(ready)[2]
         gap = self.near - now
         if code == 3 * stages[0] and gap < self.pause[stages[0]]:
-            return code if self.excess[device] + gap >= self.target else WAIT
+            return code if self.behind[device] + gap >= self.target else WAIT
         return code
 
     def _rather_weights(self, device: int, now: int, owed: int) -> int:
@@ -443,7 +382,7 @@ class _SqueezedTrial(Trial):
         return WAIT if owed == WAIT or self.waits(device, now, owed) else 3 * owed + 2
 
 
-def squeeze(problem: Problem, manner: Manner, target: int) -> TrialResult | None:
+def squeeze(problem: Problem, manner: Manner, target: int) -> Trial | None:
     """Return a block's schedule at real times, or None where one comes to the target."""
     return _SqueezedTrial(problem, target, manner).result()
 
@@ -451,4 +390,4 @@ def squeeze(problem: Problem, manner: Manner, target: int) -> TrialResult | None
 def manners(block: Block) -> Iterator[Manner]:
     """Yield the ways to squeeze a block that are worth a trial."""
     for patience, pause in ((0.5, 0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1)):
-        yield Manner(block, patience, pause)
+        yield block, patience, pause

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import field, replace
+from dataclasses import field
 from heapq import heappop, heappush
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.memory_limits import ROUNDING
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Setting
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.workload import ROUNDING, Workload
 
 #: Longer than any schedule: a time that never comes.
 NEVER = 1 << 62
@@ -27,7 +26,7 @@ HELD = 1 << 30
 #: Likewise, where virtual stages hold different amounts.
 _WHOLE = 1 << 40
 _PHASES = (Phase.F, Phase.B, Phase.W)
-_CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
+PHASE_CODES = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 
 #: What each device runs, in order: ``3 virtual_stage + phase`` with F 0, B 1, W 2.
 Codes = list[list[int]]
@@ -49,7 +48,8 @@ class Problem:
         makespan: whether windows begin when the first device begins, rather than each device's
             own.
         stages: by device: its virtual stages.
-        slack: by device: how much less work it has than the device with most, in ticks.
+        most_work: of the device with most, in ticks.
+        slack: by device: how much less work it has than that.
     """
 
     placement: tuple[int, ...]
@@ -62,6 +62,7 @@ class Problem:
     limit: tuple[int, ...]
     makespan: bool = False
     stages: tuple[tuple[int, ...], ...] = field(init=False, repr=False)
+    most_work: int = field(init=False, repr=False)
     slack: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +73,7 @@ class Problem:
         work = [
             sum(sum(self.lengths[3 * s : 3 * s + 3]) for s in of_device) for of_device in stages
         ]
+        object.__setattr__(self, "most_work", max(work) * self.microbatches)
         slack = tuple((max(work) - ticks) * self.microbatches for ticks in work)
         object.__setattr__(self, "slack", slack)
 
@@ -90,19 +92,13 @@ class Problem:
         """Number of operations."""
         return len(self.lengths) * self.microbatches
 
-    def room(self, stage: int) -> int:
-        """Return how many microbatches' activations of a virtual stage its device holds at once."""
-        held = self.held[stage]
-        return self.limit[self.placement[stage]] // held if held else self.microbatches
-
     @property
     def rooms(self) -> tuple[int, ...]:
-        """How many microbatches' activations there is memory for, by virtual stage."""
-        return tuple(map(self.room, range(len(self.placement))))
-
-    def with_microbatches(self, microbatches: int) -> Problem:
-        """Return the same with another number of microbatches."""
-        return replace(self, microbatches=microbatches)
+        """How many microbatches' activations there is memory for at once, by virtual stage."""
+        return tuple(
+            self.limit[device] // held if held else self.microbatches
+            for device, held in zip(self.placement, self.held, strict=True)
+        )
 
     def least_excess(self) -> int:
         """Return the least excess of any order, in ticks.
@@ -112,12 +108,12 @@ class Problem:
         """
         if self.chunks > 1:
             return 0
-        most = begin = 0
+        most, begin, rooms = 0, 0, self.rooms
         for first in range(self.devices):
             behind = range(first + 1, self.devices)
             away = sum(self.lengths[3 * s] + self.lengths[3 * s + 1] for s in behind)
             away += sum(self.down[s - 1] + self.up[s] for s in behind)
-            ahead = min(self.room(first), self.microbatches) - 1
+            ahead = min(rooms[first], self.microbatches) - 1
             idle = max(0, away - ahead * self.lengths[3 * first]) - self.slack[first]
             most = max(most, idle + begin if self.makespan else idle)
             begin += self.lengths[3 * first] + self.down[first]
@@ -208,7 +204,7 @@ def codes_of(plan: Plan) -> Codes:
         row = []
         for op in order:
             fused = op.phase is Phase.BW
-            row.append(3 * op.virtual_stage + _CODES[op.phase])
+            row.append(3 * op.virtual_stage + PHASE_CODES[op.phase])
             row += [3 * op.virtual_stage + 2] if fused else []
         codes.append(row)
     return codes
@@ -250,24 +246,6 @@ def plan_of(name: str, problem: Problem, codes: Codes, *, fused: bool = False) -
 WAIT = -1
 
 
-@frozen
-class TrialResult:
-    """The orders of a trial, and how good they are.
-
-    Attributes:
-        excess: of the device whose window is the longest, in ticks; see
-            :mod:`bubbleviz.schedules.search.problem`.
-        total: of all devices together.
-        codes: what each device ran.
-        gaps: where F or B kept a device waiting: (device, place in the order to be kept).
-    """
-
-    excess: int
-    total: int
-    codes: Codes
-    gaps: list[tuple[int, int]]
-
-
 class Trial(ABC):
     """The state of one trial; subclasses choose what to do next.
 
@@ -282,7 +260,16 @@ class Trial(ABC):
             device that has a W to run runs it rather than wait until then.
         patience: a device waits for an input that is known to arrive within so many of its W's
             lengths, and else fills the time with that W.
+
+    Attributes:
+        excess: when all is done, that of the device whose window is the longest, in ticks.
+        total: of all devices together.
+        codes: what each device ran.
+        gaps: where F or B kept a device waiting: (device, place in the order to be kept).
     """
+
+    excess: int
+    total: int
 
     def __init__(self, problem: Problem, target: int, patience: float) -> None:
         stages, devices = len(problem.placement), problem.devices
@@ -296,7 +283,7 @@ class Trial(ABC):
         self.f_done, self.b_done, self.w_done = [0] * stages, [0] * stages, [0] * stages
         #: By device: when it is free, what it holds, its excess so far, forwards left.
         self.free, self.held = [0] * devices, [0] * devices
-        self.excess = [-slack for slack in problem.slack]
+        self.behind = [-slack for slack in problem.slack]
         self.left = [problem.chunks * problem.microbatches] * devices
         #: By device: virtual stages whose W are to be run, the oldest first.
         self.owed: list[list[int]] = [[] for _ in range(devices)]
@@ -313,7 +300,7 @@ class Trial(ABC):
     def waits(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device waits until ``near`` rather than run a W of that stage."""
         gap = self.near - now
-        return gap < self.wait[stage] and self.excess[device] + gap < self.target
+        return gap < self.wait[stage] and self.behind[device] + gap < self.target
 
     def arrival(self, device: int, code: int) -> int:
         """Return when the next F or B of a device can run, ``NEVER`` if that is not known yet.
@@ -329,7 +316,7 @@ class Trial(ABC):
             number, inputs = self.b_done[stage], self.b_in[stage]
         return inputs[number] if number < len(inputs) else NEVER
 
-    def result(self) -> TrialResult | None:
+    def result(self) -> Trial | None:
         """Try all of it; return None where it takes too long or comes to a standstill."""
         free, events, done = self.free, self._events, 0
         while events:
@@ -345,17 +332,18 @@ class Trial(ABC):
                 heappush(events, (self.near, device))
         if done < self.problem.operations:
             return None
-        return TrialResult(max(self.excess), sum(self.excess), self.codes, self.gaps)
+        self.excess, self.total = max(self.behind), sum(self.behind)
+        return self
 
     def _put(self, device: int, code: int, now: int) -> bool:
         """Try an operation; return whether the device has not idled too long."""
         gap = now - self.free[device]
         begun = bool(self.codes[device])
         if gap and (begun or self.problem.makespan):
-            excess = self.excess[device] + gap
+            excess = self.behind[device] + gap
             if excess >= self.target:
                 return False
-            self.excess[device] = excess
+            self.behind[device] = excess
             if begun and code % 3 < 2:
                 self.gaps.append((device, self.at[device] - 1))
         end = now + self.problem.lengths[code]

@@ -13,14 +13,13 @@ from msgspec import json
 
 import bubbleviz
 from bubbleviz.analyses.plan.documents import memory_plot_of
-from bubbleviz.analyses.plan.memory import (
+from bubbleviz.analyses.plan.planned_run import (
     MeasuredRun,
-    MemoryChoice,
     limited_workload,
     of_saved,
+    order_that_ran,
     plan_run,
 )
-from bubbleviz.analyses.plan.ran_order import order_that_ran
 from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
@@ -29,10 +28,8 @@ from bubbleviz.render.formats.json import RENDERER
 from bubbleviz.render.text.tables import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
-from bubbleviz.schedules.memory_use import MeasuredMemory
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.planning import PlanOptions
-from bubbleviz.schedules.workload import Outcome, Workload, outcome_of
+from bubbleviz.schedules.workload import MeasuredMemory, Outcome, Workload, outcome_of
 from tests.support.places import CHECKOUT
 
 EMPTY: dict[str, Ints] = {
@@ -119,18 +116,18 @@ def a_run(plan: Plan | None, ran_ns: int | None = None, *, on_gpus: bool = False
 def test_the_memory_of_the_run_is_the_limit() -> None:
     ran = schedule_named("1f1b").plan(4, 8, 1)
 
-    limited = limited_workload(a_run(ran), MemoryChoice())
+    limited = limited_workload(a_run(ran))
 
     assert limited.of_run
     assert limited.workload.limit == (4.0,) * 4
-    assert limited_workload(a_run(ran), MemoryChoice("none")).workload.limit is None
-    assert limited_workload(a_run(None), MemoryChoice()).workload.limit is None
-    given = limited_workload(a_run(ran), MemoryChoice("8GB", "2GB", "1GB"))
+    assert limited_workload(a_run(ran), "none").workload.limit is None
+    assert limited_workload(a_run(None)).workload.limit is None
+    given = limited_workload(a_run(ran), "8GB", "2GB", "1GB")
     assert (given.in_bytes, given.of_run) == (True, False)
     assert given.workload.limit == (8e9,) * 4
     assert (given.workload.activation[0], given.workload.kept[0]) == (2e9, 1e9)
     with pytest.raises(UsageError, match="--memory-w"):
-        limited_workload(a_run(ran), MemoryChoice(None, "1", "2"))
+        limited_workload(a_run(ran), None, "1", "2")
 
 
 #: Of four stages, in bytes.
@@ -140,26 +137,25 @@ MEASURED = MeasuredMemory((2e9,) * 4, (1e9,) * 4, (1e9, 2e9, 3e9, 4e9))
 def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
     run = replace(a_run(schedule_named("1f1b").plan(4, 8, 1)), memory=MEASURED)
 
-    limited = limited_workload(run, MemoryChoice("10GB"))
+    limited = limited_workload(run, "10GB")
     assert limited.workload.limit == (9e9, 8e9, 7e9, 6e9)
-    given = limited_workload(run, MemoryChoice("8GB", "3GB", "1GB"))
+    given = limited_workload(run, "8GB", "3GB", "1GB")
     assert given.workload.limit == (8e9,) * 4
     assert given.workload.activation == (3e9,) * 4
     for limit in ("80GB", "none", None):
         with pytest.raises(UsageError, match=r"--memory-w 0\.5: .* measured.* --memory-b, too"):
-            limited_workload(run, MemoryChoice(limit, None, "0.5"))
+            limited_workload(run, limit, None, "0.5")
     with pytest.raises(UsageError, match="--memory-limit 8: activations are in bytes; give one"):
-        limited_workload(run, MemoryChoice("8"))
+        limited_workload(run, "8")
     with pytest.raises(
         UsageError, match="--memory-limit 80GB: activations are in the unit of --mem"
     ):
-        limited_workload(run, MemoryChoice("80GB", "2"))
+        limited_workload(run, "80GB", "2")
 
 
 def test_devices_with_different_memory_left_are_told_apart() -> None:
     run = replace(a_run(schedule_named("1f1b").plan(4, 8, 1)), memory=MEASURED)
-    options = PlanOptions(prove=False)
-    planned = plan_run(run, memory=MemoryChoice("12GB"), options=options)
+    planned = plan_run(run, memory_limit="12GB", prove=False)
 
     assert planned.memory.resident == MEASURED.resident
     assert "memory: 8.00 GB to 11.00 GB of activations a device" in plain_text(sections(planned))
@@ -168,17 +164,17 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
     assert plot.limit == 12e9
     assert {each.memory for each in plot.points if each.name == "1f1b"} == {9e9}
     assert all(each.fits == (each.memory <= 12e9) for each in plot.points)
-    unlimited = memory_plot_of(plan_run(run, memory=MemoryChoice("none"), options=options))
+    unlimited = memory_plot_of(plan_run(run, memory_limit="none", prove=False))
     assert unlimited.limit is None
     assert {each.memory for each in unlimited.points if each.name == "1f1b"} == {9e9}
-    as_ran = plan_run(run, options=options)
+    as_ran = plan_run(run, prove=False)
     assert "memory: at most 8.00 GB of activations a device, as" in plain_text(sections(as_ran))
     assert memory_plot_of(as_ran).limit == 8e9
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
     ran = schedule_named("1f1b").plan(4, 8, 1)
-    alone = plan_run(a_run(ran), options=PlanOptions(prove=False))
+    alone = plan_run(a_run(ran), prove=False)
     assert alone.own is not None
     assert alone.off is None
     assert alone.expected_ns == alone.best.best.outcome.makespan_ns
@@ -209,8 +205,8 @@ QUEUED = Workload(
 
 def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
     run = MeasuredRun("run", QUEUED, None, None, None)
-    alone = plan_run(run, options=PlanOptions(prove=False))
-    queued = plan_run(replace(run, on_gpus=True), options=PlanOptions(prove=False))
+    alone = plan_run(run, prove=False)
+    queued = plan_run(replace(run, on_gpus=True), prove=False)
 
     assert alone.best.proven
     assert queued.best.best.name != alone.best.best.name
@@ -247,7 +243,7 @@ def test_a_report_that_lists_no_operations_has_the_order_of_its_schedule(tmp_pat
 @pytest.mark.parametrize(("name", "overlaps"), [("1f1b", False), ("zb-h2", True)])
 def test_overlapping_iterations_are_said(name: str, overlaps: bool, tmp_path: Path) -> None:
     run = _saved(name, tmp_path)
-    text = plain_text(sections(plan_run(run, options=PlanOptions(prove=False))))
+    text = plain_text(sections(plan_run(run, prove=False)))
 
     assert run.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps

@@ -22,10 +22,8 @@ from bubbleviz.schedules.communication.lowered import (
     LoweredPlan,
     Transport,
 )
-from bubbleviz.schedules.communication.lowering import batched, lowered
-from bubbleviz.schedules.communication.precedence import check_lowered
-from bubbleviz.schedules.communication.reordering import best_lowering, communicated
-from bubbleviz.schedules.communication.timing import timing_of
+from bubbleviz.schedules.communication.lowering import batched, communicated, lowered
+from bubbleviz.schedules.communication.precedence import check_lowered, timing_of
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload, outcome_of
@@ -148,7 +146,7 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() ->
         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
         "held",
     )
-    made = best_lowering(plan, times, STREAMS)
+    made = communicated(plan, times, STREAMS).lowered
 
     assert timing_of(held, times, BUFFERED).makespan_ns == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
     assert (

@@ -15,7 +15,6 @@ from bubbleviz.schedules.layout.layers import (
     Layout,
     megatron_layout,
     torchtitan_layout,
-    torchtitan_text,
 )
 from bubbleviz.schedules.plan import looped_placement, v_placement
 from tests.schedules.layout.models import model
@@ -86,7 +85,6 @@ def test_torchtitan_is_told_of_the_modules() -> None:
     assert torchtitan_layout(layers, layout) == [
         ["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["norm", "output"],
     ]  # fmt: skip
-    assert torchtitan_text(layers, layout).startswith('[["tok_embeddings", "layers.0"], ')
 
 
 def test_torchtitan_is_told_of_ends_that_were_not_measured_apart() -> None:

@@ -14,7 +14,13 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
-from bubbleviz.schedules.layout.partition import NoLayout, Partition, balanced, best_partition
+from bubbleviz.schedules.layout.partition import (
+    BROKEN_OFF,
+    NONE_FITS,
+    Partition,
+    balanced,
+    best_partition,
+)
 from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.workload import outcome_of
 from tests.schedules.layout.models import all_layouts, brute_force, model, simulated
@@ -71,7 +77,7 @@ def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
     recurrence = Recurrence(schedule_named("1f1b").plan(2, 3, 1))
 
     assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
-    assert best_partition(recurrence, layers, [100.0, 100.0]) is NoLayout.NONE_FITS
+    assert best_partition(recurrence, layers, [100.0, 100.0]) == NONE_FITS
     assert balanced(layers, 2).tolist() == [0, 2, 6]
 
 
@@ -111,7 +117,7 @@ def test_the_recurrence_is_the_simulator(
     found_best = best_partition(recurrence, layers, limit)
     wanted = brute_force(plan, layers, limit)
     if not isinstance(found_best, Partition):
-        assert (found_best, wanted) == (NoLayout.NONE_FITS, None)
+        assert (found_best, wanted) == (NONE_FITS, None)
     else:
         assert found_best.makespan_ns == wanted
         assert found_best.proven
@@ -156,8 +162,8 @@ def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
     limit = [350.0, 350.0]
 
     assert isinstance(best_partition(recurrence, layers, limit), Partition)
-    assert best_partition(recurrence, layers, limit, beginnings=1) is NoLayout.BROKEN_OFF
-    assert best_partition(recurrence, layers, [1.0, 1.0]) is NoLayout.NONE_FITS
+    assert best_partition(recurrence, layers, limit, beginnings=1) == BROKEN_OFF
+    assert best_partition(recurrence, layers, [1.0, 1.0]) == NONE_FITS
 
 
 def test_a_start_is_not_made_worse() -> None:
@@ -172,7 +178,7 @@ def test_a_start_is_not_made_worse() -> None:
 def test_what_fits_no_layout_is_none() -> None:
     recurrence = Recurrence(schedule_named("1f1b").plan(2, 4, 1))
 
-    assert best_partition(recurrence, model([1, 1, 1]), [1.9, 1.9]) is NoLayout.NONE_FITS
+    assert best_partition(recurrence, model([1, 1, 1]), [1.9, 1.9]) == NONE_FITS
     # Stage 0 holds two microbatches, stage 1 one.
     assert isinstance(best_partition(recurrence, model([1, 1, 1]), [2.0, 2.0]), Partition)
 

@@ -1,4 +1,4 @@
-"""Memory: what activations take and devices have, as measured or given."""
+"""A planned run: what was measured of it, the memory it has, its best order, and what that wins."""
 
 from __future__ import annotations
 
@@ -8,36 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bubbleviz.analyses.plan.ran_order import order_that_ran
-from bubbleviz.analyses.plan.zero_bubble import carried
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.memory_sizes import MemorySize, parse_memory
+from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.memory import UNKNOWN, measured_memory
 from bubbleviz.report.saved import read_document, read_times
-from bubbleviz.schedules.communication.reordering import Communication
+from bubbleviz.schedules.communication.lowered import STREAMS
+from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
+from bubbleviz.schedules.communication.precedence import timing_of
 from bubbleviz.schedules.known import known_plans
-from bubbleviz.schedules.memory_use import MeasuredMemory, with_memory
-from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.planning import BestPlan, PlanOptions, best_plan
+from bubbleviz.schedules.measured_times import measured_workload
+from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
+from bubbleviz.schedules.planning import BestPlan, Candidate, best_plan
 from bubbleviz.schedules.workload import (
+    MeasuredMemory,
     Outcome,
-    PlacedTimes,
     Workload,
-    measured_workload,
     outcome_of,
     peak_memory,
+    with_memory,
 )
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
-
-
-# A measured run, as a report has it: its workload, the order that ran, and how long that took.
-
 
 #: The ratio that is quoted where iterations overlap.
 OVERLAPPING = "period"
@@ -114,12 +111,16 @@ def of_report(report: Report, source: str) -> MeasuredRun:
             f"{apart}, so there is no pipeline to plan; give the profiles of all stages"
         )
     typical, times = report.typical_iteration(), report.explanation.phase_times
-    kinds: Sequence[PlacedTimes] = times.kinds
     microbatches = None if typical is None else typical.microbatches
-    workload = measured_workload(kinds, times.transfer_ns, microbatches)
+    workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
     name = None if report.schedule is None else report.schedule.name
     index = None if typical is None else typical.index
+    memory = None
+    if report.memory is not None:
+        ranks = {r.index: UNKNOWN if r.stage is None else r.stage for r in report.ranks}
+        of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
+        memory = measured_memory(report.memory, ranks, of_stages)
     what_if = [
         {"name": change.name, "makespan_ns": change.makespan_ns}
         for change in report.explanation.what_if
@@ -131,19 +132,10 @@ def of_report(report: Report, source: str) -> MeasuredRun:
         _ran(columns, index, workload, name),
         _measured_ns(what_if),
         restrictions,
-        _memory(report),
+        memory,
         on_gpus=any(profile.kernels for profile in report.profiles),
         overlaps=report.headline == OVERLAPPING,
     )
-
-
-def _memory(report: Report) -> MeasuredMemory | None:
-    """Return what the virtual stages of a report hold."""
-    if report.memory is None:
-        return None
-    ranks = {r.index: UNKNOWN if r.stage is None else r.stage for r in report.ranks}
-    kinds = report.explanation.phase_times.kinds
-    return measured_memory(report.memory, ranks, {k.virtual_stage: k.stage for k in kinds})
 
 
 def _ran(
@@ -151,15 +143,10 @@ def _ran(
 ) -> Plan | None:
     """Return the order of the typical iteration; None where it is not known."""
     if columns is None or typical is None:
-        return _known_order(workload, name)
+        plans = known_plans(workload.placement, workload.microbatches)
+        return next((plan for plan in plans if plan.name == name), None)
     plan = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
     return plan if plan is not None and plan.microbatches == workload.microbatches else None
-
-
-def _known_order(workload: Workload, name: str | None) -> Plan | None:
-    """Return the order of a schedule that has one; None for any other."""
-    plans = known_plans(workload.placement, workload.microbatches)
-    return next((plan for plan in plans if plan.name == name), None)
 
 
 def _measured_ns(what_if: Sequence[Mapping[str, Any]]) -> int | None:
@@ -168,23 +155,70 @@ def _measured_ns(what_if: Sequence[Mapping[str, Any]]) -> int | None:
     return int(rows[0]) if rows else None
 
 
+def order_that_ran(
+    columns: Mapping[str, Ints], iteration: int, placement: tuple[int, ...], name: str
+) -> Plan | None:
+    """Return the plan that an iteration ran; None where it is no whole one.
+
+    Of replicas, the first rank of each device is taken.
+
+    Args:
+        columns: of operations: rank, iteration, phase, microbatch, virtual_stage, start_ns.
+        iteration: its number.
+        placement: device of each virtual stage.
+        name: of the plan.
+    """
+    worked = np.isin(columns["phase"], WORK) & (columns["iteration"] == iteration)
+    worked &= columns["virtual_stage"] >= 0
+    rows = np.flatnonzero(worked)
+    rows = rows[np.lexsort((columns["start_ns"][rows], columns["rank"][rows]))]
+    rank, stage = columns["rank"][rows], columns["virtual_stage"][rows]
+    if not len(rows) or stage.max() >= len(placement):
+        return None
+    device = np.array(placement)[stage]
+    phase, microbatch = columns["phase"][rows], columns["microbatch"][rows]
+    numbers = np.unique(microbatch)
+    if numbers[0] < 0 or not np.isin(phase, (Phase.F, Phase.B, Phase.W, Phase.BW)).all():
+        return None
+    orders = []
+    for own in range(max(placement) + 1):
+        mine = np.flatnonzero(device == own)
+        if not len(mine):
+            return None
+        mine = mine[rank[mine] == rank[mine[0]]]
+        cells = zip(
+            stage[mine].tolist(),
+            phase[mine].tolist(),
+            np.searchsorted(numbers, microbatch[mine]).tolist(),
+            strict=True,
+        )
+        order = tuple(PlannedOperation(s, Phase(f), mb) for s, f, mb in cells)
+        orders.append(_with_whole_backwards(order))
+    plan = Plan(
+        name, len(orders), len(numbers), len(placement) // len(orders), placement, tuple(orders)
+    )
+    # Each virtual stage runs F and a backward of each microbatch, once.
+    phases: dict[tuple[int, int], list[Phase]] = {}
+    for op in (op for order in plan.orders for op in order):
+        phases.setdefault((op.virtual_stage, op.microbatch), []).append(op.phase)
+    whole = len(phases) == plan.virtual_stages * plan.microbatches
+    good = ([Phase.F, Phase.BW], [Phase.F, Phase.B, Phase.W])
+    return plan if whole and all(each in good for each in phases.values()) else None
+
+
+def _with_whole_backwards(order: Order) -> Order:
+    """Return an order in which a B without W is the whole backward."""
+    weights = {(op.virtual_stage, op.microbatch) for op in order if op.phase is Phase.W}
+    return tuple(
+        replace(op, phase=Phase.BW)
+        if op.phase is Phase.B and (op.virtual_stage, op.microbatch) not in weights
+        else op
+        for op in order
+    )
+
+
 #: Value of ``--memory-limit`` that sets none.
 UNLIMITED = "none"
-
-
-@frozen
-class MemoryChoice:
-    """The memory options, as they were written; see :func:`.memory_sizes.parse_memory`.
-
-    Attributes:
-        limit: of a device, or ``none``; None for what the run took at most.
-        backward: M_B, what one microbatch holds on a whole stage from F to B; None as measured.
-        weight: M_W, the part of it held until W; None for all of it.
-    """
-
-    limit: str | None = None
-    backward: str | None = None
-    weight: str | None = None
 
 
 @frozen
@@ -201,80 +235,72 @@ class LimitedWorkload:
 
     workload: Workload
     in_bytes: bool
-    of_run: bool
+    of_run: bool = False
     resident: tuple[float, ...] = ()
 
 
-def limited_workload(run: MeasuredRun, choice: MemoryChoice) -> LimitedWorkload:
+def limited_workload(
+    run: MeasuredRun,
+    limit: str | None = None,
+    backward: str | None = None,
+    weight: str | None = None,
+) -> LimitedWorkload:
     """Return the workload of a run with its memory.
 
     Without a limit, devices have what the one with most took in the order that ran, if that is
     known: as much is there for sure.
 
+    Args:
+        run: what was measured.
+        limit: of a device, or ``none``, as written; see :func:`.memory_sizes.parse_memory`.
+        backward: M_B, what one microbatch holds on a whole stage from F to B; None as measured.
+        weight: M_W, the part of it held until W; None for all of it.
+
     Raises:
         UsageError: an option is no amount, they are of different units, or what was measured would
             be mixed with what is given.
     """
-    measured = _measured(run, choice)
+    measured = run.memory if backward is None else None
     if measured is None:
-        workload, in_bytes = _given(run.workload, choice)
+        workload, in_bytes = _with_given_memory(run.workload, backward, weight)
+    elif weight is not None:
+        raise UsageError(
+            f"--memory-w {weight}: activations were measured; give --memory-b, too, or leave it out"
+        )
     else:
         workload, in_bytes = with_memory(run.workload, measured, None), True
-    resident = () if measured is None else measured.resident
-    if choice.limit == UNLIMITED:
-        return LimitedWorkload(workload, in_bytes, of_run=False, resident=resident)
-    if choice.limit is not None:
-        size = parse_memory(choice.limit, "--memory-limit")
+    if limit is None and run.ran is not None:
+        most = max(peak_memory(run.ran, workload.activation, workload.kept))
+        workload = replace(workload, limit=(most,) * workload.devices)
+        return LimitedWorkload(workload, in_bytes, of_run=True)
+    if limit not in {None, UNLIMITED}:
+        size = parse_memory(limit, "--memory-limit")
         if size.in_bytes != in_bytes:
-            raise UsageError(
-                f"--memory-limit {choice.limit}: activations are in {_unit(in_bytes, choice)}"
+            unit = (
+                "units of M_B, as the report holds no bytes of them; give --memory-b in bytes, too"
             )
+            if in_bytes:
+                unit = "bytes; give one such as 80GB"
+            elif backward is not None:
+                unit = f"the unit of --memory-b {backward}; give that in bytes, too"
+            raise UsageError(f"--memory-limit {limit}: activations are in {unit}")
         if measured is not None:
             workload = with_memory(workload, measured, size.amount)
         else:
             workload = replace(workload, limit=(size.amount,) * workload.devices)
-        return LimitedWorkload(workload, in_bytes, of_run=False, resident=resident)
-    if run.ran is None:
-        return LimitedWorkload(workload, in_bytes, of_run=False, resident=resident)
-    most = max(peak_memory(run.ran, workload))
-    return LimitedWorkload(
-        replace(workload, limit=(most,) * workload.devices), in_bytes, of_run=True
-    )
+    return LimitedWorkload(workload, in_bytes, resident=measured.resident if measured else ())
 
 
-def _measured(run: MeasuredRun, choice: MemoryChoice) -> MeasuredMemory | None:
-    """Return what was measured; None where nothing was, or activations are given.
-
-    Raises:
-        UsageError: M_W is given and M_B measured.
-    """
-    if run.memory is None or choice.backward is not None:
-        return None
-    if choice.weight is not None:
-        raise UsageError(
-            f"--memory-w {choice.weight}: activations were measured; give --memory-b, too, or "
-            "leave it out"
-        )
-    return run.memory
-
-
-def _unit(in_bytes: bool, choice: MemoryChoice) -> str:
-    """Return the unit of activations, and what to give for a limit of another."""
-    if in_bytes:
-        return "bytes; give one such as 80GB"
-    if choice.backward is not None:
-        return f"the unit of --memory-b {choice.backward}; give that in bytes, too"
-    return "units of M_B, as the report holds no bytes of them; give --memory-b in bytes, too"
-
-
-def _given(workload: Workload, choice: MemoryChoice) -> tuple[Workload, bool]:
+def _with_given_memory(
+    workload: Workload, backward: str | None, weight: str | None
+) -> tuple[Workload, bool]:
     """Return the workload with the activations that are given, and whether they are bytes."""
-    if choice.backward is None and choice.weight is None:
+    if backward is None and weight is None:
         return workload, False
     whole = MemorySize(1.0, in_bytes=False)
-    if choice.backward is not None:
-        whole = parse_memory(choice.backward, "--memory-b")
-    rest = whole if choice.weight is None else parse_memory(choice.weight, "--memory-w")
+    if backward is not None:
+        whole = parse_memory(backward, "--memory-b")
+    rest = whole if weight is None else parse_memory(weight, "--memory-w")
     if rest.in_bytes != whole.in_bytes:
         raise UsageError("--memory-b and --memory-w are of different units; give both in bytes")
     if not 0 <= rest.amount <= whole.amount or not whole.amount:
@@ -291,9 +317,6 @@ def _given(workload: Workload, choice: MemoryChoice) -> tuple[Workload, bool]:
         ),
         whole.in_bytes,
     )
-
-
-# A planned run: the best order for what was measured, and what it wins.
 
 
 @frozen
@@ -339,8 +362,11 @@ def plan_run(
     run: MeasuredRun,
     *,
     microbatches: int | None = None,
-    memory: MemoryChoice | None = None,
-    options: PlanOptions | None = None,
+    memory_limit: str | None = None,
+    memory_b: str | None = None,
+    memory_w: str | None = None,
+    split: bool | None = None,
+    prove: bool = True,
     watch: Watch = unwatched,
 ) -> PlannedRun:
     """Return the best order for a run.
@@ -348,14 +374,18 @@ def plan_run(
     Args:
         run: what was measured.
         microbatches: of an iteration; None for as many as ran.
-        memory: of activations, and of devices.
-        options: how to plan.
+        memory_limit: of a device, ``memory_b`` and ``memory_w`` of activations; see
+            :func:`limited_workload`.
+        memory_b: M_B.
+        memory_w: M_W.
+        split: whether orders may split the backward in its two halves; None for what the run does.
+        prove: whether small problems are solved exactly.
         watch: called with the share of the search that is done.
 
     Raises:
         UsageError: the memory holds no microbatch, or there are too many operations.
     """
-    limited = limited_workload(run, memory or MemoryChoice())
+    limited = limited_workload(run, memory_limit, memory_b, memory_w)
     if microbatches is not None:
         workload = replace(limited.workload, microbatches=microbatches)
         limited = replace(limited, workload=workload)
@@ -364,6 +394,54 @@ def plan_run(
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
         own = outcome_of(run.ran, workload)
     given = () if own is None else (own,)
-    best = best_plan(workload, options, given, watch)
+    best = best_plan(workload, given, split=split, prove=prove, watch=watch)
     candidate, communication = carried(best, queued=run.on_gpus)
     return PlannedRun(run, limited, replace(best, best=candidate), own, communication)
+
+
+# Carried plans: the order that is best with its sends and receives.
+#
+# On GPUs transfers between two ranks run one after the other on a stream, so that one order may
+# lose more by them than another. Orders are searched without that, and chosen with it.
+
+
+#: Up to so many operations messages of each order are moved before orders are compared; else the
+#: best few are compared as PyTorch lowers them. Larger ones keep that, unless it deadlocks.
+_MOVED, _COMPARED, _LARGE = 800, 3, 5_000
+#: Longer than any order.
+_DEADLOCKED = 1 << 62
+
+
+def carried(best: BestPlan, *, queued: bool) -> tuple[Candidate, Communication]:
+    """Return the best allowed order, with its communication on streams.
+
+    Args:
+        best: orders, compared without their communication.
+        queued: whether they are compared with it.
+    """
+    workload = best.workload
+    operations = sum(map(len, best.best.outcome.plan.orders))
+    allowed = [each for each in best.candidates if each.allowed]
+    if not queued or operations > _MOVED:
+        chosen = best.best
+        if queued:
+            chosen = min(allowed[:_COMPARED], key=lambda each: _usual_ns(best, each))
+        usual_ns = _usual_ns(best, chosen) if operations > _LARGE else _DEADLOCKED
+        if usual_ns < _DEADLOCKED:
+            lines = lowered(chosen.outcome.plan)
+            return chosen, Communication(lines, STREAMS, usual_ns, usual_ns)
+        return chosen, communicated(chosen.outcome.plan, workload, STREAMS)
+    rows: list[tuple[Candidate, Communication]] = []
+    for each in allowed:
+        # No communication makes an order shorter.
+        if all(each.outcome.makespan_ns < found.makespan_ns for _, found in rows):
+            rows.append((each, communicated(each.outcome.plan, workload, STREAMS)))
+    return min(rows, key=lambda row: row[1].makespan_ns)
+
+
+def _usual_ns(best: BestPlan, candidate: Candidate) -> int:
+    """Return how long an order takes as PyTorch lowers it."""
+    try:
+        return timing_of(lowered(candidate.outcome.plan), best.workload, STREAMS).makespan_ns
+    except MismatchError:
+        return _DEADLOCKED

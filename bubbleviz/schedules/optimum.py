@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.values import frozen
-from bubbleviz.schedules.search.problem import Codes, Problem
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Task
+from bubbleviz.schedules.search.improving import Orders
+from bubbleviz.schedules.search.problem import PHASE_CODES, Codes, Problem, plan_of
+from bubbleviz.schedules.simulation import Simulation, simulate
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -19,19 +22,6 @@ if TYPE_CHECKING:
 MOST_OPERATIONS = 120
 #: CP-SAT's deterministic time: about as many seconds.
 _TIME = 10.0
-
-
-@frozen
-class Optimum:
-    """What CP-SAT found.
-
-    Attributes:
-        bound: a makespan, in ticks, that no order is shorter than.
-        codes: the shortest orders, no longer than those it began with.
-    """
-
-    bound: int
-    codes: Codes
 
 
 def is_solvable() -> bool:
@@ -43,8 +33,11 @@ def is_solvable() -> bool:
 
 def optimum(
     problem: Problem, codes: Codes, *, weights: bool = True, time: float = _TIME
-) -> Optimum | None:
+) -> Orders | None:
     """Return the optimum of a small problem; None for a large one, and without OR-tools.
+
+    That is a makespan, in ticks, that no order is shorter than, and the shortest orders, no longer
+    than those it began with.
 
     Args:
         problem: times and memory.
@@ -65,9 +58,9 @@ def optimum(
     status = solver.solve(model.model)
     bound = int(solver.best_objective_bound)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return Optimum(bound, codes)
+        return bound, codes
     # Hints are no promise: what it found in its time may be longer.
-    return Optimum(bound, min(codes, model.codes(solver), key=lambda one: _length(problem, one)))
+    return bound, min(codes, model.codes(solver), key=model.length)
 
 
 class _Model:
@@ -139,10 +132,31 @@ class _Model:
         self.model.add(end == self.end(3 * stage + phase, mb))
         return self.model.new_interval_var(self.starts[3 * stage, mb], length, end, "")
 
+    def ran(self, codes: Codes) -> Simulation:
+        """Return when operations run in orders."""
+        problem = self.problem
+        plan = plan_of("", problem, codes, fused=self.phases == 2)
+
+        def duration(task: Task) -> int:
+            op = task.operation
+            return problem.lengths[3 * op.virtual_stage + PHASE_CODES[op.phase]]
+
+        def transfer(task: Task) -> int:
+            stage, forward = task.operation.virtual_stage, task.operation.phase is Phase.F
+            return problem.down[stage - 1] if forward else problem.up[stage + 1]
+
+        return simulate(plan, duration, transfer_ns=transfer)
+
+    def length(self, codes: Codes) -> int:
+        """Return the makespan of orders, in ticks."""
+        return int(self.ran(codes).end_ns.max(initial=0))
+
     def hint(self, codes: Codes) -> None:
         """Begin with orders."""
-        for key, start in _starts(self.problem, codes).items():
-            self.model.add_hint(self.starts[key], start)
+        ran = self.ran(codes)
+        columns = (ran.virtual_stage, ran.phase, ran.microbatch, ran.start_ns)
+        for stage, phase, mb, start in zip(*(each.tolist() for each in columns), strict=True):
+            self.model.add_hint(self.starts[3 * stage + PHASE_CODES[phase], mb], start)
 
     def codes(self, solver: cp_model.CpSolver) -> Codes:
         """Return the orders of the solution."""
@@ -153,43 +167,3 @@ class _Model:
             of_device.sort(key=lambda key: (solver.value(self.starts[key]), -(key[0] % 3), key))
             rows.append([code for code, _ in of_device])
         return rows
-
-
-def _length(problem: Problem, codes: Codes) -> int:
-    """Return the makespan of orders, in ticks."""
-    starts = _starts(problem, codes).items()
-    return max((start + problem.lengths[code] for (code, _), start in starts), default=0)
-
-
-def _starts(problem: Problem, codes: Codes) -> dict[tuple[int, int], int]:
-    """Return when operations start in orders, by code and microbatch."""
-    start: dict[tuple[int, int], int] = {}
-    free, at = [0] * problem.devices, [0] * problem.devices
-    moved = True
-    while moved:
-        moved = False
-        for device, row in enumerate(codes):
-            while at[device] < len(row):
-                code = row[at[device]]
-                mb = row[: at[device]].count(code)
-                ready = _ready(problem, start, code, mb)
-                if ready is None:
-                    break
-                start[code, mb] = max(ready, free[device])
-                free[device] = start[code, mb] + problem.lengths[code]
-                at[device] += 1
-                moved = True
-    return start
-
-
-def _ready(problem: Problem, start: dict[tuple[int, int], int], code: int, mb: int) -> int | None:
-    """Return when the input from another virtual stage is there; None before it was sent."""
-    stage, phase = divmod(code, 3)
-    if phase == 0 and stage:
-        source, way = code - 3, problem.down[stage - 1]
-    elif phase == 1 and stage + 1 < len(problem.placement):
-        source, way = code + 3, problem.up[stage + 1]
-    else:
-        return 0
-    sent = start.get((source, mb))
-    return None if sent is None else sent + problem.lengths[source] + way

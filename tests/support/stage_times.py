@@ -1,0 +1,39 @@
+"""How long the tasks of a simulated program take, by virtual stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bubbleviz.model.phases import Phase
+from bubbleviz.schedules.plan import Duration, Task
+
+
+def stage_durations(
+    forward_ns: int | Sequence[int],
+    backward_ns: int | Sequence[int],
+    weight_ns: int | Sequence[int],
+    optimizer_ns: int = 0,
+) -> Duration:
+    """Return durations by virtual stage; BW takes backward and weight together.
+
+    Args:
+        forward_ns: T_F, one number or one a virtual stage.
+        backward_ns: T_B, the backward pass for the input alone.
+        weight_ns: T_W, the backward pass for the weights.
+        optimizer_ns: of every device.
+    """
+
+    def at(times: int | Sequence[int], stage: int) -> int:
+        return times if isinstance(times, int) else times[stage]
+
+    def duration(task: Task) -> int:
+        stage, phase = task.operation.virtual_stage, task.operation.phase
+        if phase is Phase.F:
+            return at(forward_ns, stage)
+        if phase is Phase.OPTIMIZER:
+            return optimizer_ns
+        both = phase is Phase.BW
+        total = at(backward_ns, stage) if both or phase is Phase.B else 0
+        return total + (at(weight_ns, stage) if both or phase is Phase.W else 0)
+
+    return duration
