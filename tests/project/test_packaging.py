@@ -37,7 +37,7 @@ from bubbleviz.sources import readers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.nsys.queries import views_of
 from bubbleviz.sources.readers import Reader
-from bubbleviz.sources.rocm.queries import ROCPD_QUERIES, RPD_QUERIES
+from bubbleviz.sources.rocm.database_parts import ROCPD_QUERIES, RPD_QUERIES
 from bubbleviz.sources.sqlite.database import SQLITE_QUERIES
 from bubbleviz.sources.sqlite.queries import Query, sql_root
 from tests.support.places import CHECKOUT

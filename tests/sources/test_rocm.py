@@ -363,7 +363,7 @@ def test_secrets_are_never_shown(
 
 
 def test_no_query_reads_where_secrets_live() -> None:
-    from bubbleviz.sources.rocm.queries import ROCPD_QUERIES
+    from bubbleviz.sources.rocm.database_parts import ROCPD_QUERIES
 
     read = ROCPD_QUERIES.columns_read()["rocpd_info_process"]
 

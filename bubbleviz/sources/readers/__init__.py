@@ -10,13 +10,14 @@ import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.values import frozen
-from bubbleviz.progress import Watch
+from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import GZIP, head_of, is_json
 
@@ -162,6 +163,26 @@ class Reader:
     recognises_directory: Callable[[str], bool] = lambda _: False
     holds: Callable[[frozenset[str]], bool] | None = None
     folder_by_host: bool = False
+
+
+def opened_by(
+    place: str,
+) -> Callable[[str, int, Watch], AbstractContextManager[OpenFile]]:
+    """Return a reader's function that opens a file by one of a module, as ``module:function``.
+
+    The module is imported only where a file is opened, so that other formats start faster.
+    """
+
+    def open_file(
+        path: str, jobs: int = 1, watch: Watch = unwatched
+    ) -> AbstractContextManager[OpenFile]:
+        module, _, function = place.partition(":")
+        opened: AbstractContextManager[OpenFile] = getattr(import_module(module), function)(
+            path, jobs, watch
+        )
+        return opened
+
+    return open_file
 
 
 def readers() -> tuple[Reader, ...]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 
-from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import is_json
-from bubbleviz.sources.readers import OpenFile, Reader
+from bubbleviz.sources.readers import Reader, opened_by
 
 #: Keys of the document, and categories, that no other profiler writes.
 _MARKS = re.compile(
@@ -17,20 +15,11 @@ _MARKS = re.compile(
 )
 
 
-def _open_file(
-    path: str, jobs: int = 1, watch: Watch = unwatched
-) -> AbstractContextManager[OpenFile]:
-    """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.kineto.profile import open_file
-
-    return open_file(path, jobs, watch)
-
-
 READER = Reader(
     name="kineto",
     suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
-    open_file=_open_file,
+    open_file=opened_by("bubbleviz.sources.kineto.profile:open_file"),
     decoded_whole=True,
     possible_suffixes=(".json",),
     # A trace that was filtered or merged by hand may hold none of them.

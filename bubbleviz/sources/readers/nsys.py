@@ -7,20 +7,7 @@ or an error names it.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import SQLITE, OpenFile, Reader
-
-
-def _open_file(
-    path: str, jobs: int = 1, watch: Watch = unwatched
-) -> AbstractContextManager[OpenFile]:
-    """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.nsys.profile_file import open_file
-
-    return open_file(path, jobs, watch)
-
+from bubbleviz.sources.readers import SQLITE, Reader, opened_by
 
 #: Of these tables every export has one.
 _TABLES = frozenset(
@@ -32,5 +19,5 @@ READER = Reader(
     suffixes=(".sqlite",),
     recognises=lambda head: head.startswith(SQLITE),
     holds=lambda tables: bool(_TABLES & tables),
-    open_file=_open_file,
+    open_file=opened_by("bubbleviz.sources.nsys.profile_file:open_file"),
 )

@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import SQLITE, OpenFile, Reader
-
-
-def _open_file(
-    path: str, jobs: int = 1, watch: Watch = unwatched
-) -> AbstractContextManager[OpenFile]:
-    """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.rocm.profile_file import open_rocpd
-
-    return open_rocpd(path, jobs, watch)
-
+from bubbleviz.sources.readers import SQLITE, Reader, opened_by
 
 #: Of these tables every file has one; the GUID of a process stands behind the name.
 _TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
@@ -26,7 +14,7 @@ READER = Reader(
     suffixes=("_results.db",),
     recognises=lambda head: head.startswith(SQLITE),
     holds=lambda tables: any(map(_TABLE.fullmatch, tables)),
-    open_file=_open_file,
+    open_file=opened_by("bubbleviz.sources.rocm.profile_file:open_rocpd"),
     decoded_whole=True,
     possible_suffixes=(".db",),
     folder_by_host=True,

@@ -7,31 +7,20 @@ It is made of the same planes, without UTC and the number of programs; as writte
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 
-from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import is_json
-from bubbleviz.sources.readers import OpenFile, Reader
+from bubbleviz.sources.readers import Reader, opened_by
 from bubbleviz.sources.xla import FOLDER
 
 #: The precision of times, and names of processes, as XLA's profiler writes them.
 _MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
 
 
-def _open_file(
-    path: str, jobs: int = 1, watch: Watch = unwatched
-) -> AbstractContextManager[OpenFile]:
-    """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.xla.trace_json import open_file
-
-    return open_file(path, jobs, watch)
-
-
 READER = Reader(
     name="xla-trace",
     suffixes=(".trace.json.gz", ".trace.json"),
     recognises=lambda head: is_json(head) and _MARKS.search(head) is not None,
-    open_file=_open_file,
+    open_file=opened_by("bubbleviz.sources.xla.trace_json:open_file"),
     decoded_whole=True,
     superseded_by=(".xplane.pb",),
     folder=FOLDER,

@@ -6,10 +6,8 @@ It is protobuf, read a piece at a time; see :mod:`bubbleviz.sources.xla.xspace`.
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import OpenFile, Reader
+from bubbleviz.sources.readers import Reader, opened_by
 from bubbleviz.sources.xla import FOLDER
 
 #: A plane of which the name fits: its tag and length, its number, if any, and its name.
@@ -19,20 +17,11 @@ _PLANE = re.compile(
 )
 
 
-def _open_file(
-    path: str, jobs: int = 1, watch: Watch = unwatched
-) -> AbstractContextManager[OpenFile]:
-    """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.xla.xspace import open_file
-
-    return open_file(path, jobs, watch)
-
-
 READER = Reader(
     name="xplane",
     suffixes=(".xplane.pb",),
     recognises=lambda head: _PLANE.match(head) is not None,
-    open_file=_open_file,
+    open_file=opened_by("bubbleviz.sources.xla.xspace:open_file"),
     decoded_whole=True,
     folder=FOLDER,
 )

@@ -1,10 +1,10 @@
-"""Parts of a database: the tables of one process, as ``rocprofv3`` writes them.
+"""Databases of ROCm's profilers: their queries, and the tables of one process, a part of a file.
 
-They carry the process's GUID behind their names (``rocpd_region_<GUID>``), and a file may be the
-merge of several processes; numbers of rows are unique within one GUID only. For each part the
-tables are put behind views without the GUID, so that no query can join rows of two processes. A
-view has those columns alone that queries require: nothing else of a file can be read, such as the
-command lines and environments in ``rocpd_info_process``, which hold secrets.
+``rocprofv3`` puts the process's GUID behind the names of tables (``rocpd_region_<GUID>``), and a
+file may be the merge of several processes; numbers of rows are unique within one GUID only. For
+each part the tables are put behind views without the GUID, so that no query can join rows of two
+processes. A view has those columns alone that queries require: nothing else of a file can be read,
+such as the command lines and environments in ``rocpd_info_process``, which hold secrets.
 
 Sources: ``rocpd_tables.sql`` and ``generateRocpd.cpp`` of ROCm/rocm-systems
 (``projects/rocprofiler-sdk/source/share/rocprofiler-sdk-rocpd``, ``.../source/lib/output``), and
@@ -15,14 +15,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 
-from bubbleviz.errors import SchemaError
+import numpy as np
+
+from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.sqlite.database import Database
-from bubbleviz.sources.sqlite.queries import Binds, Queries, Query, Schema, lacking
+from bubbleviz.sources.sqlite.database import Database, columns_of_tables, opened_database
+from bubbleviz.sources.sqlite.queries import Maker, Queries, Schema, lacking
+
+#: What to do where something was not recorded.
+ROCPROF_AGAIN = (
+    "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
+    "--output-format rocpd"
+)
+RPD_AGAIN = "record it again with: runTracer.sh"
+
+ROCPD = Maker("rocprofv3", "rocpd", "profile of rocprofv3", f"copy it again, or {ROCPROF_AGAIN}")
+RPD = Maker("the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RPD_AGAIN}")
+ROCPD_QUERIES = Queries(ROCPD)
+RPD_QUERIES = Queries(RPD)
 
 #: What may stand behind the name of a table: a GUID, whose parts are joined by underscores.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
@@ -47,73 +60,80 @@ class PartTables:
     guid: str = ""
 
 
-@frozen
 class Part:
-    """The open tables of one part.
+    """The open tables of one part of a file."""
 
-    Attributes:
-        queries: for them.
-        tables: that it has.
-        views: the variant of each view that queries read.
-        database: reads them.
-    """
+    def __init__(self, path: str, tables: PartTables, queries: Queries) -> None:
+        self.path, self._queries, self._schema = path, queries, tables.schema
+        self._views = queries.views_of(tables.schema)
+        views = (f"CREATE TEMP VIEW {n} AS\n{view.text}" for n, view in self._views.items())
+        self._database = Database(path, queries.maker, [*_renamed(tables, queries), *views])
 
-    queries: Queries
-    tables: PartTables
-    views: Mapping[str, Query]
-    database: Database
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
 
     def has(self, name: str) -> bool:
         """Tell whether the tables hold what a query needs."""
-        return self.queries.has(name, self.tables.schema, self.views)
+        return self._queries.has(name, self._schema, self._views)
+
+    def has_table(self, name: str) -> bool:
+        """Tell whether there is a table, of the name that queries have for it."""
+        return name in self._schema
 
     def lacks(self, name: str) -> tuple[str, ...]:
-        """Return which tables and columns of today's files, that a query reads, are missing."""
+        """Return which tables and columns of today's files, that a query reads, are missing.
+
+        Of a view, those of the variant that comes nearest to these tables.
+        """
         lacks: dict[str, None] = {}
-        for relation, columns in self.queries.query(name).requires.items():
-            lacks.update(dict.fromkeys(self._lacks(relation, columns)))
+        for relation, columns in self._queries.query(name).requires.items():
+            variants = self._queries.view_variants().get(relation)
+            whole = [v for v in variants or () if not v.name.split("/")[-1].startswith(_DEGRADED)]
+            needs = [v.requires for v in whole] if variants else [{relation: columns}]
+            nearest = min((lacking(requires, self._schema) for requires in needs), key=len)
+            lacks.update(dict.fromkeys(nearest))
         return tuple(lacks)
 
-    def _lacks(self, relation: str, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Return what is missing of a table, or of the view that comes nearest to these tables."""
-        variants = self.queries.view_variants().get(relation)
-        if variants is None:
-            return lacking({relation: columns}, self.tables.schema)
-        whole = [v for v in variants if not v.name.split("/")[-1].startswith(_DEGRADED)]
-        return min((lacking(v.requires, self.tables.schema) for v in whole), key=len)
-
-    def require(self, name: str) -> None:
-        """Check that a query can run.
-
-        Raises:
-            SchemaError: it cannot; the message names what the file lacks.
-        """
-        if not self.has(name):
-            query = self.queries.query(name)
-            raise SchemaError(
-                f"{self.database.path}: the file lacks {', '.join(self.lacks(name))}, which "
-                f"{query.path} needs; {query.maker.again}"
-            )
-
-    def columns(self, name: str) -> Ints:
+    def columns(self, name: str, *, table: str = "") -> Ints:
         """Return the int64 columns of a query, shape (columns, rows).
+
+        Args:
+            name: of the query.
+            table: without which there are no rows; "" for one without which the file is refused.
 
         Raises:
             SchemaError: the file lacks what the query needs.
             ProfileError: the file is damaged, or holds something else than integers.
         """
-        self.require(name)
-        return self.database.columns(self.queries.query(name))
+        query = self._queries.query(name)
+        if table and not self.has_table(table):
+            return np.empty((len(query.columns), 0), np.int64)
+        if not self.has(name):
+            raise SchemaError(
+                f"{self.path}: the file lacks {', '.join(self.lacks(name))}, which "
+                f"{query.path} needs; {query.maker.again}"
+            )
+        return self._database.columns(query)
 
-    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+    def rows(self, name: str, whole: int = 0) -> list[tuple[object, ...]]:
         """Return the rows of a query that holds texts; none where the file lacks what it needs.
+
+        Args:
+            name: of the query.
+            whole: so many first columns are whole numbers.
 
         Raises:
             ProfileError: the file is damaged.
         """
-        if not self.has(name):
-            return []
-        return self.database.rows(self.queries.query(name), binds)
+        query = self._queries.query(name)
+        rows = self._database.rows(query) if self.has(name) else []
+        if any(not isinstance(value, int) for row in rows for value in row[:whole]):
+            raise ProfileError(
+                f"{self.path}: {query.path} gives something else than a whole number where "
+                f"one belongs, so the file is damaged or was edited; {query.maker.again}"
+            )
+        return rows
 
     def texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
         """Return the texts that a query gives, by number, but for empty ones.
@@ -125,12 +145,24 @@ class Part:
         Raises:
             ProfileError: the file is damaged.
         """
+        if not self.has(name):
+            return {}
         binds = None if ids is None else {"ids": json.dumps(ids.tolist())}
         return {
             number: str(text)
-            for number, text in self.rows(name, binds)
+            for number, text in self._database.rows(self._queries.query(name), binds)
             if isinstance(number, int) and text is not None and str(text)
         }
+
+
+def tables_in(path: str, queries: Queries) -> Schema:
+    """Return the columns of each table of a file, by its name there.
+
+    Raises:
+        ProfileError: it is being written, damaged, or no SQLite file.
+    """
+    with opened_database(path, queries.maker) as database:
+        return columns_of_tables(database)
 
 
 def parts_in(columns: Schema, queries: Queries) -> tuple[PartTables, ...]:
@@ -154,22 +186,6 @@ def _base_of(table: str) -> tuple[str, str]:
     return table[: found.start()], found[0]
 
 
-@contextmanager
-def opened_part(path: str, tables: PartTables, queries: Queries) -> Iterator[Part]:
-    """Open the tables of one part.
-
-    Raises:
-        ProfileError: the file cannot be opened.
-    """
-    views = queries.views_of(tables.schema)
-    statements = [*_renamed(tables, queries), *_views(views)]
-    database = Database(path, queries.maker, statements)
-    try:
-        yield Part(queries, tables, views, database)
-    finally:
-        database.close()
-
-
 def _renamed(tables: PartTables, queries: Queries) -> Iterator[str]:
     """Yield the statements that put a part's tables behind the names that queries have for them."""
     for base, table in tables.names.items():
@@ -179,7 +195,3 @@ def _renamed(tables: PartTables, queries: Queries) -> Iterator[str]:
         if tables.guid and "guid" in tables.schema[base]:
             of_guid = f" WHERE guid = '{tables.guid.replace(chr(39), chr(39) * 2)}'"
         yield f'CREATE TEMP VIEW {base} AS SELECT {columns} FROM main."{table}"{of_guid}'
-
-
-def _views(views: Mapping[str, Query]) -> Sequence[str]:
-    return [f"CREATE TEMP VIEW {name} AS\n{views[name].text}" for name in views]

@@ -37,9 +37,9 @@ from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
-from bubbleviz.sources.rocm.queries import ROCPROF_AGAIN, RPD_AGAIN
-from bubbleviz.sources.rocm.recording import RocmRecording
-from bubbleviz.sources.rocm.tables import joined_columns
+from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
+from bubbleviz.sources.rocm.rocpd import read_rocpd, read_rpd
+from bubbleviz.sources.rocm.tables import RocmRecording, joined_columns
 from bubbleviz.timing import step
 
 #: What records more, by format.
@@ -50,14 +50,6 @@ _COUNTED = {
     "rpd": ("rocpd_op", "rocpd_op", "rocpd_api", "rocpd_api"),
 }
 _WHAT = ("kernels", "copies and fills", "HIP API calls", "ROCTx ranges")
-
-
-@dataclass(frozen=True)
-class _Work:
-    """Work of devices, and how much of it was left out."""
-
-    activities: Activities
-    limitations: tuple[Limitation, ...]
 
 
 @dataclass
@@ -71,21 +63,22 @@ class RocmFile:
     def _recording(self) -> RocmRecording:
         with step("read tables") as rows:
             recording = self.load()
-            tables = recording.tables
-            rows.count = sum(block.shape[1] for block in (*tables.kernels, *tables.calls))
+            blocks = (*recording.kernels, *recording.calls)
+            rows.count = sum(block.shape[1] for block in blocks)
         return recording
 
     @cached_property
     def _zero_ns(self) -> int:
         """A nanosecond before the first event of the file began, on the node's clock."""
-        tables = self._recording.tables
+        tables = self._recording
         blocks = (*tables.calls, *tables.kernels, *tables.copies, *tables.ranges)
         starts = [block[0][block[0] > 0] for block in blocks]
         return min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
 
     @cached_property
-    def _work(self) -> _Work:
-        tables = self._recording.tables
+    def _work(self) -> tuple[Activities, tuple[Limitation, ...]]:
+        """Work of devices, and what is not known of it."""
+        tables = self._recording
         blocks = (*tables.kernels, *tables.copies)
         builder = ActivitiesBuilder(sum(block.shape[1] for block in blocks))
         try:
@@ -109,7 +102,7 @@ class RocmFile:
             reason = f"{self.path} does not record it"
             reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
             notes += (Limitation("the process of kernels", reason, orphans, LimitationKind.COSTS),)
-        return _Work(activities, notes)
+        return activities, notes
 
     def _since_start(self, block: Ints) -> Ints:
         """Return a block with times since the file's first event; 0 stays, which is no time.
@@ -124,7 +117,7 @@ class RocmFile:
 
     @cached_property
     def _calls(self) -> InMemoryCalls:
-        tables = self._recording.tables
+        tables = self._recording
         block = joined_columns(tables.calls, 5)
         block = block[:, self._sound(block)]
         block = block[:, np.lexsort((block[0], block[2]))]
@@ -140,7 +133,7 @@ class RocmFile:
 
     @cached_property
     def _ranges(self) -> Ranges:
-        tables = self._recording.tables
+        tables = self._recording
         block = joined_columns(tables.ranges, 5)
         block = block[:, self._sound(block)]
         return Ranges(
@@ -179,28 +172,28 @@ class RocmFile:
             ProfileError: it cannot be read.
             NothingToAnalyseError: kernels, calls or ranges were not recorded.
         """
-        work = self._work
+        work, notes = self._work
         if lacking := self._lacking(partial=partial):
             raise NothingToAnalyseError(f"{self.path}: {lacking}")
         ranges = self._ranges
         fits = np.array(fitting(globs, ranges.names), bool)
-        tables = self._recording.tables
+        tables = self._recording
         none = np.empty(0, np.int64)
         return Profile(
             source=self._source,
-            activities=work.activities,
+            activities=work,
             calls=self._calls,
             ranges=ranges.take(fits[ranges.name_id]),
             every_range=InMemoryRanges(ranges),
             overheads=Overheads(none, none.copy(), none.copy()),
             threads=tuple(tables.threads),
             devices=self._devices,
-            limitations=(*work.limitations, *self._losses(partial=partial)),
+            limitations=(*notes, *self._losses(partial=partial)),
         )
 
     def _lacking(self, *, partial: bool) -> str:
         """Return what was not recorded that is needed, and what to do; "" where nothing is."""
-        work = self._work.activities
+        work = self._work[0]
         if not (len(work) if partial else work.kernels):
             return f"{self._without_kernels()}; {self._again}"
         if partial:
@@ -216,7 +209,7 @@ class RocmFile:
         """Return why there are no kernels."""
         left_out = [
             f"{note.count} {note.what}"
-            for note in self._work.limitations
+            for note in self._work[1]
             if note.kind is LimitationKind.KERNELS_LEFT_OUT
         ]
         if left_out:
@@ -227,7 +220,7 @@ class RocmFile:
 
     def _without_ranges(self) -> str:
         """Return why there are no ranges, and what to do."""
-        if self._recording.tables.nameless:
+        if self._recording.nameless:
             return (
                 "no range is named, since the events of the ROCTx ranges that were recorded hold "
                 f"no texts (rocpd_event.extdata); {self._again}"
@@ -243,7 +236,7 @@ class RocmFile:
 
     def _losses(self, *, partial: bool) -> tuple[Limitation, ...]:
         """Return what the file lacks."""
-        tables, path = self._recording.tables, self.path
+        tables, path = self._recording, self.path
         notes = list(tables.limitations)
         if tables.nameless:
             kind = LimitationKind.RANGE_NAMES_LOST
@@ -263,13 +256,13 @@ class RocmFile:
 
     def _lost_work(self, *, partial: bool) -> Iterator[Limitation]:
         """Yield limitations for kinds of work of which calls were recorded alone."""
-        work, names = self._work.activities, self._calls.texts
+        work, names = self._work[0], self._calls.texts
         tables = _COUNTED[self._recording.format]
         beginnings = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
         if partial and not work.kernels and any(name.startswith(beginnings) for name in names):
             reason = f"{self.path} holds calls that launch some, but none in {tables[0]}"
             yield Limitation(KERNELS, reason, kind=LimitationKind.COSTS)
-        if not self._recording.tables.copied and any(name.startswith(COPIES) for name in names):
+        if not self._recording.copied and any(name.startswith(COPIES) for name in names):
             reason = f"{self.path} holds calls that make some, but none in {tables[1]}"
             yield Limitation("copies", reason)
 
@@ -291,13 +284,13 @@ class RocmFile:
 
     @property
     def _devices(self) -> tuple[Device, ...]:
-        devices = (replace(d, name=encodable(d.name)) for d in self._recording.tables.devices)
+        devices = (replace(d, name=encodable(d.name)) for d in self._recording.devices)
         return tuple(sorted(set(devices), key=lambda d: (d.pid or 0, d.device_id, d.name)))
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, ranges of these names among them."""
         names = self.sample(globs)
-        tables, ranges = self._recording.tables, self._ranges
+        tables, ranges = self._recording, self._ranges
         counts = (
             sum(block.shape[1] for block in tables.kernels),
             sum(block.shape[1] for block in tables.copies),
@@ -312,7 +305,7 @@ class RocmFile:
                 TableCount(what, table, count)
                 for what, table, count in zip(_WHAT, in_tables, counts, strict=True)
             ),
-            processes=tuple(distinct(self._work.activities.ranks[:, 0]).tolist()),
+            processes=tuple(distinct(self._work[0].ranks[:, 0]).tolist()),
             devices=self._devices,
             candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
             ranges=len(ranges),
@@ -324,14 +317,10 @@ class RocmFile:
 @contextmanager
 def open_rocpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
     """Open a file of ``rocprofv3``."""
-    from bubbleviz.sources.rocm.rocpd import read_rocpd
-
     yield RocmFile(path, lambda: read_rocpd(path, watch))
 
 
 @contextmanager
 def open_rpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
     """Open a file of rocmProfileData."""
-    from bubbleviz.sources.rocm.rocpd import read_rpd
-
     yield RocmFile(path, lambda: read_rpd(path, watch))

@@ -9,9 +9,10 @@ from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.errors import ProfileError
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 
 #: Bits of a thread's number below that of its process, and of a process's below that of its part.
@@ -23,10 +24,12 @@ BLIT_KERNELS = "__amd_rocclr_"
 
 
 @dataclass
-class RocmTables:
-    """What a file holds; blocks of columns, one for each of its parts.
+class RocmRecording:
+    """What a file of ROCm's profilers holds; blocks of columns, one for each of its parts.
 
     Attributes:
+        path: as given.
+        format: name of the input format.
         kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``.
         copies: the same without a name, of copies and fills.
         calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
@@ -40,8 +43,13 @@ class RocmTables:
         threads: named threads.
         devices: the GPUs.
         limitations: what the file lacks.
+        host: hostname; None where the file does not record it.
+        machine: id of the machine; likewise.
+        schema_version: version of the file's schema; None unknown.
     """
 
+    path: str
+    format: str
     kernels: list[Ints] = field(default_factory=list)
     copies: list[Ints] = field(default_factory=list)
     calls: list[Ints] = field(default_factory=list)
@@ -55,6 +63,15 @@ class RocmTables:
     threads: list[Thread] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
     limitations: list[Limitation] = field(default_factory=list)
+    host: str | None = None
+    machine: str | None = None
+    schema_version: str | None = None
+
+    def lose(self, what: str, reason: str, count: int = 1) -> None:
+        """Note what the file lacks, once."""
+        note = Limitation(what, f"{self.path} {reason}", count, LimitationKind.OTHER)
+        if note not in self.limitations:
+            self.limitations.append(note)
 
     def add_work(self, work: Ints, names: Sequence[str], name: Ints) -> None:
         """Add kernels; those by which the runtime copies and fills are copies.
@@ -64,15 +81,37 @@ class RocmTables:
             names: distinct names.
             name: row of them of each kernel.
         """
-        blit = np.array([text.startswith(BLIT_KERNELS) for text in names], bool)
-        copying = blit[name] if len(name) else np.empty(0, bool)
-        numbers = self.kernel_names.numbers(
-            text for text, is_blit in zip(names, blit, strict=True) if not is_blit
-        )
+        blit = flags(names, lambda text: text.startswith(BLIT_KERNELS))
         number = np.full(len(names), NONE, np.int64)
-        number[~blit] = numbers
-        self.kernels.append(np.vstack((work, number[name]))[:, ~copying])
-        self.copies.append(work[:, copying])
+        number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
+        self.kernels.append(np.vstack((work, number[name]))[:, ~blit[name]])
+        self.copies.append(work[:, blit[name]])
+
+    def check(self, numbers: Ints, again: str) -> None:
+        """Raise ProfileError where processes or threads have numbers that none can have."""
+        if len(numbers) and not NONE <= numbers.min() <= numbers.max() <= PID_MASK:
+            raise ProfileError(
+                f"{self.path}: a process or thread has a number below 0 or above 16,777,215, so "
+                f"the file is damaged or was edited; {again}"
+            )
+
+
+def flags(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
+    """Tell of which texts a test holds."""
+    return np.array([bool(test(text)) for text in texts], bool)
+
+
+def renumbered(numbering: Numbering[str], texts: Sequence[str], text: Ints) -> Ints:
+    """Return the number of each row's text in a numbering, to which those are added.
+
+    Args:
+        numbering: of texts.
+        texts: distinct ones.
+        text: row of them of each row.
+    """
+    used = distinct(text)
+    numbers = numbering.numbers(texts[place] for place in used.tolist())
+    return numbers[found_in(used, text)] if len(used) else text
 
 
 def joined_columns(blocks: Sequence[Ints], columns: int) -> Ints:
@@ -106,11 +145,6 @@ def named(
 def threads_of(process: Ints, tid: Ints) -> Ints:
     """Return the numbers of threads; -1 where the process is unknown."""
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
-
-
-def fits(numbers: Ints) -> bool:
-    """Tell whether all numbers of processes or threads are such, or -1."""
-    return len(numbers) == 0 or bool(numbers.min() >= NONE and numbers.max() <= PID_MASK)
 
 
 def processes_of(pid: Ints, part: Mapping[int, int]) -> Ints:
@@ -167,21 +201,19 @@ class Kind(IntEnum):
     FUNCTION = 5  # a range that is named as the function
 
 
-def kinds_of(category: Ints, name: Ints, categories: list[str], names: list[str]) -> Ints:
+def kinds_of(category: Ints, name: Ints, categories: Sequence[str], names: Sequence[str]) -> Ints:
     """Return what each event is, shape (events,).
 
     Args:
-        category: row of ``categories`` of each event; -1 unknown.
-        name: row of ``names`` of each event; -1 unknown.
+        category: row of ``categories`` of each event.
+        name: row of ``names`` of each event.
         categories: names of kinds of events.
         names: of functions.
     """
     groups = groups_of(category, name)
     pairs = zip(category[groups.first].tolist(), name[groups.first].tolist(), strict=True)
-    kinds = [
-        _kind("" if of < 0 else categories[of], "" if own < 0 else names[own]) for of, own in pairs
-    ]
-    return np.array(kinds, np.int64)[groups.of_row] if kinds else np.empty(0, np.int64)
+    kinds = [_kind(categories[of], names[number]) for of, number in pairs]
+    return np.array(kinds, np.int64)[groups.of_row]
 
 
 def _kind(category: str, name: str) -> Kind:
@@ -197,9 +229,3 @@ def _kind(category: str, name: str) -> Kind:
     if not name or _CALL.match(name) or "api" in category.split("_"):
         return Kind.CALL
     return Kind.FUNCTION
-
-
-def is_roctx(names: list[str], name: Ints) -> Ints:
-    """Return the rows whose function is one of ROCTx, so that its name is not that of a range."""
-    known = np.array([text.startswith("roctx") for text in names], bool)
-    return np.flatnonzero((name != NONE) & known[np.maximum(name, 0)]) if len(known) else name[:0]
