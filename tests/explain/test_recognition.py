@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.explain.recognition import candidates
 from bubbleviz.explain.recognition.candidates import Verdict, verdict
 from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, difference
@@ -517,7 +518,7 @@ def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyP
         judged.append(ran)
         return verdict(ran, plans)
 
-    monkeypatch.setattr("bubbleviz.explain.recognition.recognition.verdict", counted)
+    monkeypatch.setattr(candidates, "verdict", counted)
     orders = devices_of(planned("zb-h1", 8, 16))
     cells = [
         (8 * n + rank, time, order)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -25,70 +25,54 @@ from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.explain.recognition.plan_distance import (
     NEAR,
     OrderDifference,
-    PlanDistance,
     Plans,
-    PlanSizes,
     distance_of,
     is_exact,
+    is_near,
     may_be_near,
     plans_like,
     split_share,
 )
-from bubbleviz.explain.recognition.preference import in_preference
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, without
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
+# Preference: which of several schedules with one order is named first.
+
+
+#: With one device or one microbatch many schedules have one order. Others come after these.
+_PREFERRED = (
+    *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
+    *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),
+    *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera"),
+)
+_PLACE = {name: place for place, name in enumerate(_PREFERRED)}
+
+
+def in_preference(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of schedules, preferred ones first, others in alphabetical order."""
+    return tuple(sorted(names, key=lambda name: (_PLACE.get(name, len(_PLACE)), name)))
+
+
 # Structure: names of searched orders by how they are built, not operation by operation.
 #
 # A scheduler that is given times and a memory limit returns another order for other times. Its
-# orders
-# keep a structure: W split from the backward and delayed, one chunk a device or two in a V, and the
-# most microbatches that a device holds from F to its backward: the peak that each searched schedule
-# states. By source:
+# orders keep a structure: W split from the backward and delayed, one chunk a device or two in a V,
+# and the most microbatches that a device holds from F to its backward: the peak that each searched
+# schedule states. By source:
 #
 # - ``zb-1p``, ``zb-2p``: one chunk, p and 2p (Qi et al., Zero Bubble Pipeline Parallelism, arXiv
 #   2401.10241, section 4; a microbatch whose W remains counts M_W of M_B there, so that only those
 #   before their backward are bounded in number).
 # - ``zb-v``, ``v-half``, ``v-min``: two chunks in a V, of half a microbatch each; p, (p + 2) / 2
-# and
-#   (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362,
+#   and (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362,
 #   section 3; these are the peaks of the orders that its own scheduler builds).
 
 
 #: Share of backwards that must have a W of their own. Some schedulers fuse the last ones.
 _SPLIT = 0.9
-
-
-@frozen
-class Family:
-    """Orders of one kind.
-
-    Attributes:
-        name: of the schedule.
-        chunks: model chunks per device; two are placed in a V.
-        peak: microbatches that a device holds at most, by p.
-    """
-
-    name: str
-    chunks: int
-    peak: Callable[[int], float]
-
-
-@cache
-def families() -> tuple[Family, ...]:
-    """Return a family for each searched schedule.
-
-    Of those with the same peak (in small pipelines) the first is named.
-    """
-    searched = {
-        schedule.name: Family(schedule.name, schedule.chunks, schedule.searched.peak)
-        for schedule in schedules()
-        if schedule.searched is not None
-    }
-    return tuple(searched[name] for name in in_preference(tuple(searched)))
 
 
 def families_of(
@@ -106,20 +90,24 @@ def families_of(
     chunks = {len(distinct(chunk_of(order))) for order in orders}
     if len(chunks) != 1 or not all(_is_split(order) for order in orders):
         return ()
-    if _is_eager(orders) and not eager:
+    # Every W follows its own backward at once, as if they were one.
+    fused = [without_eager_weights(order) for order in orders]
+    if not eager and not any((kind_of(order) == WEIGHTS).any() for order in fused):
         return ()
     count = chunks.pop()
     if not (_turns(orders[-1]) if count > 1 else _warms_up(orders)):
         return ()
     # A limit can be missed by a chunk at least.
     peak = max(peak_held(order) for order in orders) / count
-    allowed = [
-        (min(family.peak(len(orders)), microbatches), family.name)
-        for family in families()
-        if family.chunks == count
+    searched = {rule.name: rule for rule in schedules() if rule.searched is not None}
+    peaks = [
+        (min(search.peak(len(orders)), microbatches), name)
+        for name in in_preference(tuple(searched))
+        if (search := searched[name].searched) is not None and searched[name].chunks == count
     ]
-    limit = min((limit for limit, _ in allowed if limit >= peak), default=None)
-    return tuple(name for family_limit, name in allowed if family_limit == limit)
+    # Of those with the same peak (in small pipelines) the first is named.
+    limit = min((limit for limit, _ in peaks if limit >= peak), default=None)
+    return tuple(name for own, name in peaks if own == limit)
 
 
 def peak_held(order: Ints) -> int:
@@ -139,13 +127,6 @@ def _is_split(order: Ints) -> bool:
         for chunk in distinct(chunk_of(order)).tolist()
     )
     return rising and len(backward) > 0 and len(weights) >= _SPLIT * len(backward)
-
-
-def _is_eager(orders: Sequence[Ints]) -> bool:
-    """Return whether every W follows its own backward at once, as if they were one."""
-    return all(len(without_eager_weights(order)) < len(order) for order in orders) and all(
-        not (kind_of(without_eager_weights(order)) == WEIGHTS).any() for order in orders
-    )
 
 
 def _warms_up(orders: Sequence[Ints]) -> bool:
@@ -190,29 +171,33 @@ class Verdict:
 
 def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return which schedule a pipeline's orders are: exactly, else nearly, else by structure."""
-    chunks, microbatches = ran.chunks, ran.microbatches
-    if not ran.orders or not microbatches:
+    sizes = ran.chunks, ran.microbatches
+    if not ran.orders or not ran.microbatches:
         return Verdict()
     # A searched schedule has another order at other times: its structure identifies it.
     rules = [r for r in schedules() if r.searched is None or r.searched.limit is None]
     # With one chunk, schedules of several chunks are the last resort.
     by_chunks = [[rule for rule in rules if (rule.chunks > 1) == many] for many in (False, True)]
-    for chosen in by_chunks if chunks == 1 else (rules,):
-        for readings, directions in (
-            ((ran, *_as_replicas(ran)), (1, 2)),
-            (_fused(ran), (1, 2)),
-            ((_without_places(ran),), (2,)),
-        ):
-            sizes = PlanSizes(chunks, microbatches, directions)
-            nearest = _nearest(readings, plans, chosen, sizes)
+    for chosen in by_chunks if ran.chunks == 1 else (rules,):
+        # Where microbatches go both ways, the inferred stage order is wrong.
+        unplaced = replace(ran, places=(-1,) * len(ran.places))
+        for readings, least in (((ran, *_as_replicas(ran)), 1), (_fused(ran), 1), ((unplaced,), 2)):
+            nearest = _nearest(readings, plans, chosen, sizes, least)
             if nearest.name is None:
                 continue
-            searched = _families(ran, microbatches) if _differs_everywhere(nearest) else ()
-            if searched:
-                return Verdict(searched[0], searched[1:])
-            return _with_searches(nearest, _families(ran, microbatches, eager=True))
-    names = _families(ran, microbatches)
-    return Verdict(names[0], names[1:]) if names else Verdict()
+            # Where half of the devices or more, and two at least, differ from the plan, the order
+            # was searched, and did not slip.
+            differing = sum(diff.count > 0 for diff in nearest.differences)
+            if differing >= max(2, len(nearest.differences) / 2):
+                searched = _families(ran)
+                if searched:
+                    return Verdict(searched[0], searched[1:])
+            # Searches could have found the same order.
+            names = (nearest.name, *nearest.also)
+            more = (name for name in _families(ran, eager=True) if name not in names)
+            return replace(nearest, also=(*nearest.also, *more))
+    searched = _families(ran)
+    return Verdict(searched[0], searched[1:]) if searched else Verdict()
 
 
 def verdict_of_plan(ran: PipelineOrders, plan: Plan, microbatches: int) -> Verdict | None:
@@ -227,66 +212,51 @@ def verdict_of_plan(ran: PipelineOrders, plan: Plan, microbatches: int) -> Verdi
     devices = {ran.devices, *(split.devices for split in _as_replicas(ran))}
     if sizes[0] not in devices or sizes[1:] != (microbatches, ran.chunks):
         return None
-    ran = _without_places(ran) if plan.replicas > 1 else ran
-    distance = distance_of(ran, planned_orders(plan))
-    return Verdict(plan.name, (), distance.share, distance.differences)
+    if plan.replicas > 1:
+        ran = replace(ran, places=(-1,) * len(ran.places))
+    return Verdict(plan.name, (), *distance_of(ran, planned_orders(plan)))
 
 
 def _nearest(
-    readings: Sequence[PipelineOrders],
+    readings: Iterable[PipelineOrders],
     plans: Plans,
     rules: Sequence[Schedule],
-    sizes: PlanSizes,
+    sizes: tuple[int, int],
+    least: int,
 ) -> Verdict:
-    """Return the nearest verdict of several readings of the orders, the first exact if any."""
+    """Return the nearest verdict of several readings of the orders, the first exact if any.
+
+    Args:
+        readings: of the orders.
+        plans: makes plans.
+        rules: of the schedules.
+        sizes: chunks of a device, and microbatches of each.
+        least: fewest directions of plans.
+    """
     best = Verdict()
     for ran in readings:
-        result = _of_plans(ran, plans, rules, sizes)
-        if result.distance == 0:
-            return result
-        if result.distance is not None and (
-            best.distance is None or result.distance < best.distance
-        ):
-            best = result
+        near: list[tuple[str, tuple[Ints, ...]]] = []
+        exact: list[tuple[str, tuple[Ints, ...]]] = []
+        for name, planned in plans_like(ran, plans, rules, sizes, least):
+            (exact if is_exact(ran, planned) else near).append((name, planned))
+        if exact:
+            names = in_preference([name for name, _ in exact])
+            return Verdict(names[0], names[1:], 0.0, distance_of(ran, exact[0][1])[1])
+        found = [
+            (name, *distance_of(ran, planned))
+            for name, planned in near
+            if may_be_near(ran, planned)
+        ]
+        share = min((share for _, share, _ in found), default=1.0)
+        nearest = [(name, differences) for name, own, differences in found if own == share]
+        nearer = best.distance is None or share < best.distance
+        if nearest and nearer and is_near(share, nearest[0][1]):
+            names = in_preference([name for name, _ in nearest])
+            chosen = next(differences for name, differences in nearest if name == names[0])
+            best = Verdict(names[0], names[1:], share, chosen)
+        if best.distance == 0:
+            break
     return best
-
-
-def _of_plans(
-    ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], sizes: PlanSizes
-) -> Verdict:
-    """Return the schedules whose plan is the orders, else those whose plan is nearest."""
-    near: list[tuple[str, tuple[Ints, ...]]] = []
-    exact: list[tuple[str, tuple[Ints, ...]]] = []
-    for name, planned in plans_like(ran, plans, rules, sizes):
-        (exact if is_exact(ran, planned) else near).append((name, planned))
-    if exact:
-        names = in_preference([name for name, _ in exact])
-        return Verdict(names[0], names[1:], 0.0, distance_of(ran, exact[0][1]).differences)
-    distances: list[tuple[str, PlanDistance]] = [
-        (name, distance_of(ran, planned)) for name, planned in near if may_be_near(ran, planned)
-    ]
-    least = min((distance.share for _, distance in distances), default=1.0)
-    nearest = [(name, distance) for name, distance in distances if distance.share == least]
-    if not nearest or not nearest[0][1].is_near:
-        return Verdict()
-    names = in_preference([name for name, _ in nearest])
-    chosen = next(distance for name, distance in nearest if name == names[0])
-    return Verdict(names[0], names[1:], least, chosen.differences)
-
-
-def _with_searches(result: Verdict, families: Sequence[str]) -> Verdict:
-    """Return the verdict, with the searches that could have found the same order added."""
-    names = (result.name, *result.also)
-    return replace(result, also=(*result.also, *(name for name in families if name not in names)))
-
-
-def _differs_everywhere(result: Verdict) -> bool:
-    """Return whether half of the devices or more, and two at least, differ from the plan.
-
-    Then the order was searched, and did not slip.
-    """
-    differing = sum(diff.count > 0 for diff in result.differences)
-    return differing >= max(2, len(result.differences) / 2)
 
 
 def _fused(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
@@ -297,14 +267,6 @@ def _fused(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     return (replace(ran, orders=fused),)
 
 
-def _without_places(ran: PipelineOrders) -> PipelineOrders:
-    """Return the orders without their places.
-
-    Where microbatches go both ways, the inferred stage order is wrong.
-    """
-    return replace(ran, places=(-1,) * len(ran.places))
-
-
 def _as_replicas(ran: PipelineOrders) -> Iterator[PipelineOrders]:
     """Yield the orders as several replicas of fewer devices, where places are unknown."""
     if not ran.placed:
@@ -313,12 +275,13 @@ def _as_replicas(ran: PipelineOrders) -> Iterator[PipelineOrders]:
                 yield replace(ran, devices=devices)
 
 
-def _families(ran: PipelineOrders, microbatches: int, *, eager: bool = False) -> tuple[str, ...]:
+def _families(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
     """Return the searched schedules with the structure of the orders."""
     if not ran.placed or len(set(ran.places)) < ran.devices:
         return ()
     by_place = dict(zip(ran.places, map(in_microbatch_order, ran.orders), strict=True))
-    return families_of([by_place[place] for place in sorted(by_place)], microbatches, eager=eager)
+    orders = [by_place[place] for place in sorted(by_place)]
+    return families_of(orders, ran.microbatches, eager=eager)
 
 
 # Missing microbatches: those that no rank ran, though earlier and later ones ran.
@@ -330,39 +293,38 @@ def _families(ran: PipelineOrders, microbatches: int, *, eager: bool = False) ->
 #     measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, nothing is early
 
 
-class _PlansWithout(Plans):
-    """Plans without some microbatches, the others renumbered."""
-
-    def __init__(self, plans: Plans, missing: Ints, chunks: int) -> None:
-        super().__init__()
-        self._plans, self._missing, self._chunks = plans, missing, chunks
-
-    def of(
-        self, rule: Schedule, devices: int, microbatches: int, chunks: int
-    ) -> tuple[tuple[Ints, ...], int] | None:
-        """Return the orders of a plan of so many microbatches beside the missing ones."""
-        directions = self._chunks // chunks
-        all_microbatches = microbatches + directions * len(self._missing)
-        whole = self._plans.of(rule, devices, all_microbatches, chunks)
-        if whole is None:
-            return None
-        rest = (order[~np.isin(microbatch_of(order), self._missing)] for order in whole[0])
-        return tuple(_closed_up(order, self._missing) for order in rest), whole[1]
-
-
 def missing_microbatches_verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return which schedule a pipeline's orders are, with microbatches that no rank ran missing."""
     missing = ran.missing_microbatches
     if not len(missing):
         return verdict(ran, plans)
     closed_up = replace(ran, orders=tuple(_closed_up(order, missing) for order in ran.orders))
-    with_missing = verdict(closed_up, _PlansWithout(plans, missing, closed_up.chunks))
-    plain = verdict(closed_up, plans)
+
+    def plans_without(
+        rule: Schedule, devices: int, microbatches: int, chunks: int
+    ) -> tuple[tuple[Ints, ...], int] | None:
+        """Return a plan of so many microbatches beside the missing ones, renumbered."""
+        directions = closed_up.chunks // chunks
+        whole = plans(rule, devices, microbatches + directions * len(missing), chunks)
+        if whole is None:
+            return None
+        rest = (order[~np.isin(microbatch_of(order), missing)] for order in whole[0])
+        return tuple(_closed_up(order, missing) for order in rest), whole[1]
+
+    with_missing, plain = verdict(closed_up, plans_without), verdict(closed_up, plans)
     numbers = without(np.arange(closed_up.microbatches + len(missing)), missing)
     better = plain.distance is None or (with_missing.distance or 0.0) <= plain.distance
-    if with_missing.distance is not None and better:
-        return _with_missing(with_missing, ran, missing, numbers)
-    return _renumbered(plain, numbers)
+    if with_missing.distance is None or not better:
+        return _renumbered(plain, numbers)
+    lost = []
+    for order in ran.orders:
+        in_order = in_microbatch_order(order)
+        kinds = distinct(in_order - microbatch_of(in_order))
+        lost.append((kinds[:, None] + missing).ravel())
+    done = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
+    lost_count = sum(len(codes) * n for codes, n in zip(lost, ran.replicas, strict=True))
+    distance = (with_missing.distance * done + lost_count) / (done + lost_count)
+    return replace(_renumbered(with_missing, numbers, lost), distance=distance)
 
 
 def missing_microbatches_verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
@@ -413,16 +375,3 @@ def _renumbered(result: Verdict, numbers: Ints, missing: Sequence[Ints] = ()) ->
             for n, diff in enumerate(result.differences)
         ),
     )
-
-
-def _with_missing(result: Verdict, ran: PipelineOrders, absent: Ints, numbers: Ints) -> Verdict:
-    """Return a verdict in the pipeline's own numbers, with absent microbatches as missing."""
-    missing = []
-    for order in ran.orders:
-        plain = in_microbatch_order(order)
-        kinds = distinct(plain - microbatch_of(plain))
-        missing.append((kinds[:, None] + absent).ravel())
-    done = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
-    lost = sum(len(codes) * n for codes, n in zip(missing, ran.replicas, strict=True))
-    distance = ((result.distance or 0.0) * done + lost) / (done + lost)
-    return replace(_renumbered(result, numbers, missing), distance=distance)

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.model.columns import Bools, Codes, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import groups_of, places_in, sorted_rows
-from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
@@ -144,17 +143,6 @@ def without_eager_weights(order: Ints) -> Ints:
 _GAPS = 3
 
 
-def combined_microbatch(microbatch: Ints, sequence: Ints, parts: int) -> Ints:
-    """Return one number for each (microbatch, part of the sequence); -1 where it is unknown.
-
-    Args:
-        microbatch: of each operation.
-        sequence: its part of the sequence; -1 none.
-        parts: how many there are.
-    """
-    return np.where(microbatch >= 0, microbatch * parts + np.maximum(sequence, 0), -1)
-
-
 def chunks_in_turn(cell: Ints, chunk: Ints) -> Ints:
     """Return chunks numbered in the order in which each cell comes to them."""
     if not len(chunk) or (chunk == chunk[0]).all():
@@ -246,7 +234,7 @@ def microbatches_from_zero(
         start = least
     if start is not None:
         return np.where(known, number - start, 0), numbers
-    return _ranked(np.zeros(len(number), np.int64), group, number, known), numbers
+    return _ranked(group, number, known), numbers
 
 
 def _extents(group: Ints, count: int, number: Ints) -> tuple[Ints, Ints]:
@@ -257,7 +245,7 @@ def _extents(group: Ints, count: int, number: Ints) -> tuple[Ints, Ints]:
     return low, high
 
 
-def _ranked(iteration: Ints, group: Ints, number: Ints, known: Bools) -> Ints:
+def _ranked(group: Ints, number: Ints, known: Bools) -> Ints:
     """Return each number's rank among those of its iteration; a few missing numbers keep theirs.
 
     Where the chunks of an iteration do not share their numbers (the two directions of a pipeline
@@ -265,50 +253,17 @@ def _ranked(iteration: Ints, group: Ints, number: Ints, known: Bools) -> Ints:
     """
     result = np.zeros(len(number), np.int64)
     rows = np.flatnonzero(known)
-    iterations = groups_of(iteration[rows]).of_row
-    of_iteration = groups_of(iteration[rows], number[rows])
-    of_group = groups_of(group[rows], number[rows])
-    in_iteration = _ranks_within(iteration[rows], of_iteration.first)[of_iteration.of_row]
-    in_group = _ranks_within(group[rows], of_group.first)[of_group.of_row]
-    sizes = np.bincount(iterations[of_iteration.first])
+    of_number, of_group = groups_of(number[rows]), groups_of(group[rows], number[rows])
     # Where chunks usually have as many numbers as the iteration, one numbering holds for all.
-    group_of_pair = np.unique(group[rows][of_group.first], return_inverse=True)[1]
-    counts = np.bincount(group_of_pair)
-    iteration_of_group = np.zeros(len(counts), np.int64)
-    iteration_of_group[group_of_pair] = iterations[of_group.first]
-    usual = np.array([int(np.median(counts[iteration_of_group == n])) for n in range(len(sizes))])
-    shared = (sizes == usual)[iterations]
-    low, high = group_extents(iterations, len(sizes), number[rows], number[rows])
-    consecutive = _GAPS * (high - low + 1 - sizes) <= sizes
-    in_iteration = np.where(consecutive[iterations], number[rows] - low[iterations], in_iteration)
-    result[rows] = np.where(shared, in_iteration, in_group)
+    owner = group[rows][of_group.first]
+    counts = np.bincount(groups_of(owner).of_row)
+    if len(of_number) != int(np.median(counts)):
+        result[rows] = (np.arange(len(owner)) - np.searchsorted(owner, owner))[of_group.of_row]
+        return result
+    low, high = int(number[rows].min()), int(number[rows].max())
+    consecutive = _GAPS * (high - low + 1 - len(of_number)) <= len(of_number)
+    result[rows] = number[rows] - low if consecutive else of_number.of_row
     return result
-
-
-def _ranks_within(column: Ints, first: Ints) -> Ints:
-    """Return the rank of each group among those that share a value of its leading column."""
-    leading = column[first]
-    start = np.flatnonzero(np.diff(leading, prepend=leading[:1] - 1))
-    base = np.zeros(len(leading), np.int64)
-    base[start] = start
-    return np.arange(len(leading)) - np.maximum.accumulate(base)
-
-
-@frozen
-class OrderedOperations(Table):
-    """Operations of one rank and iteration in order of host start; an overlapped pair is two.
-
-    Attributes:
-        code: the operation, in numbers that count from 0.
-        microbatch: as the report numbers it.
-        chunk: likewise.
-        phase: code of :class:`bubbleviz.model.phases.Phase`, of the report's row.
-    """
-
-    code: Ints
-    microbatch: Ints
-    chunk: Ints
-    phase: Ints
 
 
 @frozen
@@ -331,21 +286,24 @@ class Orders:
     parts: tuple[_IterationOrders, ...]
     operations: Operations
 
-    def of_cell(self, cell: int) -> OrderedOperations:
-        """Return the operations of a cell in their order."""
+    def of_cell(self, cell: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the operations of a cell in order of host start; an overlapped pair is two.
+
+        Returns:
+            Their codes, in numbers that count from 0, and as the report has them their phases,
+            microbatches and chunks.
+        """
         part = self.parts[[part.iteration for part in self.parts].index(self.iteration[cell])]
         at = int(np.searchsorted(part.rank, self.rank[cell]))
         ends = np.append(part.first, len(part.row))[at : at + 2]
         own = slice(*ends.tolist())
         row, second, operations = part.row[own], part.second[own], self.operations
         code, fused = part.code[own], kind_of(part.code[own]) == FUSED
-        return OrderedOperations(
-            code=np.where(fused, code - coded(_FUSES, *_NOTHING), code),
-            microbatch=np.where(
-                second, operations.second_microbatch[row], operations.microbatch[row]
-            ),
-            chunk=np.where(second, operations.second_chunk[row], operations.chunk[row]),
-            phase=np.where(second, int(Phase.BW), operations.phase[row]),
+        return (
+            np.where(fused, code - coded(_FUSES, *_NOTHING), code),
+            np.where(second, int(Phase.BW), operations.phase[row]),
+            np.where(second, operations.second_microbatch[row], operations.microbatch[row]),
+            np.where(second, operations.second_chunk[row], operations.chunk[row]),
         )
 
 
@@ -385,7 +343,12 @@ def orders_of(operations: Operations, iterations: Sequence[int]) -> Orders:
         operations: of the report.
         iterations: indices of the iterations.
     """
-    rows = _ordered(operations, iterations)
+    wanted = np.zeros(int(operations.iteration.max(initial=0)) + 2, bool)
+    wanted[list(iterations)] = True
+    held = among(operations.phase, KINDS) & wanted[operations.iteration]
+    # A range that clears remaining weight gradients and launches nothing found none.
+    clears = (operations.phase == Phase.W) & (operations.microbatch < 0)
+    rows = np.flatnonzero(held & ~(clears & (operations.has_span == 0)))
     sequences = int(operations.sequence[rows].max(initial=0)) + 1
     of_row = operations.iteration[rows]
     own = [(k, rows[of_row == k]) for k in sorted(iterations)]
@@ -399,14 +362,23 @@ def orders_of(operations: Operations, iterations: Sequence[int]) -> Orders:
         else _orders_in(operations, k, of_k, sequences, start=start, ranked=start is None)
         for part, (k, of_k) in zip(parts, own, strict=True)
     ]
-    patterns = _Patterns()
-    pattern = [patterns.numbers(part) for part in parts]
+    number: dict[bytes, int] = {}
+    patterns: list[Ints] = []
+    pattern: list[int] = []
+    for part in parts:
+        orders = np.split(part.code, part.first[1:])
+        for order, unknown in zip(orders, part.unknown.tolist(), strict=True):
+            key = order.tobytes()
+            if not unknown and key not in number:
+                number[key] = len(patterns)
+                patterns.append(with_remaining_weights(order))
+            pattern.append(NONE if unknown else number[key])
     none = np.empty(0, np.int64)
     return Orders(
         np.concatenate([none, *(np.full(len(p.rank), p.iteration) for p in parts)]),
         np.concatenate([none, *(part.rank for part in parts)]),
-        np.concatenate([none, *pattern]),
-        tuple(patterns.found),
+        np.array(pattern, np.int64),
+        tuple(patterns),
         tuple(parts),
         operations,
     )
@@ -431,7 +403,9 @@ def _orders_in(
         start: as of :func:`.microbatches_from_zero`.
         ranked: likewise.
     """
-    rows = _by_host(operations, rows)
+    rank, host_ns = operations.rank[rows], operations.host_start_ns[rows]
+    if not ((rank[1:] > rank[:-1]) | (host_ns[1:] >= host_ns[:-1])).all():
+        rows = rows[sorted_rows(rank, host_ns)]
     phase = operations.phase[rows]
     paired = phase == Phase.FB
     second = np.zeros(len(rows), bool)
@@ -447,12 +421,14 @@ def _orders_in(
     new_cell = np.append(True, rank[1:] != rank[:-1])
     first, cell = np.flatnonzero(new_cell), np.cumsum(new_cell) - 1
     kind = np.where(second, FUSED, KIND_OF_PHASE[phase])
-    number = combined_microbatch(microbatch, operations.sequence[rows], sequences)
+    # One number for each microbatch and part of the sequence.
+    number = microbatch * sequences + np.maximum(operations.sequence[rows], 0)
+    number = np.where(microbatch >= 0, number, NONE)
     known = number >= 0
     kind = np.where(~known & (kind == WEIGHTS), CLEARED, kind)
     turn = np.minimum(chunks_in_turn(cell, chunk), MOST_CHUNKS)
     plain_kind = np.where(kind == FUSED, BACKWARD, kind)
-    numbered, numbers = microbatches_from_zero(
+    from_zero, numbers = microbatches_from_zero(
         cell, turn, plain_kind, number, known, start=start, ranked=ranked
     )
     unknown = np.zeros(len(first), bool)
@@ -464,53 +440,9 @@ def _orders_in(
         unknown,
         rows.astype(np.int32) if len(operations) < 1 << 31 else rows,
         second,
-        coded(kind, turn, numbered),
+        coded(kind, turn, from_zero),
         numbers,
     )
-
-
-def _ordered(operations: Operations, iterations: Sequence[int]) -> Ints:
-    """Return the rows that orders hold."""
-    held = among(operations.phase, KINDS)
-    wanted = np.zeros(int(operations.iteration.max(initial=0)) + 2, bool)
-    wanted[list(iterations)] = True
-    held &= wanted[operations.iteration]
-    # A range that clears remaining weight gradients and launches nothing found none.
-    held &= ~((operations.has_span == 0) & (operations.phase == Phase.W) & _unnumbered(operations))
-    return np.flatnonzero(held)
-
-
-def _unnumbered(operations: Operations) -> Bools:
-    return np.asarray(operations.microbatch < 0, bool)
-
-
-def _by_host(operations: Operations, rows: Ints) -> Ints:
-    """Return rows of one iteration in order of (rank, host start)."""
-    rank, host_ns = operations.rank[rows], operations.host_start_ns[rows]
-    if ((rank[1:] > rank[:-1]) | (host_ns[1:] >= host_ns[:-1])).all():
-        return rows
-    return rows[sorted_rows(rank, host_ns)]
-
-
-class _Patterns:
-    """Distinct orders, as they come."""
-
-    def __init__(self) -> None:
-        self._row_of: dict[bytes, int] = {}
-        self.found: list[Ints] = []
-
-    def numbers(self, part: _IterationOrders) -> Ints:
-        """Return the number of each rank's pattern in an iteration; -1 unknown."""
-        pattern = np.full(len(part.first), -1, np.int64)
-        for cell, order in enumerate(np.split(part.code, part.first[1:])):
-            if part.unknown[cell]:
-                continue
-            key = order.tobytes()
-            if key not in self._row_of:
-                self._row_of[key] = len(self.found)
-                self.found.append(with_remaining_weights(order))
-            pattern[cell] = self._row_of[key]
-        return pattern
 
 
 def planned_orders(plan: Plan) -> tuple[Ints, ...]:

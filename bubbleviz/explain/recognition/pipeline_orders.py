@@ -57,39 +57,22 @@ class PipelineOrders:
         return without(np.arange(int(ran.max(initial=-1)) + 1), ran)
 
 
-@frozen
-class Pipeline:
-    """One pipeline in one iteration: its orders, and the ranks that ran them.
-
-    Attributes:
-        orders: of the pipeline.
-        cells: rows of :class:`bubbleviz.explain.recognition.orders.Orders`.
-        member: of each cell, the index of its order in the pipeline's.
-    """
-
-    orders: PipelineOrders
-    cells: tuple[int, ...]
-    member: tuple[int, ...]
-
-
-def key_of(pipeline: Pipeline, orders: Orders) -> tuple[object, ...]:
-    """Return a key that pipelines with the same orders share."""
-    cells = list(pipeline.cells)
-    patterns = orders.pattern[cells].tolist()
-    first: dict[int, int] = {}
-    for member, pattern in zip(pipeline.member, patterns, strict=True):
-        first.setdefault(member, pattern)
-    patterns_of_orders = tuple(first[member] for member in range(len(first)))
-    ran = pipeline.orders
-    return ran.devices, ran.places, ran.replicas, patterns_of_orders
+#: A pipeline in an iteration: what pipelines with the same orders share, its orders, the rows of
+#: its ranks in :class:`~bubbleviz.explain.recognition.orders.Orders`, and which order each ran.
+Pipeline = tuple[tuple[object, ...], PipelineOrders, list[int], list[int]]
 
 
 def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, list[Pipeline]]]:
     """Yield the pipelines of each iteration, in order."""
     pipeline_of = [-1 if rank.pipeline is None else rank.pipeline for rank in ranks]
     stage_of = [-1 if rank.stage is None else rank.stage for rank in ranks]
-    working = distinct(orders.rank).tolist()
-    devices = _devices(pipeline_of, stage_of, working)
+    stages: dict[int, list[int]] = {}
+    for rank in distinct(orders.rank).tolist():
+        stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
+    # One whose last stages are in no profile has as many devices as most others.
+    placed = {p: max(known) + 1 for p, known in stages.items() if min(known) >= 0}
+    usual = _usual(list(placed.values()))
+    devices = {p: max(placed[p], usual) if p in placed else len(of) for p, of in stages.items()}
     cells: dict[int, dict[int, list[int]]] = {}
     columns = (orders.iteration.tolist(), orders.rank.tolist(), orders.pattern.tolist())
     for cell, (iteration, rank, pattern) in enumerate(zip(*columns, strict=True)):
@@ -98,48 +81,27 @@ def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, l
     for iteration, by_pipeline in cells.items():
         yield (
             iteration,
-            [
-                _pipeline(orders, devices[pipeline], stage_of, members)
-                for pipeline, members in by_pipeline.items()
-            ],
+            [_pipeline(orders, devices[p], stage_of, c) for p, c in by_pipeline.items()],
         )
-
-
-def _devices(
-    pipeline_of: Sequence[int], stage_of: Sequence[int], ranks: Sequence[int]
-) -> dict[int, int]:
-    """Return the number of devices of each pipeline.
-
-    One whose last stages are in no profile has as many as most others.
-    """
-    stages: dict[int, list[int]] = {}
-    for rank in ranks:
-        stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])
-    placed = {p: max(known) + 1 for p, known in stages.items() if min(known) >= 0}
-    counts = Counter(placed.values())
-    usual = max(counts, key=lambda devices: (counts[devices], devices), default=0)
-    return {
-        pipeline: max(placed[pipeline], usual) if pipeline in placed else len(known)
-        for pipeline, known in stages.items()
-    }
 
 
 def _pipeline(orders: Orders, devices: int, stage_of: Sequence[int], cells: list[int]) -> Pipeline:
     """Return one pipeline in one iteration; replicas of a device with equal orders are one row."""
-    places = [stage_of[int(orders.rank[cell])] for cell in cells]
+    places = [stage_of[rank] for rank in orders.rank[cells].tolist()]
     if min(places) < 0:
         places = [-1] * len(cells)
-    pairs = [(place, int(orders.pattern[cell])) for place, cell in zip(places, cells, strict=True)]
+    pairs = list(zip(places, orders.pattern[cells].tolist(), strict=True))
     counted = Counter(pairs)
-    distinct = sorted(counted)
-    number = {pair: place for place, pair in enumerate(distinct)}
+    members = sorted(counted)
+    number = {pair: place for place, pair in enumerate(members)}
     ran = PipelineOrders(
         devices,
-        tuple(place for place, _ in distinct),
-        tuple(orders.patterns[pattern] for _, pattern in distinct),
-        tuple(counted[pair] for pair in distinct),
+        tuple(place for place, _ in members),
+        tuple(orders.patterns[pattern] for _, pattern in members),
+        tuple(counted[pair] for pair in members),
     )
-    return Pipeline(ran, tuple(cells), tuple(number[pair] for pair in pairs))
+    key = devices, ran.replicas, tuple(members)
+    return key, ran, cells, [number[pair] for pair in pairs]
 
 
 def _usual(values: Sequence[int]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     WEIGHTS,
-    OrderedOperations,
     Orders,
     chunk_of,
     in_planned_order,
@@ -38,7 +37,7 @@ from bubbleviz.schedules.plan import Schedule
 
 @frozen
 class OrderDifference:
-    """How an order differs from a planned one; codes as in :mod:`..recognition.order_codes`.
+    """How an order differs from a planned one; codes as in :mod:`..recognition.orders`.
 
     Attributes:
         moved: codes of operations out of place, in measured order.
@@ -79,7 +78,12 @@ def difference(measured: Ints, planned: Ints) -> OrderDifference:
     common, expected = distinct[in_plan], planned[ran]
     order = np.argsort(expected)
     at = order[np.searchsorted(expected[order], common)]
-    kept = _in_place(at)
+    kept = np.ones(len(at), bool)
+    off = np.flatnonzero(at != np.arange(len(at)))
+    if len(off):
+        # Those before the first and after the last difference belong to every longest sequence.
+        rising = slice(int(off[0]), int(off[-1]) + 1)
+        kept[rising] = _longest_rising(at[rising].tolist())
     moved = np.flatnonzero(~kept)
     # How many in place come before it as measured, and as planned.
     before = np.cumsum(kept)[moved]
@@ -91,18 +95,6 @@ def difference(measured: Ints, planned: Ints) -> OrderDifference:
         extra=distinct[~in_plan],
         repeated=measured[again],
     )
-
-
-def _in_place(at: Ints) -> Bools:
-    """Return which places of a permutation belong to a longest rising subsequence."""
-    kept = np.ones(len(at), bool)
-    off = np.flatnonzero(at != np.arange(len(at)))
-    if len(off) == 0:
-        return kept
-    # Those before the first and after the last difference belong to every longest one.
-    first, last = int(off[0]), int(off[-1]) + 1
-    kept[first:last] = _longest_rising(at[first:last].tolist())
-    return kept
 
 
 def _longest_rising(values: list[int]) -> Bools:
@@ -128,19 +120,6 @@ def _longest_rising(values: list[int]) -> Bools:
     return chosen
 
 
-def joined_codes(diff: OrderDifference) -> list[tuple[str, int, int]]:
-    """Return (what, code, places) of each deviation, late and early ones first."""
-    moved = zip(diff.moved.tolist(), diff.places.tolist(), strict=True)
-    return list(
-        chain(
-            (("late" if places > 0 else "early", code, abs(places)) for code, places in moved),
-            (("missing", code, 0) for code in diff.missing.tolist()),
-            (("extra", code, 0) for code in diff.extra.tolist()),
-            (("repeated", code, 0) for code in diff.repeated.tolist()),
-        )
-    )
-
-
 #: With more operations elsewhere than this share, an order is not that of the schedule. Different
 #: schedules of this package are at least 0.125 apart, from 2 devices and 4 microbatches on.
 NEAR = 0.1
@@ -150,39 +129,32 @@ _NEAR_AT_FIRST = 0.3
 _COMPARED = 4
 
 
-@frozen
-class PlanDistance:
-    """The distance of a pipeline's orders from a plan.
-
-    Attributes:
-        share: of the planned operations, those that are not as planned, over all ranks.
-        differences: of each order from that of its device.
-    """
-
-    share: float
-    differences: tuple[OrderDifference, ...]
-
-    @property
-    def is_near(self) -> bool:
-        """Whether the plan is meant; in the smallest runs, with one operation elsewhere."""
-        return self.share <= NEAR or sum(diff.count for diff in self.differences) <= 1
+def is_near(share: float, differences: Sequence[OrderDifference]) -> bool:
+    """Return whether a plan is meant; in the smallest runs, with one operation elsewhere."""
+    return share <= NEAR or sum(diff.count for diff in differences) <= 1
 
 
-def distance_of(ran: PipelineOrders, planned: Sequence[Ints]) -> PlanDistance:
+def distance_of(
+    ran: PipelineOrders, planned: Sequence[Ints]
+) -> tuple[float, tuple[OrderDifference, ...]]:
     """Return the distance of orders from those of a plan.
 
     Args:
         ran: orders of the pipeline.
         planned: order of each device of the plan.
+
+    Returns:
+        Of the planned operations the share that is not as planned, over all ranks, and the
+        difference of each order from that of its device.
     """
     if ran.placed:
         chosen = [planned[place] for place in ran.places]
         differences = [difference(*pair) for pair in zip(ran.orders, chosen, strict=True)]
     else:
         differences, chosen = _matched(ran, planned)
-    lengths = [len(order) * n for order, n in zip(chosen, ran.replicas, strict=True)]
+    planned_count = sum(len(order) * n for order, n in zip(chosen, ran.replicas, strict=True))
     off = sum(diff.count * n for diff, n in zip(differences, ran.replicas, strict=True))
-    return PlanDistance(off / sum(lengths) if sum(lengths) else 0.0, tuple(differences))
+    return off / planned_count if planned_count else 0.0, tuple(differences)
 
 
 def _matched(
@@ -266,51 +238,54 @@ def may_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
 _MOST_PLANNED = 2_000_000
 
 
-class Plans:
-    """Orders of plans by size, each planned once."""
+#: Returns a schedule's orders and its directions (replicas), by its rule and the numbers of
+#: devices, microbatches and chunks; None where it allows no such size.
+Plans = Callable[[Schedule, int, int, int], tuple[tuple[Ints, ...], int] | None]
 
-    def __init__(self) -> None:
-        self._planned: dict[tuple[str, int, int, int], tuple[tuple[Ints, ...], int] | None] = {}
 
-    def of(
-        self, rule: Schedule, devices: int, microbatches: int, chunks: int
+def plans_once() -> Plans:
+    """Return what makes plans, each once."""
+
+    @cache
+    def planned(
+        rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> tuple[tuple[Ints, ...], int] | None:
-        """Return a schedule's orders and its directions; None where it allows no such size."""
-        key = rule.name, devices, microbatches, chunks
-        if key not in self._planned:
-            try:
-                plan = rule.plan(devices, microbatches, chunks)
-            except UsageError:
-                self._planned[key] = None
-            else:
-                self._planned[key] = planned_orders(plan), plan.replicas
-        return self._planned[key]
+        try:
+            plan = rule.plan(devices, microbatches, chunks)
+        except UsageError:
+            return None
+        return planned_orders(plan), plan.replicas
 
-
-@frozen
-class PlanSizes:
-    """Sizes to plan: chunks of a device, microbatches of each, and possible directions."""
-
-    chunks: int
-    microbatches: int
-    directions: tuple[int, ...]
+    return planned
 
 
 def plans_like(
-    ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], sizes: PlanSizes
+    ran: PipelineOrders,
+    plans: Plans,
+    rules: Sequence[Schedule],
+    sizes: tuple[int, int],
+    least: int,
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
-    """Yield name and orders of the plans of these sizes that begin as a pipeline's orders do."""
-    chunks, microbatches = sizes.chunks, sizes.microbatches
+    """Yield name and orders of the plans of some sizes that begin as a pipeline's orders do.
+
+    Args:
+        ran: orders of the pipeline.
+        plans: makes plans.
+        rules: of the schedules.
+        sizes: chunks of a device, and microbatches of each.
+        least: fewest directions of the plans.
+    """
+    chunks, microbatches = sizes
     if 3 * ran.devices * chunks * _shortened(microbatches, ran.devices) > _MOST_PLANNED:
         return
     split = split_share(ran.orders)
     for rule in rules:
-        for directions in sizes.directions:
+        for directions in range(least, 3):
             if chunks % directions:
                 continue
             all_microbatches, chunks_each = microbatches * directions, chunks // directions
             short = _shortened(all_microbatches, ran.devices)
-            beginning = plans.of(rule, ran.devices, short, chunks_each)
+            beginning = plans(rule, ran.devices, short, chunks_each)
             if beginning is None or beginning[1] != directions:
                 continue
             planned_split = split_share(beginning[0])
@@ -320,7 +295,7 @@ def plans_like(
                 continue
             if ran.devices * 3 * chunks * microbatches > _MOST_PLANNED:
                 continue
-            whole = plans.of(rule, ran.devices, all_microbatches, chunks_each)
+            whole = plans(rule, ran.devices, all_microbatches, chunks_each)
             if whole is not None:
                 name = rule.with_one_chunk if chunks_each == 1 else None
                 yield name or rule.name, whole[0]
@@ -373,49 +348,45 @@ class Deviation:
     places: int
 
 
-def deviations_of(orders: Orders, cell: int, diff: OrderDifference) -> list[Deviation]:
-    """Return the deviations of one rank in one iteration.
+def deviations_of(orders: Orders, cell: int, diff: OrderDifference) -> Iterator[Deviation]:
+    """Yield the deviations of one rank in one iteration, late and early ones first.
+
+    A missing operation takes its numbers from another one of its microbatch and chunk.
 
     Args:
         orders: of all ranks.
         cell: of the rank and iteration.
         diff: of its order from the planned one.
     """
-    ran = orders.of_cell(cell)
-    splits = bool((kind_of(ran.code) == WEIGHTS).any())
-    return [
-        Deviation(
-            int(orders.rank[cell]),
-            int(orders.iteration[cell]),
-            *_in_report(ran, code, splits=splits),
-            what,
-            places,
-        )
-        for what, code, places in joined_codes(diff)
-    ]
+    codes, phases, microbatches, chunks = orders.of_cell(cell)
+    splits = bool((kind_of(codes) == WEIGHTS).any())
 
+    def numbers(code: int) -> tuple[Phase, int, int]:
+        """Return phase, microbatch and chunk of a code as the report has them."""
+        wanted = np.array([code])
+        row = np.flatnonzero(codes == code)
+        if len(row):
+            first = int(row[0])
+            return Phase(int(phases[first])), int(microbatches[first]), int(chunks[first])
+        kind, number = int(kind_of(wanted)[0]), int(microbatch_of(wanted)[0])
+        phase = Phase.B if kind == BACKWARD and splits else _PHASES[kind]
+        same_chunk = chunk_of(codes) == chunk_of(wanted)
+        other = np.flatnonzero(same_chunk & (microbatch_of(codes) == number))
+        if len(other):
+            return phase, int(microbatches[other[0]]), int(chunks[other[0]])
+        numbered = np.flatnonzero(same_chunk & (microbatches >= 0))
+        if not len(numbered):
+            return phase, number, int(chunk_of(wanted)[0])
+        # Where all others are equally far ahead of the code's numbers, so is this one.
+        ahead = microbatches[numbered] - microbatch_of(codes[numbered])
+        number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
+        return phase, number, int(chunks[numbered[0]])
 
-def _in_report(ran: OrderedOperations, code: int, *, splits: bool) -> tuple[Phase, int, int]:
-    """Return phase, microbatch and chunk of a code as the report has them.
-
-    A missing operation takes them from another one of its microbatch and chunk.
-    """
-    wanted = np.array([code])
-    row = np.flatnonzero(ran.code == code)
-    if len(row):
-        first = int(row[0])
-        return Phase(int(ran.phase[first])), int(ran.microbatch[first]), int(ran.chunk[first])
-    kind = int(kind_of(wanted)[0])
-    phase = Phase.B if kind == BACKWARD and splits else _PHASES[kind]
-    same_chunk = chunk_of(ran.code) == chunk_of(wanted)
-    other = np.flatnonzero(same_chunk & (microbatch_of(ran.code) == microbatch_of(wanted)))
-    if len(other):
-        return phase, int(ran.microbatch[other[0]]), int(ran.chunk[other[0]])
-    number = int(microbatch_of(wanted)[0])
-    numbered = np.flatnonzero(same_chunk & (ran.microbatch >= 0))
-    if not len(numbered):
-        return phase, number, int(chunk_of(wanted)[0])
-    # Where all others are equally far ahead of the code's numbers, so is this one.
-    ahead = ran.microbatch[numbered] - microbatch_of(ran.code[numbered])
-    number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
-    return phase, number, int(ran.chunk[numbered[0]])
+    moved = [("late" if n > 0 else "early", abs(n)) for n in diff.places.tolist()]
+    found = list(zip(diff.moved.tolist(), moved, strict=True))
+    for what in ("missing", "extra", "repeated"):
+        found += [(code, (what, 0)) for code in getattr(diff, what).tolist()]
+    rank, iteration = int(orders.rank[cell]), int(orders.iteration[cell])
+    for code, (what, places) in found:
+        phase, microbatch, chunk = numbers(code)
+        yield Deviation(rank, iteration, phase, microbatch, chunk, what, places)

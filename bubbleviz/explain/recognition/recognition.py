@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
-from bubbleviz.explain.recognition.candidates import Verdict
-from bubbleviz.explain.recognition.candidates import missing_microbatches_verdict as verdict
 from bubbleviz.explain.recognition.candidates import (
-    missing_microbatches_verdict_of_plan as verdict_of_plan,
+    Verdict,
+    missing_microbatches_verdict,
+    missing_microbatches_verdict_of_plan,
 )
-from bubbleviz.explain.recognition.orders import Orders, orders_of
-from bubbleviz.explain.recognition.pipeline_orders import (
-    Pipeline,
-    PipelineOrders,
-    key_of,
-    pipelines_of,
-)
-from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, deviations_of
+from bubbleviz.explain.recognition.orders import orders_of
+from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders, pipelines_of
+from bubbleviz.explain.recognition.plan_distance import Deviation, deviations_of, plans_once
 from bubbleviz.explain.recognition.reasons import (
     FORWARD_ONLY,
     OTHER_STAGES_MISSING,
@@ -137,8 +133,10 @@ def schedule_of(
         return Recognition(None, reason=PIPELINE_UNPROVEN)
     if serves:
         return Recognition(None, reason=FORWARD_ONLY)
-    plans = Plans()
-    result = _recognise(ranks, operations, iterations, lambda ran: verdict(ran, plans))
+    plans = plans_once()
+    result = _recognise(
+        ranks, operations, iterations, lambda ran: missing_microbatches_verdict(ran, plans)
+    )
     if stages_missing and result.iterations:
         return Recognition(None, reason=STAGES_MISSING, inferred=inferred)
     if may_be_missing and result.name is not None and not result.exact:
@@ -169,7 +167,7 @@ def compared(
     misfits: list[PipelineOrders] = []
 
     def judge(ran: PipelineOrders) -> Verdict:
-        of_plan = verdict_of_plan(ran, plan)
+        of_plan = missing_microbatches_verdict_of_plan(ran, plan)
         if of_plan is None:
             misfits.append(ran)
         return of_plan or Verdict()
@@ -200,47 +198,29 @@ def _recognise(
         return Recognition(None, reason="no training iteration is in the capture")
     if (orders.pattern < 0).all():
         return Recognition(None, reason="range names hold no microbatches")
-    verdict_of = _Judge(orders, judge)
-    recognised = tuple(
-        _of_iteration(iteration, [verdict_of(pipeline) for pipeline in pipelines])
-        for iteration, pipelines in pipelines_of(ranks, orders)
-    )
+    verdicts: dict[tuple[object, ...], Verdict] = {}
+    recognised: list[IterationOrder] = []
+    deviations: list[Deviation] = []
+    count = 0
+    for iteration, pipelines in pipelines_of(ranks, orders):
+        for key, ran, cells, members in pipelines:
+            if key not in verdicts:
+                verdicts[key] = judge(ran)
+            found = verdicts[key]
+            # Most pipelines run as planned.
+            for cell, member in zip(cells, members, strict=True) if found.deviates else ():
+                diff = found.differences[member]
+                room = LISTED - len(deviations)
+                if diff.count and room > 0:
+                    deviations += islice(deviations_of(orders, cell, diff), room)
+                count += diff.count
+        of_pipelines = [verdicts[key] for key, *_ in pipelines]
+        recognised.append(_of_iteration(iteration, of_pipelines))
     return replace(
-        _of_run(iterations, recognised),
-        deviations=tuple(verdict_of.deviations),
-        deviation_count=verdict_of.deviation_count,
+        _of_run(iterations, tuple(recognised)),
+        deviations=tuple(deviations),
+        deviation_count=count,
     )
-
-
-class _Judge:
-    """Judges pipelines, equal ones once, and gathers the deviations of all.
-
-    Attributes:
-        deviations: the first :data:`LISTED` of them.
-        deviation_count: of all pipelines so far.
-    """
-
-    def __init__(self, orders: Orders, judge: Callable[[PipelineOrders], Verdict]) -> None:
-        self._orders, self._judge = orders, judge
-        self._verdicts: dict[tuple[object, ...], Verdict] = {}
-        self.deviations: list[Deviation] = []
-        self.deviation_count = 0
-
-    def __call__(self, pipeline: Pipeline) -> Verdict:
-        key = key_of(pipeline, self._orders)
-        if key not in self._verdicts:
-            self._verdicts[key] = self._judge(pipeline.orders)
-        result = self._verdicts[key]
-        # Most pipelines run as planned.
-        members = zip(pipeline.cells, pipeline.member, strict=True) if result.deviates else ()
-        for cell, member in members:
-            diff = result.differences[member]
-            if diff.count:
-                self.deviation_count += diff.count
-                room = LISTED - len(self.deviations)
-                if room > 0:
-                    self.deviations += deviations_of(self._orders, cell, diff)[:room]
-        return result
 
 
 def _of_run(iterations: Sequence[Iteration], recognised: tuple[IterationOrder, ...]) -> Recognition:
