@@ -108,52 +108,54 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> tuple[IterationStatus, ...
         ran: what ranks ran.
         phase: of all operations.
     """
-    present = ran.present
+    present, count = ran.present, len(ran.present)
     if run_kind(phase) == INFERENCE:
-        return _of_inference(ran)
+        # A single iteration is the window of the whole recording, wherever that began and ended.
+        all_there = (present == present.any(axis=0)).all(axis=1) & ran.alike
+        all_there &= ~ran.cut.any(axis=1)
+        return tuple(
+            _forwards_only(ran, k, INFERENCE, complete=count == 1 or bool(all_there[k]))
+            for k in range(count)
+        )
     trains = np.asarray(ran.backward.any(axis=1))
     some = bool(trains.any())
-    everyone = ran.present[trains].any(axis=0)
-    all_present = np.asarray((ran.present == everyone).all(axis=1)) | (not some)
-    whole = np.asarray((_whole(ran) | ~ran.present).all(axis=1))
-    stepped = _stepped(ran, trains)
-    unmatched = _unmatched(ran)
+    everyone = present[trains].any(axis=0)
+    all_present = np.asarray((present == everyone).all(axis=1)) | (not some)
+    # Whether the capture holds each rank's part of each training iteration. Where ranges never mark
+    # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
+    # one ended.
+    ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
+    whole = (ran.begins & ~ran.cut & (ran.settled | ended)) | ~present
+    # Whether every rank ran its Optimizer, of those that do in most training iterations.
+    steps = (ran.optimizer & present)[trains].sum(axis=0)
+    stepping = 2 * steps > present[trains].sum(axis=0)
+    stepped = (~ran.step_cut & (ran.optimizer | ~stepping)) | ~present
+    # Whether some rank that went on has a B, and an F without one.
+    went_on = present & (ran.optimizer | ran.later)
+    unmatched = went_on & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
     statuses = []
-    for k in range(len(present)):
+    for k in range(count):
         if trains[k]:
             status = IterationStatus(
                 kind=TRAINING,
-                complete=bool(all_present[k] and whole[k]),
-                stepped=bool(stepped[k]),
+                complete=bool(all_present[k] and whole[k].all()),
+                stepped=bool(stepped[k].all()),
                 ranks_missing=not all_present[k],
                 microbatches=_microbatches(ran, k),
                 missing=ran.lacks[k],
-                unmatched=bool(unmatched[k]),
+                unmatched=bool(unmatched[k].any()),
             )
         else:
             # Forwards alone at the end of a capture may be the start of a training iteration.
             alike = bool(all_present[k] and ran.alike[k])
-            settled = alike or k < len(present) - 1 or not some
-            complete = alike and not ran.cut[k].any()
-            status = _forwards_only(ran, k, complete, EVALUATION if settled else TRAINING)
+            settled = alike or k < count - 1 or not some
+            kind, complete = EVALUATION if settled else TRAINING, alike and not ran.cut[k].any()
+            status = _forwards_only(ran, k, kind, complete=complete)
         statuses.append(status)
     return tuple(statuses)
 
 
-def _of_inference(ran: Evidence) -> tuple[IterationStatus, ...]:
-    """Return the status of iterations of a run that never goes back.
-
-    A single one is the window of the whole recording, wherever that began and ended.
-    """
-    whole = (ran.present == ran.present.any(axis=0)).all(axis=1) & ran.alike
-    whole &= ~ran.cut.any(axis=1)
-    single = len(whole) == 1
-    return tuple(
-        _forwards_only(ran, k, single or bool(whole[k]), INFERENCE) for k in range(len(whole))
-    )
-
-
-def _forwards_only(ran: Evidence, k: int, complete: bool, kind: str) -> IterationStatus:
+def _forwards_only(ran: Evidence, k: int, kind: str, *, complete: bool) -> IterationStatus:
     return IterationStatus(
         kind=kind,
         complete=complete,
@@ -165,36 +167,10 @@ def _forwards_only(ran: Evidence, k: int, complete: bool, kind: str) -> Iteratio
     )
 
 
-def _stepped(ran: Evidence, trains: Bools) -> Bools:
-    """Return whether every rank ran its Optimizer, of those that do in most training iterations."""
-    steps = (ran.optimizer & ran.present)[trains].sum(axis=0)
-    stepping = 2 * steps > ran.present[trains].sum(axis=0)
-    stepped = ~ran.step_cut & (ran.optimizer | ~stepping)
-    return np.asarray((stepped | ~ran.present).all(axis=1))
-
-
-def _unmatched(ran: Evidence) -> Bools:
-    """Return whether some rank that went on has a B, and an F without one."""
-    went_on = ran.present & (ran.optimizer | ran.later)
-    matched = ran.settled | ran.cut | ran.step_cut
-    return np.asarray((went_on & ran.backward & ~matched).any(axis=1))
-
-
 def _microbatches(ran: Evidence, k: int) -> int | None:
     """Return the most microbatches that a rank ran forward; None where names give none."""
     most = int(ran.microbatches[k].max(initial=0))
     return most if most > 0 else None
-
-
-def _whole(ran: Evidence) -> Bools:
-    """Return whether the capture holds each rank's part of each training iteration.
-
-    Where ranges never mark the backward of a rank (DeepSpeed's inner stages), the start of its
-    next iteration shows that one ended.
-    """
-    marked = ran.backward.any(axis=0)
-    ended = ~marked & (ran.optimizer | ran.later)
-    return np.asarray(ran.begins & ~ran.cut & (ran.settled | ended))
 
 
 def evidence_of(operations: Operations, present: Bools) -> Evidence:
@@ -216,39 +192,25 @@ def evidence_of(operations: Operations, present: Bools) -> Evidence:
     if not later.all():
         order = sorted_rows(cell, host_ns)
         keys, cell = keys.take(order), cell[order]
-    return _evidence_of(keys, cell, present)
-
-
-def _evidence_of(operations: _OperationKeys, cell: Ints, present: Bools) -> Evidence:
-    """Return the evidence of operations.
-
-    Args:
-        operations: in order of (rank, iteration, host start).
-        cell: the rank and iteration of each, as a place in the transpose of ``present``.
-        present: which ranks take part, shape (iterations, ranks).
-    """
+    shape = present.shape[::-1]
 
     def any_of(which: Bools) -> Bools:
         found = np.zeros(present.size, bool)
         found[cell[which]] = True
         return found.reshape(shape).T
 
-    shape = present.shape[::-1]
-
-    phase, cut, spanned = operations.phase, operations.cut > 0, operations.has_span == 1
+    phase, cut, spanned = keys.phase, keys.cut > 0, keys.has_span == 1
     forward, gradient = among(phase, _FORWARD), among(phase, _GRADIENT)
     optimizer = phase == Phase.OPTIMIZER
-    microbatches, alike, forwards = _forwards(
-        operations.microbatch[forward], cell[forward], present
-    )
+    microbatches, alike, forwards = _forwards(keys.microbatch[forward], cell[forward], present)
     lacks = np.where(any_of(spanned & gradient), 0, 2)
     return Evidence(
         present=present,
         microbatches=microbatches,
         alike=alike,
         forwards=forwards,
-        begins=_begins(operations, cell, present.size).reshape(shape).T,
-        settled=~any_of(_unsettled(operations, cell)),
+        begins=_begins(keys, cell, present.size).reshape(shape).T,
+        settled=~any_of(_unsettled(keys, cell)),
         cut=any_of(cut & among(phase, WORK)),
         lacks=np.where(any_of(spanned & forward), lacks, 1),
         backward=any_of(among(phase, (*BACKWARD, Phase.FB))),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, TypeVar, overload
 
@@ -19,6 +19,9 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
+#: Columns of :class:`AccountColumns` and :class:`RankColumns` that are numbers of a rank.
+_ACCOUNT = tuple(f.name for f in fields(Account))
+_OF_RANK = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
 #: Values of more ranks are made anew each time they are asked for.
 _KEPT = 64
 
@@ -133,78 +136,39 @@ class RankIterations(Sequence[RankIteration]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
-    def with_index(self, rank: int) -> RankIteration | None:
-        """Return what is counted of a rank; None where it is not in the iteration."""
-        return next(self._made(self.rank[self.rank == rank]), None)
-
-    def account(self, ratio: str, column: str) -> Ints:
-        """Return a column of :class:`AccountColumns`, a number for each of :attr:`rank`.
-
-        There is one where :func:`has_account` says so.
-        """
-        values: Ints = getattr(self.columns.accounts[ratio], column)[self.iteration]
-        return values[self.rank]
-
-    def window_ns(self, ratio: str) -> Ints:
-        """Return how long each rank's window of a ratio is."""
-        return self.account(ratio, "end_ns") - self.account(ratio, "start_ns")
-
-    def own_ratios(self, ratio: str) -> list[float | None]:
-        """Return each rank's own bubble ratio; None where it is unknown."""
-        if not has_account(self, ratio):
-            return [None] * len(self)
-        window_ns = self.window_ns(ratio)
-        known = (window_ns > 0) & (self.columns.missing[self.iteration, self.rank] == 0)
-        shares = (window_ns - self.account(ratio, "work_ns")) / np.maximum(window_ns, 1)
-        values = zip(shares.tolist(), known.tolist(), strict=True)
-        return [share if is_known else None for share, is_known in values]
-
-    def lacking(self) -> list[str | None]:
-        """Return what each rank lacks to have a ratio; None where nothing."""
-        reasons = self.columns.reasons
-        return [reasons[code] for code in self.columns.missing[self.iteration, self.rank].tolist()]
-
     def _made(self, rank: Ints) -> Iterator[RankIteration]:
         """Yield the values of some ranks."""
         columns, k = self.columns, self.iteration
 
-        def listed(column: Ints) -> list[int]:
-            values: list[int] = column[k][rank].tolist()
-            return values
+        def listed(table: AccountColumns | RankColumns, names: Iterable[str]) -> list[list[int]]:
+            return [getattr(table, name)[k][rank].tolist() for name in names]
 
         known = {name: a for name, a in columns.accounts.items() if a.known[k]}
-        accounts = {name: list(_accounts(a, listed)) for name, a in known.items()}
-        work_ns = {name: listed(a.work_ns) for name, a in known.items()}
+        accounts = {n: list(map(Account, *listed(a, _ACCOUNT))) for n, a in known.items()}
+        work_ns = {name: listed(a, ("work_ns",))[0] for name, a in known.items()}
         unknown: dict[str, float | None] = dict.fromkeys(columns.accounts)
-        rows = zip(
-            rank.tolist(),
-            columns.phase_ns[k][rank].tolist(),
-            *map(listed, (columns.compute_ns, columns.active_ns, columns.first_ns)),
-            *map(listed, (columns.last_ns, columns.kernel_ns, columns.gap_ns, columns.missing)),
-            strict=True,
-        )
-        for at, (index, phase_ns, compute, active, first, last, kernel, gap, code) in enumerate(
-            rows
-        ):
+        rows = zip(rank.tolist(), *listed(columns, ("phase_ns", "missing", *_OF_RANK)), strict=True)
+        for at, (index, phase_ns, code, *values) in enumerate(rows):
             missing = columns.reasons[code]
-            own = {name: values[at] for name, values in accounts.items()}
-            work = {name: values[at] for name, values in work_ns.items()} if not missing else {}
+            own = {name: of_ranks[at] for name, of_ranks in accounts.items()}
+            work = {name: of_ranks[at] for name, of_ranks in work_ns.items()} if not missing else {}
             ratios = {
                 name: ratio_of(time_ns, own[name].window_ns) for name, time_ns in work.items()
+            }
+            # Where clocks of several hosts bound it.
+            bounds = {
+                name: bounded.ratio_interval(k, time_ns, 1)
+                for name, time_ns in work.items()
+                if (bounded := known[name].bounds) is not None and bounded.across[k]
             }
             yield RankIteration(
                 rank=index,
                 busy_ns=dict(zip(_PHASES, phase_ns, strict=True)),
-                compute_ns=compute,
-                active_ns=active,
-                first_ns=first,
-                last_ns=last,
                 accounts=own,
                 bubble_ratio={**unknown, **ratios},
-                bubble_interval=_intervals(known, k, work),
+                bubble_interval={n: bound for n, bound in bounds.items() if bound is not None},
                 missing=missing,
-                kernel_ns=kernel,
-                gap_ns=gap,
+                **dict(zip(_OF_RANK, values, strict=True)),
             )
 
 
@@ -218,7 +182,8 @@ def indices_of(ranks: Sequence[RankIteration]) -> list[int]:
 def with_index(ranks: Sequence[RankIteration], index: int) -> RankIteration | None:
     """Return what is counted of a rank; None where it is not among them."""
     if isinstance(ranks, RankIterations):
-        return ranks.with_index(index)
+        own = np.flatnonzero(ranks.rank == index)
+        return ranks[int(own[0])] if len(own) else None
     return next((rank for rank in ranks if rank.rank == index), None)
 
 
@@ -250,7 +215,12 @@ def account_column(ranks: Sequence[RankIteration], ratio: str, name: str) -> Int
         return np.array([getattr(account, name) if account else 0 for account in own], np.int64)
     if not has_account(ranks, ratio):
         return np.zeros(len(ranks), np.int64)
-    return ranks.window_ns(ratio) if name == "window_ns" else ranks.account(ratio, name)
+    account, k = ranks.columns.accounts[ratio], ranks.iteration
+    if name == "window_ns":
+        window_ns: Ints = account.end_ns[k] - account.start_ns[k]
+        return window_ns[ranks.rank]
+    column: Ints = getattr(account, name)[k][ranks.rank]
+    return column
 
 
 def rank_column(ranks: Sequence[RankIteration], name: str) -> Ints:
@@ -272,44 +242,23 @@ def phase_columns(ranks: Sequence[RankIteration]) -> Ints:
 
 def own_ratios(ranks: Sequence[RankIteration], ratio: str) -> list[float | None]:
     """Return each rank's own bubble ratio; None where it is unknown."""
-    if isinstance(ranks, RankIterations):
-        return ranks.own_ratios(ratio)
-    return [rank.bubble_ratio.get(ratio) for rank in ranks]
+    if not isinstance(ranks, RankIterations):
+        return [rank.bubble_ratio.get(ratio) for rank in ranks]
+    if not has_account(ranks, ratio):
+        return [None] * len(ranks)
+    window_ns = account_column(ranks, ratio, "window_ns")
+    known = (window_ns > 0) & (ranks.columns.missing[ranks.iteration, ranks.rank] == 0)
+    shares = (window_ns - account_column(ranks, ratio, "work_ns")) / np.maximum(window_ns, 1)
+    values = zip(shares.tolist(), known.tolist(), strict=True)
+    return [share if is_known else None for share, is_known in values]
 
 
 def lacking(ranks: Sequence[RankIteration]) -> list[str | None]:
     """Return what each rank lacks to have a ratio; None where nothing."""
-    if isinstance(ranks, RankIterations):
-        return ranks.lacking()
-    return [rank.missing for rank in ranks]
-
-
-def _accounts(columns: AccountColumns, listed: Callable[[Ints], list[int]]) -> Iterator[Account]:
-    return map(
-        Account,
-        listed(columns.start_ns),
-        listed(columns.end_ns),
-        listed(columns.compute_ns),
-        listed(columns.optimizer_ns),
-        listed(columns.overlap_ns),
-        listed(columns.unattributed_ns),
-        listed(columns.bubble_ns),
-        listed(columns.running_ns),
-    )
-
-
-def _intervals(
-    accounts: Mapping[str, AccountColumns], iteration: int, work_ns: Mapping[str, int]
-) -> dict[str, tuple[float, float]]:
-    """Return the bounds of each ratio of one rank, where clocks of several hosts bound it."""
-    found = {}
-    for name, time_ns in work_ns.items():
-        bounds = accounts[name].bounds
-        if bounds is not None and bounds.across[iteration]:
-            interval = bounds.ratio_interval(iteration, time_ns, 1)
-            if interval is not None:
-                found[name] = interval
-    return found
+    if not isinstance(ranks, RankIterations):
+        return [rank.missing for rank in ranks]
+    missing = ranks.columns.missing[ranks.iteration, ranks.rank]
+    return [ranks.columns.reasons[code] for code in missing.tolist()]
 
 
 def ratio_of(work_ns: int, window_ns: int) -> float | None:
@@ -441,7 +390,7 @@ def of_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
     return replace(part, **moved) if ranks[0] else part
 
 
-def joined_ranks(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
+def joined_ranks(parts: Sequence[Mapping[Any, npt.NDArray[Any]]]) -> list[npt.NDArray[Any]]:
     """Return columns of shape (iterations, ranks, ...) of all slices as those of all ranks.
 
     Args:

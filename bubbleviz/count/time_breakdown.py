@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
-from bubbleviz.count.rank_iterations import RankSlice, joined_ranks
+from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints, Table
@@ -16,34 +17,13 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
 
-
-@frozen
-class TimeBreakdown:
-    """How the time of each (iteration, rank) window was used; shape (iterations, ranks)."""
-
-    compute_ns: Ints
-    optimizer_ns: Ints
-    overlap_ns: Ints
-    unattributed_ns: Ints
-    bubble_ns: Ints
+#: Uses of a window's time, which add up to it.
+USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
 
 
-@frozen
-class BusyTimes:
-    """When the ranks of a slice were busy.
-
-    Attributes:
-        breakdowns: of every window of every rank, by name of the ratio.
-        phase_ns: union of each phase's busy time, shape (iterations, ranks, phases of COMPUTE).
-        compute_ns: union of the busy time of F, B, W, BW, R and FB, shape (iterations, ranks).
-    """
-
-    breakdowns: Mapping[str, TimeBreakdown]
-    phase_ns: Ints
-    compute_ns: Ints
-
-
-def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
+def busy_times(
+    part: RankSlice, windows: Mapping[str, Windows]
+) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
     """Return when the ranks of a slice were busy.
 
     The first use that covers an instant counts::
@@ -57,10 +37,14 @@ def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
     Args:
         part: some ranks of a run.
         windows: of all ranks, by name of the ratio.
+
+    Returns:
+        By the name of a ratio and of a use, how long each window was used so, shape (iterations,
+        ranks); and by "" and ``phase_ns`` the union of each phase's busy time, shape (iterations,
+        ranks, phases of COMPUTE), by "" and ``compute_ns`` that of F, B, W, BW, R and FB.
     """
     computing = _busy_of(part)
-    working = computing.take(among(computing.phase, WORK))
-    loose, ranks = part.unattributed, part.shape[1]
+    loose, (iterations, ranks) = part.unattributed, part.shape
     everything = intervals.group_union(computing.rank, ranks, computing.start_ns, computing.end_ns)
     occupied = everything
     if len(loose):
@@ -68,36 +52,42 @@ def busy_times(part: RankSlice, windows: Mapping[str, Windows]) -> BusyTimes:
         both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
         rank, start_ns, end_ns = both
         occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
-    cells, own = part.iterations * ranks, slice(part.first, part.end)
-    work = _of_iterations(working, part.shape)
-    covers = _Covers(
-        working=intervals.GroupCover(work, cells),
-        computing=intervals.GroupCover(_of_iterations(computing, part.shape), cells),
-        everything=intervals.GroupCover(everything, ranks),
-        occupied=intervals.GroupCover(occupied, ranks),
+    if computing.iteration.min(initial=0) < 0:
+        computing = computing.take(computing.iteration >= 0)
+    place = np.full(len(Phase), NONE, np.int64)
+    place[list(COMPUTE)] = np.arange(len(COMPUTE))
+    owner = computing.iteration * ranks + computing.rank
+    kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
+    phase_ns = intervals.group_measure(
+        owner * len(COMPUTE) + place[computing.phase],
+        prod(kinds),
+        computing.start_ns,
+        computing.end_ns,
     )
-    return BusyTimes(
-        {name: _breakdown(window.of_ranks(own), covers) for name, window in windows.items()},
-        _by_phase(computing, part.shape),
-        intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(part.shape),
-    )
-
-
-@frozen
-class _Covers:
-    """When ranks were busy, laid out to be measured in any windows.
-
-    Attributes:
-        working: with an iteration's own work; a set an (iteration, rank).
-        computing: that with the Optimizer; likewise.
-        everything: with any compute operation; a set a rank.
-        occupied: that with compute outside operations; likewise.
-    """
-
-    working: intervals.GroupCover
-    computing: intervals.GroupCover
-    everything: intervals.GroupCover
-    occupied: intervals.GroupCover
+    chosen = among(computing.phase, WORK)
+    work = intervals.group_union(owner, cells, computing.start_ns, computing.end_ns, chosen)
+    with_step = intervals.group_union(owner, cells, computing.start_ns, computing.end_ns)
+    by_cell = [intervals.GroupCover(sets, cells) for sets in (work, with_step)]
+    by_rank = [intervals.GroupCover(sets, ranks) for sets in (everything, occupied)]
+    times = {
+        ("", "phase_ns"): phase_ns.reshape(kinds),
+        ("", "compute_ns"): intervals.group_sum(work[0], cells, work[2] - work[1]).reshape(
+            part.shape
+        ),
+    }
+    cell = np.arange(cells).reshape(part.shape)
+    rank = np.broadcast_to(np.arange(ranks), part.shape)
+    for name, of_run in windows.items():
+        window = of_run.of_ranks(slice(part.first, part.end))
+        known = window.known[:, None]
+        low = np.where(known, window.start_ns, 0)
+        high = np.maximum(np.where(known, window.end_ns, 0), low)
+        # Each covers what the one before does, and more.
+        covered = [cover.within(cell, low, high) for cover in by_cell]
+        covered += [cover.within(rank, low, high) for cover in by_rank]
+        parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
+        times |= {(name, use): part_ns for use, part_ns in zip(USES, parts, strict=True)}
+    return times
 
 
 @frozen
@@ -122,62 +112,6 @@ def _busy_of(part: RankSlice) -> _Busy:
     table = _Busy(*columns, busy.start_ns, busy.end_ns)
     computes = among(table.phase, COMPUTE)
     return table if computes.all() else table.take(computes)
-
-
-def _of_iterations(busy: _Busy, shape: tuple[int, int]) -> intervals.GroupIntervals:
-    """Return the sets of each (iteration, rank)'s own intervals."""
-    if busy.iteration.min(initial=0) < 0:
-        busy = busy.take(busy.iteration >= 0)
-    cell, cells = busy.iteration * shape[1] + busy.rank, shape[0] * shape[1]
-    return intervals.group_union(cell, cells, busy.start_ns, busy.end_ns)
-
-
-def _breakdown(window: Windows, covers: _Covers) -> TimeBreakdown:
-    """Return how the windows of a ratio were used."""
-    known = window.known[:, None]
-    low = np.where(known, window.start_ns, 0)
-    high = np.maximum(np.where(known, window.end_ns, 0), low)
-    cell = np.arange(low.size).reshape(low.shape)
-    rank = np.broadcast_to(np.arange(low.shape[1]), low.shape)
-    compute_ns = covers.working.within(cell, low, high)
-    step_ns = covers.computing.within(cell, low, high)
-    covered_ns = covers.everything.within(rank, low, high)
-    occupied_ns = covers.occupied.within(rank, low, high)
-    return TimeBreakdown(
-        compute_ns=compute_ns,
-        optimizer_ns=step_ns - compute_ns,
-        overlap_ns=covered_ns - step_ns,
-        unattributed_ns=occupied_ns - covered_ns,
-        bubble_ns=high - low - occupied_ns,
-    )
-
-
-def _by_phase(busy: _Busy, shape: tuple[int, int]) -> Ints:
-    """Return the union of each phase's busy time, shape (iterations, ranks, phases of COMPUTE)."""
-    place = np.full(len(Phase), NONE, np.int64)
-    place[list(COMPUTE)] = np.arange(len(COMPUTE))
-    if busy.iteration.min(initial=0) < 0:
-        busy = busy.take(busy.iteration >= 0)
-    kinds = (*shape, len(COMPUTE))
-    cell = (busy.iteration * shape[1] + busy.rank) * len(COMPUTE) + place[busy.phase]
-    total = intervals.group_measure(cell, prod(kinds), busy.start_ns, busy.end_ns)
-    return total.reshape(kinds)
-
-
-def joined_times(parts: Sequence[BusyTimes]) -> BusyTimes:
-    """Return the times of all slices of a run as one.
-
-    Args:
-        parts: of the slices, in their order.
-    """
-    names = parts[0].breakdowns
-    return BusyTimes(
-        {
-            name: TimeBreakdown(*joined_ranks([vars(part.breakdowns[name]) for part in parts]))
-            for name in names
-        },
-        *joined_ranks([{"phase_ns": p.phase_ns, "compute_ns": p.compute_ns} for p in parts]),
-    )
 
 
 # Running time: how long kernels and copies ran in windows of iterations.

@@ -17,7 +17,7 @@ import numpy as np
 
 from bubbleviz.align.waits import Arrivals
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
-from bubbleviz.explain.causes.cause import Cause, Region
+from bubbleviz.explain.causes.cause import ALWAYS, Cause
 from bubbleviz.explain.causes.forward_waits import TokenWaits, forward_waits
 from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
 from bubbleviz.explain.dependencies import Inputs
@@ -134,65 +134,31 @@ def with_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     late = np.flatnonzero((bubbles.cause == Cause.HOST) & np.isin(bubbles.after, hosts.operation))
     if not len(late):
         return bubbles
-    call_id, range_id = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
-    call_id[late] = NONE
-    spent = _spent_in(bubbles, late, hosts)
-    calls = _most_of(spent.take(spent.call & (spent.overlap_ns > 0)))
-    call_id[calls.bubble] = calls.name_id
-    ranges = spent.take(~spent.call & (2 * spent.overlap_ns >= spent.idle_ns))
-    ranges = ranges.take(first_of_each(ranges.bubble, ranges.length_ns))
-    range_id[ranges.bubble] = ranges.name_id
-    return replace(bubbles, host_call_id=call_id, host_range_id=range_id)
-
-
-@frozen
-class _HostTime(Table):
-    """Pairs of a bubble and an activity of the host before the operation that ends it.
-
-    Attributes:
-        bubble: row of the bubbles.
-        idle_ns: its length.
-        call: whether the activity is a call; else it is a range.
-        name_id: its name.
-        length_ns: its length.
-        overlap_ns: how much of the bubble it takes, or how far from it it is.
-    """
-
-    bubble: Ints
-    idle_ns: Ints
-    call: Bools
-    name_id: Ints
-    length_ns: Ints
-    overlap_ns: Ints
-
-
-def _spent_in(bubbles: Bubbles, late: Ints, hosts: HostActivities) -> _HostTime:
-    """Return what the host did before the operations that end some bubbles."""
+    # Pairs of a bubble and an activity of the host before the operation that ends it.
     low = np.searchsorted(hosts.operation, bubbles.after[late])
     high = np.searchsorted(hosts.operation, bubbles.after[late], side="right")
     pair, row = expanded(low, high)
-    bubble = late[pair]
+    bubble, name_id, is_call = late[pair], hosts.name_id[row], hosts.call[row] == 1
     start_ns, end_ns = bubbles.start_ns[bubble], bubbles.end_ns[bubble]
-    host_start_ns, host_end_ns = hosts.start_ns[row], hosts.end_ns[row]
-    return _HostTime(
-        bubble=bubble,
-        idle_ns=end_ns - start_ns,
-        call=hosts.call[row] == 1,
-        name_id=hosts.name_id[row],
-        length_ns=host_end_ns - host_start_ns,
-        overlap_ns=np.minimum(host_end_ns, end_ns) - np.maximum(host_start_ns, start_ns),
-    )
+    shared_ns = np.minimum(hosts.end_ns[row], end_ns) - np.maximum(hosts.start_ns[row], start_ns)
+    idle_ns, length_ns = end_ns - start_ns, hosts.end_ns[row] - hosts.start_ns[row]
+    call_id, range_id = bubbles.host_call_id.copy(), bubbles.host_range_id.copy()
+    call_id[late] = NONE
+    calls = np.flatnonzero(is_call & (shared_ns > 0))
+    names = groups_of(bubble[calls], name_id[calls])
+    total_ns = group_sum(names.of_row, len(names), shared_ns[calls])
+    first = calls[names.first]
+    most = first_of_each(bubble[first], -total_ns, name_id[first])
+    most = most[2 * total_ns[most] >= idle_ns[first[most]]]
+    call_id[bubble[first[most]]] = name_id[first[most]]
+    ranges = np.flatnonzero(~is_call & (2 * shared_ns >= idle_ns))
+    ranges = ranges[first_of_each(bubble[ranges], length_ns[ranges])]
+    range_id[bubble[ranges]] = name_id[ranges]
+    return replace(bubbles, host_call_id=call_id, host_range_id=range_id)
 
 
-def _most_of(calls: _HostTime) -> _HostTime:
-    """Return a call of the name that takes most of each bubble, where that is half or more."""
-    names = groups_of(calls.bubble, calls.name_id)
-    total_ns = group_sum(names.of_row, len(names), calls.overlap_ns)
-    calls = calls.take(names.first)
-    most = first_of_each(calls.bubble, -total_ns, calls.name_id)
-    return calls.take(most[2 * total_ns[most] >= calls.idle_ns[most]])
-
-
+#: Causes that count in every region of a window.
+_COUNTS_ALWAYS = np.isin(np.arange(len(Cause)), ALWAYS)
 _LABELS = tuple(cause.label for cause in Cause)
 
 
@@ -221,43 +187,6 @@ class CauseTimes:
 
 def _by_label(idle_ns: Ints) -> dict[str, int]:
     return dict(zip(_LABELS, idle_ns.tolist(), strict=True))
-
-
-@frozen
-class _Regions:
-    """Where windows are cut, shape (ranks, iterations) each, ascending.
-
-    ::
-
-        low    first         last    drained        filling     high
-         ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤
-                                                     of the next iteration, in ``period`` alone
-    """
-
-    low: Ints
-    first: Ints
-    last: Ints
-    drained: Ints
-    filling: Ints
-    high: Ints
-
-    def each(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Return (rank, iteration, low, high, cause) of each region of each window.
-
-        The cause is -1 where idle time keeps its own.
-        """
-        ends = np.stack(
-            (self.low, self.first, self.last, self.drained, self.filling, self.high), axis=2
-        )
-        low, high = ends[:, :, :-1], ends[:, :, 1:]
-        rank, iteration, region = np.nonzero(low < high)
-        causes = np.array((Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP), np.int64)
-        some = rank, iteration, region
-        return rank, iteration, low[some], high[some], causes[region]
-
-
-#: Causes that count in every region of a window.
-_COUNTS_ALWAYS = np.array([cause.region is Region.WINDOW for cause in Cause])
 
 
 @frozen
@@ -294,28 +223,58 @@ def causes_of(
         known: when receives show that it was there.
     """
     shape = (*stretch.extents.present.shape, len(Cause))
-    listed = stretch.listed
-    bubbles = Bubbles.none(listed, stretch.operations, stretch.collectives.kinds)
+    bubbles = Bubbles.none(stretch.listed, stretch.operations, stretch.collectives.kinds)
     idle, tokens = idle_of(stretch, inputs, known), TokenWaits.none()
     if stretch.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}
-    line = _IdleLine(idle, shape[1])
+    # Idle intervals of ranks side by side on a line, where windows of ranks are looked for.
+    low_ns, high_ns = intervals.group_extents(idle.rank, shape[1], idle.start_ns, idle.end_ns)
+    high_ns = np.maximum(low_ns, high_ns)
+    line = intervals.Packing.of(low_ns, high_ns)
+    starts, ends = line.place(idle.rank, idle.start_ns), line.place(idle.rank, idle.end_ns)
     for ratio in ratio_definitions():
-        if ratio.name in stretch.windows:
-            pieces = _pieces(idle, line, _regions(stretch, ratio))
-            cell = (pieces.iteration * shape[1] + pieces.rank) * shape[2] + pieces.cause
-            length_ns = pieces.end_ns - pieces.start_ns
-            idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
-            if ratio.name == listed:
-                if not stretch.kept.all():
-                    pieces = pieces.take(stretch.kept[pieces.rank])
-                bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
+        if ratio.name not in stretch.windows:
+            continue
+        rank, iteration, low, high, given = _regions(stretch, ratio)
+        from_ns, to_ns = (
+            line.place(rank, np.clip(time_ns, low_ns[rank], high_ns[rank]))
+            for time_ns in (low, high)
+        )
+        first = np.searchsorted(ends, from_ns, side="right")
+        cut, row = expanded(first, np.maximum(first, np.searchsorted(starts, to_ns)))
+        own, of_region = idle.cause[row], given[cut]
+        pieces = _Pieces(
+            rank=rank[cut],
+            iteration=iteration[cut],
+            idle=row,
+            start_ns=np.maximum(idle.start_ns[row], low[cut]),
+            end_ns=np.minimum(idle.end_ns[row], high[cut]),
+            cause=np.where((of_region == NONE) | _COUNTS_ALWAYS[own], own, of_region),
+        )
+        cell = (pieces.iteration * shape[1] + pieces.rank) * shape[2] + pieces.cause
+        length_ns = pieces.end_ns - pieces.start_ns
+        idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
+        if ratio.name == stretch.listed:
+            if not stretch.kept.all():
+                pieces = pieces.take(stretch.kept[pieces.rank])
+            bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
-def _regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
-    """Return where the windows of a ratio are cut; empty ones where there is none."""
+def _regions(stretch: Stretch, ratio: RatioDefinition) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return where the windows of a ratio are cut.
+
+    ::
+
+        low    first         last    drained        filling     high
+         ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤
+                                                     of the next iteration, in ``period`` alone
+
+    Returns:
+        Rank, iteration, start and end of each region, and the cause of idle time in it; -1 where
+        this keeps its own.
+    """
     window, extents = stretch.windows[ratio.name], stretch.extents
     known = (window.known[:, None] & extents.present).T
     low = np.where(known, window.start_ns.T, 0)
@@ -323,52 +282,16 @@ def _regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
     last = extents.last_ns if ratio.work is CountedWork.ITERATION else extents.step_last_ns
     first_ns = np.clip(extents.first_ns.T, low, high)
     last_ns = np.clip(last.T, first_ns, high)
-    if ratio.work is not CountedWork.EVERYTHING:
-        return _Regions(low, first_ns, last_ns, high, high, high)
-    if stretch.forward:
-        # Between its iterations it does not drain.
-        return _Regions(low, first_ns, last_ns, last_ns, high, high)
-    drained = np.clip(stretch.ended_ns, last_ns, high)
-    filling = np.clip(stretch.begun_ns, drained, high)
-    return _Regions(low, first_ns, last_ns, drained, filling, high)
-
-
-class _IdleLine:
-    """Idle intervals of ranks side by side on a line, where windows of ranks are looked for.
-
-    Args:
-        idle: of the ranks.
-        ranks: how many there are.
-    """
-
-    def __init__(self, idle: IdleIntervals, ranks: int) -> None:
-        low, high = intervals.group_extents(idle.rank, ranks, idle.start_ns, idle.end_ns)
-        self._extents = low, np.maximum(low, high)
-        self._packing = intervals.Packing.of(*self._extents)
-        self._start = self._packing.place(idle.rank, idle.start_ns)
-        self._end = self._packing.place(idle.rank, idle.end_ns)
-
-    def within(self, rank: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Return the first idle interval in each window of a rank, and the end of those in it."""
-        extents = self._extents[0][rank], self._extents[1][rank]
-        from_ns, to_ns = (self._packing.place(rank, np.clip(t, *extents)) for t in (low, high))
-        first = np.searchsorted(self._end, from_ns, side="right")
-        return first, np.maximum(first, np.searchsorted(self._start, to_ns))
-
-
-def _pieces(idle: IdleIntervals, line: _IdleLine, regions: _Regions) -> _Pieces:
-    """Return idle intervals, cut where the windows of their ranks and their regions are."""
-    rank, iteration, low, high, of_region = regions.each()
-    cut, row = expanded(*line.within(rank, low, high))
-    own, given = idle.cause[row], of_region[cut]
-    return _Pieces(
-        rank=rank[cut],
-        iteration=iteration[cut],
-        idle=row,
-        start_ns=np.maximum(idle.start_ns[row], low[cut]),
-        end_ns=np.minimum(idle.end_ns[row], high[cut]),
-        cause=np.where((given == NONE) | _COUNTS_ALWAYS[own], own, given),
-    )
+    drained = filling = high
+    if ratio.work is CountedWork.EVERYTHING:
+        # Between its iterations a run that only goes forward does not drain.
+        drained = last_ns if stretch.forward else np.clip(stretch.ended_ns, last_ns, high)
+        filling = high if stretch.forward else np.clip(stretch.begun_ns, drained, high)
+    cuts = np.stack((low, first_ns, last_ns, drained, filling, high), axis=2)
+    rank, iteration, region = np.nonzero(cuts[:, :, :-1] < cuts[:, :, 1:])
+    causes = np.array((Cause.WARMUP, NONE, Cause.DRAIN, NONE, Cause.WARMUP), np.int64)
+    since, until = cuts[rank, iteration, region], cuts[rank, iteration, region + 1]
+    return rank, iteration, since, until, causes[region]
 
 
 def _bubbles(idle: IdleIntervals, pieces: _Pieces, producer: Ints, nothing: Bubbles) -> Bubbles:

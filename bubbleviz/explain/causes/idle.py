@@ -15,7 +15,6 @@ recorded, its launch and end are the cuts; the operation's own launch counts fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -82,18 +81,6 @@ class IdleIntervals(Table):
         own = self.rank[rows], self.start_ns[rows], self.end_ns[rows]
         ranks = int(max(own[0].max(initial=NONE), rank.max(initial=NONE))) + 1
         return intervals.GroupCover(own, ranks).within(rank, low_ns, high_ns)
-
-
-def overlaid(idle: IdleIntervals, times: intervals.Intervals, cause: Cause) -> IdleIntervals:
-    """Return idle intervals in which everything within some times has one cause.
-
-    Both are on one line.
-    """
-    if len(times[0]) == 0 or len(idle) == 0:
-        return idle
-    pieces = divided(idle, times[0], times[1])
-    under = _covering(times[0], times[1], pieces.start_ns) != NONE
-    return replace(pieces, cause=np.where(under, cause, pieces.cause))
 
 
 def in_collectives(
@@ -168,141 +155,6 @@ def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-@frozen
-class RankLine:
-    """Some ranks on one line; times are places on it.
-
-    Attributes:
-        first: the first of the ranks; others follow by number.
-        packing: of the ranks.
-        rank: of each busy interval, counted from ``first``.
-        operation: that is busy.
-        start_ns: when it starts, ascending.
-        end_ns: when it ends.
-        windows: between each rank's earliest and latest window.
-        unattributed: when compute kernels ran outside operations.
-        exposed: when collectives ran and no operation.
-        overheads: when the profiler held a rank up.
-        collectives: of ranks on which some are exposed.
-    """
-
-    first: int
-    packing: intervals.Packing
-    rank: Ints
-    operation: Ints
-    start_ns: Ints
-    end_ns: Ints
-    windows: intervals.Intervals
-    unattributed: intervals.Intervals
-    exposed: intervals.Intervals
-    overheads: intervals.Intervals
-    collectives: CollectiveWaits
-
-    @property
-    def gaps(self) -> intervals.Intervals:
-        """When each rank ran nothing between its earliest and its latest window."""
-        loose = self.unattributed
-        covered = intervals.union(
-            np.concatenate((self.start_ns, loose[0])), np.concatenate((self.end_ns, loose[1]))
-        )
-        return intervals.difference(self.windows, covered)
-
-    def next_operation(self, time_ns: Ints, rank: Ints) -> Ints:
-        """Return the operation of a rank that starts next at or after each time; -1 none."""
-        at = np.searchsorted(self.start_ns, time_ns)
-        return self._of_rank(np.arange(len(self.rank)), at, rank)
-
-    def previous_operation(self, time_ns: Ints, rank: Ints) -> Ints:
-        """Return the operation of a rank that ended last before or at each time; -1 none."""
-        order = sorted_rows(self.end_ns)
-        at = np.searchsorted(self.end_ns[order], time_ns, side="right") - 1
-        return self._of_rank(order, at, rank)
-
-    def _of_rank(self, order: Ints, at: Ints, rank: Ints) -> Ints:
-        """Return the operations at some places of an order, where they are of a rank."""
-        row = np.append(order, NONE)[at]
-        same = np.append(self.rank, NONE)[row] == rank
-        return np.where(same, np.append(self.operation, NONE)[row], NONE)
-
-
-def line_of(
-    stretch: Stretch,
-    computing: BusyIntervals,
-    windows: tuple[Ints, Ints],
-    ranks: tuple[int, int],
-) -> RankLine:
-    """Return some ranks on one line.
-
-    Args:
-        stretch: of a run.
-        computing: when operations that compute keep them busy, in order of rank.
-        windows: earliest start and latest end of each rank's windows; without any, the start is
-            after the end.
-        ranks: first and end of the ranks on the line.
-    """
-    first, end = ranks
-    unattributed = of_ranks(stretch.unattributed, ranks)
-    exposed = of_ranks(stretch.exposed, ranks)
-    overheads = of_ranks(stretch.overheads, ranks)
-    is_exposed = np.zeros(end - first, bool)
-    is_exposed[exposed.rank] = True
-    low, high = np.searchsorted(stretch.collectives.rank, ranks).tolist()
-    collectives = stretch.collectives.take(slice(low, high))
-    collectives = collectives.take(is_exposed[collectives.rank - first])
-    rank = stretch.operations.rank[computing.operation] - first
-    known = np.flatnonzero(windows[0][first:end] <= windows[1][first:end])
-    seen = windows[0][first:end][known], windows[1][first:end][known]
-    held = collectives.rank - first
-    packing = _packing(
-        end - first,
-        (rank, computing.start_ns, computing.end_ns),
-        (known, *seen),
-        *(
-            (table.rank, table.start_ns, table.end_ns)
-            for table in (unattributed, exposed, overheads)
-        ),
-        (held, collectives.start_ns, collectives.end_ns),
-    )
-    start_ns = packing.place(rank, computing.start_ns)
-    order = sorted_rows(start_ns)
-
-    def placed(table: RankIntervals) -> intervals.Intervals:
-        return packing.place(table.rank, table.start_ns), packing.place(table.rank, table.end_ns)
-
-    return RankLine(
-        first,
-        packing,
-        rank[order],
-        computing.operation[order],
-        start_ns[order],
-        packing.place(rank, computing.end_ns)[order],
-        intervals.union(packing.place(known, seen[0]), packing.place(known, seen[1])),
-        placed(unattributed),
-        placed(exposed),
-        placed(overheads),
-        replace(
-            collectives,
-            start_ns=packing.place(held, collectives.start_ns),
-            moving_ns=packing.place(held, collectives.moving_ns),
-            end_ns=packing.place(held, collectives.end_ns),
-        ),
-    )
-
-
-def _packing(ranks: int, *times: tuple[Ints, Ints, Ints]) -> intervals.Packing:
-    """Return a packing with room for some (rank, start, end)."""
-    low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
-    for rank, start_ns, end_ns in times:
-        low, high = intervals.group_extents(rank, ranks, start_ns, end_ns)
-        some = np.zeros(ranks, bool)
-        some[rank] = True
-        low_ns[some] = np.minimum(low_ns[some], low[some])
-        high_ns[some] = np.maximum(high_ns[some], high[some])
-    none = low_ns > high_ns
-    low_ns[none], high_ns[none] = 0, 0
-    return intervals.Packing.of(low_ns, high_ns)
-
-
 #: Busy intervals of the ranks that are laid on one line at a time: few enough for little memory.
 _ON_A_LINE = 1 << 19
 
@@ -311,59 +163,103 @@ def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     """Return the idle intervals of each rank between its earliest and its latest window."""
     operations, ranks = stretch.operations, len(stretch.ranks)
     waits = _waits(operations, inputs, known)
-    windows = _outermost(stretch)
+    # The earliest start and the latest end of each rank's windows; without any, its start is after
+    # its end.
+    present = stretch.extents.present
+    low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
+    for window in stretch.windows.values():
+        has_window = window.known[:, None] & present
+        starts_ns = np.where(has_window, window.start_ns, _LATEST)
+        ends_ns = np.where(has_window, window.end_ns, _EARLIEST)
+        low_ns = np.minimum(low_ns, starts_ns.min(axis=0, initial=_LATEST))
+        high_ns = np.maximum(high_ns, ends_ns.max(axis=0, initial=_EARLIEST))
     computing = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
     bounds = np.searchsorted(operations.rank[computing.operation], np.arange(ranks + 1))
-    idle = [
-        _idle_on_line(
-            line_of(
-                stretch,
-                computing.take(slice(*bounds[[first, end]].tolist())),
-                windows,
-                (first, end),
-            ),
-            waits,
-        )
-        for first, end in _on_a_line(bounds)
-    ]
-    return joined(idle or [IdleIntervals.none()]).compacted()
-
-
-def _on_a_line(bounds: Ints) -> Iterator[tuple[int, int]]:
-    """Yield the ranks (first, end) that are worked out together, by where their rows begin."""
-    first, ranks = 0, len(bounds) - 1
+    idle = [IdleIntervals.none()]
+    first = 0
     while first < ranks:
         end = int(np.searchsorted(bounds, bounds[first] + _ON_A_LINE, side="right")) - 1
         end = max(first + 1, end)
-        yield first, end
+        own = computing.take(slice(*bounds[[first, end]].tolist()))
+        idle.append(_idle_on_line(stretch, own, (low_ns, high_ns), (first, end), waits))
         first = end
+    return joined(idle[1:] or idle).compacted()
 
 
-def _outermost(stretch: Stretch) -> tuple[Ints, Ints]:
-    """Return the earliest start and the latest end of each rank's windows.
+def _idle_on_line(
+    stretch: Stretch,
+    computing: BusyIntervals,
+    windows: tuple[Ints, Ints],
+    ranks: tuple[int, int],
+    waits: _Waits,
+) -> IdleIntervals:
+    """Return the idle intervals of some ranks, which are laid on one line.
 
-    Where it has none, its start is after its end.
+    Args:
+        stretch: of a run.
+        computing: when operations that compute keep them busy, in order of rank.
+        windows: earliest start and latest end of each rank's windows; without any, the start is
+            after the end.
+        ranks: first and end of the ranks on the line.
+        waits: what operations waited for.
     """
-    present = stretch.extents.present
-    latest, earliest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-    low_ns = np.full(present.shape[1], latest)
-    high_ns = np.full(present.shape[1], earliest)
-    for window in stretch.windows.values():
-        known = window.known[:, None] & present
-        starts_ns = np.where(known, window.start_ns, latest)
-        ends_ns = np.where(known, window.end_ns, earliest)
-        low_ns = np.minimum(low_ns, starts_ns.min(axis=0, initial=latest))
-        high_ns = np.maximum(high_ns, ends_ns.max(axis=0, initial=earliest))
-    return low_ns, high_ns
+    first, end = ranks
+    unattributed, exposed, overheads = (
+        of_ranks(table, ranks)
+        for table in (stretch.unattributed, stretch.exposed, stretch.overheads)
+    )
+    is_exposed = np.zeros(end - first, bool)
+    is_exposed[exposed.rank] = True
+    collectives = of_ranks(stretch.collectives, ranks)
+    collectives = collectives.take(is_exposed[collectives.rank])
+    busy_rank = stretch.operations.rank[computing.operation] - first
+    known = np.flatnonzero(windows[0][first:end] <= windows[1][first:end])
+    since, until = (column[first:end][known] for column in windows)
+    # A line with room for all times of each rank.
+    low_ns, high_ns = np.full(end - first, _LATEST), np.full(end - first, _EARLIEST)
+    for rank, start_ns, end_ns in (
+        (busy_rank, computing.start_ns, computing.end_ns),
+        (known, since, until),
+        *(
+            (table.rank, table.start_ns, table.end_ns)
+            for table in (unattributed, exposed, overheads, collectives)
+        ),
+    ):
+        low, high = intervals.group_extents(rank, end - first, start_ns, end_ns)
+        some = np.zeros(end - first, bool)
+        some[rank] = True
+        low_ns[some] = np.minimum(low_ns[some], low[some])
+        high_ns[some] = np.maximum(high_ns[some], high[some])
+    none = low_ns > high_ns
+    low_ns[none], high_ns[none] = 0, 0
+    packing = intervals.Packing.of(low_ns, high_ns)
 
+    def placed(table: RankIntervals) -> intervals.Intervals:
+        return packing.place(table.rank, table.start_ns), packing.place(table.rank, table.end_ns)
 
-def _idle_on_line(line: RankLine, waits: _Waits) -> IdleIntervals:
-    """Return the idle intervals of ranks that lie on a line, at their own times."""
-    gaps = line.gaps
-    rank = line.packing.groups(gaps[0])
-    after = line.next_operation(gaps[1], rank)
-    before = line.previous_operation(gaps[0], rank)
-    idle = _cut(waits.take(after), gaps, line.packing.shift_ns[rank])
+    start_ns = packing.place(busy_rank, computing.start_ns)
+    order = sorted_rows(start_ns)
+    busy_rank, operation, start_ns = busy_rank[order], computing.operation[order], start_ns[order]
+    end_ns = packing.place(busy_rank, computing.end_ns[order])
+    loose = placed(unattributed)
+    covered = intervals.union(
+        np.concatenate((start_ns, loose[0])), np.concatenate((end_ns, loose[1]))
+    )
+    gaps = intervals.difference(
+        intervals.union(packing.place(known, since), packing.place(known, until)), covered
+    )
+    rank = packing.groups(gaps[0])
+
+    def of_rank(row: Ints) -> Ints:
+        """Return the operations of some busy intervals, where they are of the idle rank."""
+        same = np.append(busy_rank, NONE)[row] == rank
+        return np.where(same, np.append(operation, NONE)[row], NONE)
+
+    every, by_end = np.arange(len(operation)), sorted_rows(end_ns)
+    after = of_rank(np.append(every, NONE)[np.searchsorted(start_ns, gaps[1])])
+    last = np.searchsorted(end_ns[by_end], gaps[0], side="right") - 1
+    before = of_rank(np.append(by_end, NONE)[last])
+    idle = _cut(waits.take(after), gaps, packing.shift_ns[rank])
     # Intervals count from the first of their rank.
     number = np.arange(len(rank)) - np.searchsorted(rank, rank)
     idle = replace(
@@ -373,12 +269,21 @@ def _idle_on_line(line: RankLine, waits: _Waits) -> IdleIntervals:
         after=after[idle.interval],
         interval=number[idle.interval],
     )
-    idle = in_collectives(idle, line.exposed, line.collectives)
-    idle = overlaid(idle, line.overheads, Cause.PROFILER)
-    shift_ns = line.packing.shift_ns[idle.rank]
+    start_ns, moving_ns, end_ns = (
+        packing.place(collectives.rank, time_ns)
+        for time_ns in (collectives.start_ns, collectives.moving_ns, collectives.end_ns)
+    )
+    on_line = replace(collectives, start_ns=start_ns, moving_ns=moving_ns, end_ns=end_ns)
+    idle = in_collectives(idle, placed(exposed), on_line)
+    held = placed(overheads)
+    if len(overheads) and len(idle):
+        idle = divided(idle, *held)
+        under = _covering(*held, idle.start_ns) != NONE
+        idle = replace(idle, cause=np.where(under, Cause.PROFILER, idle.cause))
+    shift_ns = packing.shift_ns[idle.rank]
     return replace(
         idle,
-        rank=idle.rank + line.first,
+        rank=idle.rank + first,
         start_ns=idle.start_ns - shift_ns,
         end_ns=idle.end_ns - shift_ns,
     )
@@ -405,20 +310,27 @@ class _Waits(Table):
     unknown: Bools
 
 
-def _waits(operations: Operations, inputs: Inputs, arrived: Arrivals) -> _Waits:
+def _waits(operations: Operations, inputs: Inputs, known: Arrivals) -> _Waits:
     """Return the waits of operations."""
-    receive_launched_ns, received_ns = _received(operations, arrived)
-    known = inputs.ready_ns != NEVER
+    # When the last receive of each was launched.
+    inside = operations.received_ns != NONE
+    named = (known.receive >= 0) & (np.append(operations.has_span, 0)[known.receive] == 1)
+    ended_ns = np.append(operations.end_ns, NONE)[known.receive]
+    later = named & (~inside | (ended_ns > operations.received_ns))
+    of_name = np.append(operations.launched_ns, NONE)[known.receive]
+    receive_ns = np.where(inside, operations.receive_launched_ns, NONE)
+    receive_ns = np.where(later, of_name, receive_ns)
+    has_producer, received = inputs.ready_ns != NEVER, known.exact_ns != NEVER
     # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
-    ready_ns = np.where(known, inputs.ready_ns, received_ns)
-    launched_ns = np.where(operations.launched_ns == NONE, NEVER, operations.launched_ns)
+    ready_ns = np.where(has_producer, inputs.ready_ns, known.exact_ns)
+    launched_ns = operations.launched_ns
     return _Waits(
         np.append(ready_ns, NEVER),
-        np.append(receive_launched_ns, NEVER),
-        np.append(received_ns, NEVER),
-        np.append(launched_ns, NEVER),
-        np.append(known | (received_ns != NEVER), False),
-        np.append(inputs.unknown & (received_ns == NEVER), False),
+        np.append(np.where(receive_ns == NONE, NEVER, receive_ns), NEVER),
+        np.append(known.exact_ns, NEVER),
+        np.append(np.where(launched_ns == NONE, NEVER, launched_ns), NEVER),
+        np.append(has_producer | received, False),
+        np.append(inputs.unknown & ~received, False),
     )
 
 
@@ -460,15 +372,3 @@ def _cut(wait: _Waits, gaps: intervals.Intervals, shift_ns: Ints) -> IdleInterva
         peer_operation=none,
         collective=none,
     )
-
-
-def _received(operations: Operations, known: Arrivals) -> tuple[Ints, Ints]:
-    """Return when the last receive of each operation was launched, and when it ended."""
-    inside = operations.received_ns != NONE
-    launched_ns = np.where(inside, operations.receive_launched_ns, NONE)
-    named = (known.receive >= 0) & (np.append(operations.has_span, 0)[known.receive] == 1)
-    of_name = np.append(operations.launched_ns, NONE)[known.receive]
-    ended_ns = np.append(operations.end_ns, NONE)[known.receive]
-    later = named & (~inside | (ended_ns > operations.received_ns))
-    launched_ns = np.where(later, of_name, launched_ns)
-    return np.where(launched_ns == NONE, NEVER, launched_ns), known.exact_ns
