@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from bubbleviz.errors import BubblevizError
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_SCHEDULE
 from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
@@ -135,64 +134,55 @@ def alternatives_of(
     window = "stage" if counts.headline == "period" else "schedule"
     rows = _as_measured(shown, explanation, peak, window)
     whole_ms = rows[0].cost_ms if window == "stage" else rows[0].makespan_ms
-    same = None if plan is None else _planned(plan, measured)
-    own = None if ran is None else ran.name
-    results = dict(
-        _simulated(
-            measured,
-            [rule for rule in schedules() if others or (plan is None and rule.name == own)],
-            of_makespan=window == "schedule",
-        )
-    )
+    same, own = None, None if ran is None else ran.name
+    if plan is not None:
+        with suppress(BubblevizError):  # a plan of other sizes
+            same = ideal_of(plan, measured.times)
+    results = {
+        rule.name: _simulated(rule, measured, of_makespan=window == "schedule")
+        for rule in schedules()
+        if others or (plan is None and rule.name == own)
+    }
     result = results.get(own or "")
     if plan is None and isinstance(result, Ideal):
         same = result
     alternatives = [_row(*item, window, whole_ms or 0.0, peak) for item in results.items()]
-    alternatives.sort(key=lambda row: _place(row, window))
+
+    def place(row: Alternative) -> tuple[bool, float, str]:
+        """Return what rows are sorted by: the shortest first, unknown ones last."""
+        time_ms = row.cost_ms if window == "stage" else row.makespan_ms
+        return time_ms is None, time_ms or 0.0, row.name
+
+    alternatives.sort(key=place)
+    worth = (
+        results[row.name]
+        for row in alternatives
+        if row.name != own and row.fits and (row.speedup or 0.0) > _WORTH
+    )
     return Alternatives(
         measured,
         (*rows, *alternatives),
         same,
         window=window,
         ideal=_with_equal_stages(same, measured),
-        best=_best(alternatives, results, own) if others else None,
+        best=next((r for r in worth if isinstance(r, Ideal)), None) if others else None,
     )
 
 
 def _with_equal_stages(same: Ideal | None, measured: MeasuredTimes) -> Ideal | None:
     """Return the order (1f1b where it is unknown) with equal stages and free transfers."""
     times = measured.times
-    mean = StageTimes(_mean(times.forward_ms), _mean(times.backward_ms), _mean(times.weight_ms))
-    try:
+    forward, backward, weight = (
+        (sum(time_ms) / len(time_ms),)
+        for time_ms in (times.forward_ms, times.backward_ms, times.weight_ms)
+    )
+    mean = StageTimes(forward, backward, weight)
+    with suppress(BubblevizError):  # a plan of other sizes
         if same is not None:
             return ideal_of(same.plan, mean)
         if measured.chunks == 1:
             return ideal(_USUAL, measured.stages, measured.microbatches, mean)
-    except BubblevizError:
-        pass  # a plan of other sizes
     return None
-
-
-def _mean(by_stage: tuple[float, ...]) -> tuple[float]:
-    return (sum(by_stage) / len(by_stage),)
-
-
-def _best(
-    ordered: list[Alternative], results: Mapping[str, Ideal | str], own: str | None
-) -> Ideal | None:
-    """Return the first of the alternatives, the fastest first, that is worth a look."""
-    for row in ordered:
-        result = results[row.name]
-        saves = (row.speedup or 0.0) > _WORTH
-        if row.name != own and row.fits and saves and isinstance(result, Ideal):
-            return result
-    return None
-
-
-def _place(row: Alternative, window: str) -> tuple[bool, float, str]:
-    """Return what rows are sorted by: the shortest first, unknown ones last."""
-    time_ms = row.cost_ms if window == "stage" else row.makespan_ms
-    return time_ms is None, time_ms or 0.0, row.name
 
 
 def _as_measured(
@@ -200,7 +190,7 @@ def _as_measured(
 ) -> tuple[Alternative, ...]:
     """Return the iteration as measured, and in the same order without delays where comparable."""
     changes = {change.name: change for change in explanation.what_if}
-    whole_ns = changes["measured"].makespan_ns
+    whole_ns, no_delay = changes["measured"].makespan_ns, changes["no-delay"]
     stage = shown.ratios["stage"]
     measured = Alternative(
         "measured",
@@ -214,59 +204,40 @@ def _as_measured(
     if window == "stage":
         # A replay without delays gives a makespan alone.
         return (measured,)
-    no_delay = changes["no-delay"]
-    return (
-        measured,
-        Alternative(
-            "no-delay",
-            makespan_ms=no_delay.makespan_ns / 1e6,
-            bubble_ratio=no_delay.bubble_ratio,
-            peak_activations=peak,
-            speedup=1 - no_delay.makespan_ns / whole_ns if whole_ns else None,
-            fits=True,
-        ),
+    return measured, Alternative(
+        "no-delay",
+        makespan_ms=no_delay.makespan_ns / 1e6,
+        bubble_ratio=no_delay.bubble_ratio,
+        peak_activations=peak,
+        speedup=1 - no_delay.makespan_ns / whole_ns if whole_ns else None,
+        fits=True,
     )
 
 
-def _planned(plan: Plan, measured: MeasuredTimes) -> Ideal | None:
-    """Return a plan simulated at these times; None for a plan of other sizes."""
-    try:
-        return ideal_of(plan, measured.times)
-    except BubblevizError:
-        return None
-
-
-def _simulated(
-    measured: MeasuredTimes, rules: Sequence[Schedule], *, of_makespan: bool
-) -> Iterator[tuple[str, Ideal | str]]:
-    """Yield each schedule simulated at these times, or why it cannot be.
+def _simulated(rule: Schedule, measured: MeasuredTimes, *, of_makespan: bool) -> Ideal | str:
+    """Return a schedule simulated at measured times, or why it cannot be.
 
     Args:
+        rule: the schedule.
         measured: the times.
-        rules: the schedules.
         of_makespan: whether schedules are searched for the shortest makespan, by which all are
             compared, rather than for the shortest cost.
     """
-    for rule in rules:
-        chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
-        if 3 * chunks * measured.stages * measured.microbatches > _MOST_OPERATIONS:
-            yield rule.name, f"more than {_MOST_OPERATIONS:,} operations; see bubbleviz simulate"
-            continue
-        try:
-            sizes = measured.stages, measured.microbatches
-            yield (
-                rule.name,
-                ideal(
-                    rule.name,
-                    *sizes,
-                    measured.times,
-                    chunks,
-                    memory=_MEMORY,
-                    of_makespan=of_makespan,
-                ),
-            )
-        except BubblevizError as error:
-            yield rule.name, str(error)
+    chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
+    if 3 * chunks * measured.stages * measured.microbatches > _MOST_OPERATIONS:
+        return f"more than {_MOST_OPERATIONS:,} operations; see bubbleviz simulate"
+    try:
+        return ideal(
+            rule.name,
+            measured.stages,
+            measured.microbatches,
+            measured.times,
+            chunks,
+            memory=_MEMORY,
+            of_makespan=of_makespan,
+        )
+    except BubblevizError as error:
+        return str(error)
 
 
 def _row(name: str, result: Ideal | str, window: str, whole_ms: float, peak: float) -> Alternative:
@@ -298,29 +269,22 @@ def _peaks(
         & (operations.has_span == 1)
         & (operations.occurrence == 0)
     )
-    pair = ran.phase == Phase.FB
     # An overlapped pair is a forward of one microbatch and a backward of another.
-    second = replace(ran.take(pair), phase=np.full(int(pair.sum()), Phase.B))
-    second = second.changed(
-        microbatch=second.second_microbatch.copy(), chunk=second.second_chunk.copy()
+    pair = ran.take(ran.phase == Phase.FB)
+    phase = np.concatenate(
+        (np.where(ran.phase == Phase.FB, Phase.F, ran.phase), np.full(len(pair), Phase.B))
     )
-    phase = np.concatenate((np.where(pair, Phase.F, ran.phase), second.phase))
-    microbatch = np.concatenate((ran.microbatch, second.microbatch))
-    chunk = np.concatenate((ran.chunk, second.chunk))
-    rank = np.concatenate((ran.rank, second.rank))
-    end_ns = np.concatenate((ran.end_ns, second.end_ns))
-    change = _changes(rank, phase, microbatch, chunk)
+    microbatch = np.concatenate((ran.microbatch, pair.second_microbatch))
+    chunk = np.concatenate((ran.chunk, pair.second_chunk))
+    rank, end_ns = np.concatenate((ran.rank, pair.rank)), np.concatenate((ran.end_ns, pair.end_ns))
+    # 1 where activations begin to be held, -1 where they are freed, else 0.
+    passes = groups_of(rank, chunk, microbatch).of_row
+    split = np.isin(passes, passes[phase == Phase.W])
+    done = (phase == Phase.W) | (phase == Phase.BW) | ((phase == Phase.B) & ~split)
+    change = np.where(phase == Phase.F, 1, np.where(done, -1, 0)).astype(np.int64)
     share = max(1, len(distinct(chunk[phase == Phase.F])))
     for number in range(len(ranks)):
         rows = np.flatnonzero((rank == number) & (change != 0))
         # Of those that end at the same instant, the ones that free memory come first.
         order = rows[sorted_rows(end_ns[rows], change[rows])]
         yield float(np.cumsum(change[order]).max(initial=0)) / share
-
-
-def _changes(rank: Ints, phase: Ints, microbatch: Ints, chunk: Ints) -> Ints:
-    """Return 1 where activations begin to be held, -1 where they are freed, else 0."""
-    number = groups_of(rank, chunk, microbatch).of_row
-    split = np.isin(number, number[phase == Phase.W])
-    done = (phase == Phase.W) | (phase == Phase.BW) | ((phase == Phase.B) & ~split)
-    return np.where(phase == Phase.F, 1, np.where(done, -1, 0)).astype(np.int64)

@@ -12,16 +12,15 @@ to what came last; through a collective that is the member that entered last, on
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.explained_rows import ReplayedRun
 from bubbleviz.explain.graph import Graph
-from bubbleviz.explain.slowdown.replay import POINT_TO_POINT, Order, Work, slack_of
+from bubbleviz.explain.slowdown.replay import POINT_TO_POINT, Work, slack_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import groups_of, sorted_rows
 from bubbleviz.model.values import frozen
 
@@ -83,96 +82,58 @@ class CriticalPath:
     collectives: tuple[PathCollective, ...]
     slack_ns: Ints
 
-    def of_whole(self, rows: Ints, operations: int) -> CriticalPath:
-        """Return the path of a part of a run as one of the run.
 
-        Args:
-            rows: of the run's operations, those of the part.
-            operations: how many the run has.
-        """
-        slack_ns = np.full(operations, NONE, np.int64)
-        slack_ns[rows] = self.slack_ns
-        return replace(self, operations=rows[self.operations], slack_ns=slack_ns)
-
-
-@frozen
-class _Steps(Table):
-    """The steps of a chain, in order: what began last, and what its end let go on.
-
-    Attributes:
-        entered: row of the work table that began last; of a collective its last member.
-        row: that ended; the same but for collectives.
-    """
-
-    entered: Ints
-    row: Ints
-
-
-def critical_path(
-    graph: Graph, operations: int, idle: IdleIntervals, iteration: int
-) -> CriticalPath:
+def critical_path(graph: Graph, run: ReplayedRun, iteration: int) -> CriticalPath:
     """Return the critical path of an iteration, and the slack of each of its operations.
 
     Args:
         graph: the iteration.
-        operations: number of rows of the operations table.
-        idle: idle intervals of all ranks.
+        run: all ranks.
         iteration: index of the iteration.
     """
-    work, replay = graph.work, graph.replay
-    slack_ns = np.full(operations, NONE, np.int64)
+    work, replay, before = graph.work, graph.replay, graph.order.before
+    slack_ns = np.full(len(run.operations), NONE, np.int64)
     if len(replay.rows) == 0:
         return CriticalPath(iteration, np.empty(0, np.int64), 0, (), (), slack_ns)
-    closing = replay.rows[replay.closing]
-    steps = _chain(graph, int(closing[work.end_ns[closing].argmax()]))
     slack_ns[graph.rows] = slack_of(work, replay, graph.own_ns, graph.delay_ns)[: len(graph.rows)]
-    first, last = steps.entered[0], steps.row[-1]
+    # The member of the meeting of each row that started last; of several its own.
+    last_entered = np.arange(len(work))
+    met = np.flatnonzero(work.meeting != NONE)
+    meetings, start_ns = groups_of(work.meeting[met]), work.start_ns[met]
+    latest = met[_last_of_each(meetings.of_row, start_ns)][meetings.of_row]
+    last_entered[met] = np.where(start_ns == work.start_ns[latest], met, latest)
+    # What ended last of what each row follows; of several what its own rank computed.
+    own = (work.rank[graph.order.row] == work.rank[before]).astype(np.int64)
+    computed = (~work.communicates[before]).astype(np.int64)
+    last = _last_of_each(graph.order.row, work.end_ns[before], own, computed)
+    followed = np.full(len(work), NONE, np.int64)
+    followed[graph.order.row[last]] = before[last]
+    # From the end of the iteration backwards, each step from what ended to what began last.
+    closing = replay.rows[replay.closing]
+    step, steps = int(closing[work.end_ns[closing].argmax()]), []
+    while step != NONE:
+        steps.append((int(last_entered[step]), step))
+        step = int(followed[last_entered[step]])
+    entered, row = np.array(steps[::-1], np.int64).T.copy()
+    passed = np.flatnonzero(graph.collectives[row])
+    columns = (
+        work.kind[row[passed]],
+        work.rank[entered[passed]],
+        work.rank[row[passed]],
+        work.start_ns[entered[passed]],
+        work.end_ns[row[passed]],
+    )
     return CriticalPath(
         iteration,
-        graph.rows[steps.row[steps.row < len(graph.rows)]],
-        int(work.end_ns[last] - work.start_ns[first]),
-        tuple(_parts(work, steps, idle)),
-        _collectives(work, steps),
+        graph.rows[row[row < len(graph.rows)]],
+        int(work.end_ns[row[-1]] - work.start_ns[entered[0]]),
+        tuple(_parts(work, entered, row, run.idle)),
+        tuple(
+            PathCollective(work.kinds[kind].phase, *rest)
+            for kind, *rest in zip(*(column.tolist() for column in columns), strict=True)
+        ),
         slack_ns,
     )
-
-
-def _chain(graph: Graph, last: int) -> _Steps:
-    """Return the steps that lead to a row, each to what it followed last."""
-    entered = _entered_last(graph.work).tolist()
-    follows = _followed_last(graph.work, graph.order).tolist()
-    rows = []
-    row = last
-    while row != NONE:
-        rows.append((entered[row], row))
-        row = follows[entered[row]]
-    columns = np.array(rows[::-1], np.int64).T.copy()
-    return _Steps(columns[0], columns[1])
-
-
-def _entered_last(work: Work) -> Ints:
-    """Return the member of the meeting of each row that started last; of several its own."""
-    entered = np.arange(len(work))
-    met = np.flatnonzero(work.meeting != NONE)
-    meetings = groups_of(work.meeting[met])
-    start_ns = work.start_ns[met]
-    latest = met[_last_of_each(meetings.of_row, start_ns)][meetings.of_row]
-    entered[met] = np.where(start_ns == work.start_ns[latest], met, latest)
-    return entered
-
-
-def _followed_last(work: Work, order: Order) -> Ints:
-    """Return what ended last of what each row follows; -1 none.
-
-    Of several that is what its own rank computed.
-    """
-    before = order.before
-    own = (work.rank[order.row] == work.rank[before]).astype(np.int64)
-    computed = (~work.communicates[before]).astype(np.int64)
-    last = _last_of_each(order.row, work.end_ns[before], own, computed)
-    follows = np.full(len(work), NONE, np.int64)
-    follows[order.row[last]] = order.before[last]
-    return follows
 
 
 def _last_of_each(group: Ints, *by: Ints) -> Ints:
@@ -183,25 +144,16 @@ def _last_of_each(group: Ints, *by: Ints) -> Ints:
     return np.asarray(order[ends], np.int64)
 
 
-def _collectives(work: Work, steps: _Steps) -> tuple[PathCollective, ...]:
-    role = work.role[steps.row]
-    passed = steps.take(work.communicates[steps.row] & ~np.isin(role, POINT_TO_POINT))
-    columns = (
-        work.kind[passed.row],
-        work.rank[passed.entered],
-        work.rank[passed.row],
-        work.start_ns[passed.entered],
-        work.end_ns[passed.row],
-    )
-    return tuple(
-        PathCollective(work.kinds[kind].phase, *rest)
-        for kind, *rest in zip(*(column.tolist() for column in columns), strict=True)
-    )
+def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[PathPart]:
+    """Return the parts of a chain: work by rank and kind, and delays by rank and cause.
 
-
-def _parts(work: Work, steps: _Steps, idle: IdleIntervals) -> list[PathPart]:
-    """Return the parts of a chain: work by rank and kind, and delays by rank and cause."""
-    start_ns, end_ns = work.start_ns[steps.entered], work.end_ns[steps.row]
+    Args:
+        work: of the iteration.
+        entered: what began last in each step of the chain; of a collective its last member.
+        row: what ended in it.
+        idle: idle intervals of all ranks.
+    """
+    start_ns, end_ns = work.start_ns[entered], work.end_ns[row]
     # What follows can begin before the one that it followed ended: no time counts twice.
     until_ns = np.maximum.accumulate(end_ns)
     since_ns = np.append(start_ns[:1], until_ns[:-1])
@@ -211,7 +163,7 @@ def _parts(work: Work, steps: _Steps, idle: IdleIntervals) -> list[PathPart]:
         if kind.role in POINT_TO_POINT:
             names[number] = Cause.COMMUNICATION.label
     labels = sorted(set(names))
-    label = np.array([labels.index(name) for name in names], np.int64)[work.kind[steps.row]]
+    label = np.array([labels.index(name) for name in names], np.int64)[work.kind[row]]
     times: dict[tuple[int, str], tuple[int, int]] = {}
 
     def add(what: str, rank: Ints, time_ns: Ints) -> None:
@@ -223,11 +175,11 @@ def _parts(work: Work, steps: _Steps, idle: IdleIntervals) -> list[PathPart]:
             if time[0]:
                 times[place, what] = before[0] + time[0], before[1] + time[1]
 
-    rank, worked_ns = work.rank[steps.row], until_ns - since_ns - gap_ns
+    rank, worked_ns = work.rank[row], until_ns - since_ns - gap_ns
     for number, what in enumerate(labels):
         add(what, rank[label == number], worked_ns[label == number])
     late = np.flatnonzero(gap_ns)
-    entering, low_ns, rest_ns = work.rank[steps.entered][late], since_ns[late], gap_ns[late]
+    entering, low_ns, rest_ns = work.rank[entered][late], since_ns[late], gap_ns[late]
     high_ns = low_ns + rest_ns
     for cause in Cause:
         delay_ns = idle.time_within((cause,), entering, low_ns, high_ns)

@@ -78,24 +78,45 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     known = (halves.microbatch >= 0) & (halves.virtual_stage >= 0)
     known &= (operations.has_span[halves.row] == 1) & (operations.iteration[halves.row] >= 0)
     halves = halves if known.all() else halves.take(known)
-    slots = _slots_of(operations, ranks, halves)
+    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
+    microbatch = groups_of(
+        pipeline[operations.rank[halves.row]],
+        operations.iteration[halves.row],
+        operations.sequence[halves.row],
+        halves.microbatch,
+    ).of_row
+    stages = int(halves.virtual_stage.max(initial=NONE)) + 1
+
+    def slot(half: Ints, forward: Bools, stage: Ints) -> Ints:
+        """Return a number of a result of the microbatch of halves; -1 where no stage gives it."""
+        inside = (stage >= 0) & (stage < stages)
+        return np.where(inside, (2 * microbatch[half] + forward) * stages + stage, NONE)
+
     forward, backward = halves.phase == Phase.F, halves.phase == Phase.B
     stage, every, own = halves.virtual_stage, np.arange(len(halves)), np.flatnonzero(backward)
     gives = np.flatnonzero((halves.phase != Phase.W) & (operations.occurrence[halves.row] == 0))
     # Forwards take from the stage before, backwards from that behind, a W from its own backward;
     # and each backward from its own forward.
-    beside = slots.at(every, forward, stage - forward + backward)
+    beside = slot(every, forward, stage - forward + backward)
     before = _producers(
         operations,
-        (halves.row[gives], slots.at(gives, forward[gives], stage[gives])),
+        (halves.row[gives], slot(gives, forward[gives], stage[gives])),
         (
             np.concatenate((halves.row, halves.row[own])),
-            np.concatenate((beside, slots.at(own, backward[own], stage[own]))),
+            np.concatenate((beside, slot(own, backward[own], stage[own]))),
         ),
     )
     taken = np.full((len(halves), 2), NONE, np.int64)
     taken[:, 0], taken[own, 1] = before[: len(halves)], before[len(halves) :]
-    return _in_order(operations, halves.row, taken)
+    # In order of the rows that take something.
+    taken.sort(axis=1)
+    after, before = np.repeat(halves.row, 2), taken.reshape(-1)
+    pairs = np.flatnonzero((before != NONE) & (before != after))
+    after, before = after[pairs], before[pairs]
+    if (halves.row[1:] <= halves.row[:-1]).any():
+        order = sorted_rows(after, before)
+        after, before = after[order], before[order]
+    return Dependencies(after, before, operations.rank[after] != operations.rank[before])
 
 
 def _halves(operations: Operations) -> _Halves:
@@ -120,36 +141,6 @@ def _halves(operations: Operations) -> _Halves:
         ),
         virtual_stage=np.concatenate((stage[single], stage[both], behind)),
     )
-
-
-@frozen(eq=False, shown=False)
-class _Slots:
-    """Numbers of results: one for the forward, one for the backward of a microbatch on a stage.
-
-    Attributes:
-        microbatch: of each half, a number of its microbatch in its pipeline and iteration.
-        stages: virtual stages.
-    """
-
-    microbatch: Ints
-    stages: int
-
-    def at(self, half: Ints, forward: Bools, stage: Ints) -> Ints:
-        """Return the number of a result of the microbatch of halves; -1 where no stage gives it."""
-        inside = (stage >= 0) & (stage < self.stages)
-        return np.where(inside, (2 * self.microbatch[half] + forward) * self.stages + stage, NONE)
-
-
-def _slots_of(operations: Operations, ranks: tuple[Rank, ...], halves: _Halves) -> _Slots:
-    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
-    row = halves.row
-    microbatch = groups_of(
-        pipeline[operations.rank[row]],
-        operations.iteration[row],
-        operations.sequence[row],
-        halves.microbatch,
-    ).of_row
-    return _Slots(microbatch, int(halves.virtual_stage.max(initial=NONE)) + 1)
 
 
 def _producers(operations: Operations, given: tuple[Ints, Ints], taken: tuple[Ints, Ints]) -> Ints:
@@ -203,24 +194,6 @@ def _nearest(operations: Operations, given: tuple[Ints, Ints], taken: tuple[Ints
         at = at[number[order[nearest[at]]] == number[order[at]]]
         before[order[at] - len(producer)] = producer[order[nearest[at]]]
     return before
-
-
-def _in_order(operations: Operations, row: Ints, taken: Ints) -> Dependencies:
-    """Return dependencies in their order.
-
-    Args:
-        operations: of all ranks.
-        row: of each half.
-        taken: the producers of what each takes, shape (halves, 2); -1 none.
-    """
-    taken.sort(axis=1)
-    after, before = np.repeat(row, 2), taken.reshape(-1)
-    pairs = np.flatnonzero((before != NONE) & (before != after))
-    after, before = after[pairs], before[pairs]
-    if (row[1:] <= row[:-1]).any():
-        order = sorted_rows(after, before)
-        after, before = after[order], before[order]
-    return Dependencies(after, before, operations.rank[after] != operations.rank[before])
 
 
 def inputs_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -254,11 +255,14 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     if not reason and shown is not None and _comparable(shown):
         graph = graph_of(replayed, shown.index)
         ranks = [r for r in indices_of(shown.ranks) if chosen is None or chosen[r]]
-        count = len(replayed.operations)
-        path = critical_path(graph, count, replayed.idle, shown.index)
+        path = critical_path(graph, replayed, shown.index)
         changes = what_if(graph, replayed.operations, len(ranks))
         if part is not None:
-            path = path.of_whole(np.flatnonzero(part.chosen[operations.rank]), len(operations))
+            # Rows of the run, of which a part is replayed.
+            of_part = np.flatnonzero(part.chosen[operations.rank])
+            slack_ns = np.full(len(operations), NONE, np.int64)
+            slack_ns[of_part] = path.slack_ns
+            path = replace(path, operations=of_part[path.operations], slack_ns=slack_ns)
     causes = joined_ranks([own.idle_ns for own in parts])
     return Explanation(
         causes=CauseTimes(dict(zip(parts[0].idle_ns, causes, strict=True))),
