@@ -17,11 +17,10 @@ from bubbleviz.count.rank_iterations import indices_of, joined_ranks
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
 from bubbleviz.explain.chunk_costs import ChunkCost, ChunkTimes, chunk_costs_of, chunk_times_of
-from bubbleviz.explain.critical_path import CriticalPath, critical_path
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
 from bubbleviz.explain.diagnosis.findings import Diagnosis
 from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand, joined_rows, moved_rows
-from bubbleviz.explain.graph import graph_of
+from bubbleviz.explain.graph import CriticalPath, critical_path, graph_of
 from bubbleviz.explain.phase_times import PhaseSamples, PhaseTimes, phase_samples_of, phase_times_of
 from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns

@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.forward_waits import TokenWaits
+from bubbleviz.explain.causes.forward_waits import TokenWaits, all_token_waits, usual_depth
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import (
     ENOUGH,
@@ -22,14 +22,8 @@ from bubbleviz.explain.diagnosis.faults import (
 )
 from bubbleviz.explain.diagnosis.findings import Diagnosis, diagnose, diagnosed_times
 from bubbleviz.explain.explained_rows import ExplainedRows, ReplayedRun, RowsOnDemand
-from bubbleviz.explain.slowdown.messages import all_token_waits, usual_depth
 from bubbleviz.explain.slowdown.replay import Order, Replay, Role, Work, replay_of
-from bubbleviz.explain.slowdown.run_work import (
-    computing_rows,
-    delays_of,
-    early_starts,
-    work_of_run,
-)
+from bubbleviz.explain.slowdown.run_work import computing_rows, delays_of, early_starts, work_of_run
 from bubbleviz.explain.slowdown.slowdowns import Scenarios, Slowdowns, scenarios_of, slowdowns_of
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct

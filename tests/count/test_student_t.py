@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.special import stdtrit
 
-from bubbleviz.count.student_t import quantile
+from bubbleviz.count.count import quantile
 
 
 @pytest.mark.parametrize("df", [*range(1, 103), 1000])

@@ -14,8 +14,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.explain.critical_path import CriticalPath
-from bubbleviz.explain.graph import Graph, graph_of
+from bubbleviz.explain.graph import CriticalPath, Graph, graph_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report

@@ -16,7 +16,7 @@ import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.recognition import candidates
 from bubbleviz.explain.recognition.candidates import Verdict, verdict
-from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
+from bubbleviz.explain.recognition.orders import PipelineOrders
 from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, difference
 from bubbleviz.explain.recognition.recognition import Recognition, compared, schedule_of
 from bubbleviz.model.phases import Phase

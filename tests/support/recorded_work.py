@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.messages import CLOCK_NS, Pairs, chained, message_order
 from bubbleviz.explain.slowdown.replay import COMPUTING, Order, Role, Work, numbered
+from bubbleviz.explain.slowdown.run_work import CLOCK_NS, Pairs, chained, message_order
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, scenarios_of, slowdowns_of
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import first_of_each, groups_of, looked_up

@@ -18,8 +18,7 @@ from bubbleviz.explain.diagnosis.effects import (
     quantile_of,
     rises,
 )
-from bubbleviz.explain.slowdown.messages import link_of
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.grouping import (
     distinct,

@@ -13,6 +13,7 @@ from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     FORWARD,
     WEIGHTS,
+    PipelineOrders,
     chunk_of,
     coded,
     in_microbatch_order,
@@ -21,7 +22,6 @@ from bubbleviz.explain.recognition.orders import (
     planned_orders,
     without_eager_weights,
 )
-from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.explain.recognition.plan_distance import (
     NEAR,
     OrderDifference,

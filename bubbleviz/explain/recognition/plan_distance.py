@@ -14,13 +14,13 @@ from bubbleviz.explain.recognition.orders import (
     BACKWARD,
     WEIGHTS,
     Orders,
+    PipelineOrders,
     chunk_of,
     in_planned_order,
     kind_of,
     microbatch_of,
     planned_orders,
 )
-from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen

@@ -18,8 +18,7 @@ from bubbleviz.explain.recognition.candidates import (
     missing_microbatches_verdict,
     missing_microbatches_verdict_of_plan,
 )
-from bubbleviz.explain.recognition.orders import orders_of
-from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders, pipelines_of
+from bubbleviz.explain.recognition.orders import PipelineOrders, orders_of, pipelines_of
 from bubbleviz.explain.recognition.plan_distance import Deviation, deviations_of, plans_once
 from bubbleviz.explain.recognition.reasons import (
     FORWARD_ONLY,

@@ -396,8 +396,7 @@ def _by_level(
 # Slack: how much later work can end without a longer iteration, all else as measured.
 #
 # From the last level of a replay backwards: what follows a row has to start in time, and so have
-# all
-# members of a collective before the first of them may end no later::
+# all members of a collective before the first of them may end no later::
 #
 #     rank 0   ├─ B7 ─┤· slack ·│▓ all-reduce ▓┤├ Optimizer ┤
 #     rank 1   ├────── B7 ──────┤▓ all-reduce ▓┤├ Optimizer ┤
@@ -433,3 +432,20 @@ def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
     slack_ns = np.full(len(work), NONE, np.int64)
     slack_ns[replay.rows] = latest_ns[:count] - ends_ns
     return slack_ns
+
+
+# Links: which stages each transfer moves data between.
+
+
+def link_of(work: Work) -> tuple[Ints, Ints]:
+    """Return the stages that each row moves data from and to; -1 where it is no transfer."""
+    role = work.role
+    sends = np.isin(role, (Role.SEND_F, Role.SEND_B))
+    paired = np.flatnonzero(np.isin(role, POINT_TO_POINT) & (work.meeting != NONE))
+    pairs = groups_of(work.meeting[paired])
+    stages = np.full((2, len(pairs)), NONE, np.int64)
+    for end, rows in enumerate((paired[sends[paired]], paired[~sends[paired]])):
+        stages[end, pairs.of_row[sends[paired] if end == 0 else ~sends[paired]]] = work.stage[rows]
+    ends = np.full((2, len(work)), NONE, np.int64)
+    ends[:, paired] = np.where((stages != NONE).all(axis=0), stages, NONE)[:, pairs.of_row]
+    return ends[0], ends[1]

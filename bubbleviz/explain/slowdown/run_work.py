@@ -7,28 +7,255 @@ producer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.waits import NEVER
+from bubbleviz.align.waits import NEVER, arrivals
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.explained_rows import ReplayedRun
-from bubbleviz.explain.slowdown.messages import (
-    CLOCK_NS,
-    Messages,
-    Pairs,
-    chained,
-    message_order,
-    messages_of,
+from bubbleviz.explain.slowdown.replay import (
+    COMPUTING,
+    POINT_TO_POINT,
+    Kind,
+    Order,
+    Role,
+    Work,
+    numbered,
 )
-from bubbleviz.explain.slowdown.replay import COMPUTING, Kind, Order, Role, Work
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
+from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.values import frozen
+
+# Messages of a run: what operations take from other ranks, and the sends and receives of it.
+#
+# A send begins with its kernel, but no earlier than the end of the producer. Where names give no
+# microbatch, the n-th receive of a rank is that of the n-th operation that takes something, if
+# there are as many of both; and likewise sends. What a rank received in another order than it was
+# sent met in no stream, so that its receives show nothing.
+
+
+#: How far the clock of sends and receives is off that of computes, as in the published analyzer.
+CLOCK_NS = 50_000
+
+
+@frozen
+class Messages(Table):
+    """What operations take from other ranks.
+
+    Attributes:
+        consumer: row of the operations.
+        producer: likewise.
+        forward: whether activations move, and no gradients.
+        receive_start_ns: start of the receive; meaningless where it is not ``seen``.
+        receive_end_ns: its end.
+        send_start_ns: start of the send, no earlier than the end of the producer.
+        send_end_ns: its end.
+        seen: whether a receive shows how long data moved.
+    """
+
+    consumer: Ints
+    producer: Ints
+    forward: Bools
+    receive_start_ns: Ints
+    receive_end_ns: Ints
+    send_start_ns: Ints
+    send_end_ns: Ints
+    seen: Bools
+
+
+def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
+    """Return what operations take from other ranks in their iteration.
+
+    Args:
+        run: the operations of all ranks.
+        rows: of the operations between which messages are wanted.
+    """
+    operations, receives, dependencies = run.operations, run.receives, run.dependencies
+    chosen = np.zeros(len(operations), bool)
+    chosen[rows] = True
+    consumer, producer = dependencies.after, dependencies.before
+    wanted = dependencies.remote & chosen[consumer] & chosen[producer]
+    wanted &= operations.iteration[consumer] == operations.iteration[producer]
+    consumer, producer = consumer[wanted], producer[wanted]
+    # Which carry activations; of two overlapped pairs the stages tell.
+    phase, stage = operations.phase, operations.virtual_stage
+    both = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
+    forward = (phase[consumer] == Phase.F) | (phase[producer] == Phase.F)
+    forward = np.where(both, stage[producer] < stage[consumer], forward)
+
+    at = np.full(len(operations), NONE, np.int64)
+    at[receives.operation] = np.arange(len(receives))
+    # An overlapped pair takes two results; its last receive is that of the later one.
+    last = np.zeros(len(consumer), bool)
+    last[first_of_each(consumer, -operations.end_ns[producer])] = True
+    receive = np.where(last, at[consumer], NONE)
+    unnamed = _in_order(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
+    by_order = (receive == NONE) & (unnamed != NONE)
+    start_ns, end_ns = (
+        np.where(by_order, of_operation[unnamed], np.append(of_receive, NONE)[receive])
+        for of_operation, of_receive in (
+            (operations.start_ns, receives.start_ns),
+            (operations.end_ns, receives.end_ns),
+        )
+    )
+    # What began after its consumer, or ended after it, brought it nothing.
+    began_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
+    seen = (start_ns != NONE) & (start_ns <= began_ns) & (end_ns <= operations.end_ns[consumer])
+
+    send = arrivals(operations).send[producer]
+    unnamed = _in_order(operations, producer, forward, (Phase.SEND_F, Phase.SEND_B))
+    send = np.where(send == NONE, unnamed, send)
+    sent = (send != NONE) & (operations.has_span[send] == 1)
+    produced_ns = operations.end_ns[producer]
+    send_start_ns = np.where(sent, operations.start_ns[send], produced_ns)
+    messages = Messages(
+        consumer=consumer,
+        producer=producer,
+        forward=forward,
+        receive_start_ns=start_ns,
+        receive_end_ns=end_ns,
+        send_start_ns=np.maximum(send_start_ns, produced_ns),
+        send_end_ns=np.maximum(np.where(sent, operations.end_ns[send], end_ns), produced_ns),
+        seen=seen,
+    )
+    return replace(messages, seen=seen & ~_crossed(operations, messages))
+
+
+def _crossed(operations: Operations, messages: Messages) -> Bools:
+    """Tell which messages are of a link on which they cross in their iteration.
+
+    ::
+
+        sender     ├ B3 ┤├ B4 ┤
+        receiver   ├─ B4 ─┤├ B3 ┤
+    """
+    rows = np.flatnonzero(messages.seen)
+    seen = messages.take(rows)
+    link = groups_of(
+        operations.iteration[seen.consumer],
+        operations.rank[seen.producer],
+        operations.rank[seen.consumer],
+        seen.forward.astype(np.int64),
+    ).of_row
+    crossed = numbered(link, seen.send_start_ns) != numbered(link, seen.receive_start_ns)
+    result = np.zeros(len(messages), bool)
+    result[rows] = np.isin(link, link[crossed])
+    return result
+
+
+def _in_order(
+    operations: Operations, owner: Ints, forward: Bools, phases: tuple[Phase, Phase]
+) -> Ints:
+    """Return the transfer without a microbatch of each owner, by their order; -1 for none.
+
+    Args:
+        operations: of all ranks.
+        owner: rows that take or give something.
+        forward: whether that is activations.
+        phases: of transfers of activations, and of gradients.
+    """
+    rows = np.flatnonzero(
+        among(operations.phase, phases)
+        & (operations.microbatch < 0)
+        & (operations.has_span == 1)
+        & (operations.iteration >= 0)
+    )
+    both = np.concatenate((rows, owner))
+    is_forward = np.concatenate((operations.phase[rows] == phases[0], forward)).astype(np.int64)
+    group = groups_of(operations.rank[both], operations.iteration[both], is_forward).of_row
+    of_row, of_owner = group[: len(rows)], group[len(rows) :]
+    count = int(group.max(initial=NONE)) + 1
+    equal = np.bincount(of_row, minlength=count) == np.bincount(of_owner, minlength=count)
+    place = numbered(of_row, operations.start_ns[rows])
+    wanted = numbered(of_owner, operations.start_ns[owner])
+    found = looked_up((of_row, place), rows, (of_owner, wanted))
+    return np.where(equal[of_owner], found, NONE)
+
+
+# Message order: what sends and receives follow on their rank, and what follows them.
+#
+# A send follows its compute. A receive precedes its compute, and follows the one of its direction
+# before that; each kind of send and receive runs in its own order::
+#
+#     RECV_F  ├──┤           ├──┤
+#     compute     ├─ F0 ─┤       ├─ F1 ─┤       ├─ B0 ─┤
+#     SEND_F              ├──┤           ├──┤
+#
+# The rules are those of ``setup_pp_dependency`` in the published ``analyzer/dependency_model.py``.
+
+
+#: Rows, and what each follows.
+Pairs = tuple[Ints, Ints]
+
+
+def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
+    """Return what sends and receives follow, and what follows them.
+
+    Args:
+        work: of all ranks.
+        rows: of its sends and receives.
+        compute: row of the compute that took or gave the data of each; -1 where it stands for
+            nothing.
+        computes: rows that ranks compute one after the other.
+    """
+    role, place = work.role, work.rank_iteration
+    streams = (np.flatnonzero(role == own) for own in POINT_TO_POINT)
+    rows, compute = rows[compute != NONE], compute[compute != NONE]
+    receives = np.isin(role[rows], (Role.RECV_F, Role.RECV_B))
+    taken, taken_by = rows[receives], compute[receives]
+    directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
+    after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
+    earlier = np.full(len(work) + 1, NONE, np.int64)
+    earlier[after] = before
+    previous = earlier[taken_by]
+    return [
+        *(chained(work, own, place[own]) for own in streams),
+        (rows[~receives], compute[~receives]),
+        (taken_by, taken),
+        (taken[previous != NONE], previous[previous != NONE]),
+        *_first_backward(work, computes),
+    ]
+
+
+def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
+    """Return each of some rows, and the one before it in its group, by start."""
+    order = sorted_rows(group, work.start_ns[rows], work.kind[rows])
+    rows, group = rows[order], group[order]
+    same = group[1:] == group[:-1]
+    return rows[1:][same], rows[:-1][same]
+
+
+def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
+    """Return what the first backward messages follow: the forward before the last of the warm-up.
+
+    ::
+
+        ... ├─ F2 ─┤├─ F3 ─┤├─ B0 ─┤
+                   └─> RECV_B, SEND_B
+    """
+    role, place = work.role, work.rank_iteration
+    number = numbered(place[computes], work.start_ns[computes], work.kind[computes])
+    backward = np.flatnonzero(role[computes] == Role.BACKWARD)
+    first = backward[first_of_each(place[computes[backward]], number[backward])]
+    of_place = place[computes[first]]
+    keys = (place[computes], number)
+    last, second = (looked_up(keys, computes, (of_place, number[first] - i)) for i in (1, 2))
+    warmed = (last != NONE) & (second != NONE)
+    warmed &= (role[last] == Role.FORWARD) & (role[second] == Role.FORWARD)
+    pairs = []
+    for own in (Role.RECV_B, Role.SEND_B):
+        rows = np.flatnonzero(role == own)
+        rows = rows[first_of_each(place[rows], work.start_ns[rows])]
+        before = looked_up((of_place[warmed],), second[warmed], (place[rows],))
+        pairs.append((rows[before != NONE], before[before != NONE]))
+    return pairs
+
 
 #: Clocks of ranks are not off by more.
 _RANK_CLOCK_NS = 1_000_000
@@ -266,8 +493,8 @@ def run_order(
         (place[unseen.consumer], place[unseen.producer]),
         (waits[known], token[known]),
         *_in_time(work, message_order(work, transfers, ends, computes)),
-        _last_ended(work, computes, collective),
-        _last_ended(work, collective, collective),
+        _in_turn(work, computes, collective),
+        _in_turn(work, collective, collective),
         _followed(work, computes, collective),
     ]
     row, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
@@ -285,24 +512,34 @@ def _in_time(work: Work, pairs: list[Pairs]) -> Iterator[Pairs]:
         yield row[kept], before[kept]
 
 
-def _last_ended(work: Work, earlier: Ints, rows: Ints) -> Pairs:
+def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
     """Return rows with the last of some others that had ended when they began, about.
 
     What each follows began before it, so that none follows itself.
+
+    Args:
+        work: of all ranks.
+        ended: the rows of which one is looked for.
+        begun: those for which it is looked for.
+        following: whether instead each of ``ended`` gets the first of ``begun`` after it.
     """
     place = work.rank_iteration
-    both = np.concatenate((earlier, rows))
-    begins = np.arange(len(both)) >= len(earlier)
+    both = np.concatenate((ended, begun))
+    begins = np.arange(len(both)) >= len(ended)
     start_ns = work.start_ns[both]
     ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
     turn = np.where(begins, 1, np.where(ended_ns > start_ns, 0, 2))
     order = sorted_rows(place[both], np.where(begins, start_ns, ended_ns), turn, both)
-    at = np.arange(len(order))
-    last = np.maximum.accumulate(np.where(begins[order], NONE, at)) if len(order) else at
-    found = np.flatnonzero(begins[order] & (last != NONE))
-    row, before = both[order[found]], both[order[last[found]]]
-    same = place[row] == place[before]
-    return row[same], before[same]
+    begins, at = begins[order], np.arange(len(order))
+    if following:
+        nearest = np.minimum.accumulate(np.where(begins, at, len(order))[::-1])[::-1]
+        some = ~begins & (nearest < len(order))
+    else:
+        nearest = np.maximum.accumulate(np.where(begins, NONE, at))
+        some = begins & (nearest != NONE)
+    row, other = both[order[some]], both[order[nearest[some]]]
+    same = place[row] == place[other]
+    return row[same], other[same]
 
 
 def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
@@ -311,38 +548,18 @@ def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     A collective is exposed if the operation before the next one had ended when it did.
     """
     optimizers = computes[work.role[computes] == Role.OPTIMIZER]
-    next_row = _next_begun(work, computes, collectives)
-    optimizer = _next_begun(work, optimizers, collectives)
-    before = np.full(len(work) + 1, NONE, np.int64)
+    next_row, optimizer, before = np.full((3, len(work) + 1), NONE, np.int64)
+    for column, rows in ((next_row, computes), (optimizer, optimizers)):
+        row, following = _in_turn(work, collectives, rows, following=True)
+        column[row] = following
     after, earlier = chained(work, computes, work.rank_iteration[computes])
     before[after] = earlier
-    previous = before[next_row]
+    previous = before[next_row[collectives]]
     exposed = previous == NONE
     exposed |= work.end_ns[previous] <= work.end_ns[collectives] + CLOCK_NS
-    follower = np.where(exposed, next_row, optimizer)
+    follower = np.where(exposed, next_row[collectives], optimizer[collectives])
     some = follower != NONE
     return follower[some], collectives[some]
-
-
-def _next_begun(work: Work, later: Ints, rows: Ints) -> Ints:
-    """Return the first of some others that began once each row had ended, about; -1 for none.
-
-    It began after the row itself.
-    """
-    place = work.rank_iteration
-    both = np.concatenate((later, rows))
-    ends = np.arange(len(both)) >= len(later)
-    start_ns = work.start_ns[both]
-    ended_ns = np.maximum(work.end_ns[both] - CLOCK_NS, start_ns)
-    turn = np.where(~ends, 1, np.where(ended_ns > start_ns, 0, 2))
-    order = sorted_rows(place[both], np.where(ends, ended_ns, start_ns), turn, both)
-    at = np.where(ends[order], len(order), np.arange(len(order)))
-    following = np.minimum.accumulate(at[::-1])[::-1] if len(order) else at
-    found = np.full(len(both), NONE, np.int64)
-    some = np.flatnonzero(ends[order] & (following < len(order)))
-    found[order[some]] = both[order[following[some]]]
-    result = found[len(later) :]
-    return np.where((result != NONE) & (place[result] == place[rows]), result, NONE)
 
 
 # Measured: how long iterations took, and how late what was launched in them.

@@ -24,8 +24,14 @@ from itertools import islice
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
-from bubbleviz.explain.slowdown.messages import link_of
-from bubbleviz.explain.slowdown.replay import Order, Replay, Work, replay_of, scenarios_at_once
+from bubbleviz.explain.slowdown.replay import (
+    Order,
+    Replay,
+    Work,
+    link_of,
+    replay_of,
+    scenarios_at_once,
+)
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bubbleviz.count.iterations import Iteration
-    from bubbleviz.explain.critical_path import PathCollective
+    from bubbleviz.explain.graph import PathCollective
     from bubbleviz.explain.recognition.plan_distance import Deviation
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns

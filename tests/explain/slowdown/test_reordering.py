@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.explain.recognition.plan_distance import Deviation, difference
-from bubbleviz.explain.slowdown.messages import turns_of
+from bubbleviz.explain.what_if import turns_of
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
