@@ -287,13 +287,6 @@ def renumbered(orders: list[list[Op]], number: dict[int, int]) -> list[list[Op]]
     return [[replace(op, microbatch=number[op.microbatch]) for op in order] for order in orders]
 
 
-def test_numbers_of_microbatches_may_begin_anywhere_and_leave_gaps() -> None:
-    orders = devices_of(planned("zb-v"))
-    for number in ({n: n + 1 for n in range(8)}, {n: 10 * n + 7 for n in range(8)}):
-        found = named(of_orders(renumbered(orders, number)))
-        assert (found.name, found.exact) == ("zb-v", True)
-
-
 @pytest.mark.parametrize(
     ("name", "m", "gone", "first"),
     [
@@ -421,16 +414,23 @@ def test_microbatches_that_names_do_not_tell() -> None:
     assert (found.name, found.reason) == (None, "range names hold no microbatches")
 
 
-def test_a_recompute_belongs_to_its_backward() -> None:
-    orders = [
-        [
-            one
-            for op in order
-            for one in ([replace(op, phase=Phase.R), op] if op.phase is BW else [op])
-        ]
-        for order in devices_of(planned("1f1b"))
-    ]
-    assert named(of_orders(orders)).exact
+#: What ranks may run beside the order of 1F1B, whose order it stays.
+VARIANTS: dict[str, Callable[[Op], list[Op]]] = {
+    "recomputes": lambda op: [replace(op, phase=Phase.R), op] if op.phase is BW else [op],
+    "numbers from 1 on": lambda op: [replace(op, microbatch=op.microbatch + 1)],
+    "numbers with gaps": lambda op: [replace(op, microbatch=10 * op.microbatch + 7)],
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
+def test_what_belongs_to_an_operation_and_how_microbatches_are_numbered_is_no_other_order(
+    name: str, variant: str
+) -> None:
+    change = VARIANTS[variant]
+    orders = [[one for op in order for one in change(op)] for order in devices_of(planned(name))]
+    found = named(of_orders(orders))
+    assert (found.name, found.exact) == (name, True)
 
 
 def test_the_averaged_iterations_decide() -> None:
@@ -454,6 +454,17 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
     found = named(run)
     assert (found.name, found.exact) == ("1f1b", False)
     assert found.iterations[0].names == ("gpipe", "1f1b", "1f1b")
+
+
+def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
+    """Of numbers 5 to 12 one iteration lacks the first: it is missing, and no other is moved."""
+    number = {n: n + 5 for n in range(8)}
+    whole = renumbered(devices_of(planned("1f1b")), number)
+    cut = [[op for op in order if op.microbatch > 5] for order in whole]
+    cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((whole, cut)[n])]
+    found = named(measured(cells, [(rank, 0) for rank in range(4)]))
+    assert (found.name, found.iterations[0].exact) == ("1f1b", True)
+    assert found.iterations[1].name == "1f1b"
 
 
 def test_stages_that_no_run_has_cost_nothing() -> None:

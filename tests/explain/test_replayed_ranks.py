@@ -55,24 +55,30 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
 
 
-@pytest.mark.usefixtures("few")
-def test_a_run_without_operations_is_replayed_whole(tmp_path: Path) -> None:
-    report = _run(tmp_path, 8)
+def test_small_runs_are_replayed_whole(tmp_path: Path) -> None:
+    report = _run(tmp_path, 8, slow=5)
+    assert _chosen(report) is None
+    assert report.explanation.replayed_ranks is None
+    assert not [note for note in report.limitations if note.what == _REPLAYED]
     nothing = report.operations.take(slice(0))
     assert replayed_ranks(nothing, report.ranks, np.zeros(0, bool)) is None
     assert replayed_ranks(nothing, (), np.zeros(0, bool)) is None
 
 
-def test_a_small_run_is_replayed_whole(tmp_path: Path) -> None:
-    report = _run(tmp_path, 8, slow=5)
-    assert _chosen(report) is None
-    assert report.explanation.replayed_ranks is None
-    assert not [note for note in report.limitations if note.what == _REPLAYED]
-
-
 @pytest.mark.usefixtures("few")
-def test_the_slowest_are_replayed_and_some_of_the_others(tmp_path: Path) -> None:
-    assert _chosen(_run(tmp_path, 8, slow=5)) == [0, 1, 4, 5]
+@pytest.mark.parametrize(
+    ("pipelines", "slow", "known", "chosen"),
+    [
+        (8, 5, True, [0, 1, 4, 5]),
+        (9, -1, True, [0, 1, 2, 5]),  # of equal ones the first
+        (8, -1, False, None),
+        (4, -1, True, None),  # as few as would be replayed
+    ],
+)
+def test_the_slowest_are_replayed_and_some_of_the_others(
+    pipelines: int, slow: int, known: bool, chosen: list[int] | None, tmp_path: Path
+) -> None:
+    assert _chosen(_run(tmp_path, pipelines, slow, known=known)) == chosen
 
 
 @pytest.mark.usefixtures("few")
@@ -83,11 +89,6 @@ def test_pipelines_may_have_any_numbers(tmp_path: Path) -> None:
     assert found is not None
     assert np.flatnonzero(found.chosen[::_STAGES]).tolist() == [0, 1, 4, 5]
     assert (found.pipelines, found.of) == (4, 8)
-
-
-@pytest.mark.usefixtures("few")
-def test_of_equal_pipelines_the_first_are_replayed(tmp_path: Path) -> None:
-    assert _chosen(_run(tmp_path, 9)) == [0, 1, 2, 5]
 
 
 def test_a_pipeline_that_lacks_an_iteration_is_not_the_slowest(
@@ -101,16 +102,6 @@ def test_a_pipeline_that_lacks_an_iteration_is_not_the_slowest(
     found = replayed_ranks(operations.take(ran), report.ranks, np.ones(_ITERATIONS, bool))
     assert found is not None
     assert np.flatnonzero(found.chosen[::_STAGES]).tolist() == [0, 1, 4, 5]
-
-
-@pytest.mark.usefixtures("few")
-def test_pipelines_that_are_unknown_are_replayed_whole(tmp_path: Path) -> None:
-    assert _chosen(_run(tmp_path, 8, known=False)) is None
-
-
-@pytest.mark.usefixtures("few")
-def test_as_few_pipelines_as_would_be_replayed_are_replayed_whole(tmp_path: Path) -> None:
-    assert _chosen(_run(tmp_path, 4)) is None
 
 
 def test_the_part_shows_what_the_whole_does(

@@ -56,18 +56,6 @@ def test_no_other_schedule_is_proposed_for_one_stage(tmp_path: Path) -> None:
     assert "zb" not in text_of(report, 160).replace("zero-bubble", "")
 
 
-@pytest.mark.parametrize("stages", [2, 4])
-def test_a_pipeline_keeps_its_schedule(tmp_path: Path, stages: int) -> None:
-    plant(Planting(stages=stages), tmp_path)
-
-    report = bubbleviz.analyze(tmp_path)
-
-    assert report.schedule is not None
-    assert report.schedule.name == "1f1b"
-    assert not report.single_stage
-    assert "ready to paste" in text_of(report, 160)
-
-
 @pytest.mark.parametrize(
     ("stages", "world", "missing"),
     [(1, 64, 63), (1, 2, 1), (1, 1, 0), (2, 64, 62), (4, 4, 0), (4, 3, 0), (1, None, 0)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bubbleviz.explain.slowdown.replay import Work
 from bubbleviz.explain.slowdown.slowdowns import ideal_times, scenarios_of
 from bubbleviz.model.grouping import distinct
 from tests.support.recorded_work import Row, recorded, recorded_slowdowns, table
@@ -143,3 +145,76 @@ def test_groups_that_are_replayed_apart_take_as_long_as_one_by_one(
         values = distinct(label[label >= 0])
         expected = scenarios.put_back([(label, value) for value in values.tolist()])
         assert scenarios.put_back_apart(label, values).tolist() == expected.tolist()
+
+
+# Messages: what sends and receives follow, and whom they meet.
+
+#: (stage, kind, model chunk or -1, start, end) of one iteration.
+Chunked = tuple[int, str, int, int, int]
+
+
+def chunked(*rows: Chunked) -> Work:
+    """Return work of two stages with several model chunks each."""
+    work = table(*((stage, 0, 0, kind, -1, start, end) for stage, kind, _, start, end in rows))
+    chunk = np.array([row[2] for row in rows], np.int64)
+    return replace(work, chunk=chunk, virtual_stage=np.where(chunk < 0, -1, 2 * chunk + work.stage))
+
+
+def follows(work: Work) -> set[tuple[int, int]]:
+    """Return pairs of rows of which the first follows the second."""
+    order = recorded(work)[1]
+    return set(zip(order.row.tolist(), order.before.tolist(), strict=True))
+
+
+def meets(work: Work) -> list[tuple[int, ...]]:
+    """Return the rows of each meeting."""
+    meeting = recorded(work)[0].meeting
+    return sorted(
+        tuple(np.flatnonzero(meeting == number).tolist())
+        for number in set(meeting.tolist())
+        if number >= 0
+    )
+
+
+#: Two chunks a stage: data goes 0 > 1 > 0 > 1; the last row is the first receive, of nothing.
+TWO_CHUNKS: tuple[Chunked, ...] = (
+    (0, "forward-compute", 0, 1_000_000, 2_000_000),
+    (0, "forward-send", -1, 2_000_000, 2_100_000),
+    (0, "forward-recv", -1, 2_100_000, 3_200_000),
+    (0, "forward-compute", 1, 3_200_000, 4_200_000),
+    (0, "forward-send", -1, 4_200_000, 4_300_000),
+    (1, "forward-recv", -1, 1_000_000, 2_100_000),
+    (1, "forward-compute", 0, 2_100_000, 3_100_000),
+    (1, "forward-send", -1, 3_100_000, 3_200_000),
+    (1, "forward-recv", -1, 3_200_000, 4_300_000),
+    (1, "forward-compute", 1, 4_300_000, 5_300_000),
+    (1, "forward-send", -1, 5_300_000, 5_300_001),
+    (0, "forward-recv", -1, 900_000, 900_001),
+)
+
+
+@pytest.mark.parametrize("rows", [TWO_CHUNKS, TWO_CHUNKS[:-1]])
+def test_sends_meet_receives_of_the_next_chunk(rows: tuple[Chunked, ...]) -> None:
+    """The first receive of the model, recorded or not, and its last send meet nobody."""
+    assert meets(chunked(*rows)) == [(1, 5), (2, 7), (4, 8)]
+
+
+def test_a_receive_follows_the_compute_before_its_own() -> None:
+    found = follows(chunked(*TWO_CHUNKS))
+
+    assert {(1, 0), (4, 3), (3, 2), (2, 0), (6, 5), (9, 8), (8, 6)} <= found
+    assert (5, 6) not in found
+    assert (4, 1) in found
+
+
+def test_the_first_backward_messages_follow_the_forward_before_the_last() -> None:
+    rows: list[Row] = [
+        (0, 0, 0, "forward-compute", 0, 0, 10),
+        (0, 0, 0, "forward-compute", 1, 10, 20),
+        (0, 0, 0, "forward-compute", 2, 20, 30),
+        (0, 0, 0, "backward-recv", -1, 30, 40),
+        (0, 0, 0, "backward-compute", 0, 40, 60),
+    ]
+
+    assert (3, 1) in follows(table(*rows))
+    assert (3, 0) not in follows(table(*rows))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from scipy.special import stdtrit
+
 import bubbleviz
+from bubbleviz.count.count import quantile
 from bubbleviz.count.rank_iterations import (
     RankIterations,
     has_account,
@@ -68,3 +72,11 @@ def test_no_ranks() -> None:
     assert (indices_of(()), lacking(()), own_ratios((), "stage")) == ([], [], [])
     assert not has_account((), "stage")
     assert with_index((), 0) is None
+
+
+# Quantiles of Student's t are those of scipy.
+
+
+def test_quantiles_of_students_t_are_those_of_scipy() -> None:
+    for df in (*range(1, 103), 1000):
+        assert quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=1e-14)
