@@ -14,7 +14,7 @@ def entered(arguments: Sequence[str]) -> list[str]:
     Raises:
         InputError: a path leads to nothing that can be read.
     """
-    from bubbleviz.analyses.first_look import first_look
+    from bubbleviz.analyses.inspection import first_look
 
     if "--anonymous" in arguments:
         hide()
@@ -23,8 +23,7 @@ def entered(arguments: Sequence[str]) -> list[str]:
         command, reason = "analyze", "--convention says how operations are named"
     else:
         with progress_bars() as bars:
-            look = first_look(arguments[:first_option], bars)
-        command, reason = look.command, look.reason
+            command, reason = first_look(arguments[:first_option], bars)
     if reason:
         complain(f"{command}, since {reason}", 0)
     return [command, *arguments]

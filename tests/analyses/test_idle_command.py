@@ -14,10 +14,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import picture as idle_picture
-from bubbleviz.analyses.idle.documents import COLUMNS, as_json
+from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
-from bubbleviz.analyses.idle.text import sections
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
 from bubbleviz.render.palette import ACTIVITIES

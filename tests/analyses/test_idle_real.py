@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.documents import as_json, csv_of_gaps
+from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps
 from bubbleviz.errors import NothingToAnalyseError
 from tests.support.idle_runs import add_up, only
 

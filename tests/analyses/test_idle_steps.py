@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.analyses.idle.documents import as_json
+from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.report import advice
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError

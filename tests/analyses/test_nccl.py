@@ -9,10 +9,9 @@ from shutil import copy
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.documents import as_json
 from bubbleviz.analyses.nccl.members import Split, bus_factor, byte_factor
+from bubbleviz.analyses.nccl.outputs import as_json, summary
 from bubbleviz.analyses.nccl.profiles import find_inputs
-from bubbleviz.analyses.nccl.text import summary
 from bubbleviz.analyses.nccl.totals import totals_of
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.window import parse_window

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import matching, measure_communication
 from bubbleviz.analyses.nccl.alignment import anchor_of
-from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
 from bubbleviz.analyses.nccl.kernels import Starts
 from bubbleviz.analyses.nccl.matching import GPU_TOLERANCE_NS, StartPairs, match
 from bubbleviz.analyses.nccl.members import Timing
+from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations
 from bubbleviz.errors import BubblevizError, UsageError
 from tests.support.nccl_event_files import Op, Plugin, line, proxy_file
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring

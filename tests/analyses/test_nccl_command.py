@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.documents import COLUMNS
 from bubbleviz.analyses.nccl.members import Split
+from bubbleviz.analyses.nccl.outputs import COLUMNS
 from bubbleviz.analyses.nccl.totals import totals_of
 from bubbleviz.cli.app import main
 from bubbleviz.sources.nccl.events import UNKNOWN

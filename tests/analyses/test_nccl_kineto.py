@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
-from bubbleviz.analyses.nccl.text import sections
+from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations, sections
 from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
 from bubbleviz.conventions.launching_calls import operation_of
 from bubbleviz.errors import BubblevizError

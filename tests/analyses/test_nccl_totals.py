@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.documents import as_json
-from bubbleviz.analyses.nccl.text import sections, summary
+from bubbleviz.analyses.nccl.outputs import as_json, sections, summary
 from bubbleviz.analyses.nccl.totals import Communication, sums_of, totals_of
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table

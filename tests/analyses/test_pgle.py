@@ -8,8 +8,14 @@ import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle.analysis import contents_of
-from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
-from bubbleviz.analyses.pgle.range_names import GLOBS, RangeKind, parse_range_names
+from bubbleviz.analyses.pgle.instructions import (
+    GLOBS,
+    GRAPHS,
+    OVERLAP,
+    PAIRS,
+    RangeKind,
+    parse_range_names,
+)
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import FORMS, NCCL, Run, notes, steps, told

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle.costs import check_statistic, statistic
-from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
+from bubbleviz.analyses.pgle.instructions import RangeKind, parse_range_names
 from bubbleviz.errors import UsageError
 from tests.support.xla_runs import FORMS, NCCL, Run, told
 

@@ -18,8 +18,7 @@ from bubbleviz.analyses.watch import followed_run
 from bubbleviz.analyses.watch import measurement as watcher_module
 from bubbleviz.analyses.watch.followed_run import SILENT_S
 from bubbleviz.analyses.watch.measurement import LimitWatch, Sight, WatchedIteration, Watcher
-from bubbleviz.analyses.watch.outputs import Metrics, opened
-from bubbleviz.analyses.watch.text import line_of, page_of
+from bubbleviz.analyses.watch.outputs import Metrics, line_of, opened, page_of
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, UsageError
 from tests.planting import plant

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.analyses.first_look import first_look
+from bubbleviz.analyses.inspection import first_look
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError
 from bubbleviz.interpret.record import forget
@@ -136,8 +136,8 @@ def test_events_of_nccl_get_nccl(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file = tmp_path / "trace-0.txt"
     file.write_text(json.dumps(events))
 
-    assert first_look([str(file)]).command == "nccl"
-    assert first_look([str(tmp_path)]).command == "nccl"
+    assert first_look([str(file)])[0] == "nccl"
+    assert first_look([str(tmp_path)])[0] == "nccl"
     main([str(file)])
     assert capsys.readouterr().err.startswith("bubbleviz: nccl, since ")
 
@@ -198,4 +198,4 @@ def test_the_path_is_hidden_where_names_are(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_real_files(path: str, command: str) -> None:
-    assert first_look([f"{DATA}/{path}"]).command == command
+    assert first_look([f"{DATA}/{path}"])[0] == command

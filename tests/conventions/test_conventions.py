@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl.kernels import _FAMILY
-from bubbleviz.analyses.pgle import range_names as instructions
+from bubbleviz.analyses.pgle import instructions
 from bubbleviz.cli.app import main
 from bubbleviz.conventions import range_names
 from bubbleviz.conventions.convention import Convention, globs_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.analyses.idle.report import advice
-from bubbleviz.analyses.pgle.range_names import parse_range_names
+from bubbleviz.analyses.pgle.instructions import parse_range_names
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import fitting

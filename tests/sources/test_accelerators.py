@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle.documents import as_json
+from bubbleviz.analyses.idle.outputs import as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import advice, title_of
-from bubbleviz.analyses.idle.text import sections
 from bubbleviz.cli.app import main
 from tests.planting import Planting, plant
 from tests.support import xla_profiles

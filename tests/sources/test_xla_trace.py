@@ -13,7 +13,7 @@ import pytest
 import bubbleviz
 from bubbleviz import errors
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.range_names import GLOBS
+from bubbleviz.analyses.pgle.instructions import GLOBS
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of

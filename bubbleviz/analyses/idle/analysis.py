@@ -40,9 +40,9 @@ class NotebookIdleReport(IdleReport):
 
     def _repr_html_(self) -> str:
         """Return shares of devices, activities of hosts, picture and advice as HTML."""
+        from bubbleviz.analyses.idle.outputs import activity_table, device_table, wait_table
         from bubbleviz.analyses.idle.picture import draw_idle
         from bubbleviz.analyses.idle.report import advice, title_of
-        from bubbleviz.analyses.idle.text import activity_table, device_table, wait_table
         from bubbleviz.render.document import Sentence, html
         from bubbleviz.render.notebook import framed
 

@@ -12,7 +12,10 @@ from bubbleviz.analyses.idle.attribution import (
     COPY_NAME,
     AttributedIdle,
     attribute,
+    by_activity,
+    by_step,
     proved_waits,
+    strip_of,
     work_name,
 )
 from bubbleviz.analyses.idle.gaps import Device, devices_of, holding, idle_by_process
@@ -27,7 +30,6 @@ from bubbleviz.analyses.idle.host import (
     names_around,
 )
 from bubbleviz.analyses.idle.report import Chunks, Example, IdleGaps, RankIdle
-from bubbleviz.analyses.idle.totals import by_activity, by_step, strip_of
 from bubbleviz.analyses.idle.waits import (
     RecordTimes,
     Waiting,

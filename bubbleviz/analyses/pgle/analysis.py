@@ -17,11 +17,12 @@ from bubbleviz.analyses.pgle.costs import (
 )
 from bubbleviz.analyses.pgle.files import format_of
 from bubbleviz.analyses.pgle.instructions import (
+    GLOBS,
     Samples,
     measure,
+    module_name,
     without_instructions,
 )
-from bubbleviz.analyses.pgle.range_names import GLOBS, module_name
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content

@@ -5,19 +5,14 @@ A kernel or copy belongs to the innermost instruction around its launching call.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field
+from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.analyses.pgle.range_names import (
-    RangeKind,
-    XlaNames,
-    halves,
-    loops,
-    parse_range_names,
-)
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError
@@ -27,12 +22,116 @@ from bubbleviz.interpret.linking import LinkRule, Links, link
 from bubbleviz.interpret.record import other_commands
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import Numbering, distinct, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+
+# Range names: the instruction, the module or the compilation that a range of XLA names.
+#
+# They are those of ``xla/service/gpu/nvtx_annotations`` (openxla/xla), in all forms seen::
+#
+#     Thunk:#hlo_op=fusion.3#
+#     Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#
+#     Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3#
+#     Thunk:#name=jit(step)/jvp(layer)/dot,hlo_op=fusion.3,unique_hlo_op_id=41#
+#     XlaModule:#prefix=jit(step)/jit(main),hlo_module=jit_step,program_id=7#
+#     XlaCompile:#module=jit_step#
+#
+# Exports hold their NVTX domain in a column; some tools write it in front, as ``TSL:Thunk``.
+
+
+#: SQLite GLOBs that let all of them through.
+GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
+_DOMAIN = "TSL:"
+
+# A name path may hold anything, "#" and ",hlo_op=" included: the last one counts.
+_THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,(?!hlo_op=)[^,#]*)*)#\Z", re.DOTALL)
+_MODULE = re.compile(
+    r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
+)
+_OF_MODULE = re.compile(r",hlo_module=([^,]+)(?:,program_id=([0-9]+))?")
+
+_HALF = re.compile(
+    r"^(async|(?:ragged-)?all-to-all|all-reduce|all-gather|reduce-scatter|collective-permute"
+    r"|collective-broadcast)-(start|done)\b"
+)
+
+
+class RangeKind(IntEnum):
+    """What a range stands for."""
+
+    OTHER = 0
+    INSTRUCTION = 1
+    MODULE = 2
+    COMPILATION = 3
+
+
+@frozen
+class XlaNames(Table):
+    """The parsed names of XLA's ranges, one row a name; -1 is none.
+
+    Attributes:
+        kind: code of :class:`RangeKind`.
+        instruction: row of ``instructions``.
+        module: row of ``modules``.
+        instructions: distinct names of instructions.
+        modules: distinct modules, as XLA writes them: ``jit_step(7)``, with the number if recorded.
+    """
+
+    kind: Ints
+    instruction: Ints
+    module: Ints
+    instructions: tuple[str, ...] = field(metadata={"shared": True})
+    modules: tuple[str, ...] = field(metadata={"shared": True})
+
+
+def parse_range_names(names: Sequence[str]) -> XlaNames:
+    """Return the instruction, the module or the compilation that each name stands for."""
+    rows = np.full((3, len(names)), NONE, np.int64)
+    rows[0] = RangeKind.OTHER
+    instructions, modules = Numbering[str](), Numbering[str]()
+    for row, name in enumerate(names):
+        plain, module = name.removeprefix(_DOMAIN), None
+        if thunk := _THUNK.match(plain):
+            rows[0, row] = RangeKind.INSTRUCTION
+            rows[1, row] = instructions.number(thunk[1])
+            module = _OF_MODULE.match(thunk[2])
+        elif module := _MODULE.match(plain):
+            rows[0, row] = RangeKind.MODULE
+        elif plain.startswith("XlaCompile"):
+            rows[0, row] = RangeKind.COMPILATION
+        if module:
+            label = module[1] if module[2] is None else f"{module[1]}({module[2]})"
+            rows[2, row] = modules.number(label)
+    kind, instruction, module_id = (column.copy() for column in rows)
+    return XlaNames(kind, instruction, module_id, instructions.values, modules.values)
+
+
+def module_name(label: str) -> str:
+    """Return the name in a module's label, without the number of its program."""
+    return re.sub(r"\([0-9]+\)\Z", "", label)
+
+
+def loops(instructions: Sequence[str]) -> Bools:
+    """Tell which instructions are loops."""
+    return np.array([re.match(r"while\b", name) is not None for name in instructions], bool)
+
+
+def halves(instructions: Sequence[str]) -> tuple[Ints, Ints]:
+    """Return the kind of pair that each instruction starts, and the kind it ends; -1 none.
+
+    The numbers in the names do not pair a start with its done.
+    """
+    pairs = np.full((2, len(instructions)), NONE, np.int64)
+    kinds = Numbering[str]()
+    for row, name in enumerate(instructions):
+        if half := _HALF.match(name):
+            pairs[int(half[2] == "done"), row] = kinds.number(half[1])
+    return pairs[0].copy(), pairs[1].copy()
+
 
 # Executions: which ranges of an XLA instruction are one execution of it, and of which module.
 #

@@ -65,8 +65,7 @@ def idle(
     inputs += convention or []
     outputs.check(inputs)
     from bubbleviz.analyses.idle import idle as measure_idle_time
-    from bubbleviz.analyses.idle.documents import as_json, csv_of_gaps
-    from bubbleviz.analyses.idle.text import first_screen, sections
+    from bubbleviz.analyses.idle.outputs import as_json, csv_of_gaps, first_screen, sections
 
     with progress_bars() as bars:
         report = measure_idle_time(

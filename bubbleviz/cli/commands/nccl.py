@@ -44,8 +44,7 @@ def nccl(
     window = reading.run_window()
     inputs = [*(file.path for file in find_inputs(files)), *(convention or ())]
     outputs.check(inputs)
-    from bubbleviz.analyses.nccl.documents import as_json, csv_of_operations
-    from bubbleviz.analyses.nccl.text import first_screen, sections
+    from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations, first_screen, sections
 
     with progress_bars() as bars:
         report = measure_communication(

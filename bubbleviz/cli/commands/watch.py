@@ -124,7 +124,7 @@ def watch(
 
 def _shown(stack: ExitStack, folder: str, *, plain: bool) -> Callable[[Sight], None]:
     """Return what shows a sight: a page on a terminal, else lines."""
-    from bubbleviz.analyses.watch.text import line_of, page_of, waiting
+    from bubbleviz.analyses.watch.outputs import line_of, page_of, waiting
 
     waited: list[str] = []
 

@@ -8,7 +8,7 @@ an instruction is its launching call, on the thread of that::
 
 Elsewhere (TPUs, and CPUs that stand for devices) instructions lie on a thread of their own for
 each device, in the device's time, and launch themselves; such launches are not a host's. Names of
-ranges are those of :mod:`bubbleviz.analyses.pgle.range_names`, as XLA gives them in nsys, so that
+ranges are those of :mod:`bubbleviz.analyses.pgle.instructions`, as XLA gives them in nsys, so that
 one convention reads both.
 """
 
