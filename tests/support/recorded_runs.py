@@ -129,8 +129,9 @@ def recorded(
     """Record iterations of some operations, one after the other; of a microsecond by default."""
     clock = Clock()
     clock.now_ns = now_ns
-    clocks = {"monotonic": clock.monotonic, "utc": clock.utc}
-    with Recorder(folder, limit_bytes=limit_bytes, place=place, **clocks) as recorder:
+    with Recorder(
+        folder, limit_bytes=limit_bytes, place=place, monotonic=clock.monotonic, utc=clock.utc
+    ) as recorder:
         for number in range(iterations):
             around = recorder.begin_iteration(number)
             for name, length in zip(names, lengths or [1_000] * len(names), strict=True):
