@@ -419,11 +419,6 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
 # --- which reader it was -------------------------------------------------------------------------
 
 
-def test_a_plain_file_is_read_by_the_compiled_reader() -> None:
-    with opened(str(EXAMPLE)) as export:
-        assert export.origin.account() == "compiled reader"
-
-
 def test_a_page_that_is_not_plain_is_told_with_its_table(tmp_path: Path) -> None:
     path = _edited(tmp_path, f"UPDATE {KERNEL} SET deviceId = 'one' WHERE rowid = 9")
     with opened(str(path)) as export:
@@ -494,12 +489,6 @@ def test_the_key_is_the_row_number(tmp_path: Path) -> None:
     with opened(str(path)) as export:
         columns = _direct(export).columns("gpu_work/kernels", 0, 1 << 60)
         np.testing.assert_array_equal(columns, _numbers(export, "gpu_work/kernels"))
-
-
-def test_a_key_in_descending_order_is_left_to_sqlite(tmp_path: Path) -> None:
-    path = _edited(tmp_path, *_rebuilt(f'"start" INTEGER PRIMARY KEY DESC, "end" INT, {_REST}'))
-    with opened(str(path)) as export:
-        assert not _direct(export).reads("gpu_work/kernels")
 
 
 def test_a_text_with_nul_is_left_to_sqlite(tmp_path: Path) -> None:
@@ -629,20 +618,6 @@ def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
     assert native.load(path) is None
 
 
-def test_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    with opened(str(EXAMPLE)) as export:
-        assert _sqlite(export).direct is not None
-    monkeypatch.setenv(native.SWITCH, "0")
-    with opened(str(EXAMPLE)) as export:
-        assert _sqlite(export).direct is None
-
-
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(native, "_loaded", lambda: native.load(tmp_path / native.FILE))
-    with opened(str(EXAMPLE)) as export:
-        assert _sqlite(export).direct is None
-
-
 # --- damage --------------------------------------------------------------------------------------
 
 
@@ -695,15 +670,3 @@ def test_a_schema_that_is_no_text_is_damage(tmp_path: Path) -> None:
     path.write_bytes(raw.replace(b"CREATE TABLE StringIds", b"CREATE \x80\x80BLE StringIds"))
     with pytest.raises(ProfileError, match="the file is damaged"), opened(str(path)):
         pass
-
-
-def test_the_report_is_the_same_to_the_byte(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    texts = []
-    for switch in ("1", "0"):
-        monkeypatch.setenv(native.SWITCH, switch)
-        path = tmp_path / f"{switch}.json"
-        assert main(["analyze", str(EXAMPLE), "--json", str(path)]) == 0
-        texts.append(path.read_bytes())
-    assert texts[0] == texts[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,6 @@ from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, places_in
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.nsys.export import Export
 
 #: Names of fields, and their columns here.
@@ -41,54 +41,20 @@ _HEAD = 32
 _ROWS = 1 << 18
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 
+#: Rows of a table of payloads before those of its fields.
+_READ, _START, _THREAD, _HASH = range(4)
+
 Bytes = npt.NDArray[np.uint8]
 _Key = tuple[int, int]
 
 
-@frozen
-class _Field:
-    """A field of a layout: its name, its numpy type, and where it begins."""
+class _Field(NamedTuple):
+    """A field of a layout: its name, its numpy type, and where it begins and ends."""
 
     name: str
     type: str
     at: int
-
-    @property
-    def size(self) -> int:
-        return np.dtype(self.type).itemsize
-
-    @property
-    def end(self) -> int:
-        return self.at + self.size
-
-
-@frozen
-class _Block:
-    """Payloads of some rows, that are filled in; unknown fields are -1.
-
-    Attributes:
-        read: whether a payload holds a communicator.
-        start_ns: when its range began.
-        thread: that opened it.
-        hash: of its communicator.
-        values: the rest, shape (fields, rows), in the order of ``_COLUMNS``.
-    """
-
-    read: Bools
-    start_ns: Ints
-    thread: Ints
-    hash: npt.NDArray[np.uint64]
-    values: Ints
-
-    @classmethod
-    def of(cls, rows: int) -> _Block:
-        """Return a block in which nothing is known yet."""
-        start_ns, thread = np.full((2, rows), NONE, np.int64)
-        values = np.full((len(_COLUMNS), rows), NONE, np.int64)
-        return cls(np.zeros(rows, bool), start_ns, thread, np.zeros(rows, np.uint64), values)
-
-    def __len__(self) -> int:
-        return len(self.read)
+    end: int
 
 
 def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
@@ -100,11 +66,12 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     path = export.path
     layouts, twice = _layouts(export)
     blocks = [_decoded(block, layouts) for block in _blocks(export) if block]
+    table = np.concatenate([np.empty((4 + len(_COLUMNS), 0), np.int64), *blocks], axis=1)
+    unread = int((table[_READ] == 0).sum())
+    payloads = _payloads(table[:, table[_READ] != 0])
     if not blocks:
         reason = f"{path}: its ranges carry none; bytes, peers and communicators are unknown"
-        return _payloads([_Block.of(0)]), (Limitation("payloads of NCCL's ranges", reason),)
-    payloads = _payloads(blocks)
-    unread = sum(map(len, blocks)) - len(payloads)
+        return payloads, (Limitation("payloads of NCCL's ranges", reason),)
     if not unread:
         return payloads, ()
     why = "two processes use one layout's number" if twice else "their layout is not known"
@@ -152,22 +119,25 @@ def _layouts(export: Export) -> tuple[Mapping[_Key, Sequence[_Field]], bool]:
 def _field(layout: Mapping[int, _Field], place: int, kind: object, name: str, at: object) -> _Field:
     """Return a field; one without an offset follows the one before, aligned."""
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
-    if isinstance(at, int) and at >= 0:
-        return _Field(name, numpy_type, at)
-    before = layout.get(place - 1)
-    end = before.end if before is not None and before.type else 0
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
-    return _Field(name, numpy_type, -(-end // size) * size)
+    if not (isinstance(at, int) and at >= 0):
+        before = layout.get(place - 1)
+        end = before.end if before is not None and before.type else 0
+        at = -(-end // size) * size
+    return _Field(name, numpy_type, at, at + size)
 
 
-def _decoded(
-    rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]
-) -> _Block:
-    """Return the fields of some payloads, decoded at once for each layout and length."""
-    block = _Block.of(len(rows))
+def _decoded(rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]) -> Ints:
+    """Return some payloads, decoded at once for each layout and length.
+
+    Shape (4 + fields, rows): whether the payload holds a communicator, its range's start and
+    thread, the communicator's hash, and the fields in the order of ``_COLUMNS``, -1 unknown.
+    """
+    table = np.full((4 + len(_COLUMNS), len(rows)), NONE, np.int64)
+    table[[_READ, _HASH]] = 0
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
     known = _are(start_ns, int) & _are(thread, int) & _are(texts, str)
-    block.start_ns[known], block.thread[known] = start_ns[known], thread[known]
+    table[_START, known], table[_THREAD, known] = start_ns[known], thread[known]
     length = np.fromiter(map(len, np.where(known, texts, "")), np.int64, len(rows))
     whole = (length >= 2 * _HEAD) & (length % 2 == 0)
     for digits in distinct(length[whole]).tolist():
@@ -180,8 +150,8 @@ def _decoded(
             domain, schema, size, begin = head[first].tolist()
             members = groups.of_row == number
             offset = begin if begin >= _HEAD and begin + size <= raw.shape[1] else _HEAD
-            _fill(block, at[members], raw[members, offset:], layouts.get((domain, schema), ()))
-    return block
+            _fill(table, at[members], raw[members, offset:], layouts.get((domain, schema), ()))
+    return table
 
 
 def _are(values: npt.NDArray[np.object_], kind: type) -> Bools:
@@ -201,7 +171,7 @@ def _bytes_of(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[In
     return rows, np.frombuffer(content, np.uint8).reshape(len(rows), size)
 
 
-def _fill(block: _Block, at: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
+def _fill(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
     """Fill in the fields of payloads of one layout and length, without their heads."""
     for entry in layout:
         if entry.name not in FIELDS or entry.end > raw.shape[1]:
@@ -209,28 +179,26 @@ def _fill(block: _Block, at: Ints, raw: Bytes, layout: Sequence[_Field]) -> None
         column = raw[:, entry.at : entry.end].copy().view(entry.type)[:, 0]
         if entry.name != _COMMUNICATOR:
             # A number out of all bounds is none.
-            wide = column if column.dtype.kind == "f" or entry.size == 8 else column.astype(int)
+            wide = column
+            if column.dtype.kind != "f" and column.itemsize < 8:
+                wide = column.astype(int)
             known = (wide >= 0) & (wide < 1 << 62)
-            place = _COLUMNS.index(FIELDS[entry.name])
-            block.values[place, at] = np.where(known, np.where(known, wide, 0).astype(int), NONE)
+            place = 4 + _COLUMNS.index(FIELDS[entry.name])
+            table[place, rows] = np.where(known, np.where(known, wide, 0).astype(int), NONE)
         elif column.dtype.kind != "f":
-            block.hash[at], block.read[at] = column.astype(np.uint64), True
+            table[_HASH, rows], table[_READ, rows] = column.astype(np.uint64).view(np.int64), 1
 
 
-def _payloads(blocks: Sequence[_Block]) -> Payloads:
+def _payloads(table: Ints) -> Payloads:
     """Return the payloads that were read, in the export's order."""
-    read = np.concatenate([block.read for block in blocks])
     hashes, first, of_row = np.unique(
-        np.concatenate([block.hash for block in blocks])[read],
-        return_index=True,
-        return_inverse=True,
+        table[_HASH].view(np.uint64), return_index=True, return_inverse=True
     )
     order = np.argsort(first)
-    values = np.concatenate([block.values for block in blocks], axis=1)[:, read]
     return Payloads(
-        start_ns=np.concatenate([block.start_ns for block in blocks])[read],
-        thread=np.concatenate([block.thread for block in blocks])[read],
+        start_ns=table[_START],
+        thread=table[_THREAD],
         communicator=places_in(order)[of_row.reshape(-1)],
-        **{name: values[place].copy() for place, name in enumerate(_COLUMNS)},
+        **{name: table[4 + place].copy() for place, name in enumerate(_COLUMNS)},
         communicators=tuple(hashes[order].tolist()),
     )

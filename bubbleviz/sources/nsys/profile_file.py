@@ -235,30 +235,13 @@ _BOUNDS = ("gpu_work/kernel_bounds", "ranges/bounds", "calls/bounds")
 
 
 @frozen
-class InspectedRanges:
-    """The ranges that an inspection has read, for an analysis of the same open export."""
-
-    names: NameFilter
-    ranges: Ranges
-    impossible: int
-
-    def serves(self, globs: Sequence[str]) -> bool:
-        """Return whether ranges of these names are among them, with times that hold."""
-        return set(globs) <= set(self.names.globs) and not self.ranges.cut.any()
-
-    def of(self, globs: Sequence[str]) -> Ranges:
-        """Return the ranges of these names."""
-        fits = np.array(fitting(globs, self.ranges.names), bool)
-        return self.ranges.take(fits[self.ranges.name_id])
-
-
-@frozen
 class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     export: Export
     scan: Scan
-    _inspected: list[InspectedRanges] = field(default_factory=list)
+    # Ranges that an inspection has read, for an analysis, with those left out for their times.
+    _inspected: list[tuple[NameFilter, Ranges, int]] = field(default_factory=list)
 
     def sample(self, globs: Sequence[str], rows: int = SAMPLED_ROWS, /) -> Mapping[str, int]:
         """Return how often names occur in a sample of the ranges, spread over the capture."""
@@ -279,9 +262,12 @@ class NsysFile:
         export, scan = self.export, self.scan
         if not partial:
             check_recorded(export)
-        earlier = next((seen for seen in self._inspected if seen.serves(globs)), None)
+        # They serve where these names are among them, with ends that no other table tells.
+        earlier = next(
+            (s for s in self._inspected if set(globs) <= {*s[0].globs} and not s[1].cut.any()), None
+        )
         with step("look up strings"):
-            names = earlier.names if earlier else name_filter(export, globs)
+            names = earlier[0] if earlier else name_filter(export, globs)
         with step("read kernels") as rows:
             activities, notes = activities_of(export, scan, names.call_names)
             rows.count = len(activities)
@@ -299,7 +285,8 @@ class NsysFile:
 
         ranges, impossible = no_ranges(), 0
         if earlier:
-            ranges, impossible = earlier.of(globs), earlier.impossible
+            _, ranges, impossible = earlier
+            ranges = ranges.take(np.array(fitting(globs, ranges.names), bool)[ranges.name_id])
         elif globs and export.has("ranges/named"):
             with step("read ranges") as rows:
                 ranges, impossible = read_ranges(export, scan, names, last_ns)
@@ -353,7 +340,7 @@ class NsysFile:
         if export.has("ranges/named"):
             names = name_filter(export, globs)
             ranges, impossible = read_ranges(export, self.scan, names, lambda: 0)
-            self._inspected.append(InspectedRanges(names, ranges, impossible))
+            self._inspected.append((names, ranges, impossible))
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
         tables = table_counts(export)

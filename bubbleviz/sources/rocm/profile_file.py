@@ -193,33 +193,24 @@ class RocmFile:
 
     def _lacking(self, *, partial: bool) -> str:
         """Return what was not recorded that is needed, and what to do; "" where nothing is."""
-        work = self._work[0]
-        if not (len(work) if partial else work.kernels):
-            return f"{self._without_kernels()}; {self._again}"
-        if partial:
-            return ""
-        if len(self._calls.calls) == 0:
-            return (
-                "no HIP API calls were recorded, so kernels cannot be linked to ranges; "
-                f"{self._again}"
-            )
-        return "" if len(self._ranges) else self._without_ranges()
-
-    def _without_kernels(self) -> str:
-        """Return why there are no kernels."""
-        left_out = [
-            f"{note.count} {note.what}"
-            for note in self._work[1]
-            if note.kind is LimitationKind.KERNELS_LEFT_OUT
-        ]
-        if left_out:
-            return f"no kernel has times that can be ({', '.join(left_out)})"
+        work, notes = self._work
         calls = len(self._calls.calls)
-        but = f", but {counted(calls, 'HIP API call')}" if calls else ""
-        return f"no kernels were recorded{but}"
-
-    def _without_ranges(self) -> str:
-        """Return why there are no ranges, and what to do."""
+        if not (len(work) if partial else work.kernels):
+            left_out = [
+                f"{note.count} {note.what}"
+                for note in notes
+                if note.kind is LimitationKind.KERNELS_LEFT_OUT
+            ]
+            but = f", but {counted(calls, 'HIP API call')}" if calls else ""
+            reason = f"no kernels were recorded{but}"
+            if left_out:
+                reason = f"no kernel has times that can be ({', '.join(left_out)})"
+            return f"{reason}; {self._again}"
+        if partial or (calls and len(self._ranges)):
+            return ""
+        if not calls:
+            reason = "no HIP API calls were recorded, so kernels cannot be linked to ranges"
+            return f"{reason}; {self._again}"
         if self._recording.nameless:
             return (
                 "no range is named, since the events of the ROCTx ranges that were recorded hold "
