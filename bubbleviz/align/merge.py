@@ -14,6 +14,7 @@ from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, constant
+from bubbleviz.model.files import whole_of
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -22,7 +23,6 @@ from bubbleviz.model.operations import (
     RankOperations,
     RunningTimes,
 )
-from bubbleviz.model.part_names import whole_of
 from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import frozen
 

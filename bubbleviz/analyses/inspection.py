@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
 from bubbleviz.conventions.draft import drafts
-from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
+from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.conventions.recognition import (
     ConventionScore,
     recognise,
@@ -20,8 +20,8 @@ from bubbleviz.conventions.recognition import (
     with_iterations,
 )
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.interpret.communication_candidates import candidates_in
-from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table
+from bubbleviz.interpret.communication import candidates_in
+from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table, way_on
 from bubbleviz.interpret.record import opened_profile, other_commands, sampled_names, work_in
 from bubbleviz.model.private_names import note_host
 from bubbleviz.progress import Progress, Unwatched
@@ -62,7 +62,9 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         if contents.source.host_known:
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
-        inspection = look_over(contents, known, sample, chosen or recognised(scores))
+        inspection = look_over(
+            contents, known, sample, chosen or recognised(scores), next(iter(drafted), None)
+        )
         work = work_in(opened)
         if work is not None:
             candidates = candidates_in(work, file, extended_kinds(given))
@@ -75,13 +77,14 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             inspection = _tried(inspection, best_draft(opened, drafted, additions))
         if inspection.analysable:
             return inspection
-        return inspection.leading_on(other_commands(work, file, sample))
+        others = other_commands(work, file, sample)
+        return replace(inspection, missing=(*inspection.missing, way_on(inspection, others)))
 
 
 def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
     """Return the inspection with the best draft and what an analysis says of it; None for none."""
     if best is None:
-        return inspection.tried(None, None)
+        return replace(inspection, suggestion=None, trial=None)
     from bubbleviz.align.run import RunHints, merge
     from bubbleviz.count.count import count
     from bubbleviz.explain.explanation import explain
@@ -96,7 +99,8 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
         None,
     )
     value, bounds, *_ = headline_lines(report)
-    return inspection.tried(best.draft, replace(best.trial, headline=value + bounds))
+    trial = replace(best.trial, headline=value + bounds)
+    return replace(inspection, suggestion=best.draft, trial=trial)
 
 
 def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:

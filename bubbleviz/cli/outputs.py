@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model import files as temporary_files
-from bubbleviz.model.part_names import NAMES
+from bubbleviz.model.files import NAMES
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.render.formats import Parts
 

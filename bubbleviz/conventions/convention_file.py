@@ -106,7 +106,7 @@ def built_in() -> Mapping[str, Convention]:
         UsageError: a file of one is wrong, which is a defect of the package.
     """
     conventions = [
-        _from_text(entry.read_text(encoding="utf-8"), entry.name, tested=True)
+        convention_of(entry.read_text(encoding="utf-8"), entry.name, tested=True)
         for entry in (files("bubbleviz.conventions") / "frameworks").iterdir()
         if entry.name.endswith(".toml")
     ]
@@ -165,15 +165,6 @@ def load_convention(path: str | Path) -> Convention:
     return convention
 
 
-def convention_of(text: str, where: str) -> Convention:
-    """Return the convention that a TOML text holds.
-
-    Raises:
-        UsageError: it holds none; the message names the key.
-    """
-    return _from_text(text, where)
-
-
 def _refuse_wrong_examples(convention: Convention, where: str) -> None:
     """Raise UsageError where a convention does not read its examples as it should."""
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
@@ -202,7 +193,7 @@ def _refuse_wrong_examples(convention: Convention, where: str) -> None:
                 )
 
 
-def _from_text(text: str, where: str, *, tested: bool = False) -> Convention:
+def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
     """Return the convention that a TOML text holds.
 
     Args:
@@ -243,21 +234,15 @@ def _from_text(text: str, where: str, *, tested: bool = False) -> Convention:
     )
 
 
-def _check_regex(regex: str, where: str) -> None:
-    """Raise UsageError where a text is no regex, or has groups of other names."""
-    foreign = sorted(set(regex_of(regex, where).groupindex) - _GROUPS)
-    if foreign:
-        raise UsageError(
-            f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
-        )
-
-
 def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
     if not isinstance(data, dict):
         raise UsageError(f"{where}: must be a table with glob and match")
     regex = _text(data, "match", where, None)
-    if not tested:
-        _check_regex(regex, where)
+    foreign = [] if tested else sorted(set(regex_of(regex, where).groupindex) - _GROUPS)
+    if foreign:
+        raise UsageError(
+            f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
+        )
     check_keys(data, _PATTERN_KEYS, where)
     phases = data.get("phases", {})
     if not isinstance(phases, dict):

@@ -44,15 +44,6 @@ class ShapeMeaning:
         return self.phase in COUNTED
 
 
-def suggest(counts: Mapping[str, int]) -> str | None:
-    """Return the first TOML draft for the names; None without any phase.
-
-    Args:
-        counts: how often each name occurs.
-    """
-    return next(iter(drafts(counts)), None)
-
-
 def drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
     """Return the drafts for the names by their TOML, the likeliest first, to be tried in turn.
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
-from bubbleviz.conventions.convention import check_keys, load_toml, regex_of
+from bubbleviz.conventions.convention import load_toml, regex_of
 from bubbleviz.conventions.range_names import bare_name
-from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.values import frozen
 
 #: Kinds of layers, in the words of the file.
-LAYER, EMBEDDING, MTP, HEAD = KINDS = ("layer", "embedding", "mtp", "head")
-_KEYS = frozenset(("kind", "globs", "match", "examples", "counter_examples"))
+LAYER, EMBEDDING, MTP, HEAD = ("layer", "embedding", "mtp", "head")
 #: A number of more digits is none of a layer.
 _MOST_DIGITS = 6
 #: Characters of a name that is one of a layer.
@@ -27,7 +24,7 @@ class LayerPattern:
     """What some layers are named.
 
     Attributes:
-        kind: one of :data:`KINDS`.
+        kind: the kind of layer, one of the words above.
         globs: prefilters, in SQLite's GLOB.
         match: regex in any case; its group ``layer`` is the number.
         examples: names that it must match.
@@ -46,7 +43,7 @@ class LayerName:
     """What a name stands for.
 
     Attributes:
-        kind: one of :data:`KINDS`.
+        kind: the kind of layer, one of the words above.
         number: of the layer, as the name has it; -1 none.
     """
 
@@ -75,30 +72,17 @@ def layer_globs() -> tuple[str, ...]:
 
 @cache
 def layer_patterns() -> tuple[LayerPattern, ...]:
-    """Return the patterns that come with bubbleviz, in the order in which they are tried.
-
-    Raises:
-        UsageError: their file is wrong, which is a defect of the package.
-    """
+    """Return the patterns that come with bubbleviz, in the order in which they are tried."""
     where = "layer_names.toml"
     text = files("bubbleviz.conventions").joinpath(where).read_text(encoding="utf-8")
     tables = load_toml(text).get("layer", [])
-    return tuple(_pattern(table, f"{where}: layer {i}") for i, table in enumerate(tables, 1))
-
-
-def _pattern(table: Mapping[str, object], where: str) -> LayerPattern:
-    check_keys(table, _KEYS, where)
-    kind, match = table.get("kind"), table.get("match")
-    if kind not in KINDS or not isinstance(match, str):
-        raise UsageError(f"{where}: needs a kind ({', '.join(KINDS)}) and a match, a text")
-    return LayerPattern(
-        str(kind),
-        _texts(table.get("globs", ())),
-        regex_of(f"(?i:{match})", where),
-        _texts(table.get("examples", ())),
-        _texts(table.get("counter_examples", ())),
+    return tuple(
+        LayerPattern(
+            table["kind"],
+            tuple(table.get("globs", ())),
+            regex_of(f"(?i:{table['match']})", where),
+            tuple(table.get("examples", ())),
+            tuple(table.get("counter_examples", ())),
+        )
+        for table in tables
     )
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, Sequence) else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -77,9 +77,16 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     Raises:
         UsageError: a pattern takes something else for a number.
     """
-    found = [_first_match(text, conventions) for text in texts]
-    rows = [row for row, (index, _) in enumerate(found) if index != NONE]
-    matches = [match for _, match in found if match is not None]
+    convention = np.full(len(texts), NONE, np.int64)
+    rows, matches = [], []
+    for row, text in enumerate(texts):
+        for index, each in enumerate(conventions):
+            match = match_of(text, each)
+            if match is not None:
+                convention[row] = index
+                rows.append(row)
+                matches.append(match)
+                break
     columns = np.full((len(NUMBER_GROUPS) + 1, len(texts)), NONE, np.int64)
     columns[0, rows] = [NONE if m.phase is None else m.phase for m in matches]
     numbers = np.array([m.numbers for m in matches], np.int64)
@@ -87,37 +94,24 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
     # Of two operations only the second is numbered: the name counts as that one's.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
-
-    def marked(marks: Callable[[NameMatch], bool]) -> Bools:
-        column = np.zeros(len(texts), bool)
-        column[rows] = [marks(match) for match in matches]
-        return column
-
+    marks = {
+        name: np.zeros(len(texts), bool)
+        for name in ("post_validation", "part", "stands_in", "by_order")
+    }
+    for name, column in marks.items():
+        column[rows] = [getattr(match.pattern, name) for match in matches]
+    receives = np.zeros(len(texts), bool)
+    receives[rows] = [
+        m.phase in RECEIVING if m.pattern.receives is None else m.pattern.receives for m in matches
+    ]
     return NameMeanings(
-        convention=np.array([index for index, _ in found], np.int64),
+        convention=convention,
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(NUMBER_GROUPS, 1)},
-        post_validation=marked(lambda match: match.pattern.post_validation),
-        receives=marked(_receives),
-        part=marked(lambda match: match.pattern.part),
-        stands_in=marked(lambda match: match.pattern.stands_in),
-        by_order=marked(lambda match: match.pattern.by_order),
+        receives=receives,
+        **marks,
         texts=tuple(texts),
     )
-
-
-def _first_match(text: str, conventions: Sequence[Convention]) -> tuple[int, NameMatch | None]:
-    """Return the first convention that knows a name, and how it reads it; -1 where none does."""
-    for index, convention in enumerate(conventions):
-        match = match_of(text, convention)
-        if match is not None:
-            return index, match
-    return NONE, None
-
-
-def _receives(match: NameMatch) -> bool:
-    pattern = match.pattern
-    return match.phase in RECEIVING if pattern.receives is None else pattern.receives
 
 
 def named_by(convention: Convention, texts: Collection[str]) -> list[str]:

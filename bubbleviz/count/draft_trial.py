@@ -10,7 +10,7 @@ from bubbleviz.align.run import RunHints, merge
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import extended_kinds
 from bubbleviz.conventions.draft import drafts
-from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
+from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import with_iterations
 from bubbleviz.count.count import count

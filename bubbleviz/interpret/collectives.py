@@ -14,8 +14,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
+from bubbleviz.conventions.kinds import Kinds, matching, operation_of, operation_of_range
 from bubbleviz.interpret.linking import NEVER, LinkedProfile, Links, ThreadRanges
 from bubbleviz.interpret.spans import RankWork, owned_by
 from bubbleviz.model import intervals

@@ -22,7 +22,6 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.interpret.launches import Launches, WorklessRows
-from bubbleviz.model.capture import outside_capture
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind
@@ -34,6 +33,7 @@ from bubbleviz.model.profile import (
     Calls,
     Device,
     Source,
+    outside_capture,
     outside_limitation,
     pid_of,
     process_of,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.conventions.draft import suggest
 from bubbleviz.conventions.name_words import folded
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COUNTED, Phase
@@ -97,37 +95,25 @@ class Inspection:
     candidates: tuple[str, ...] = ()
     told: bool = False
 
-    def tried(self, draft: str | None, trial: DraftTrial | None) -> Inspection:
-        """Return the inspection with a draft, or without one.
 
-        Args:
-            draft: the one that makes most of the profile; None where none is of use.
-            trial: what it makes of it.
-        """
-        return replace(self, suggestion=draft, trial=trial)
+def way_on(inspection: Inspection, others: str) -> str:
+    """Return what leads on from a profile that ``analyze`` refuses.
 
-    def leading_on(self, others: str) -> Inspection:
-        """Return the inspection of a profile that ``analyze`` refuses, with what does not.
-
-        Args:
-            others: a clause on the commands that tell something of it; "" for none.
-        """
-        return replace(self, missing=(*self.missing, self._way_on(others)))
-
-    def _way_on(self, others: str) -> str:
-        contents = self.contents
-        work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
-        if not work:
-            return "it holds no GPU work, without which no command of bubbleviz can analyse it"
-        ways = others or (
-            "no device ran more than a single kernel or copy, too little for any command"
+    Args:
+        inspection: of the profile.
+        others: a clause on the commands that tell something of it; "" for none.
+    """
+    contents = inspection.contents
+    work = contents.readable or any(t.rows for t in contents.tables if t.what in _GPU_WORK)
+    if not work:
+        return "it holds no GPU work, without which no command of bubbleviz can analyse it"
+    ways = others or "no device ran more than a single kernel or copy, too little for any command"
+    if inspection.suggestion is None and contents.ranges and contents.readable:
+        return (
+            "the names of its ranges give no draft of a convention that names forward and "
+            f"backward; {ways}"
         )
-        if self.suggestion is None and contents.ranges and contents.readable:
-            return (
-                "the names of its ranges give no draft of a convention that names forward and "
-                f"backward; {ways}"
-            )
-        return ways
+    return ways
 
 
 def look_over(
@@ -135,6 +121,7 @@ def look_over(
     conventions: Sequence[Convention],
     sample: Mapping[str, int],
     followed: Sequence[Convention],
+    draft: str | None,
 ) -> Inspection:
     """Return the inspection of a profile.
 
@@ -143,6 +130,7 @@ def look_over(
         conventions: the ones to try.
         sample: how often names occur in a sample of its ranges.
         followed: what an analysis would follow of these conventions.
+        draft: of a convention for the names (TOML); None for none.
     """
     cut = {c.name for c in followed if c not in conventions}
     evidence = tuple(
@@ -161,14 +149,13 @@ def look_over(
         )
     elif contents.source.session_utc_ns is None:
         missing.append("no session start time: the clocks of several profiles cannot be compared")
-    suggestion = None if named or not contents.readable else suggest(sample)
     return Inspection(
         contents,
         evidence,
         contents.readable and named,
         tuple(missing),
         folded(sample, _SHAPES),
-        suggestion,
+        None if named or not contents.readable else draft,
     )
 
 

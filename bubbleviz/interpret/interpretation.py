@@ -11,9 +11,8 @@ from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.collectives import named_as_told, recorded_collectives
-from bubbleviz.interpret.communication_candidates import candidates_of
+from bubbleviz.interpret.communication import candidates_of, with_added_communication
 from bubbleviz.interpret.coverage import OPEN, UNRECORDED, mark_unrecorded, measure_coverage
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times

@@ -16,7 +16,6 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.host_activities import HOST, ActivityLookup
 from bubbleviz.conventions.name_words import folded
@@ -142,40 +141,17 @@ def _steps(ranges: Ranges, by: str) -> Steps:
     return Steps(ranges.start_ns, ranges.end_ns, of_name[ranges.name_id], tuple(texts), by)
 
 
-@frozen
-class _Family:
-    """Ranges of one thread whose names differ by their numbers alone."""
-
-    rows: Ints
-    share: float
-
-
 def _best(
     ranges: Ranges, names: Sequence[str], lookup: ActivityLookup, start_ns: int, end_ns: int
 ) -> Ranges:
     """Return the family that looks most like iterations; no ranges where none does."""
-    for families in (
-        list(_families(ranges, names, lookup, (start_ns, end_ns), counted=True)),
-        list(_families(ranges, names, lookup, (start_ns, end_ns), counted=False)),
-    ):
-        most = max((family.share for family in families), default=0.0)
-        alike = [family for family in families if family.share >= most - _ABOUT]
+    for counted in (True, False):
+        found = list(_families(ranges, names, lookup, (start_ns, end_ns), counted=counted))
+        most = max((share for share, _ in found), default=0.0)
+        alike = [rows for share, rows in found if share >= most - _ABOUT]
         if alike:
-            return ranges.take(max(alike, key=lambda family: len(family.rows)).rows)
+            return ranges.take(max(alike, key=len))
     return ranges.take(slice(0, 0))
-
-
-def _of_the_users(activity: str) -> bool:
-    """Tell whether a range is not a framework's, by the activity of its name."""
-    return activity.startswith(HOST)
-
-
-def _by_order() -> tuple[Convention, ...]:
-    """Return the conventions reduced to patterns that mark iterations without a number."""
-    cut = (
-        replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
-    )
-    return tuple(c for c in cut if c.patterns)
 
 
 def _families(
@@ -185,14 +161,23 @@ def _families(
     span_ns: tuple[int, int],
     *,
     counted: bool,
-) -> Iterator[_Family]:
-    """Yield families that count up, or names that repeat, and cover enough of a span."""
+) -> Iterator[tuple[float, Ints]]:
+    """Yield families that count up, or names that repeat, and cover enough of a span.
+
+    A family is ranges of one thread whose names differ by their numbers alone; it is given as the
+    share that it covers, and its rows.
+    """
     shapes: dict[str, list[int]] = defaultdict(list)
     numbers = np.zeros(len(names), np.int64)
-    ordered = understand(names, *_by_order()).by_order
+    # The conventions reduced to patterns that mark iterations without a number.
+    marks = [
+        replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
+    ]
+    ordered = understand(names, *(c for c in marks if c.patterns)).by_order
     for row, name in enumerate(names):
         digits = [text for text in _NUMBER.findall(name) if len(text) <= _DIGITS]
-        if bool(digits) < counted or not (ordered[row] or _of_the_users(lookup.of(name)[0])):
+        # A framework's own ranges have an activity of theirs.
+        if bool(digits) < counted or not (ordered[row] or lookup.of(name)[0].startswith(HOST)):
             continue
         numbers[row] = int(digits[-1]) if digits else 0
         shapes[_NUMBER.sub("#", name) if counted else name].append(row)
@@ -216,7 +201,7 @@ def _families(
         inside = np.clip(end, *span_ns) - np.clip(start, *span_ns)
         share = float(inside.sum()) / max(span_ns[1] - span_ns[0], 1)
         if share >= least:
-            yield _Family(rows, share)
+            yield share, rows
 
 
 # Iterations of one rank: which operations belong together, by the host order of their ranges.

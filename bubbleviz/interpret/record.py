@@ -10,8 +10,7 @@ import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
 from bubbleviz.conventions.convention_file import built_in, extended_kinds
-from bubbleviz.conventions.kinds import is_nccl
-from bubbleviz.conventions.launching_calls import OPERATION_GLOBS
+from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
 from bubbleviz.conventions.layer_names import layer_globs
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations

@@ -23,10 +23,16 @@ from bubbleviz.interpret.per_rank import Line, exposed_times
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings, gathered
 from bubbleviz.interpret.spans import DeviceWork, RankWork, active_time, busy_times
 from bubbleviz.model import intervals
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import Numbering, groups_of, looked_up, places_in, sorted_rows
+from bubbleviz.model.grouping import (
+    CodedTexts,
+    Numbering,
+    groups_of,
+    looked_up,
+    places_in,
+    sorted_rows,
+)
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operation_table import OperationTable, RowIntervals
 from bubbleviz.model.operations import (

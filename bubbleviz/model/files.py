@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import select
 import shutil
 import stat
@@ -180,3 +181,23 @@ def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, BlockingIOError):
         return "it never ends"
     return getattr(error, "strerror", None) or str(error)
+
+
+# Part names: what the files of an output that is written by parts are called.
+
+
+#: The file of a report by parts that names the others, and the schema of these.
+INDEX = "index.json"
+PART_SCHEMA = "bubbleviz.report-part/1"
+#: Files of such folders; no other folder is ever replaced.
+NAMES = re.compile(r"index\.json|part-\d{5}\.(json|parquet)")
+
+
+def part_name(number: int, suffix: str) -> str:
+    """Return the name of the file of a part."""
+    return f"part-{number:05}.{suffix}"
+
+
+def whole_of(path: str) -> str:
+    """Return what a file is a part of: its folder, by its name; else the file itself."""
+    return str(Path(path).parent) if NAMES.fullmatch(Path(path).name) else path

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.values import frozen
 from bubbleviz.native import columns as compiled
 from bubbleviz.native.columns import places
@@ -357,3 +358,54 @@ class BlockNumbering:
             at = np.searchsorted(self._sorted, values)
         code: Codes = self._code[at]
         return code
+
+
+@frozen
+class CodedTexts(Table):
+    """A text in each row, or none; each distinct one is held once.
+
+    ::
+
+        texts    "F 0"  "B 0"  "F 1"
+        code       0      2      1     -1      ->  "F 0", "F 1", "B 0", none
+
+    Attributes:
+        code: place of each row's text, shape (rows,); -1 for none.
+        texts: by place; not all need occur.
+    """
+
+    code: Ints
+    texts: Sequence[str] = field(metadata={"shared": True})
+
+    @property
+    def known(self) -> Bools:
+        """Which rows have a text, shape (rows,)."""
+        return np.asarray(self.code != NONE)
+
+    def at(self, rows: Ints) -> CodedTexts:
+        """Return the texts of some rows; a row of -1 has none."""
+        known = rows != NONE
+        code = np.full(len(rows), NONE, np.int64)
+        code[known] = self.code[rows[known]]
+        return CodedTexts(code, self.texts)
+
+    def occurring(self) -> CodedTexts:
+        """Return the same rows without the texts that do not occur."""
+        known = self.known
+        used, code = np.unique(self.code[known], return_inverse=True)
+        renumbered = np.full(len(self), NONE, np.int64)
+        renumbered[known] = code.reshape(-1)
+        return CodedTexts(renumbered, [self.texts[place] for place in used.tolist()])
+
+    def listed(self, none: str = "") -> list[str]:
+        """Return the text of each row; ``none`` where there is none."""
+        texts = np.array([*self.texts, none], object)
+        listed: list[str] = texts[self.code].tolist()
+        return listed
+
+
+def coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
+    """Return a text for each row, made once for each distinct row of the columns (at least one)."""
+    groups = groups_of(*columns)
+    distinct = zip(*(column[groups.first].tolist() for column in columns), strict=True)
+    return CodedTexts(groups.of_row, [text(*row) for row in distinct])

@@ -10,9 +10,9 @@ from dataclasses import field
 
 import numpy as np
 
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints, Table
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.profile import Source, ToldClock

@@ -17,7 +17,7 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model import limitations
-from bubbleviz.model.part_names import INDEX, PART_SCHEMA, part_name
+from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import File
 from bubbleviz.report.advice import first_thing

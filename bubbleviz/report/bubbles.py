@@ -12,9 +12,8 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.rank_iterations import account_column, accounted
 from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.grouping import CodedTexts, groups_of, sorted_rows
 from bubbleviz.model.texts import capitalised, inert
 from bubbleviz.model.values import frozen
 from bubbleviz.report.labels import in_ms, operation_label, rank_label

@@ -14,8 +14,8 @@ import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import NONE
+from bubbleviz.model.grouping import CodedTexts, coded_texts
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, counted, not_option, one_line
 from bubbleviz.model.values import frozen

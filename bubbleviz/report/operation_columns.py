@@ -18,8 +18,8 @@ import numpy as np
 
 from bubbleviz.model import intervals
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import Operations, RankIntervals

@@ -13,8 +13,7 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.files import read_bounded
-from bubbleviz.model.part_names import INDEX, PART_SCHEMA
+from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.values import frozen
 
 #: A part of a thousand ranks and a thousand iterations is smaller.

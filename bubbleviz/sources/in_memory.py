@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES, KERNEL_LAUNCHES
+from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct

@@ -16,18 +16,20 @@ from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.host_activities import LAUNCH, TRANSFER, default_activities
-from bubbleviz.conventions.kinds import communication_candidates, default_kinds, matching
-from bubbleviz.conventions.launching_calls import (
+from bubbleviz.conventions.kinds import (
     COPIES,
     GRAPH_LAUNCHES,
     KERNEL_LAUNCHES,
     MEMSETS,
     WORK_CALLS,
+    communication_candidates,
+    default_kinds,
+    matching,
 )
 from bubbleviz.conventions.layer_names import LayerName, layer_globs, layer_of, layer_patterns
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret import communication_candidates as communication_candidates_module
+from bubbleviz.interpret import communication as communication_candidates_module
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.render.text.report import sections
 from bubbleviz.report.view import View

@@ -17,8 +17,12 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.outputs import csv_of_operations
-from bubbleviz.conventions.kinds import default_kinds, kind_of_collective
-from bubbleviz.conventions.launching_calls import operation_of, operation_of_range
+from bubbleviz.conventions.kinds import (
+    default_kinds,
+    kind_of_collective,
+    operation_of,
+    operation_of_range,
+)
 from bubbleviz.interpret.late_launches import late_launched, stalls
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import Ints, Table, compacted, constant, joined
 from bubbleviz.model.grouping import (
+    CodedTexts,
     Key,
     Numbering,
+    coded_texts,
     distinct,
     first_of_each,
     found_in,

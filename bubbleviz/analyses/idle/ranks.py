@@ -49,8 +49,7 @@ from bubbleviz.conventions.host_activities import (
 )
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
-from bubbleviz.interpret.added_communication import with_added_communication
-from bubbleviz.interpret.communication_candidates import candidates_of
+from bubbleviz.interpret.communication import candidates_of, with_added_communication
 from bubbleviz.interpret.iterations import Steps, frequent_names, steps_of
 from bubbleviz.interpret.linking import link
 from bubbleviz.model import intervals

@@ -20,15 +20,14 @@ from bubbleviz.analyses.nccl.kernels import (
 )
 from bubbleviz.analyses.nccl.members import Communicator, KernelOperations
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.conventions.kinds import Kinds, default_kinds
-from bubbleviz.conventions.launching_calls import OPERATION_GLOBS, operation_of
+from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds, default_kinds, operation_of
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.interpret.collectives import (
     sound_collectives,
     told_operations,
     with_told_operations,
 )
+from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.linking import link

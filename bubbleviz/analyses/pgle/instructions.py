@@ -13,10 +13,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES
+from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.interpret.added_communication import with_added_communication
+from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.linking import LinkRule, Links, link
 from bubbleviz.interpret.record import other_commands

@@ -20,13 +20,7 @@ from bubbleviz.explain.diagnosis.effects import (
 )
 from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, link_of
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import (
-    distinct,
-    distinct_rows,
-    groups_of,
-    rows_by_value,
-    sorted_rows,
-)
+from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, rows_by_value, sorted_rows
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
 from bubbleviz.model.phases import Phase

@@ -76,7 +76,7 @@ def operation_columns(report: Report) -> dict[str, Sequence[object]]:
 def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals."""
     from bubbleviz.explain.causes.cause import Cause
-    from bubbleviz.model.coded_texts import CodedTexts
+    from bubbleviz.model.grouping import CodedTexts
     from bubbleviz.model.texts import inert
     from bubbleviz.report.labels import operation_labels
     from bubbleviz.report.standouts import host_activity

@@ -61,7 +61,7 @@ def _renderer(
         return parquet_bytes(table(report))
 
     def parts(report: Report) -> Iterator[File]:
-        from bubbleviz.model.part_names import part_name
+        from bubbleviz.model.files import part_name
 
         check()
         for number, part in enumerate(tables(report) if tables else ()):

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.render.trace.trace import Argument, Counter, Numbers, Process, SliceTrack, Trace
 

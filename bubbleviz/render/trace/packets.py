@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.values import frozen
 from bubbleviz.render.trace.trace import (
     Argument,

@@ -20,9 +20,8 @@ import numpy.typing as npt
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
-from bubbleviz.model.coded_texts import CodedTexts, coded_texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.grouping import CodedTexts, Numbering, coded_texts
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.launching_calls import WORK_CALLS
+from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import distinct, found_in

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from bubbleviz.conventions.launching_calls import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, MEMSETS
+from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, MEMSETS
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Ints

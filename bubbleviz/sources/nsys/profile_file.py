@@ -10,7 +10,7 @@ from dataclasses import field
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.launching_calls import GRAPH_LAUNCHES, KERNEL_LAUNCHES
+from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (

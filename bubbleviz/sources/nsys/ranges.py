@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.launching_calls import WORK_CALLS
+from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct

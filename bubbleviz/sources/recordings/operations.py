@@ -13,10 +13,9 @@ import numpy as np
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import sorted_rows
+from bubbleviz.model.grouping import CodedTexts, sorted_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
 from bubbleviz.model.operations import (

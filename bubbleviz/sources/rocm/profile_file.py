@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
-from bubbleviz.conventions.launching_calls import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
+from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct

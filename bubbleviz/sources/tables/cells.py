@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.errors import ProfileError, SchemaError
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import Numbering, expanded
+from bubbleviz.model.grouping import CodedTexts, Numbering, expanded
 from bubbleviz.model.operation_table import RowIntervals
 from bubbleviz.model.texts import listed, one_line
 from bubbleviz.model.values import frozen

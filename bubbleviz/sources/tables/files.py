@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.model.coded_texts import CodedTexts
 from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import BOM, unpacked

@@ -21,10 +21,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.model.capture import beyond, capture_bounds
 from bubbleviz.model.columns import NONE, Codes, Ints, Table, joined
 from bubbleviz.model.grouping import Numbering, groups_of
-from bubbleviz.model.profile import possible
+from bubbleviz.model.profile import beyond, capture_bounds, possible
 from bubbleviz.model.values import frozen
 
 #: What the events of a line are: kernels and copies of a GPU; instructions, nested ones inside

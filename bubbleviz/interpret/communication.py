@@ -24,12 +24,32 @@ from bubbleviz.conventions.kinds import (
     plain_name,
     unknown_names,
 )
-from bubbleviz.interpret.added_communication import with_added_communication
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.texts import one_line
+
+
+def with_added_communication(profile: Profile, kinds: Kinds) -> Profile:
+    """Return a profile whose copies of names that a user adds are kernels, sorted by these.
+
+    Args:
+        profile: as read; of its copies only those have a name that may be communication.
+        kinds: lists of what kernels are.
+    """
+    activities = profile.activities
+    named = activities.name_id[activities.kernels :]
+    if not kinds.added_communication or not (named != NONE).any():
+        return profile
+    added = np.append(matching(activities.names, kinds.added_communication), False)[named]
+    if not added.any():
+        return profile
+    kernel = np.concatenate((np.ones(activities.kernels, bool), added))
+    order = np.argsort(~kernel, kind="stable")
+    sorted_work = replace(activities.take(order), kernels=int(kernel.sum()))
+    return replace(profile, activities=sorted_work)
+
 
 #: Names that a limitation lists, and characters of each.
 _LISTED, _NAME = 3, 60
