@@ -12,7 +12,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport
 from bubbleviz.schedules.communication.precedence import timing_of
-from bubbleviz.schedules.formulas import Formula, Sizes, formula_named, formulas
+from bubbleviz.schedules.formulas import Formula, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
@@ -276,7 +276,7 @@ def estimate(
             f"{formula.drawn}"
         )
     work = (forward[0] + backward[0] + weight[0]) / 1e6
-    cost_ms = formula.cost(Sizes(stages, microbatches, v, work, transfer / 1e6))
+    cost_ms = formula.cost(stages, microbatches, v, work, transfer / 1e6)
     ratio = 1 - microbatches * work / cost_ms if cost_ms else None
     return Estimate(formula.name, stages, microbatches, v, cost_ms, ratio)
 

@@ -183,7 +183,7 @@ def test_layers_hold_what_was_allocated_inside_their_ranges(tmp_path: Path) -> N
     # What the operation allocates by itself lies in the range of its first layer.
     held = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
     assert model.layers.held == pytest.approx(held)
-    assert model.measured.in_bytes
+    assert model.in_bytes
     question = model.question(None, None)
     assert question.own is not None
     assert question.own.bounds == (0, 2, 4)

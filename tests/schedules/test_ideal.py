@@ -130,6 +130,12 @@ def test_the_picture_is_drawn_and_is_the_same_each_time(tmp_path: Path) -> None:
         ),
         (("--schedule", "1f1b", *SIZES, "--tcomm", "9e-7"), "--tcomm: 9e-07 ms is less than"),
         (("--schedule", "1f1b", *SIZES, "-m", "900000"), "at most 5,000,000"),
+        (("--schedule", "1f1b", *SIZES, "-p", "100000", "-m", "2"), "at most 5,000"),
+        (("--schedule", "zb-1p", *SIZES, "-p", "100000", "-m", "2"), "at most 5,000"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "1e308"), "is no memory"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "1e31"), "is no memory"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-b", "nan"), "is no memory"),
+        (("--schedule", "zb-1p", *SIZES, "--memory-b", "0"), "is no memory"),
         (("--schedule", "1f1b", *SIZES, "-m", "2000", "--tf", "1e10"), "add up to more than"),
         (("--schedule", "zb-v", *SIZES, "-m", "2000", "--tcomm", "1e10"), "add up to more than"),
         (("--schedule", "interleaved-zb", *SIZES, "-m", "6"), "in groups of the 4 stages"),
@@ -174,6 +180,22 @@ def test_schedules_are_listed_with_their_sources(capsys: pytest.CaptureFixture[s
     assert "arXiv 2401.10241" in out
 
 
-def test_no_stage_at_all_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least one"):
-        ideal("gpipe", 0, 1, EQUAL)
+def test_plans_of_too_many_ranks_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_text("\n".join(f"{n}F0,{n}B0" for n in range(5_001)))
+
+    assert main(["simulate", "--plan", str(plan), *SIZES[4:]]) == 2
+    assert "at most 5,000" in capsys.readouterr().err
+
+
+def test_more_memory_than_everything_is_no_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for limit in ("1e3", "1e29"):
+        options = ("--schedule", "zb-1p", *SIZES, "--memory-limit", limit)
+        found = simulated(capsys, *options)
+        assert found["memory"].pop("limit") == float(limit)
+        printed.append(found)
+
+    assert printed[0] == printed[1]

@@ -27,6 +27,7 @@ from bubbleviz.schedules.planning import (
 from bubbleviz.schedules.search.improving import improve
 from bubbleviz.schedules.search.problem import Codes, codes_of, plan_of, problem_of_workload
 from bubbleviz.schedules.workload import Workload, outcome_of, peak_memory
+from tests.support.published_orders import Row, numbers, reference
 
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -343,3 +344,37 @@ def test_searched_codes_are_those_of_their_plan() -> None:
     codes = one_by_one(problem, weights=True)
 
     assert codes_of(plan_of("", problem, codes)) == codes
+
+
+#: Schedules of one pipeline of the table, and whether they lie in a V.
+PLACED = {
+    **dict.fromkeys(("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p", "ZB-3p"), False),
+    **dict.fromkeys(("1F1B-V", "ZB-V", "ZB-V-handcrafted", "V-Half", "V-Min"), True),
+    **dict.fromkeys(("torch:ScheduleGPipe", "torch:ScheduleInterleaved1F1B"), False),
+    **dict.fromkeys(("torch:ScheduleInterleavedZeroBubble", "torch:ScheduleLoopedBFS"), False),
+    "torch:ScheduleZBVZeroBubble": True,
+    "torch:ScheduleDualPipeV/splitFB": True,
+}
+
+
+def workload_of(row: Row) -> Workload:
+    """Return the times and the memory of a published order, in ticks of 1 us / v."""
+    p, m, v, tf, tb, tw, tcomm = numbers(
+        row, "p", "m", "chunks", "tf_us", "tb_us", "tw_us", "tcomm_us"
+    )
+    placement = v_placement(p) if PLACED[row["schedule"]] else looped_placement(p, v)
+    return workload(placement, m, (tf, tb, tw), tcomm * v, float(row["peak_act_until_W"]))
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_no_published_order_is_shorter(name: str) -> None:
+    """A few of each, for time."""
+    rows = [row for row in reference("schedules.csv") if row["schedule"] == name]
+    rows = [row for row in rows if row["makespan_us"] and row["p"] == "4"]
+
+    assert rows
+    for row in rows[:: max(1, len(rows) // 2)]:
+        found = best_plan(workload_of(row), split=True, prove=False)
+        length_us = found.best.outcome.makespan_ns / float(row["chunks"])
+        assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
+        assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01

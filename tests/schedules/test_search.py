@@ -379,7 +379,6 @@ SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
     [
         (("--schedule", "1f1b", *SIZES, "--memory-limit", "4"), "1f1b has one order"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "holds no microbatch"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0"), "--memory-limit: 0.0 is no"),
         (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit: nan is no"),
         (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b: inf is no memory"),
         (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2.0 is held"),
@@ -391,7 +390,6 @@ SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
         (("--schedule", "1f1b-i", *SIZES, "--svg", "-"), "nothing to draw"),
         (("--schedule", "1f1b-i", *SIZES, "--memory-b", "2"), "leave the --memory options out"),
         (("--schedule", "1f1b-i", *SIZES, "--tf", "1,2,1,1"), "a formula of equal stages"),
-        (("--schedule", "1f1b-i", *SIZES, "--chunks", "0"), "0 chunks"),
         (("--schedule", "1f1b-i", *SIZES, "-m", "6"), "in groups of the 4 stages, not 6"),
     ],
 )

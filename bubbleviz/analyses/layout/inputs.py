@@ -3,98 +3,220 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run, RunHints, merge
-from bubbleviz.analyses.layout.layer_table import allocated_by_layer, read_layers, with_layer_memory
-from bubbleviz.analyses.layout.measured_layers import divided_layers
-from bubbleviz.analyses.layout.report import MeasuredLayers
+from bubbleviz.analyses.layout.layer_table import (
+    HALVES,
+    KINDS,
+    allocated_by_layer,
+    with_layer_memory,
+)
+from bubbleviz.analyses.layout.report import MeasuredModel
 from bubbleviz.conventions.convention_file import find_conventions
-from bubbleviz.conventions.layer_names import LayerName
+from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import typical
-from bubbleviz.errors import UsageError
+from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.explain.phase_times import PhaseTime
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
+from bubbleviz.interpret.layers import LayerTimes
 from bubbleviz.interpret.record import ReadOptions
-from bubbleviz.model.columns import NONE
+from bubbleviz.interpret.recording import Recording
+from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.memory_limits import memory_of
 from bubbleviz.report.report import schedule_ran
 from bubbleviz.report.saved import read_times
-from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.workload import MeasuredMemory, Workload, phase_times
 
-_HALVES = "the halves of the backward: half of it is taken for each (schedules with W apart)"
-_EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"
-
-
-@frozen
-class MeasuredModel:
-    """What is known of a model, and of the run it was measured in.
-
-    Attributes:
-        layers: of the model.
-        measured: where their numbers come from.
-        split: whether both halves of the backward were measured.
-        stages: devices of the run; None without a run.
-        microbatches: of its iterations.
-        own: its layout.
-        links: nanoseconds from each device to each; None unknown.
-        plain_memory: whether memory is in plain numbers, of the unit of the limit.
-    """
-
-    layers: Layers
-    measured: MeasuredLayers
-    split: bool = True
-    stages: int | None = None
-    microbatches: int | None = None
-    own: Layout | None = None
-    links: tuple[tuple[int, ...], ...] | None = None
-    plain_memory: bool = False
-
-    def question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
-        """Return what is sought, with sizes in place of those of the run.
-
-        Raises:
-            UsageError: a size is neither given nor measured.
-        """
-        p, m = stages or self.stages, microbatches or self.microbatches
-        lacking = [option for option, size in (("-p P", p), ("-m M", m)) if size is None]
-        if p is None or m is None:
-            raise UsageError(f"give {' and '.join(lacking)}, or the profiles of a run")
-        own = self.own if p == self.stages else None
-        links = self.links
-        if links is not None and p != self.stages:
-            usual = int(np.median([ns for row in links for ns in row]))
-            links = ((usual,) * p,) * p
-        return LayoutQuestion(self.layers, p, m, own=own, links=links, split=self.split)
+# Measured layers: the times of stages, divided among their layers as their kernels' time is.
+#
+# What kernels outside the ranges of layers take is the embedding's on the first stage and the
+# head's on the last, where these have no ranges of their own; on other stages each layer takes its
+# share of it. So the layers of a stage add up to the stage's own times.
 
 
-def of_table(path: str) -> MeasuredModel:
-    """Return a model by a table of its layers.
+#: A phase whose kernels are known to be of layers for less of their time is divided as forwards.
+_KNOWN = 0.5
+#: Kernels outside the ranges of layers, on the first and on the last stage.
+_FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
+#: Phases whose kernels tell how a time is divided: those of F, B, W and BW.
+_DIVIDES = (
+    (Phase.F,),
+    (Phase.B, Phase.R, Phase.BW),
+    (Phase.W, Phase.BW),
+    (Phase.BW, Phase.B, Phase.W, Phase.R),
+)
+
+
+#: The layers of a run, with the times of their stages but no transfers and memory; its layout; the
+#: names of the layers, as ranges give them; and what was not measured.
+DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
+
+
+@dataclass
+class _Stage:
+    """What ran on one virtual stage: nanoseconds of kernels by phase, and first launches."""
+
+    kernel_ns: dict[tuple[Phase, LayerName | None], int] = field(default_factory=dict)
+    first_ns: dict[LayerName, int] = field(default_factory=dict)
+
+
+def divided_layers(recordings: Sequence[Recording], run: Run, workload: Workload) -> DividedLayers:
+    """Return the layers of a run by the ranges of its profiles.
+
+    Args:
+        recordings: read with the ranges of layers.
+        run: these, merged.
+        workload: the times of its virtual stages.
 
     Raises:
-        InputError: it is none.
+        MismatchError: no range of a layer is in a forward.
     """
-    table = read_layers(path)
-    measured = MeasuredLayers(
-        source=one_line(path, 100),
-        memory=table.memory,
-        in_bytes=bool(table.in_bytes),
-        assumptions=() if table.split else (_HALVES,),
+    stages = [_Stage() for _ in workload.placement]
+    for number, recording in enumerate(recordings):
+        if recording.layers is not None:
+            _collect(recording.layers, run, run.rank_of_local[number], stages)
+    if not any(stage.first_ns for stage in stages):
+        raise MismatchError(
+            "no ranges of layers inside forwards; name them (bubbleviz guide layout), or give "
+            "--layers-per-stage, or a table with --layers"
+        )
+    lacking = [number for number, stage in enumerate(stages) if not stage.first_ns]
+    if lacking:
+        raise MismatchError(
+            f"no ranges of layers in the forwards of virtual stage {lacking[0]}; give the profiles "
+            "of all stages, or a table with --layers"
+        )
+    return _divided(stages, workload)
+
+
+def _collect(times: LayerTimes, run: Run, rank_of_local: Ints, stages: list[_Stage]) -> None:
+    """Add what kernels of layers took on the ranks of a profile."""
+    stage_of = stages_of_chunks(times.rank, times.chunk, run, rank_of_local)
+    columns = zip(
+        *(getattr(times, name).tolist() for name in ("rank", "chunk", "phase", "layer")),
+        times.kernel_ns.tolist(),
+        times.first_ns.tolist(),
+        strict=True,
     )
-    return MeasuredModel(
-        table.layers, measured, split=table.split, plain_memory=table.in_bytes is None
+    # A row a layer, chunk and phase: a few hundred a rank.
+    for rank, chunk, phase, layer, kernel_ns, first_ns in columns:
+        number = stage_of.get((rank, chunk), NONE)
+        if not 0 <= number < len(stages):
+            continue
+        stage, name = stages[number], None if layer == NONE else times.layers[layer]
+        key = Phase(phase), name
+        stage.kernel_ns[key] = stage.kernel_ns.get(key, 0) + kernel_ns
+        if name is not None and phase == Phase.F:
+            stage.first_ns[name] = min(stage.first_ns.get(name, first_ns), first_ns)
+
+
+def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
+    """Return the layers of all stages, with shares of these stages' times."""
+    wholes = list(phase_times(workload).values())
+    names: list[LayerName] = []
+    columns: list[list[float]] = [[], [], [], []]
+    bounds, as_forward = [0], False
+    for number, stage in enumerate(stages):
+        ends = (number == 0, number == len(stages) - 1)
+        own = _in_order(stage, ends)
+        forward = _shares(stage, own, _DIVIDES[0], ends)
+        assert forward is not None
+        for column, whole, phases in zip(columns, wholes, _DIVIDES, strict=True):
+            shares = _shares(stage, own, phases, ends)
+            as_forward |= shares is None
+            own_ns = whole[number] * (forward if shares is None else shares)
+            column.extend(own_ns.tolist())
+        names += own
+        bounds.append(len(names))
+    forward_ns, backward_ns, weight_ns, fused_ns = (
+        _whole(np.array(column), bounds, whole)
+        for column, whole in zip(columns, wholes, strict=True)
     )
+    kinds = tuple(KINDS[name.kind] for name in names)
+    layers = timed_layers((forward_ns, backward_ns, weight_ns, fused_ns), _numbered(names), kinds)
+    assumptions = (
+        ("the backward of each layer: its stage's is divided as the forward is",)
+        if as_forward
+        else ()
+    )
+    own_layout = Layout(workload.placement, tuple(bounds))
+    return layers, own_layout, tuple(names), assumptions
+
+
+def _in_order(stage: _Stage, ends: tuple[bool, bool]) -> list[LayerName]:
+    """Return the layers of a stage in the order of their first launches, ends among them."""
+    names = sorted(stage.first_ns, key=lambda name: (stage.first_ns[name], name.number))
+    for at_end, kind in zip(ends, (EMBEDDING, HEAD), strict=True):
+        # One part each: a norm before the head goes with it, positions with the embedding.
+        same = [name for name in names if name.kind == kind]
+        names = [name for name in names if name.kind != kind]
+        outside = at_end and not same and (Phase.F, None) in stage.kernel_ns
+        if same or outside:
+            part = LayerName(kind)
+            names = [part, *names] if kind == EMBEDDING else [*names, part]
+    return names
+
+
+def _shares(
+    stage: _Stage, own: Sequence[LayerName], phases: Sequence[Phase], ends: tuple[bool, bool]
+) -> Floats | None:
+    """Return the share of each layer in the kernels' time of some phases; None where unknown."""
+    spent = dict.fromkeys(own, 0)
+    outside = 0
+    for (phase, name), kernel_ns in stage.kernel_ns.items():
+        if phase not in phases:
+            continue
+        part = name if name is None or name in spent else LayerName(name.kind)
+        if part in spent and part is not None:
+            spent[part] += kernel_ns
+        else:
+            outside += kernel_ns
+    named = sum(spent.values())
+    if named == 0 or named < _KNOWN * (named + outside):
+        return None
+    taker = next(
+        (end for at_end, end in zip(ends, (_FIRST, _LAST), strict=True)
+         if at_end and end in spent and not spent[end]), None,
+    )  # fmt: skip
+    if taker is not None:
+        spent[taker] = outside
+    shares = np.array([spent[name] for name in own], float)
+    result: Floats = shares / shares.sum()
+    return result
+
+
+def _whole(values: Floats, bounds: Sequence[int], wholes: Sequence[int]) -> Ints:
+    """Return whole nanoseconds that add up to those of each stage."""
+    result = np.floor(values).astype(np.int64)
+    for low, high, whole in zip(bounds[:-1], bounds[1:], wholes, strict=True):
+        result[high - 1] += whole - int(result[low:high].sum())
+    return result
+
+
+def _numbered(names: Sequence[LayerName]) -> tuple[str, ...]:
+    """Return names of layers, transformer layers numbered through the model."""
+    texts, number = [], 0
+    for name in names:
+        if name.kind == LAYER:
+            texts.append(f"layers.{number}")
+            number += 1
+        else:
+            texts.append(name.kind)
+    return tuple(texts)
+
+
+_EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"
 
 
 def of_report(path: str, layers_per_stage: Sequence[int]) -> MeasuredModel:
@@ -112,17 +234,38 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> MeasuredModel:
     saved = read_times(path)
     workload = measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
     layers, own = evenly_divided(workload, layers_per_stage)
-    measured = MeasuredLayers(one_line(path, 100), ran=saved.schedule, assumptions=(_EVEN,))
+    model = _of_workload(one_line(path, 100), layers, own, workload, (_EVEN,))
     if saved.memory is not None:
-        layers, unmeasured = with_layer_memory(layers, own, saved.memory)
-        measured = _with_memory(measured, unmeasured)
-    return _of_workload(layers, own, workload, measured)
+        model = _with_memory(model, saved.memory)
+    return replace(model, ran=saved.schedule)
 
 
-def _with_memory(measured: MeasuredLayers, unmeasured: tuple[str, ...]) -> MeasuredLayers:
+def _of_workload(
+    source: str, layers: Layers, own: Layout, workload: Workload, assumptions: tuple[str, ...]
+) -> MeasuredModel:
+    return MeasuredModel(
+        source,
+        layers,
+        split=workload.split,
+        assumptions=(*assumptions, *(() if workload.split else (HALVES,))),
+        stages=workload.devices,
+        microbatches=workload.microbatches,
+        own=own,
+        links=links_of(workload),
+    )
+
+
+def _with_memory(
+    model: MeasuredModel, memory: MeasuredMemory, allocated: Floats | None = None
+) -> MeasuredModel:
     """Return the same with memory in bytes, and what was not measured of it."""
-    assumptions = (*measured.assumptions, *unmeasured)
-    return replace(measured, memory=True, in_bytes=True, assumptions=assumptions)
+    assert model.own is not None
+    layers, unmeasured = with_layer_memory(model.layers, model.own, memory, allocated)
+    # What is assumed of the backward's halves is told last.
+    halves = tuple(each for each in model.assumptions if each == HALVES)
+    others = tuple(each for each in model.assumptions if each != HALVES)
+    assumptions = (*others, *unmeasured, *halves)
+    return replace(model, layers=layers, memory=True, in_bytes=True, assumptions=assumptions)
 
 
 def of_profiles(
@@ -164,42 +307,21 @@ def of_profiles(
         assumptions: tuple[str, ...] = (_EVEN,)
         names: tuple[LayerName, ...] = ()
     else:
-        divided = divided_layers(recordings, run, workload)
-        layers, own, assumptions = divided.layers, divided.own, divided.assumptions
-        names = divided.names
-    measured = MeasuredLayers(
-        source=f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",
+        layers, own, names, assumptions = divided_layers(recordings, run, workload)
+    source = f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}"
+    model = _of_workload(source, layers, own, workload, assumptions)
+    found = memory_of(recordings, run)
+    if found is not None:
+        ranks = {rank.index: NONE if rank.stage is None else rank.stage for rank in run.ranks}
+        of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
+        memory = measured_memory(found, ranks, of_stages)
+        if memory is not None:
+            allocated = allocated_by_layer(recordings, run, names, own) if names else None
+            model = _with_memory(model, memory, allocated)
+    return replace(
+        model,
         ran=schedule_ran(recordings, run, counts).name,
         ran_ns=None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
-        assumptions=assumptions,
-    )
-    found = memory_of(recordings, run)
-    memory = None if found is None else measured_memory(found, *_stages_of(run, times.kinds))
-    if memory is not None:
-        allocated = allocated_by_layer(recordings, run, names, own) if names else None
-        layers, unmeasured = with_layer_memory(layers, own, memory, allocated)
-        measured = _with_memory(measured, unmeasured)
-    return _of_workload(layers, own, workload, measured)
-
-
-def _stages_of(run: Run, kinds: Sequence[PhaseTime]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the stage of each rank, and of the ranks that hold each virtual stage."""
-    ranks = {rank.index: NONE if rank.stage is None else rank.stage for rank in run.ranks}
-    return ranks, {kind.virtual_stage: kind.stage for kind in kinds}
-
-
-def _of_workload(
-    layers: Layers, own: Layout, workload: Workload, measured: MeasuredLayers
-) -> MeasuredModel:
-    halves = () if workload.split else (_HALVES,)
-    return MeasuredModel(
-        layers=layers,
-        measured=replace(measured, assumptions=(*measured.assumptions, *halves)),
-        split=workload.split,
-        stages=workload.devices,
-        microbatches=workload.microbatches,
-        own=own,
-        links=links_of(workload),
     )
 
 
@@ -235,15 +357,9 @@ def evenly_divided(workload: Workload, layers_per_stage: Sequence[int]) -> tuple
             "all, or one each, from 1 on"
         )
     check_enough(sum(counts), stages)
-    wholes = (
-        workload.forward_ns,
-        workload.backward_ns,
-        workload.weight_ns,
-        workload.fused_ns,
-    )
     bounds = np.concatenate(([0], np.cumsum(counts)))
     columns = []
-    for whole in wholes:
+    for whole in phase_times(workload).values():
         parts = []
         for ns, many in zip(whole, counts, strict=True):
             cuts = ns * np.arange(many + 1, dtype=np.int64) // many

@@ -30,6 +30,7 @@ import numpy as np
 
 from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
+from bubbleviz.analyses.layout.report import MeasuredModel
 from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, MTP, LayerName, layer_of
 from bubbleviz.errors import InputError
 from bubbleviz.interpret.recording import Recording
@@ -37,7 +38,6 @@ from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.memory_sizes import parse_memory
 from bubbleviz.model.texts import csv_text, inert, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
 from bubbleviz.schedules.workload import MeasuredMemory
 
@@ -60,36 +60,65 @@ _NEEDED = ("name", "forward_ms", "backward_ms")
 _MOST_BYTES = 1 << 22
 #: 115 days.
 _LONGEST_MS = 1e10
+#: What a model lacks whose halves of the backward were not measured.
+HALVES = "the halves of the backward: half of it is taken for each (schedules with W apart)"
 _HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
 
 
-@frozen
-class LayerTable:
-    """A table of layers.
-
-    Attributes:
-        layers: of the model.
-        split: whether both halves of the backward were measured; else each takes half of it.
-        memory: whether it holds the memory of activations.
-        in_bytes: whether memory is in bytes; None where plain numbers leave that open.
-    """
-
-    layers: Layers
-    split: bool
-    memory: bool
-    in_bytes: bool | None
-
-
-def read_layers(path: str) -> LayerTable:
-    """Return a table of layers.
+def read_layers(path: str) -> MeasuredModel:
+    """Return the model in a table of layers.
 
     Raises:
         InputError: it cannot be read, lacks a column, or holds what is no number.
     """
+    rows = _rows_of(path)
+    cells = {
+        column: [(row.get(column) or "").strip() for row in rows] for column in (*COLUMNS, "kind")
+    }
+    split, units = any(cells["weight_ms"]), set[bool]()
+    forward, backward, weight = (
+        _times(path, column, cells[column]) for column in ("forward_ms", "backward_ms", "weight_ms")
+    )
+    weight = weight if split else backward // 2
+    fused = backward + weight if split else backward
+    transfer = _times(path, "transfer_ms", cells["transfer_ms"])
+    held = _amounts(path, "memory", cells["memory"], units)
+    kept = held.copy()
+    if any(cells["memory_weight"]):
+        kept = _amounts(path, "memory_weight", cells["memory_weight"], units)
+    if (kept > held).any():
+        at = int(np.flatnonzero(kept > held)[0])
+        raise _wrong(path, at, "memory_weight", "more than memory, of which it is a part")
+    layers = Layers(
+        forward_ns=forward,
+        backward_ns=fused - weight,
+        weight_ns=weight,
+        fused_ns=fused,
+        down_ns=transfer,
+        up_ns=transfer.copy(),
+        held=held,
+        kept=kept,
+        resident=_amounts(path, "resident", cells["resident"], units),
+        names=tuple(one_line(row.get("name") or "", 200) for row in rows),
+        kinds=_kinds(path, cells["kind"], cells["name"]),
+    )
+    return MeasuredModel(
+        source=one_line(path, 100),
+        layers=layers,
+        split=split,
+        assumptions=() if split else (HALVES,),
+        memory=bool(held.any()),
+        in_bytes=True in units,
+        plain_memory=True not in units,
+    )
+
+
+def _rows_of(path: str) -> list[dict[str, str | None]]:
     content = read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
     try:
         text = content.decode("utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text), delimiter=_delimiter(text)))
+        delimiter = max((",", ";", "\t"), key=text.split("\n", 1)[0].count)
+        rows = list(csv.DictReader(io.StringIO(text), delimiter=delimiter))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: cannot be read as a table of layers; {_HINT}") from error
     header = set(rows[0]) if rows else set()
@@ -98,102 +127,59 @@ def read_layers(path: str) -> LayerTable:
         raise InputError(f"{path}: no layers, or no column {lacking[0]!r}; {_HINT}")
     if len(rows) > MOST_LAYERS:
         raise InputError(f"{path}: more than {MOST_LAYERS:,} layers; give one row for several")
-    return _Reader(path, rows).table()
+    return rows
 
 
-def _delimiter(text: str) -> str:
-    header = text.split("\n", 1)[0]
-    return max((",", ";", "\t"), key=header.count)
+def _wrong(path: str, at: int, column: str, what: str) -> InputError:
+    return InputError(f"{path}: row {at + 1}, {column}: {what}; {_HINT}")
 
 
-class _Reader:
-    """Reads the cells of a table."""
-
-    def __init__(self, path: str, rows: Sequence[Mapping[str, str | None]]) -> None:
-        self._path, self._rows = path, rows
-        #: Whether amounts of memory are in bytes; None before the first.
-        self._in_bytes: bool | None = None
-
-    def table(self) -> LayerTable:
-        split = bool(self._given("weight_ms"))
-        forward, backward = self._ns("forward_ms"), self._ns("backward_ms")
-        weight = self._ns("weight_ms") if split else backward // 2
-        fused = backward + weight if split else backward
-        transfer = self._ns("transfer_ms")
-        held = self._memory("memory")
-        kept = self._memory("memory_weight") if self._given("memory_weight") else held.copy()
-        if (kept > held).any():
-            at = int(np.flatnonzero(kept > held)[0])
-            raise self._wrong(at, "memory_weight", "more than memory, of which it is a part")
-        layers = Layers(
-            forward_ns=forward,
-            backward_ns=fused - weight,
-            weight_ns=weight,
-            fused_ns=fused,
-            down_ns=transfer,
-            up_ns=transfer.copy(),
-            held=held,
-            kept=kept,
-            resident=self._memory("resident"),
-            names=tuple(one_line(row.get("name") or "", 200) for row in self._rows),
-            kinds=tuple(self._kind(at) for at in range(len(self._rows))),
-        )
-        return LayerTable(layers, split, bool(held.any()), self._in_bytes or None)
-
-    def _given(self, column: str) -> bool:
-        return any((row.get(column) or "").strip() for row in self._rows)
-
-    def _ns(self, column: str) -> Ints:
-        return np.array([self._time(at, column) for at in range(len(self._rows))], np.int64)
-
-    def _time(self, at: int, column: str) -> int:
-        text = (self._rows[at].get(column) or "").strip()
+def _times(path: str, column: str, cells: Sequence[str]) -> Ints:
+    """Return the nanoseconds of a column of milliseconds."""
+    found = []
+    for at, cell in enumerate(cells):
         try:
-            value = float(text) if text or column in _NEEDED else 0.0
+            value = float(cell) if cell or column in _NEEDED else 0.0
         except ValueError:
             value = math.nan
         if not 0 <= value <= _LONGEST_MS:
-            raise self._wrong(at, column, f"{one_line(text, 40)!r} is no time in milliseconds")
-        return round(value * 1e6)
+            what = f"{one_line(cell, 40)!r} is no time in milliseconds"
+            raise _wrong(path, at, column, what)
+        found.append(round(value * 1e6))
+    return np.array(found, np.int64)
 
-    def _memory(self, column: str) -> Floats:
-        amounts = []
-        for at, row in enumerate(self._rows):
-            text = (row.get(column) or "").strip()
-            if not text:
-                amounts.append(0.0)
-                continue
-            size = parse_memory(text, f"{self._path}: row {at + 1}, {column}")
-            if size.amount:
-                self._note_unit(at, column, text, in_bytes=size.in_bytes)
-            amounts.append(size.amount)
-        return np.array(amounts, float)
 
-    def _note_unit(self, at: int, column: str, text: str, *, in_bytes: bool) -> None:
-        """Take note of the unit of an amount.
+def _amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> Floats:
+    """Return a column of memory; ``units`` takes whether its amounts are in bytes.
 
-        Raises:
-            InputError: the amounts before it have another.
-        """
-        if self._in_bytes not in {None, in_bytes}:
-            kinds = "in bytes", "a plain number"
-            this, others = kinds if in_bytes else kinds[::-1]
-            raise self._wrong(
-                at, column, f"{one_line(text, 40)!r} is {this}, and what comes before {others}"
-            )
-        self._in_bytes = in_bytes
+    Raises:
+        InputError: the amounts before have another unit.
+    """
+    found = []
+    for at, cell in enumerate(cells):
+        size = parse_memory(cell or "0", f"{path}: row {at + 1}, {column}")
+        if size.amount:
+            if units and size.in_bytes not in units:
+                kinds = "in bytes", "a plain number"
+                this, others = kinds if size.in_bytes else kinds[::-1]
+                what = f"{one_line(cell, 40)!r} is {this}, and what comes before {others}"
+                raise _wrong(path, at, column, what)
+            units.add(size.in_bytes)
+        found.append(size.amount)
+    return np.array(found, float)
 
-    def _kind(self, at: int) -> LayerKind:
-        given = (self._rows[at].get("kind") or "").strip().lower()
-        if given:
-            if given not in KINDS:
-                raise self._wrong(at, "kind", f"{one_line(given, 40)!r} is none of {list(KINDS)}")
-            return KINDS[given]
-        known = layer_of((self._rows[at].get("name") or "").strip())
-        return LayerKind.TRANSFORMER if known is None else KINDS[known.kind]
 
-    def _wrong(self, at: int, column: str, what: str) -> InputError:
-        return InputError(f"{self._path}: row {at + 1}, {column}: {what}; {_HINT}")
+def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[LayerKind, ...]:
+    """Return the kinds of layers, inferred from their names where they are not given."""
+    found = []
+    for at, (given, name) in enumerate(zip(kinds, names, strict=True)):
+        known = None if given else layer_of(name)
+        kind = given.lower() or (LAYER if known is None else known.kind)
+        if kind not in KINDS:
+            what = f"{one_line(kind, 40)!r} is none of {list(KINDS)}"
+            raise _wrong(path, at, "kind", what)
+        found.append(KINDS[kind])
+    return tuple(found)
 
 
 def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:

@@ -4,32 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
+from bubbleviz.schedules.layout.layers import Layers, Layout
 
 
 @frozen
-class MeasuredLayers:
-    """Where the times and the memory of layers come from.
+class MeasuredModel:
+    """What is known of a model, and of the run it was measured in.
 
     Attributes:
-        source: in words, for a table's caption.
-        ran: name of the schedule that ran; None unknown.
-        ran_ns: measured length of an iteration; None unknown.
+        source: where it is known from, in words, for a table's caption.
+        layers: of the model.
+        split: whether both halves of the backward were measured; else each takes half of it.
+        assumptions: what was not measured, a sentence each.
         memory: whether the memory of activations is known.
         in_bytes: whether it is in bytes.
-        assumptions: what was not measured, a sentence each.
+        plain_memory: whether memory is in plain numbers, of the unit of the limit.
+        ran: name of the schedule that ran; None unknown.
+        ran_ns: measured length of an iteration; None unknown.
+        stages: devices of the run; None without a run.
+        microbatches: of its iterations.
+        own: its layout.
+        links: nanoseconds from each device to each; None unknown.
     """
 
     source: str
-    ran: str | None = None
-    ran_ns: float | None = None
+    layers: Layers
+    split: bool = True
+    assumptions: tuple[str, ...] = ()
     memory: bool = False
     in_bytes: bool = False
-    assumptions: tuple[str, ...] = ()
+    plain_memory: bool = False
+    ran: str | None = None
+    ran_ns: float | None = None
+    stages: int | None = None
+    microbatches: int | None = None
+    own: Layout | None = None
+    links: tuple[tuple[int, ...], ...] | None = None
+
+    def question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
+        """Return what is sought, with sizes in place of those of the run.
+
+        Raises:
+            UsageError: a size is neither given nor measured.
+        """
+        p, m = stages or self.stages, microbatches or self.microbatches
+        lacking = [option for option, size in (("-p P", p), ("-m M", m)) if size is None]
+        if p is None or m is None:
+            raise UsageError(f"give {' and '.join(lacking)}, or the profiles of a run")
+        own = self.own if p == self.stages else None
+        links = self.links
+        if links is not None and p != self.stages:
+            usual = int(np.median([ns for row in links for ns in row]))
+            links = ((usual,) * p,) * p
+        return LayoutQuestion(self.layers, p, m, own=own, links=links, split=self.split)
 
 
 @frozen
@@ -44,7 +78,7 @@ class LayoutReport:
     """
 
     question: LayoutQuestion
-    measured: MeasuredLayers
+    measured: MeasuredModel
     rows: tuple[ScheduleLayout, ...]
     asked: bool = False
 
@@ -61,7 +95,7 @@ class LayoutReport:
 
 
 def limit_of(
-    size: MemorySize | None, measured: MeasuredLayers, stages: int
+    size: MemorySize | None, measured: MeasuredModel, stages: int
 ) -> tuple[float, ...] | None:
     """Return the memory limit of each device, in the unit of the layers; None for no limit.
 
@@ -85,7 +119,7 @@ def limit_of(
 
 def layouts_of(
     question: LayoutQuestion,
-    measured: MeasuredLayers,
+    measured: MeasuredModel,
     schedules: Sequence[str] = (),
     chunks: int | None = None,
     watch: Watch = unwatched,

@@ -23,7 +23,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.layout.inputs import MeasuredModel
+    from bubbleviz.analyses.layout.report import MeasuredModel
 
 
 @command({**JSON, **CSV, **PICTURE_FILES}, {".memory.svg": "memory-plot"})
@@ -88,12 +88,11 @@ def layout(
 
     known = _measured_model(run or [], layers, layers_per_stage, measurement)
     question = known.question(stages, microbatches)
-    measured = known.measured
     if limit is not None and limit.in_bytes and known.plain_memory:
-        measured = replace(measured, in_bytes=True)
-    question = replace(question, limit=limit_of(limit, measured, question.stages))
+        known = replace(known, in_bytes=True)
+    question = replace(question, limit=limit_of(limit, known, question.stages))
     with search_bar() as watch:
-        report = layouts_of(question, measured, schedule or (), chunks, watch)
+        report = layouts_of(question, known, schedule or (), chunks, watch)
     report = anonymous(report)
     outputs.deliver(
         lambda name: RENDERINGS[name](report), lambda: show(text.sections(report)), inputs=inputs
@@ -111,12 +110,12 @@ def _measured_model(
     Raises:
         UsageError: neither a table nor a run is given, or both.
     """
-    from bubbleviz.analyses.layout import inputs
-
     if layers is not None:
         if run or layers_per_stage is not None:
             raise UsageError("--layers holds all layers; leave out the run and --layers-per-stage")
-        return inputs.of_table(layers)
+        from bubbleviz.analyses.layout.layer_table import read_layers
+
+        return read_layers(layers)
     if not run:
         raise UsageError("give the profiles of a run, or a table of layers with --layers")
     try:
@@ -126,6 +125,8 @@ def _measured_model(
             f"--layers-per-stage {layers_per_stage}: no numbers; give one, or one a "
             "virtual stage with commas"
         ) from None
+    from bubbleviz.analyses.layout import inputs
+
     if len(run) == 1 and _is_report(run[0]):
         if not per_stage:
             raise UsageError(

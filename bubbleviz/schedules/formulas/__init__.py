@@ -12,25 +12,6 @@ from bubbleviz.registry import discover
 
 
 @frozen
-class Sizes:
-    """The sizes that a formula takes; times of a whole stage, in one unit.
-
-    Attributes:
-        stages: p.
-        microbatches: m.
-        chunks: v.
-        work: T, F and both parts of the backward of one microbatch.
-        transfer: c, the latency of every edge between two devices.
-    """
-
-    stages: int
-    microbatches: int
-    chunks: int
-    work: float
-    transfer: float
-
-
-@frozen
 class Formula:
     """A closed form of the cost, the longest of the devices' own windows.
 
@@ -39,8 +20,10 @@ class Formula:
         summary: one sentence for people.
         source: paper and section that define it.
         chunks: default number of model chunks per device.
-        cost: the cost, in the unit of the times. It raises
-            :class:`bubbleviz.errors.UsageError` for sizes that the formula does not allow.
+        cost: the cost by stages p, microbatches m, chunks v, and the times of a whole stage in one
+            unit: T, F and both parts of the backward of one microbatch, and c, the latency of every
+            edge between two devices. It raises :class:`bubbleviz.errors.UsageError` for sizes that
+            the formula does not allow.
         text: the same, as people write it.
         drawn: name of a similar schedule that has an order.
     """
@@ -49,7 +32,7 @@ class Formula:
     summary: str
     source: str
     chunks: int
-    cost: Callable[[Sizes], float]
+    cost: Callable[[int, int, int, float, float], float]
     text: str
     drawn: str
 

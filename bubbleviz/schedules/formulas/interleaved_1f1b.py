@@ -6,23 +6,19 @@ Its transfers are ((2v-1)p-2) c; those of the order of interleaved 1F1B, simulat
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.formulas import Formula, Sizes
+from bubbleviz.schedules.formulas import Formula
 
 
-def cost(sizes: Sizes) -> float:
+def cost(p: int, m: int, v: int, work: float, transfer: float) -> float:
     """Return m T + (p-1) T/v + ((2v-1)p-2) c; one stage has no transfers.
 
     Raises:
         UsageError: the microbatches do not fill groups of p.
     """
-    p, v = sizes.stages, sizes.chunks
-    if sizes.microbatches % p:
-        raise UsageError(
-            f"1f1b-i needs microbatches in groups of the {p} stages, not {sizes.microbatches}"
-        )
+    if m % p:
+        raise UsageError(f"1f1b-i needs microbatches in groups of the {p} stages, not {m}")
     transfers = (2 * v - 1) * p - 2 if p > 1 else 0
-    share = (p - 1) * sizes.work / v
-    return sizes.microbatches * sizes.work + share + transfers * sizes.transfer
+    return m * work + (p - 1) * work / v + transfers * transfer
 
 
 FORMULA = Formula(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.schedules.known.dualpipe_v import TwoWays, enough
-from bubbleviz.schedules.plan import Plan, Schedule, refuse_chunks, v_placement
+from bubbleviz.schedules.known.dualpipe_v import enough, two_way_plan, two_ways
+from bubbleviz.schedules.plan import Plan, Schedule, refuse_chunks
 
 
 def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -24,23 +24,14 @@ def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
             f"not {stages} and {microbatches}"
         )
     enough("dualpipe", stages, microbatches)
-    written = []
+    orders = []
     for device in range(stages):
-        down, up = device, 2 * stages - 1 - device
-        first = device < stages // 2
+        ways = device, 2 * stages - 1 - device
         before = min(device, stages - 1 - device)
-        writer = TwoWays((down, up) if first else (up, down), microbatches // 2)
-        written.append(writer.written(before, stages // 2, apart=before == stages // 2 - 1))
-    return Plan(
-        "dualpipe",
-        stages,
-        microbatches,
-        1,
-        v_placement(stages),
-        tuple(tuple(writer.order) for writer in written),
-        replicas=2,
-        together=frozenset(forward for writer in written for forward in writer.together),
-    )
+        ways = ways if device < stages // 2 else ways[::-1]
+        apart = before == stages // 2 - 1
+        orders.append(two_ways(ways, microbatches // 2, before, stages // 2, apart=apart))
+    return two_way_plan("dualpipe", stages, microbatches, 1, orders, replicas=2)
 
 
 SCHEDULE = Schedule(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation, Schedule, refuse_chunks, v_placement
@@ -17,20 +19,30 @@ def plan(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     """
     refuse_chunks("dualpipev", chunks, 2, "per device")
     enough("dualpipev", stages, microbatches)
-    written = [
-        TwoWays((device, 2 * stages - 1 - device), microbatches).written(
-            device, stages, apart=device == stages - 1
-        )
-        for device in range(stages)
+    orders = [
+        two_ways((d, 2 * stages - 1 - d), microbatches, d, stages, apart=d == stages - 1)
+        for d in range(stages)
     ]
+    return two_way_plan("dualpipev", stages, microbatches, 2, orders)
+
+
+#: The order of a device, and the forwards in it that run beside a backward.
+TwoWays = tuple[list[PlannedOperation], list[PlannedOperation]]
+
+
+def two_way_plan(
+    name: str, stages: int, microbatches: int, chunks: int, orders: list[TwoWays], replicas: int = 1
+) -> Plan:
+    """Return the plan of the orders of :func:`two_ways`."""
     return Plan(
-        "dualpipev",
+        name,
         stages,
         microbatches,
-        2,
+        chunks,
         v_placement(stages),
-        tuple(tuple(writer.order) for writer in written),
-        together=frozenset(forward for writer in written for forward in writer.together),
+        tuple(tuple(order) for order, _ in orders),
+        replicas=replicas,
+        together=frozenset(forward for _, together in orders for forward in together),
     )
 
 
@@ -46,8 +58,10 @@ def enough(name: str, stages: int, microbatches: int) -> None:
         )
 
 
-class TwoWays:
-    """Writes the order of a device that holds two virtual stages, of one pipeline or of two.
+def two_ways(
+    stages: tuple[int, int], microbatches: int, before: int, depth: int, *, apart: bool
+) -> TwoWays:
+    """Return the order of a device that holds two virtual stages, of one pipeline or of two.
 
     ::
 
@@ -56,73 +70,48 @@ class TwoWays:
     Args:
         stages: the virtual stages 0 and 1; the microbatches come first to 0.
         microbatches: of each of them.
+        before: how many devices the microbatches of stage 0 have passed.
+        depth: after how many they come back (to stage 1, of one pipeline or of the other).
+        apart: whether the first forward beside a backward stands alone here.
     """
+    order: list[PlannedOperation] = []
+    together: list[PlannedOperation] = []
+    owed: list[PlannedOperation] = []
+    begun: Counter[tuple[int, bool]] = Counter()
 
-    def __init__(self, stages: tuple[int, int], microbatches: int) -> None:
-        self.order: list[PlannedOperation] = []
-        self.together: list[PlannedOperation] = []
-        self._stages, self._microbatches = stages, microbatches
-        self._begun = {(way, phase): 0 for way in (0, 1) for phase in (_F, _B)}
-        self._owed: list[PlannedOperation] = []
+    def write(way: int, phase: Phase) -> None:
+        number = begun[way, phase is _F]
+        begun[way, phase is _F] += 1
+        order.append(PlannedOperation(stages[way], phase, number))
+        if phase is _B:
+            owed.append(PlannedOperation(stages[way], _W, number))
 
-    def written(self, before: int, depth: int, *, apart: bool) -> TwoWays:
-        """Write all of it.
-
-        Args:
-            before: how many devices the microbatches of stage 0 have passed.
-            depth: after how many they come back (to stage 1, of one pipeline or of the other).
-            apart: whether the first forward beside a backward stands alone here.
-        """
-        behind = depth - before - 1
-        for _ in range(2 * behind):
-            self._forward(0)
-        for _ in range(before + 1):
-            self._forward(0)
-            self._forward(1)
-        for _ in range(behind):
-            self._backward(1, split=True)
-            self._weights()
-            self._forward(1)
-        for number in range(self._microbatches - 2 * depth + before + 1):
-            self._beside(0, 1, apart=apart and number == 0)
-            self._beside(1, 0)
-        for _ in range(behind):
-            self._backward(1)
-            self._beside(1, 0)
-        # The second half of these 2 (before + 1) backwards is split.
-        for number in range(2 * (before + 1)):
-            self._backward(1 - number % 2, split=number > before)
-        for _ in range(behind):
-            self._weights()
-            self._backward(0, split=True)
-        for _ in range(before + 1):
-            self._weights()
-        return self
-
-    def _next(self, way: int, phase: Phase) -> PlannedOperation:
-        kind = _F if phase is _F else _B
-        number = self._begun[way, kind]
-        self._begun[way, kind] += 1
-        return PlannedOperation(self._stages[way], phase, number)
-
-    def _forward(self, way: int) -> None:
-        self.order.append(self._next(way, _F))
-
-    def _backward(self, way: int, *, split: bool = False) -> None:
-        operation = self._next(way, _B if split else _BW)
-        self.order.append(operation)
-        if split:
-            self._owed.append(PlannedOperation(operation.virtual_stage, _W, operation.microbatch))
-
-    def _weights(self) -> None:
-        self.order.append(self._owed.pop(0))
-
-    def _beside(self, forward: int, backward: int, *, apart: bool = False) -> None:
+    def beside(forward: int, backward: int, *, apart: bool = False) -> None:
         """Write a forward that runs together with a backward, unless they are to stand apart."""
-        self._forward(forward)
-        if not apart:
-            self.together.append(self.order[-1])
-        self._backward(backward)
+        write(forward, _F)
+        together.extend([] if apart else order[-1:])
+        write(backward, _BW)
+
+    behind = depth - before - 1
+    for way in [0, 0] * behind + [0, 1] * (before + 1):
+        write(way, _F)
+    for _ in range(behind):
+        write(1, _B)
+        order.append(owed.pop(0))
+        write(1, _F)
+    for number in range(microbatches - 2 * depth + before + 1):
+        beside(0, 1, apart=apart and number == 0)
+        beside(1, 0)
+    for _ in range(behind):
+        write(1, _BW)
+        beside(1, 0)
+    # The second half of these 2 (before + 1) backwards is split.
+    for number in range(2 * (before + 1)):
+        write(1 - number % 2, _B if number > before else _BW)
+    for _ in range(behind):
+        order.append(owed.pop(0))
+        write(0, _B)
+    return order + owed[: before + 1], together
 
 
 SCHEDULE = Schedule(

@@ -1,14 +1,19 @@
-"""Deadlocks of plans: found as ranks that step through them do, and named."""
+"""Communication of plans: as PyTorch has it, what it takes, and deadlocks found and named."""
 
 from __future__ import annotations
 
+import json
+import os
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bubbleviz.errors import MismatchError
+from bubbleviz.cli.app import main
+from bubbleviz.errors import InputError, MismatchError, UsageError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.lowered import (
@@ -21,7 +26,7 @@ from bubbleviz.schedules.communication.lowered import (
     Step,
     Transport,
 )
-from bubbleviz.schedules.communication.lowering import batched, lowered
+from bubbleviz.schedules.communication.lowering import batched, communicated, lowered
 from bubbleviz.schedules.communication.precedence import (
     check_lowered,
     check_messages,
@@ -29,11 +34,218 @@ from bubbleviz.schedules.communication.precedence import (
     deadlock_of,
     deadlock_of_order,
     deadlock_text,
+    timing_of,
 )
 from bubbleviz.schedules.files import torch_csv as compute_csv
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.workload import Workload, outcome_of
 from tests.support.stepping_ranks import SteppingRanks
+
+TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
+#: Names and least microbatches a stage of schedules whose plans have one direction.
+NAMES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zb-v", "looped-bfs")
+
+
+def workload_of(plan: Plan, seed: int) -> Workload:
+    """Return uneven times and transfers, the same for one seed."""
+    draw = random.Random(seed)
+    count = plan.virtual_stages
+
+    def times() -> tuple[int, ...]:
+        return tuple(draw.randint(5, 60) for _ in range(count))
+
+    def edges() -> tuple[int, ...]:
+        far = [a != b for a, b in zip(plan.placement, plan.placement[1:], strict=False)]
+        return tuple(draw.randint(0, 30) if each else 0 for each in far)
+
+    backward, weight = times(), times()
+    return Workload(
+        placement=plan.placement,
+        microbatches=plan.microbatches,
+        forward_ns=times(),
+        backward_ns=backward,
+        weight_ns=weight,
+        fused_ns=tuple(b + w for b, w in zip(backward, weight, strict=True)),
+        down_ns=(*edges(), 0),
+        up_ns=(0, *edges()),
+        activation=(1.0,) * count,
+        kept=(1.0,) * count,
+    )
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    rule = schedule_named(draw(st.sampled_from(NAMES)))
+    stages = draw(st.integers(2, 4))
+    return rule.plan(stages, stages * draw(st.integers(1, 2)), rule.chunks)
+
+
+def texts(made: LoweredPlan) -> list[str]:
+    return torch_csv.write(made).splitlines()
+
+
+def test_one_stage_sends_nothing() -> None:
+    made = lowered(schedule_named("1f1b").plan(1, 2, 1))
+
+    assert texts(made) == ["0UNSHARD,0F0,0B0,0F1,0B1,0REDUCE_GRAD,0RESHARD"]
+
+
+def test_two_stages_take_turns() -> None:
+    made = lowered(schedule_named("1f1b").plan(2, 2, 1))
+
+    assert texts(made) == [
+        "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
+        "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
+    ]
+
+
+def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
+    data = os.environ.get("BUBBLEVIZ_DATA")
+    if data is None:
+        pytest.skip("BUBBLEVIZ_DATA is not set: no reference files")
+    file = Path(data).parent / "reference/torch_csv/ZBVZeroBubble.2ranks.4mb.comms.csv"
+    theirs = torch_csv.read(file.read_text(encoding="utf-8"), "theirs")
+
+    assert theirs == lowered(theirs.plan)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 1000))
+def test_a_lowered_plan_is_the_plan_with_its_messages(plan: Plan, seed: int) -> None:
+    made = lowered(plan)
+
+    for transport in TRANSPORTS:
+        check_lowered(made, transport)
+    assert torch_csv.read(torch_csv.write(made), plan.name) == made
+    times = workload_of(plan, seed)
+    assert timing_of(made, times, BUFFERED).makespan_ns == outcome_of(plan, times).makespan_ns
+
+
+@settings(max_examples=25, deadline=None)
+@given(plan=plans(), seed=st.integers(0, 1000), transport=st.sampled_from(TRANSPORTS))
+def test_an_order_by_time_is_never_slower_and_never_deadlocks(
+    plan: Plan, seed: int, transport: Transport
+) -> None:
+    times = workload_of(plan, seed)
+    before = timing_of(lowered(plan), times, transport).makespan_ns
+    found = communicated(plan, times, transport)
+    made = found.lowered
+
+    assert (found.own_ns, found.transport) == (before, transport)
+    assert found.makespan_ns == timing_of(made, times, transport).makespan_ns
+    assert made.plan == plan
+    for each in TRANSPORTS:
+        check_lowered(made, each)
+    assert timing_of(made, times, transport).makespan_ns <= before
+
+
+def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() -> None:
+    """Rank 0 starts to receive a gradient before it sends what rank 1 needs next."""
+    plan = schedule_named("1f1b").plan(2, 2, 1)
+    times = Workload(
+        placement=(0, 1),
+        microbatches=2,
+        forward_ns=(20, 10),
+        backward_ns=(10, 60),
+        weight_ns=(10, 10),
+        fused_ns=(20, 70),
+        down_ns=(5, 0),
+        up_ns=(0, 5),
+        activation=(1.0, 1.0),
+        kept=(1.0, 1.0),
+    )
+    held = torch_csv.read(
+        "0F0,0SEND_F0,0RECV_B0,0F1,0SEND_F1,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
+        "held",
+    )
+    made = communicated(plan, times, STREAMS).lowered
+
+    assert timing_of(held, times, BUFFERED).makespan_ns == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+    assert (
+        timing_of(held, times, STREAMS).makespan_ns == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
+    )
+    assert timing_of(made, times, STREAMS).makespan_ns == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+
+
+def test_batched_1f1b_waits_for_sends_with_receives() -> None:
+    """PyTorch's Schedule1F1B and Megatron's: slower than receives started ahead."""
+    plan = schedule_named("1f1b").plan(4, 8, 1)
+    times = workload_of(plan, 3)
+    made = batched(plan)
+    megatron = batched(plan, waits_for_sends=True)
+
+    for each in (made, megatron):
+        check_lowered(each, BLOCKING)
+    assert [len(step.transfers) for step in made.lines[3] if step.transfers][:4] == [1, 2, 2, 2]
+    own = timing_of(lowered(plan), times, BUFFERED).makespan_ns
+    assert own <= timing_of(made, times, BUFFERED).makespan_ns
+    with pytest.raises(UsageError, match="batched"):
+        torch_csv.write(made)
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "interleaved-1f1b"])
+def test_batched_operations_are_of_whole_backwards_of_one_stage(name: str) -> None:
+    rule = schedule_named(name)
+    with pytest.raises(UsageError, match="batched operations"):
+        batched(rule.plan(2, 4, rule.chunks))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0F0,1SEND_F0,0B0\n1F0,1B0\n", "row 1, cell 2: 1SEND_F0 has no other end"),
+        ("0F0,1RECV_F0,0B0\n1F0,1B0\n", "row 1, cell 2: 1RECV_F0 stands on rank 0"),
+        ("0F0,1F0,0SEND_F0,1B0,0B0\n", "row 1, cell 3: 0SEND_F0 stays on rank 0"),
+    ],
+)
+def test_transfers_between_no_two_ranks_are_refused(text: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        torch_csv.read(text, "plan.csv")
+
+    assert str(refused.value).startswith(said)
+
+
+def test_a_schedule_is_written_with_its_communication(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "zb-h1.comms.csv"
+    given = ("--schedule", "zb-h1", "-p", "3", "-m", "4", "--comms", str(file))
+    assert main(["simulate", *given, *TIMES]) == 0
+    capsys.readouterr()
+    printed = []
+    for transport in ("streams", "blocking"):
+        read = ("--plan", str(file), "--transport", transport, "--json", "-")
+        assert main(["simulate", *read, *TIMES]) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+
+    assert [each["makespan_ms"] for each in printed] == [14.0, 14.0]
+    assert [each["carried_makespan_ms"] for each in printed] == [14.0, 17.0]
+    text = file.read_text(encoding="utf-8")
+    assert texts(lowered(schedule_named("zb-h1").plan(3, 4, 1))) == text.splitlines()
+
+
+def test_a_file_whose_communication_deadlocks_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.csv"
+    file.write_text(
+        "0F0,0SEND_F0,0F1,0RECV_B0,0SEND_F1,0B0,0RECV_B1,0B1\n"
+        "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+        encoding="utf-8",
+    )
+    assert main(["simulate", "--plan", str(file), *TIMES]) == 1
+    assert (
+        capsys.readouterr()
+        .err.replace("\n", " ")
+        .startswith(
+            f"bubbleviz: {file}: the communication deadlocks (streams): rank 0 waits at 0RECV_B0 "
+            "for rank 1's 1RECV_F1"
+        )
+    )
+    assert main(["simulate", "--plan", str(file), "--transport", "buffered", *TIMES]) == 0
+    assert main(["simulate", "--plan", str(file), "--transport", "nccl", *TIMES]) == 2
 
 
 def plan_of(text: str) -> Plan:

@@ -1,0 +1,440 @@
+"""Layouts: the best of all, by the times of the simulator and within the memory, and told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bubbleviz.errors import UsageError
+from bubbleviz.model.columns import Ints
+from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, best_layouts
+from bubbleviz.schedules.layout.layers import (
+    LayerKind,
+    Layers,
+    Layout,
+    even_layout,
+    layout_workload,
+    megatron_layout,
+    torchtitan_layout,
+)
+from bubbleviz.schedules.layout.partition import (
+    BROKEN_OFF,
+    NONE_FITS,
+    Partition,
+    balanced,
+    best_partition,
+)
+from bubbleviz.schedules.layout.recurrence import Recurrence
+from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
+from bubbleviz.schedules.workload import outcome_of
+
+
+def model(
+    forward_ns: Sequence[int],
+    *,
+    backward_ns: Sequence[int] | None = None,
+    weight_ns: Sequence[int] | None = None,
+    fused_ns: Sequence[int] | None = None,
+    down_ns: int | Sequence[int] = 0,
+    up_ns: int | Sequence[int] = 0,
+    held: Sequence[float] | None = None,
+    kept: Sequence[float] | None = None,
+    resident: Sequence[float] | None = None,
+) -> Layers:
+    """Return layers of these times; what is not given is as the forward, or 1, or 0."""
+    count = len(forward_ns)
+    forward = np.array(forward_ns, np.int64)
+    backward = forward if backward_ns is None else np.array(backward_ns, np.int64)
+    weight = forward if weight_ns is None else np.array(weight_ns, np.int64)
+    fused = backward + weight if fused_ns is None else np.array(fused_ns, np.int64)
+    full = np.ones(count) if held is None else np.array(held, float)
+    return Layers(
+        forward.copy(),
+        backward.copy(),
+        weight.copy(),
+        fused.copy(),
+        np.broadcast_to(np.array(down_ns, np.int64), count).copy(),
+        np.broadcast_to(np.array(up_ns, np.int64), count).copy(),
+        full,
+        full.copy() if kept is None else np.array(kept, float),
+        np.zeros(count) if resident is None else np.array(resident, float),
+        tuple(f"layers.{at}" for at in range(count)),
+        (LayerKind.TRANSFORMER,) * count,
+    )
+
+
+def all_layouts(layers: int, placement: tuple[int, ...]) -> list[Layout]:
+    """Return every layout with at least a layer a virtual stage."""
+    cuts = combinations(range(1, layers), len(placement) - 1)
+    return [Layout(placement, (0, *each, layers)) for each in cuts]
+
+
+def simulated(
+    plan: Plan, layers: Layers, layout: Layout, limit: Sequence[float] | None = None
+) -> tuple[int, bool]:
+    """Return the makespan of a plan with a layout by the simulator, and whether it fits."""
+    outcome = outcome_of(plan, layout_workload(layers, layout, plan.microbatches, limit))
+    return outcome.makespan_ns, outcome.fits
+
+
+def brute_force(plan: Plan, layers: Layers, limit: Sequence[float] | None = None) -> int | None:
+    """Return the shortest makespan of any layout that fits; None where none does."""
+    every = [
+        simulated(plan, layers, layout, limit)
+        for layout in all_layouts(len(layers), plan.placement)
+    ]
+    return min((makespan_ns for makespan_ns, fits in every if fits), default=None)
+
+
+#: Schedules with one order, and sizes that they allow: p, m, v.
+ORDERS = [
+    ("1f1b", 3, 5, 1), ("gpipe", 3, 4, 1), ("zb-h1", 3, 6, 1), ("zb-h2", 3, 6, 1),
+    ("zb-v", 2, 5, 2), ("interleaved-1f1b", 2, 4, 2), ("looped-bfs", 2, 4, 2),
+    ("dualpipev", 2, 4, 2),
+]  # fmt: skip
+numbers = st.lists(st.integers(0, 50), min_size=7, max_size=7)
+
+
+def best(name: str, sizes: tuple[int, int, int], layers: Layers, **given: object) -> Partition:
+    found = best_partition(Recurrence(schedule_named(name).plan(*sizes)), layers, **given)  # type: ignore[arg-type]
+    assert isinstance(found, Partition)
+    return found
+
+
+def rows(layouts: Sequence[Layout]) -> Ints:
+    return np.array([layout.bounds for layout in layouts], np.int64)
+
+
+def test_a_layer_on_its_only_stage_has_one_layout() -> None:
+    found = best("1f1b", (1, 2, 1), model([10]))
+
+    assert found.layout.bounds == (0, 1)
+    assert (found.makespan_ns, found.proven) == (60, True)
+
+
+def test_no_layout_has_a_stage_without_layers() -> None:
+    with pytest.raises(UsageError, match="2 layers for 3 virtual stages: each needs one"):
+        best("1f1b", (3, 4, 1), model([10, 10]))
+
+
+def test_layouts_that_take_equally_long_are_told_apart_by_nothing() -> None:
+    layers = model([10] * 6)
+    again = [best("1f1b", (3, 4, 1), layers) for _ in range(2)]
+
+    assert again[0] == again[1]
+    assert again[0].layout.bounds == (0, 2, 4, 6)
+    assert again[0].proven
+
+
+def test_layers_without_any_time_have_a_layout() -> None:
+    found = best("1f1b", (2, 3, 1), model([0, 0, 0]))
+
+    assert (found.makespan_ns, found.proven) == (0, True)
+    assert (found.layout.bounds[0], found.layout.bounds[-1]) == (0, 3)
+
+
+def test_a_last_layer_without_time_is_part_of_the_layout() -> None:
+    layers = model([10, 10, 10, 10, 10, 0], resident=[0, 0, 0, 0, 0, 1000])
+    recurrence = Recurrence(schedule_named("1f1b").plan(2, 3, 1))
+
+    assert best("1f1b", (2, 3, 1), layers).layout.bounds[-1] == 6
+    assert best_partition(recurrence, layers, [100.0, 100.0]) == NONE_FITS
+    assert balanced(layers, 2).tolist() == [0, 2, 6]
+
+
+def test_a_heavy_head_takes_layers_off_the_last_stage() -> None:
+    found = best("1f1b", (4, 16, 1), model([10] * 12 + [30]))
+
+    assert [len(stage) for stage in found.layout.stages] == [4, 4, 4, 1]
+
+
+@pytest.mark.parametrize(("name", "stages", "microbatches", "chunks"), ORDERS)
+@settings(max_examples=15, deadline=None)
+@given(
+    st.tuples(numbers, numbers, numbers, numbers, numbers, numbers),
+    st.lists(st.integers(1, 9), min_size=7, max_size=7),
+)
+def test_the_recurrence_is_the_simulator(
+    name: str,
+    stages: int,
+    microbatches: int,
+    chunks: int,
+    times: tuple[list[int], ...],
+    held: list[int],
+) -> None:
+    """Also the memory, and the longest path, which is as long as the makespan."""
+    forward, backward, weight, fused, down, up = times
+    layers = model(
+        forward, backward_ns=backward, weight_ns=weight, fused_ns=fused, down_ns=down, up_ns=up,
+        held=held, kept=[each / 2 for each in held], resident=[1.0] * 7,
+    )  # fmt: skip
+    plan = schedule_named(name).plan(stages, microbatches, chunks)
+    recurrence = Recurrence(plan)
+    layouts = all_layouts(7, recurrence.placement)[:10]
+    found = recurrence.makespans(layers, rows(layouts))
+
+    assert found.tolist() == [simulated(plan, layers, layout)[0] for layout in layouts]
+    limit = [30.0] * stages
+    found_best = best_partition(recurrence, layers, limit)
+    wanted = brute_force(plan, layers, limit)
+    if not isinstance(found_best, Partition):
+        assert (found_best, wanted) == (NONE_FITS, None)
+    else:
+        assert found_best.makespan_ns == wanted
+        assert found_best.proven
+        assert simulated(plan, layers, found_best.layout, limit) == (wanted, True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("zb-h1", 1), ("zb-v", 2)])
+def test_of_245157_layouts_the_best_is_found(name: str, chunks: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    times = random.integers(900, 1300, (3, 24))
+    times[:, 0], times[:, -1] = random.integers(100, 800, 3), random.integers(1500, 4000, 3)
+    layers = model(times[0], backward_ns=times[1], weight_ns=times[2], down_ns=200, up_ns=300)
+    recurrence = Recurrence(schedule_named(name).plan(8 // chunks, 16, chunks))
+    inner = np.array(list(combinations(range(1, 24), 7)), np.int64)
+    ends = np.zeros((len(inner), 1), np.int64)
+    every = np.concatenate((ends, inner, ends + 24), axis=1)
+    found = best_partition(recurrence, layers)
+
+    assert len(every) == 245_157
+    assert isinstance(found, Partition)
+    assert found.proven
+    assert found.makespan_ns == recurrence.makespans(layers, every).min()
+
+
+def test_a_search_that_is_broken_off_bounds_what_it_did_not_look_at() -> None:
+    random = np.random.default_rng(5)
+    layers = model(random.integers(900, 1300, 16).tolist())
+    whole = best("interleaved-1f1b", (4, 8, 2), layers)
+    cut = best("interleaved-1f1b", (4, 8, 2), layers, beginnings=1)
+
+    assert whole.proven
+    assert not cut.proven
+    assert cut.least_ns <= whole.makespan_ns <= cut.makespan_ns
+
+
+def test_a_search_that_is_broken_off_does_not_say_that_nothing_fits() -> None:
+    random = np.random.default_rng(11)
+    times, held, resident = (random.integers(*ends, 12) for ends in ((5, 50), (1, 30), (0, 60)))
+    layers = model(times.tolist(), held=held.tolist(), resident=resident.tolist())
+    recurrence = Recurrence(schedule_named("interleaved-1f1b").plan(2, 4, 2))
+    limit = [350.0, 350.0]
+
+    assert isinstance(best_partition(recurrence, layers, limit), Partition)
+    assert best_partition(recurrence, layers, limit, beginnings=1) == BROKEN_OFF
+    assert best_partition(recurrence, layers, [1.0, 1.0]) == NONE_FITS
+
+
+def test_a_start_is_not_made_worse() -> None:
+    layers = model([10] * 12 + [30])
+    start = even_layout(layers, tuple(range(4)))
+    found = best("1f1b", (4, 16, 1), layers, starts=[start])
+
+    assert start.bounds == (0, 3, 6, 9, 13)
+    assert found.makespan_ns < simulated(schedule_named("1f1b").plan(4, 16, 1), layers, start)[0]
+
+
+def test_what_fits_no_layout_is_none() -> None:
+    recurrence = Recurrence(schedule_named("1f1b").plan(2, 4, 1))
+
+    assert best_partition(recurrence, model([1, 1, 1]), [1.9, 1.9]) == NONE_FITS
+    # Stage 0 holds two microbatches, stage 1 one.
+    assert isinstance(best_partition(recurrence, model([1, 1, 1]), [2.0, 2.0]), Partition)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.integers(1, 50), min_size=6, max_size=6),
+    st.lists(st.integers(0, 80), min_size=9, max_size=9),
+)
+def test_links_between_devices_are_part_of_the_times(times: list[int], links: list[int]) -> None:
+    layers, between = model(times, down_ns=3, up_ns=5), np.array(links).reshape(3, 3)
+    plan = schedule_named("1f1b").plan(3, 4, 1)
+    recurrence = Recurrence(plan, between)
+    layouts = all_layouts(6, recurrence.placement)
+    every = [
+        outcome_of(plan, layout_workload(layers, layout, 4, edges=recurrence.edges)).makespan_ns
+        for layout in layouts
+    ]
+    found = best_partition(recurrence, layers)
+
+    assert recurrence.makespans(layers, rows(layouts)).tolist() == every
+    assert isinstance(found, Partition)
+    assert found.proven
+    assert found.makespan_ns == min(every)
+
+
+HEAVY_HEAD = LayoutQuestion(model([10] * 12 + [30], down_ns=1, up_ns=1), 4, 8)
+
+
+def test_every_schedule_of_one_order_has_its_best_layout() -> None:
+    rows = best_layouts(HEAVY_HEAD, [])
+    made = [row for row in rows if row.best is not None]
+    times = [row.best.makespan_ns for row in made if row.best]
+
+    assert {"1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"} <= {row.schedule for row in made}
+    assert times == sorted(times)
+    for row in made:
+        assert row.plan is not None
+        assert row.best is not None
+        if row.plan.replicas == 1:
+            work = layout_workload(HEAVY_HEAD.layers, row.best.layout, 8)
+            outcome = outcome_of(row.plan, work)
+            assert outcome.makespan_ns == row.best.makespan_ns
+            assert outcome.peak_memory == row.peak_memory
+            assert row.bubble_ratio == pytest.approx(outcome.schedule_ratio)
+            assert row.proven
+            assert row.before_ns is not None
+            assert row.saving == 1 - row.best.makespan_ns / row.before_ns
+
+
+def test_the_run_is_compared_with_its_own_layout() -> None:
+    own = Layout((0, 1, 2, 3), (0, 1, 2, 3, 13))
+    (row,) = best_layouts(replace(HEAVY_HEAD, own=own), ["1f1b"])
+
+    assert (row.before, row.own) == (own, True)
+    (even,) = best_layouts(HEAVY_HEAD, ["1f1b"])
+    assert not even.own
+    assert row.before_ns
+    assert even.before_ns
+    assert row.before_ns > even.before_ns
+    assert row.best
+    assert even.best
+    assert row.best.layout == even.best.layout
+
+
+def test_a_limit_is_kept_and_what_does_not_fit_has_a_reason() -> None:
+    limit = (14.0,) * 4
+    rows = {row.schedule: row for row in best_layouts(replace(HEAVY_HEAD, limit=limit), [])}
+    row = rows["1f1b"]
+
+    assert row.plan is not None
+    assert row.best is not None
+    assert row.best.makespan_ns == brute_force(row.plan, HEAVY_HEAD.layers, limit)
+    assert max(row.peak_memory) <= 14.0
+    assert rows["gpipe"].best is None
+    assert rows["gpipe"].reason == "no layout fits the memory"
+
+
+def test_a_searched_order_and_its_layout_are_improved_in_turn() -> None:
+    small = LayoutQuestion(model([10] * 6 + [25]), 2, 4)
+    (row,) = best_layouts(small, ["zb-1p"])
+
+    assert row.best is not None
+    assert row.before_ns is not None
+    assert row.best.makespan_ns <= row.before_ns
+    assert not row.exact
+    assert not row.proven
+    (v,) = best_layouts(small, ["v-half"])
+    assert v.best is not None
+    assert v.best.layout.placement == (0, 1, 1, 0)
+
+
+def test_sizes_that_a_named_schedule_does_not_allow_are_refused() -> None:
+    with pytest.raises(UsageError, match="in groups of the 4 stages, not 6"):
+        best_layouts(replace(HEAVY_HEAD, microbatches=6), ["interleaved-1f1b"])
+    with pytest.raises(UsageError, match="no schedule is called"):
+        best_layouts(HEAVY_HEAD, ["none"])
+    rows = best_layouts(replace(HEAVY_HEAD, microbatches=6), [])
+    assert {row.schedule: row.reason for row in rows}["interleaved-1f1b"]
+
+
+def test_chunks_are_of_schedules_that_have_several() -> None:
+    rows = {row.schedule: row for row in best_layouts(HEAVY_HEAD, [], chunks=3)}
+
+    assert rows["interleaved-1f1b"].plan
+    assert rows["interleaved-1f1b"].plan.chunks == 3
+    assert rows["1f1b"].plan
+    assert rows["1f1b"].plan.chunks == 1
+    assert rows["zb-v"].best is None
+
+
+KINDS = {
+    "E": LayerKind.EMBEDDING, "t": LayerKind.TRANSFORMER, "m": LayerKind.MTP, "L": LayerKind.HEAD,
+}  # fmt: skip
+
+
+def layers_of(letters: str) -> Layers:
+    kinds = tuple(KINDS[letter] for letter in letters)
+    return replace(model([1] * len(letters)), kinds=kinds)
+
+
+def layout_of(stages: list[str], chunks: int = 1) -> tuple[Layers, Layout]:
+    bounds = [0]
+    for stage in stages:
+        bounds.append(bounds[-1] + len(stage))
+    placement = looped_placement(len(stages) // chunks, chunks)
+    return layers_of("".join(stages)), Layout(placement, tuple(bounds))
+
+
+def unrolled(text: str) -> list[str]:
+    """Read the grammar: commas are cosmetic, groups before letters, lines between stages."""
+    text = text.replace(",", "")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+@pytest.mark.parametrize(
+    ("stages", "chunks", "written"),
+    [
+        (["EtL"], 1, "EtL"),
+        (["Et", "tL"], 1, "Et|tL"),
+        (["Ettt", *["tt"] * 29, "m", "L"], 2, "Et*3|(tt|)*29m|L"),
+        (["Etttt", "ttttt", "ttttt", "tL"], 1, "Et*4|(t*5|)*2tL"),
+        (["ttt", "tt"], 1, "Et*3|ttL"),
+    ],
+)
+def test_megatron_is_told_of_a_layout(stages: list[str], chunks: int, written: str) -> None:
+    assert megatron_layout(*layout_of(stages, chunks)) == written
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=12))
+def test_megatron_reads_what_is_written(counts: list[int]) -> None:
+    stages = ["t" * count for count in counts]
+    written = megatron_layout(*layout_of(stages))
+
+    assert written is not None
+    assert unrolled(written) == ["E" * (not at) + s + "L" * (at == len(stages) - 1)
+                                 for at, s in enumerate(stages)]  # fmt: skip
+
+
+def test_megatron_is_told_nothing_that_it_refuses() -> None:
+    # Layers of multi-token prediction on two stages, and on the first chunk of a device.
+    assert megatron_layout(*layout_of(["Et", "tm", "mL"])) is None
+    assert megatron_layout(*layout_of(["Et", "m", "t", "L"], 2)) is None
+    # A head or an embedding on two stages, and a V.
+    assert megatron_layout(*layout_of(["Et", "tL", "L"])) is None
+    assert megatron_layout(*layout_of(["E", "Et", "tL"])) is None
+    assert megatron_layout(layers_of("EttL"), Layout(v_placement(2), (0, 1, 2, 3, 4))) is None
+
+
+def test_torchtitan_is_told_of_the_modules() -> None:
+    layers, layout = layout_of(["Et", "tt", "L"])
+
+    assert torchtitan_layout(layers, layout) == [
+        ["tok_embeddings", "layers.0"], ["layers.1", "layers.2"], ["norm", "output"],
+    ]  # fmt: skip
+
+
+def test_torchtitan_is_told_of_ends_that_were_not_measured_apart() -> None:
+    assert torchtitan_layout(*layout_of(["t", "t"])) == [
+        ["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"],
+    ]  # fmt: skip
+
+
+def test_torchtitan_is_told_of_a_head_of_several_layers_by_their_names() -> None:
+    layers, layout = layout_of(["Et", "LL"])
+    layers = replace(layers, names=("emb", "layers.0", "norm", "output"))
+
+    assert torchtitan_layout(layers, layout)[1] == ["norm", "output"]
