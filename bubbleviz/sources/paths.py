@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
 from bubbleviz.model.limitations import Limitation
@@ -38,17 +39,9 @@ class InputFile:
     named: bool
 
 
-@frozen
-class CompanionFormat:
-    """Files that are read beside profiles.
-
-    Attributes:
-        name: of such a file, in messages.
-        recognises: whether the file of a path is one; it may raise a BubblevizError.
-    """
-
-    name: str
-    recognises: Callable[[str], bool]
+#: Files that are read beside profiles: what they are called in messages, and whether a path leads
+#: to one, which may raise a BubblevizError.
+CompanionFormat: TypeAlias = tuple[str, Callable[[str], bool]]
 
 
 def find_profiles(
@@ -163,21 +156,19 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
     """
     from bubbleviz.sources.readers import readers
 
-    better = [(s, r.superseded_by) for r in readers() for s in r.suffixes if r.superseded_by]
     names = set(files)
+    better = [(s, other) for r in readers() for s in r.suffixes for other in r.superseded_by]
     repeated = {
         file
         for file in files
-        for suffix, others in better
-        if file.endswith(suffix)
-        and any(
-            f"{file.removesuffix(suffix)}{other}" in names for other in others if other != suffix
-        )
+        for suffix, other in better
+        if file.endswith(suffix) and other != suffix and file.removesuffix(suffix) + other in names
     }
+    suffixes = tuple(suffix for reader in readers() for suffix in reader.suffixes)
     profiles = [
         file
         for file in files
-        if file.endswith(_suffixes()) and file not in repeated and not _is_own_trace(file)
+        if file.endswith(suffixes) and file not in repeated and not _is_own_trace(file)
     ]
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
     for reader in readers():
@@ -207,16 +198,14 @@ def _tables_among(files: Sequence[str]) -> list[str]:
     from bubbleviz.sources.readers import readers
 
     tabular = [reader for reader in readers() if reader.table_suffixes]
-
-    def is_table(file: str) -> bool:
-        try:
+    endings = tuple(suffix for reader in tabular for suffix in reader.table_suffixes)
+    candidates = [file for file in files if file.lower().endswith(endings)]
+    tables = set()
+    for file in candidates:
+        with suppress(ProfileError):
             head = head_of(file)
-        except ProfileError:
-            return False
-        return any(reader.recognises(head) for reader in tabular)
-
-    candidates = [file for file in files if file.lower().endswith(_table_suffixes())]
-    tables = {file for file in candidates if is_table(file)}
+            if any(reader.recognises(head) for reader in tabular):
+                tables.add(file)
     named = {_NUMBER.sub("#", Path(file).name) for file in tables}
     numbered = {name for name in named if "#" in name}
     return [
@@ -250,83 +239,51 @@ def _is_profile(file: str) -> bool:
         return False
 
 
-def _suffixes() -> tuple[str, ...]:
-    """Return the endings of files that are read as they are."""
-    from bubbleviz.sources.readers import readers
-
-    return tuple(suffix for reader in readers() for suffix in reader.suffixes)
-
-
-def _table_suffixes() -> tuple[str, ...]:
-    """Return the endings of tables of operations."""
-    from bubbleviz.sources.readers import readers
-
-    return tuple(suffix for reader in readers() for suffix in reader.table_suffixes)
-
-
 def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
+    """Return the profiles, and the files beside them, that a directory stands for."""
+    from bubbleviz.sources.readers import readers
+
     entries = list(Path(path).iterdir())
+    folders = [entry for entry in entries if entry.is_dir()]
     content = [str(entry) for entry in entries if entry.is_file()]
-    others = [file for file in content if also is not None and also.recognises(file)]
-    directories = [str(entry) for entry in entries if entry.is_dir() and is_columnar(str(entry))]
+    others = [file for file in content if also is not None and also[1](file)]
+    directories = [str(folder) for folder in folders if is_columnar(str(folder))]
     profiles = [file for file in content if file not in others]
-    files = [*profiles_among(profiles, directories), *others]
-    if files:
+    if files := [*profiles_among(profiles, directories), *others]:
         return sorted(files, key=natural_key)
-    below = _run_below(path)
-    if below is not None:
-        return _in_directory(below, also)
-    if files := _by_host_below(path):
-        return files
+    # A tool may log to folders of its own, one for each run.
+    logs = [Path(path, name) for name in {reader.folder for reader in readers()} - {""}]
+    run_folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
+    runs = sorted(map(str, run_folders))
+    if len(runs) > 1:
+        raise InputError(
+            f"{path}: holds {len(runs)} runs of the profiler; name one, such as {runs[-1]}"
+        )
+    if runs:
+        return _in_directory(runs[0], also)
+    # Or to a folder for each host, all of one run.
+    endings = tuple(suffix for r in readers() if r.folder_by_host for suffix in r.suffixes)
+    below = (str(file) for folder in folders for file in folder.iterdir() if file.is_file())
     # Beside profiles, tables are mostly what was made of them.
-    if tables := _tables_among(content):
-        return sorted(tables, key=natural_key)
-    suffixes = (*_suffixes(), *ENDINGS, *REPORT_SUFFIXES, *_table_suffixes())
-    looked_for = ", ".join(f"*{suffix}" for suffix in suffixes)
-    neither = "no profile" if also is None else f"neither {also.name} nor a profile"
+    if files := [file for file in below if file.endswith(endings)] or _tables_among(content):
+        return sorted(files, key=natural_key)
+    suffixes = [suffix for reader in readers() for suffix in reader.suffixes]
+    tables = [suffix for reader in readers() for suffix in reader.table_suffixes]
+    looked_for = ", ".join(f"*{s}" for s in (*suffixes, *ENDINGS, *REPORT_SUFFIXES, *tables))
+    neither = "no profile" if also is None else f"neither {also[0]} nor a profile"
     raise InputError(
         f"{path}: the directory holds {neither} (looked for {looked_for}); "
         "export reports of nsys with: nsys export --type sqlite REPORT.nsys-rep"
     )
 
 
-def _run_below(path: str) -> str | None:
-    """Return the folder of a run's profiles within a directory that a tool logs to; None for none.
-
-    Raises:
-        InputError: there are several.
-    """
-    from bubbleviz.sources.readers import readers
-
-    names = dict.fromkeys(reader.folder for reader in readers() if reader.folder)
-    folders = [folder for name in names if (folder := Path(path, name)).is_dir()]
-    runs = sorted(str(run) for folder in folders for run in folder.iterdir() if run.is_dir())
-    if len(runs) > 1:
-        raise InputError(
-            f"{path}: holds {len(runs)} runs of the profiler; name one, such as {runs[-1]}"
-        )
-    return runs[0] if runs else None
-
-
-def _is_single_file(path: str) -> bool:
-    """Tell whether a path leads to a file that is no table within an export."""
-    return Path(path).is_file() and not is_table_of_export(path)
-
-
-def _by_host_below(path: str) -> list[str]:
-    """Return the profiles in the folders of hosts, which a tool makes for each in a directory."""
-    from bubbleviz.sources.readers import readers
-
-    endings = tuple(suffix for r in readers() if r.folder_by_host for suffix in r.suffixes)
-    folders = [entry for entry in Path(path).iterdir() if entry.is_dir()]
-    files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
-    return sorted((file for file in files if file.endswith(endings)), key=natural_key)
-
-
 def _matches(pattern: str) -> list[str]:
     paths = glob.glob(pattern, recursive=True)  # noqa: PTH207 - takes absolute patterns too
-    directories = {path for path in paths if is_columnar(path)}
-    files = [path for path in paths if path in directories or _is_single_file(path)]
+    files = [
+        path
+        for path in paths
+        if is_columnar(path) or (Path(path).is_file() and not is_table_of_export(path))
+    ]
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
     return sorted(files, key=natural_key)

@@ -44,7 +44,7 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
-from bubbleviz.sources.paths import CompanionFormat, find_profiles, refuse_twins
+from bubbleviz.sources.paths import find_profiles, refuse_twins
 
 # NVTX operations: the ranges that NCCL opens, and the kernels that carry them out.
 #
@@ -442,7 +442,7 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
                 formats[path] = None
         return formats[path] is not None or path in pointers
 
-    files = find_profiles(paths, CompanionFormat("an event file of NCCL", recognises))
+    files = find_profiles(paths, ("an event file of NCCL", recognises))
     refuse_twins([file.path for file in files], "file")
     # Event files of ranks that recorded alike may be equal; profiles never are.
     refuse_same_content(Fleet(1), [file.path for file in files if not recognises(file.path)])
