@@ -19,7 +19,6 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model import limitations
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats import File
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.advice_list import advice_of
 from bubbleviz.report.bubbles import bubble_parts, longest_bubbles
@@ -330,7 +329,7 @@ def written(values: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f"{text(k)}: {lines(v)}" for k, v in values.items()) + "\n}\n"
 
 
-def files_of(report: Report) -> Iterator[File]:
+def files_of(report: Report) -> Iterator[tuple[str, str]]:
     """Yield the files of a folder: what is of ranks by parts, then the index with all else.
 
     Read again by :mod:`bubbleviz.report.saved_parts`.
