@@ -13,7 +13,6 @@ from bubbleviz.render.text.terminal import Display, paragraph
 if TYPE_CHECKING:
     from bubbleviz.render.document import Block, Line
     from bubbleviz.render.rows import Selection
-    from bubbleviz.render.text.ranks import WorstRank
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -150,7 +149,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         _more(display),
     ]
     many = many_ranks(len(report.ranks))
-    ranks = () if many else worst_ranks(report, iteration, _WORSE)
+    ranks = [] if many else worst_ranks(report, iteration, _WORSE)
     spread = first_lines(report, display) if many else []
     lines: list[Line] = []
     for rows, worst in _FITS:
@@ -238,7 +237,7 @@ def _advice(report: Report, display: Display) -> list[Line]:
     return paragraph(sentence, display, lead="What to do first:", most=7)
 
 
-def _worst_ranks(report: Report, ranks: Sequence[WorstRank], display: Display) -> list[Line]:
+def _worst_ranks(report: Report, ranks: Sequence[str], display: Display) -> list[Line]:
     """Return the ranks with the largest bubble; nothing where ranks are much alike."""
     from bubbleviz.report.rank_means import idle_of
 
@@ -246,8 +245,8 @@ def _worst_ranks(report: Report, ranks: Sequence[WorstRank], display: Display) -
         return []
     title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
     lines = paragraph(title, display, style="bold")
-    for rank in ranks:
-        lines += paragraph(rank.sentence, display, most=1)
+    for sentence in ranks:
+        lines += paragraph(sentence, display, most=1)
     return lines
 
 
@@ -274,7 +273,7 @@ def _coverage(report: Report, display: Display) -> Iterator[Line]:
 def _limitations(report: Report, display: Display) -> Iterator[Line]:
     """Yield how many limitations there are, and the one that matters most."""
     from bubbleviz.model.limitations import LimitationKind
-    from bubbleviz.render.text.terminal_timeline import limitation_lines
+    from bubbleviz.render.text.sections import limitation_lines
 
     if not report.limitations:
         return

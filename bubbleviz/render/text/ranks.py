@@ -246,8 +246,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         return
     most = len(rows) if many and not summarised(report, view) else MOST_ROWS
     shown = rows[:most]
-    counted = _Counted(iteration.ranks, name)
-    cells = [_row_cells(coverage, counted, row.replicas) for row in shown]
+    cells = _cells_of_rows(iteration.ranks, name, coverage, [row.replicas for row in shown])
     columns = [
         column
         for column in cells[0]
@@ -292,50 +291,58 @@ def _giving_way(columns: Sequence[str]) -> list[str]:
     return [*(c for c in first if c in columns), *reversed(phases), "stage", *last[:2], last[2]]
 
 
-class _Counted:
-    """What is counted of the ranks of an iteration, by their places in its columns."""
+def _cells_of_rows(
+    ranks: Sequence[RankIteration],
+    name: str,
+    known: Mapping[int, RankCoverage],
+    rows: Sequence[Sequence[int]],
+) -> list[dict[str, str]]:
+    """Return the cells of rows by column, in the order of the columns: means over their ranks.
 
-    def __init__(self, ranks: Sequence[RankIteration], name: str) -> None:
-        self.place = {rank: place for place, rank in enumerate(indices_of(ranks))}
-        self.phase_ns = phase_columns(ranks)
-        self.compute_ns, self.active_ns = (
-            rank_column(ranks, column) for column in ("compute_ns", "active_ns")
+    Args:
+        ranks: of an iteration.
+        name: of the ratio.
+        known: the coverage of ranks.
+        rows: the ranks of each.
+    """
+    places = {rank: place for place, rank in enumerate(indices_of(ranks))}
+    phase_ns, ratios, has_window = (
+        phase_columns(ranks),
+        own_ratios(ranks, name),
+        accounted(ranks, name),
+    )
+    compute_ns, active_ns = (rank_column(ranks, column) for column in ("compute_ns", "active_ns"))
+    account_ns = {
+        column: account_column(ranks, name, attribute)
+        for column, attribute in (
+            ("overlap", "overlap_ns"),
+            ("unattrib.", "unattributed_ns"),
+            ("bubble", "bubble_ns"),
         )
-        self.accounted = accounted(ranks, name)
-        self.account_ns = {
-            column: account_column(ranks, name, column)
-            for column in ("overlap_ns", "unattributed_ns", "bubble_ns")
-        }
-        self.ratio = own_ratios(ranks, name)
-
-
-def _row_cells(
-    known: Mapping[int, RankCoverage], counted: _Counted, replicas: Sequence[int]
-) -> dict[str, str]:
-    """Return a row's cells by column, in the order of the columns: means over its ranks."""
-    at = [counted.place[rank] for rank in replicas if rank in counted.place]
-    with_account = [place for place in at if counted.accounted[place]]
-    compute_ns, active_ns = int(counted.compute_ns[at].sum()), int(counted.active_ns[at].sum())
-    coverage = [known[rank] for rank in replicas if rank in known and rank in counted.place]
-    gpu_ns = sum(rank.gpu_ns for rank in coverage)
-    attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
-    return {
-        **{
-            phase.label: milliseconds(_mean(counted.phase_ns[at, place].tolist()))
-            for place, phase in enumerate(COMPUTE)
-        },
-        **{
-            column: milliseconds(_mean(counted.account_ns[name][with_account].tolist()))
-            for column, name in (
-                ("overlap", "overlap_ns"),
-                ("unattrib.", "unattributed_ns"),
-                ("bubble", "bubble_ns"),
-            )
-        },
-        "ratio %": in_percent(_mean([counted.ratio[place] for place in at])),
-        "launch-gap %": in_percent(1 - active_ns / compute_ns if compute_ns else None),
-        "attributed %": in_percent(attributed_ns / gpu_ns if gpu_ns else None),
     }
+    cells = []
+    for row in rows:
+        own = [rank for rank in row if rank in places]
+        at = [places[rank] for rank in own]
+        windows = [place for place in at if has_window[place]]
+        computed, active = int(compute_ns[at].sum()), int(active_ns[at].sum())
+        coverage = [known[rank] for rank in own if rank in known]
+        gpu_ns = sum(rank.gpu_ns for rank in coverage)
+        attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
+        busy = {phase.label: phase_ns[at, place] for place, phase in enumerate(COMPUTE)}
+        counted = {column: times[windows] for column, times in account_ns.items()}
+        cells.append(
+            {
+                **{
+                    column: milliseconds(_mean(times.tolist()))
+                    for column, times in {**busy, **counted}.items()
+                },
+                "ratio %": in_percent(_mean([ratios[place] for place in at])),
+                "launch-gap %": in_percent(1 - active / computed if computed else None),
+                "attributed %": in_percent(attributed_ns / gpu_ns if gpu_ns else None),
+            }
+        )
+    return cells
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -374,23 +381,8 @@ def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
 _CAUSES, _NOTICEABLE = 2, 0.005
 
 
-@frozen
-class WorstRank:
-    """A rank with a large bubble.
-
-    Attributes:
-        rank: its index.
-        ratio: mean over iterations.
-        sentence: it, its bubble, and what most of that is.
-    """
-
-    rank: int
-    ratio: float
-    sentence: str
-
-
-def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tuple[WorstRank, ...]:
-    """Return the ranks whose bubble is above the median of all, that with the most first.
+def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> list[str]:
+    """Return sentences on the ranks whose bubble is above the median of all, the most first.
 
     Args:
         report: any report.
@@ -407,20 +399,16 @@ def worst_ranks(report: Report, iteration: Iteration | None, above: float) -> tu
                 values.setdefault(rank, []).append(value)
     means = {rank: sum(known) / len(known) for rank, known in values.items()}
     if not means:
-        return ()
+        return []
     limit = statistics.median(means.values()) + above
     worst = sorted((rank for rank in means if means[rank] >= limit), key=lambda r: (-means[r], r))
-    return tuple(
-        WorstRank(rank, means[rank], _sentence(report, rank, means[rank], iterations))
-        for rank in worst[:10]
-    )
-
-
-def _sentence(report: Report, rank: int, ratio: float, iterations: Sequence[Iteration]) -> str:
-    own = report.ranks[rank]
-    stage = "" if own.stage is None else f", stage {own.stage}"
-    causes = _causes(report, rank, iterations)
-    return f"{percent(ratio)} rank {rank} ({one_line(own.label, 40)}){stage}{causes}"
+    sentences = []
+    for rank in worst[:10]:
+        stage = report.ranks[rank].stage
+        named = f"rank {rank} ({one_line(report.ranks[rank].label, 40)})"
+        named += "" if stage is None else f", stage {stage}"
+        sentences.append(f"{percent(means[rank])} {named}{_causes(report, rank, iterations)}")
+    return sentences
 
 
 def _causes(report: Report, rank: int, iterations: Sequence[Iteration]) -> str:

@@ -23,6 +23,7 @@ from bubbleviz.render.text.sections import (
     advice_table,
     alternatives,
     critical_path,
+    limitation_lines,
     memory,
     not_averaged,
     orders,
@@ -33,7 +34,6 @@ from bubbleviz.render.text.sections import (
     what_if,
 )
 from bubbleviz.render.text.terminal import WIDTH
-from bubbleviz.render.text.terminal_timeline import limitation_lines
 from bubbleviz.report.rank_means import many_ranks
 
 if TYPE_CHECKING:

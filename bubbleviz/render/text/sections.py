@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.texts import counted, listed, one_line
@@ -19,13 +22,14 @@ from bubbleviz.render.document import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from bubbleviz.count.iterations import Iteration
     from bubbleviz.explain.graph import PathCollective
     from bubbleviz.explain.recognition.plan_distance import Deviation
     from bubbleviz.explain.recognition.recognition import Recognition
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+    from bubbleviz.model.limitations import Limitation
     from bubbleviz.render.document import Block
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
@@ -535,3 +539,57 @@ def alternatives(report: Report) -> Iterator[Block]:
             else " The backward was measured as one operation: half of it counts as W."
         )
     )
+
+
+# Limitations of a report, a line each.
+
+
+_MOST_LINES = 12
+
+
+def limitation_lines(
+    report: Report,
+    chosen: Sequence[Limitation] | None = None,
+    most: int | None = _MOST_LINES,
+) -> list[str]:
+    """Return the limitations, a line for those of one reason, and no more than people read.
+
+    Args:
+        report: any report.
+        chosen: some of its limitations; None for all.
+        most: lines; None for any number.
+    """
+    merged: dict[str, tuple[list[str], int]] = {}
+    shorter = _shorter_paths(report)
+    for entry in report.limitations if chosen is None else chosen:
+        what, reason = shorter(entry.what), shorter(entry.reason)
+        subjects, count = merged.get(reason, ([], 0))
+        if what not in subjects:
+            subjects.append(what)
+        merged[reason] = (subjects, count + entry.count)
+    lines = [
+        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
+        f"{one_line(reason, 400)}"
+        for reason, (subjects, count) in merged.items()
+    ]
+    if most is not None and len(lines) > most:
+        lines[most:] = [f"and {len(lines) - most} more in --json"]
+    return lines
+
+
+def _shorter_paths(report: Report) -> Callable[[str], str]:
+    """Return a function that shortens the paths of profiles to file names, where these differ."""
+    paths = {profile.path for profile in report.profiles}
+    folders = {Path(path).parent for path in paths}
+    # A profile that could not be read is named only at the head of its refusal.
+    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
+    paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
+    names = Counter(Path(path).name for path in paths)
+    # A pattern of thousands of paths takes seconds to compile; few are in any text.
+    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
+    short = {
+        path: Path(path).name for path in paths if path in text and names[Path(path).name] == 1
+    }
+    longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
+    return lambda text: pattern.sub(lambda match: short[match[0]], text) if pattern else text

@@ -9,13 +9,11 @@ With colours a cell holds two halves; without, a shade a phase, and in ASCII a l
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,7 +23,6 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import Line, Span
 from bubbleviz.render.palette import BACKWARD_INPUT, BLACK, FORWARD, WHITE, luminance, mix, paint
 from bubbleviz.render.palette import UNATTRIBUTED as UNATTRIBUTED_COLOUR
@@ -37,9 +34,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bubbleviz.model.limitations import Limitation
+    pass
 
 
 # Timeline cells: what each cell of a terminal's timeline shows, row by row.
@@ -50,8 +45,7 @@ OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE = 20, 21, 22, 23
 _KINDS = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE)
 
 
-@frozen
-class CellRow:
+class CellRow(NamedTuple):
     """One row of a timeline.
 
     Attributes:
@@ -63,23 +57,6 @@ class CellRow:
     row: RankRow
     ratio: float | None
     kinds: Ints
-
-
-@frozen
-class TimelineCells:
-    """Some rows of the timeline of an iteration.
-
-    Attributes:
-        iteration: which one.
-        rows: from top to bottom.
-        row_count: how many rows there are.
-        span_ns: from the left edge to the right one.
-    """
-
-    iteration: Iteration
-    rows: tuple[CellRow, ...]
-    row_count: int
-    span_ns: int
 
 
 def timeline_selection(report: Report, view: View, iteration: Iteration) -> Selection | None:
@@ -95,7 +72,7 @@ def timeline_selection(report: Report, view: View, iteration: Iteration) -> Sele
     return replace(selection, rows=shown) if shown else None
 
 
-def cells_of(report: Report, selection: Selection, most_rows: int, columns: int) -> TimelineCells:
+def cells_of(report: Report, selection: Selection, most_rows: int, columns: int) -> list[CellRow]:
     """Return the cells of a selection of one iteration.
 
     Args:
@@ -108,24 +85,20 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
     (iteration,), (windows,) = selection.iterations, selection.windows
     each = own_ratios(iteration.ranks, report.headline)
     of_rank = dict(zip(indices_of(iteration.ranks), each, strict=True))
-    ratios = [_mean_ratio(of_rank, row) for row in selection.rows]
+    ratios: list[float | None] = []
+    for row in selection.rows:
+        own = [of_rank[rank] for rank in row.replicas if rank in of_rank]
+        known = [value for value in own if value is not None]
+        ratios.append(sum(known) / len(known) if known and len(known) == len(own) else None)
     kept = _kept(ratios, most_rows)
     edges = selection.start_ns + selection.span_ns * np.arange(columns + 1) // columns
     busy = _busy(report, iteration, selection.start_ns, selection.end_ns)
     shown = [selection.rows[at] for at in kept]
     shares = np.stack([_shares(busy, row.rank.index, windows, edges) for row in shown])
-    rows = tuple(
-        CellRow(row, ratios[at], kinds)
-        for at, row, kinds in zip(kept, shown, _diffused(shares), strict=True)
-    )
-    return TimelineCells(iteration, rows, len(ratios), selection.span_ns)
-
-
-def _mean_ratio(of_rank: Mapping[int, float | None], row: RankRow) -> float | None:
-    """Return the mean ratio of a row's ranks at work; None where any of them has none."""
-    own = [of_rank[rank] for rank in row.replicas if rank in of_rank]
-    known = [value for value in own if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(own) else None
+    kinds = _diffused(shares)
+    return [
+        CellRow(selection.rows[at], ratios[at], own) for at, own in zip(kept, kinds, strict=True)
+    ]
 
 
 def _kept(ratios: list[float | None], most: int) -> list[int]:
@@ -144,38 +117,34 @@ def _kept(ratios: list[float | None], most: int) -> list[int]:
     return sorted(kept)
 
 
-@frozen
-class _Busy:
-    """When ranks were busy in a time, and with what; rows in any order."""
-
-    rank: Ints
-    kind: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-
-def _busy(report: Report, iteration: Iteration, start_ns: int, end_ns: int) -> _Busy:
+def _busy(report: Report, iteration: Iteration, start_ns: int, end_ns: int) -> tuple[Ints, ...]:
+    """Return when ranks were busy in a time, and with what: (rank, kind, start, end), unsorted."""
     operations, busy, loose = report.operations, report.busy, report.unattributed
-    shown = (busy.end_ns > start_ns) & (busy.start_ns < end_ns)
-    row = busy.operation[shown]
-    phase = operations.phase[row]
-    own = operations.iteration[row] == iteration.index
-    kind = np.where(own, phase, OTHER_ITERATION)
+    works = np.isin(operations.phase, [int(p) for p in COMPUTE])[busy.operation]
     # Communication is no work: where nothing else runs, it is bubble.
-    works = np.isin(phase, [int(p) for p in COMPUTE])
-    beside = (loose.end_ns > start_ns) & (loose.start_ns < end_ns)
-    return _Busy(
-        rank=np.concatenate((operations.rank[row][works], loose.rank[beside])),
-        kind=np.concatenate((kind[works], np.full(int(beside.sum()), UNATTRIBUTED, np.int64))),
-        start_ns=np.concatenate((busy.start_ns[shown][works], loose.start_ns[beside])),
-        end_ns=np.concatenate((busy.end_ns[shown][works], loose.end_ns[beside])),
+    own = busy.take(works & (busy.end_ns > start_ns) & (busy.start_ns < end_ns))
+    beside = loose.take((loose.end_ns > start_ns) & (loose.start_ns < end_ns))
+    row = own.operation
+    here = operations.iteration[row] == iteration.index
+    return (
+        np.concatenate((operations.rank[row], beside.rank)),
+        np.concatenate(
+            (
+                np.where(here, operations.phase[row], OTHER_ITERATION),
+                np.full(len(beside), UNATTRIBUTED, np.int64),
+            )
+        ),
+        np.concatenate((own.start_ns, beside.start_ns)),
+        np.concatenate((own.end_ns, beside.end_ns)),
     )
 
 
-def _shares(busy: _Busy, rank: int, windows: Mapping[int, tuple[int, int]], edges: Ints) -> Floats:
+def _shares(
+    busy: tuple[Ints, ...], rank: int, windows: Mapping[int, tuple[int, int]], edges: Ints
+) -> Floats:
     """Return how much of each cell of a rank each of the kinds takes, shape (kinds, cells)."""
-    own = busy.rank == rank
-    start_ns, end_ns, kind = busy.start_ns[own], busy.end_ns[own], busy.kind[own]
+    own = busy[0] == rank
+    kind, start_ns, end_ns = (column[own] for column in busy[1:])
     low, high = edges[:-1], edges[1:]
 
     def covered(chosen: intervals.Intervals) -> Ints:
@@ -218,18 +187,8 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-def phases_shown(cells: TimelineCells) -> tuple[int, ...]:
-    """Return the kinds that any cell holds, ascending: phases first."""
-    kinds = {kind for row in cells.rows for kind in row.kinds.tolist()}
-    return tuple(sorted(kinds - {OUTSIDE}))
-
-
-def kind_label(kind: int) -> str:
-    """Return what a legend calls a kind."""
-    called = {OTHER_ITERATION: "other iteration", UNATTRIBUTED: "unattributed", BUBBLE: "bubble"}
-    return called.get(kind) or Phase(kind).label
-
-
+#: What a legend calls what is no phase.
+_CALLED = {OTHER_ITERATION: "other iteration", UNATTRIBUTED: "unattributed", BUBBLE: "bubble"}
 #: Characters of a row's label, and of the ratio behind it.
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Columns between two labels of the axis, at least.
@@ -278,33 +237,39 @@ def terminal_timeline(
     gutter = max(map(cell_width, labels.values())) + 1
     columns = max(display.width - gutter - _RATIO, 10)
     halves = display.colour and display.unicode
-    cells = cells_of(report, selection, max(most_rows, 2), columns * (1 + halves))
-    kinds = phases_shown(cells)
+    rows = cells_of(report, selection, max(most_rows, 2), columns * (1 + halves))
+    kinds = sorted({kind for row in rows for kind in row.kinds.tolist()} - {OUTSIDE})
     glyphs = _glyphs(kinds, display)
-    lines: list[Line] = [_title(cells, idle_of(report), display)]
-    for row in cells.rows:
+    lines: list[Line] = [_title(selection, rows, idle_of(report), display)]
+    for row in rows:
         label = labels[row.row.rank.index]
         drawn = _halves(row, glyphs) if halves else _characters(row, glyphs, display)
-        lines.append((Span(label + " " * (gutter - cell_width(label))), *drawn, _share(row)))
-    lines.append((Span(" " * gutter + _axis(cells.span_ns, columns), "dim"),))
+        ratio = "-" if row.ratio is None else percent(row.ratio)
+        blank = " " * (gutter - cell_width(label))
+        lines.append((Span(label + blank), *drawn, Span(f"{ratio:>{_RATIO}}")))
+    lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
     legend: list[Line] = [
-        (Span(glyphs[kind], _style(kind, display)), Span(f" {kind_label(kind)}")) for kind in kinds
+        (
+            Span(glyphs[kind], _style(kind, display)),
+            Span(f" {_CALLED.get(kind) or Phase(kind).label}"),
+        )
+        for kind in kinds
     ]
-    if cells.row_count > len(cells.rows):
-        omitted = cells.row_count - len(cells.rows)
-        legend.append((Span(f"({omitted:,} of {cells.row_count:,} rows left out)", "dim"),))
+    if len(selection.rows) > len(rows):
+        omitted = len(selection.rows) - len(rows)
+        legend.append((Span(f"({omitted:,} of {len(selection.rows):,} rows left out)", "dim"),))
     return lines + flowing(legend, display)
 
 
-def _title(cells: TimelineCells, share: str, display: Display) -> Line:
+def _title(selection: Selection, rows: Sequence[CellRow], share: str, display: Display) -> Line:
     """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
-    most = max(len(row.row.replicas) for row in cells.rows)
-    what = "rank" if cells.rows[0].row.rank.stage is None else "stage"
-    which = "median" if any(row.row.spread for row in cells.rows) else "first"
+    most = max(len(row.row.replicas) for row in rows)
+    what = "rank" if rows[0].row.rank.stage is None else "stage"
+    which = "median" if any(row.row.spread for row in rows) else "first"
     of = f", the {which} of its {counted(most, 'rank')}" if most > 1 else ""
     title = (
-        f"Iteration {one_line(cells.iteration.name, 30)}, {cells.span_ns / 1e6:,.3f} ms: a row a "
-        f"{what}{of}"
+        f"Iteration {one_line(selection.iterations[0].name, 30)}, "
+        f"{selection.span_ns / 1e6:,.3f} ms: a row a {what}{of}"
     )
     room = display.width - len(share) - 1
     title = display.shown(fitting(display.shown(title), room))
@@ -326,11 +291,6 @@ def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
     return labels
 
 
-def _share(row: CellRow) -> Span:
-    text = "-" if row.ratio is None else percent(row.ratio)
-    return Span(f"{text:>{_RATIO}}")
-
-
 def _glyphs(kinds: Sequence[int], display: Display) -> Mapping[int, str]:
     """Return the character of each kind; where no B is shown, BW is the backward."""
     if display.unicode:
@@ -346,17 +306,14 @@ def _style(kind: int, display: Display) -> str:
 
 def _colour(kind: int) -> str:
     """Return the colour of a kind in words of rich; empty where it has none."""
-    if kind == OUTSIDE:
-        return ""
-    if kind == BUBBLE:
-        return "dim"
-    if kind == OTHER_ITERATION:
-        return UNATTRIBUTED_COLOUR
-    if kind == UNATTRIBUTED:
-        return mix(UNATTRIBUTED_COLOUR, "#ff0000", 0.4)
-    if kind == Phase.FB:
-        return mix(FORWARD, BACKWARD_INPUT, 0.5)
-    return paint(Phase(kind)).main
+    others = {
+        OUTSIDE: "",
+        BUBBLE: "dim",
+        OTHER_ITERATION: UNATTRIBUTED_COLOUR,
+        UNATTRIBUTED: mix(UNATTRIBUTED_COLOUR, "#ff0000", 0.4),
+        Phase.FB: mix(FORWARD, BACKWARD_INPUT, 0.5),
+    }
+    return others[kind] if kind in others else paint(Phase(kind)).main
 
 
 def _characters(row: CellRow, glyphs: Mapping[int, str], display: Display) -> list[Span]:
@@ -369,30 +326,19 @@ def _characters(row: CellRow, glyphs: Mapping[int, str], display: Display) -> li
 
 def _halves(row: CellRow, glyphs: Mapping[int, str]) -> list[Span]:
     """Return a row with a character for two cells, the left and the right half."""
-    kinds = row.kinds.tolist()
-    pairs = zip(kinds[::2], kinds[1::2], strict=True)
-    return [
-        Span(_half(*pair, glyphs) * sum(1 for _ in run), _half_style(*pair))
-        for pair, run in groupby(pairs)
-    ]
-
-
-def _half(left: int, right: int, glyphs: Mapping[int, str]) -> str:
-    blank = (BUBBLE, OUTSIDE)
-    if left == right:
-        return glyphs[left]
-    if left in blank and right in blank:
-        return glyphs[OUTSIDE]
-    return "▐" if left in blank else "▌"
-
-
-def _half_style(left: int, right: int) -> str:
-    blank = (BUBBLE, OUTSIDE)
-    if left == right or right in blank:
-        return _colour(left)
-    if left in blank:
-        return _colour(right)
-    return f"{_colour(left)} on {_colour(right)}"
+    kinds, blank = row.kinds.tolist(), (BUBBLE, OUTSIDE)
+    spans = []
+    for (left, right), run in groupby(zip(kinds[::2], kinds[1::2], strict=True)):
+        if left == right:
+            glyph, style = glyphs[left], _colour(left)
+        elif right in blank:
+            glyph, style = glyphs[OUTSIDE] if left in blank else "▌", _colour(left)
+        elif left in blank:
+            glyph, style = "▐", _colour(right)
+        else:
+            glyph, style = "▌", f"{_colour(left)} on {_colour(right)}"
+        spans.append(Span(glyph * sum(1 for _ in run), style))
+    return spans
 
 
 def _axis(span_ns: int, columns: int) -> str:
@@ -434,19 +380,11 @@ def _step(least_ms: float) -> float:
 #: Luminance of colours that are too near to white, or to black.
 _PALE, _DARK = 0.75, 0.07
 #: Of parts in order, where there is no colour.
-_STACKED_BAR_SHADES = "█▒░▓▚▄▞▀▐▌"
+_BAR_SHADES = "█▒░▓▚▄▞▀▐▌"
 
 
-@frozen
-class BarPart:
-    """A part of a bar.
-
-    Attributes:
-        name: in the legend.
-        share: of anything; the parts' sum is the bar's length.
-        shown: its share as the legend prints it.
-        colour: as in ``#397af2``.
-    """
+class BarPart(NamedTuple):
+    """A part of a bar: its share of it, and how the legend prints that; a colour as ``#397af2``."""
 
     name: str
     share: float
@@ -459,34 +397,22 @@ def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
     parts = [part for part in parts if any(digit in part.shown for digit in "123456789")]
     if not parts:
         return []
-    glyphs = _stacked_bar_glyphs(parts, display)
+    glyphs: list[str] = []
+    for number, part in enumerate(parts):
+        letters = (letter for letter in part.name.upper() if letter.isascii() and letter.isalpha())
+        if not display.unicode:
+            glyphs.append(next((letter for letter in letters if letter not in glyphs), "#"))
+        else:
+            glyphs.append("█" if display.colour else _BAR_SHADES[number % len(_BAR_SHADES)])
     colours = [legible(part.colour) if display.colour else "" for part in parts]
     lengths = _lengths([part.share for part in parts], display.text_width)
-    bar = tuple(
-        Span(glyph * length, colour)
-        for glyph, colour, length in zip(glyphs, colours, lengths, strict=True)
-        if length
-    )
+    drawn = list(zip(parts, glyphs, colours, lengths, strict=True))
+    bar = tuple(Span(glyph * length, colour) for _, glyph, colour, length in drawn if length)
     legend = [
         (Span(glyph, colour), Span(f" {part.name} {part.shown}"))
-        for part, glyph, colour in zip(parts, glyphs, colours, strict=True)
+        for part, glyph, colour, _ in drawn
     ]
     return [bar, *flowing(legend, display)]
-
-
-def _stacked_bar_glyphs(parts: Sequence[BarPart], display: Display) -> list[str]:
-    if display.unicode:
-        count = len(parts)
-        return (
-            ["█"] * count
-            if display.colour
-            else [_STACKED_BAR_SHADES[n % len(_STACKED_BAR_SHADES)] for n in range(count)]
-        )
-    taken: list[str] = []
-    for part in parts:
-        letters = (letter for letter in part.name.upper() if letter.isascii() and letter.isalpha())
-        taken.append(next((letter for letter in letters if letter not in taken), "#"))
-    return taken
 
 
 def legible(colour: str) -> str:
@@ -510,57 +436,3 @@ def _lengths(shares: Sequence[float], width: int) -> list[int]:
         if share > 0 and lengths[at] == 0 and lengths[longest] > 2:
             lengths[at], lengths[longest] = 1, lengths[longest] - 1
     return lengths
-
-
-# Limitations of a report, a line each.
-
-
-_MOST_LINES = 12
-
-
-def limitation_lines(
-    report: Report,
-    chosen: Sequence[Limitation] | None = None,
-    most: int | None = _MOST_LINES,
-) -> list[str]:
-    """Return the limitations, a line for those of one reason, and no more than people read.
-
-    Args:
-        report: any report.
-        chosen: some of its limitations; None for all.
-        most: lines; None for any number.
-    """
-    merged: dict[str, tuple[list[str], int]] = {}
-    shorter = _shorter_paths(report)
-    for entry in report.limitations if chosen is None else chosen:
-        what, reason = shorter(entry.what), shorter(entry.reason)
-        subjects, count = merged.get(reason, ([], 0))
-        if what not in subjects:
-            subjects.append(what)
-        merged[reason] = (subjects, count + entry.count)
-    lines = [
-        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
-        f"{one_line(reason, 400)}"
-        for reason, (subjects, count) in merged.items()
-    ]
-    if most is not None and len(lines) > most:
-        lines[most:] = [f"and {len(lines) - most} more in --json"]
-    return lines
-
-
-def _shorter_paths(report: Report) -> Callable[[str], str]:
-    """Return a function that shortens the paths of profiles to file names, where these differ."""
-    paths = {profile.path for profile in report.profiles}
-    folders = {Path(path).parent for path in paths}
-    # A profile that could not be read is named only at the head of its refusal.
-    heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
-    paths |= {head for head in heads if Path(head).parent in folders and Path(head).name}
-    names = Counter(Path(path).name for path in paths)
-    # A pattern of thousands of paths takes seconds to compile; few are in any text.
-    text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
-    short = {
-        path: Path(path).name for path in paths if path in text and names[Path(path).name] == 1
-    }
-    longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
-    pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
-    return lambda text: pattern.sub(lambda match: short[match[0]], text) if pattern else text
