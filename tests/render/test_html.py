@@ -157,10 +157,6 @@ def test_the_view_says_what_is_shown_first() -> None:
     assert shown == [typical.index, 0]
 
 
-def test_the_same_report_is_the_same_page() -> None:
-    assert html.render(SMALL, View()) == html.render(SMALL, View())
-
-
 # Inert
 
 

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
@@ -271,11 +270,3 @@ def test_quotations_open_and_close() -> None:
 
 
 # The command line
-
-
-def test_it_is_written_and_the_same_each_time(tmp_path: Path) -> None:
-    for name in ("a.tex", "b.tex"):
-        assert main(["analyze", ONE, "--latex", str(tmp_path / name)]) == 0
-
-    assert (tmp_path / "a.tex").read_bytes() == (tmp_path / "b.tex").read_bytes()
-    compiled(tmp_path, r"Before. \input{a.tex} After.")

@@ -20,11 +20,9 @@ from bubbleviz.render.picture.marks import (
     NARROWEST,
     UNATTRIBUTED_KIND,
     Marks,
-    MergedMarks,
     compute_marks,
     marks_in,
     runs,
-    silhouette,
     split,
 )
 from bubbleviz.render.picture.page import SCREEN
@@ -157,13 +155,6 @@ def test_a_full_row_keeps_its_widest_and_says_how_wide_the_rest_is(
     assert alone.operation.tolist() == list(range(100, 300))
     assert merged.operations == 100
     assert merged.narrower == pytest.approx(0.7)
-
-
-def test_a_silhouette_goes_down_between_its_parts() -> None:
-    path = silhouette(np.array([2.0, 2.0, 0.0, 5.5]), 10.0, 3, 11.5)
-
-    assert path == "M0 10H0V8H6V10H9V4.5H11.5V10z"
-    assert silhouette(np.zeros(4), 10.0, 3, 11.5) == ""
 
 
 # In the picture
@@ -318,16 +309,3 @@ def test_many_operations_without_device_time_are_counted() -> None:
     (names,) = (text for text in tooltips(svg) if text.startswith("without"))
     assert names.endswith("and 992 more")
     assert "Hollow mark: 1,000 without GPU work" in " ".join(written(svg))
-
-
-def test_the_same_operations_give_the_same_bytes() -> None:
-    report = random_report(4, 3_000)
-
-    assert render(report, View()) == render(report, View())
-
-
-def test_nothing_merged_is_no_layer() -> None:
-    _, merged = split([], ROWS, PIXELS)
-
-    assert isinstance(merged, MergedMarks)
-    assert (merged.kinds, merged.operations, merged.unattributed) == ((), 0, 0)

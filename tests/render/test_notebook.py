@@ -189,12 +189,6 @@ def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:
     assert not ids[0] & ids[1]
 
 
-def test_the_same_report_gives_the_same_bytes(report: Report) -> None:
-    again = bubbleviz.analyze([FIXTURES / "1f1b"])
-
-    assert fragment(again) == fragment(report)
-
-
 # --- hostile names, and very many ranks
 
 

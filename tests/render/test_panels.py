@@ -171,7 +171,3 @@ def test_hostile_titles_are_text(name: str) -> None:
 
     assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
     assert len(svg) < 60_000
-
-
-def test_the_same_panels_are_the_same_bytes() -> None:
-    assert drawn(SHORT, LONG) == drawn(SHORT, LONG)

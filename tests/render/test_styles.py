@@ -20,7 +20,6 @@ from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.labels import Layout
 from bubbleviz.render.picture.legend import axis_labels
 from bubbleviz.render.picture.page import SCREEN, fitted, style_of, text_width
-from bubbleviz.render.picture.rows import NumberBox, number_styles
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
@@ -241,12 +240,6 @@ def test_short_recomputation_takes_no_numbers_from_others() -> None:
     recomputed = [*ops, Op(0, Phase.R, 0, 4 * MS, 4 * MS + 100)]
 
     assert numbers(report_of(recomputed), View()) == 4
-
-
-def test_without_boxes_there_is_no_style() -> None:
-    assert number_styles({}, SCREEN.letters) == {}
-    assert number_styles({0: [NumberBox("1", 50, 0)]}, SCREEN.letters) == {}
-    assert number_styles({0: [NumberBox("1", 50, 30)]}, SCREEN.letters)[0].upright
 
 
 # Captions

@@ -11,12 +11,10 @@ import pytest
 from bubbleviz.count.iterations import Account, Iterations, Ratio
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.texts import one_line
 from bubbleviz.render import palette
-from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.marks import compute_marks, marks_in
-from bubbleviz.render.picture.page import at_most, duration, fitted, text_width, ticks
+from bubbleviz.render.picture.page import at_most, duration, ticks
 from bubbleviz.render.rows import counted_windows, select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -369,18 +367,6 @@ def test_hostile_names_are_inert() -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff\ufffe\uffff]", svg)
 
 
-def test_clean_is_one_short_line() -> None:
-    assert one_line("  a\n\tb\x00c\u202e ") == "a b c"
-    assert one_line("x" * 500, 10) == "x" * 9 + "…"
-    assert one_line("") == ""
-
-
-def test_fitted_text_fits() -> None:
-    assert fitted("short", 10, 100) == "short"
-    assert text_width(fitted("W" * 100, 10, 55), 10) <= 55
-    assert fitted("W", 10, 0) == ""
-
-
 # Time
 
 
@@ -410,14 +396,6 @@ def test_durations_have_a_unit() -> None:
 
 
 # Colours
-
-
-def test_colours_are_seven_characters() -> None:
-    svg = render(report_of(one_f_one_b(2, 3, optimizer=MS)), View())
-
-    assert set(re.findall(r"#[^\s\"';)}]*", re.sub(r"url\(#[^)]*\)", "", svg))) == set(
-        re.findall(r"#[0-9a-f]{6}\b", svg)
-    )
 
 
 @pytest.mark.parametrize("shades", [1, 2, 3, 5, 8])
@@ -464,12 +442,6 @@ def test_the_papers_colours_are_kept() -> None:
 
 
 # Size, and the same again
-
-
-def test_the_same_report_gives_the_same_bytes() -> None:
-    report = report_of(one_f_one_b(4, 6, optimizer=MS, latency=12_345))
-
-    assert render(report, View()) == render(report, View())
 
 
 def test_coordinates_have_two_decimals_at_most() -> None:
@@ -686,8 +658,3 @@ def test_a_rank_of_no_pipeline_names_none() -> None:
 
 def test_golden() -> None:
     assert render(small(), View()) == (GOLDEN / "small.svg").read_text(encoding="utf-8")
-
-
-def test_it_is_offered_as_a_renderer() -> None:
-    svg = renderer_named("svg")
-    assert (svg.name, svg.render) == ("svg", render)

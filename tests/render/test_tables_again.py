@@ -174,10 +174,3 @@ def test_every_table_is_written_as_parquet(tmp_path: Path) -> None:
     assert iterations.height == len(report.iterations)
     rows = np.array(bubbles["after"].drop_nulls())
     assert set(operations["rank"].to_numpy()[rows]) == {0, 1, 2, 3}
-
-
-def test_parquet_has_the_same_bytes_each_time() -> None:
-    report = bubbleviz.analyze(FIXTURES / "1f1b")
-    render = RENDERERS["parquet"].render
-
-    assert render(report, View()) == render(report, View())

@@ -34,10 +34,6 @@ def as_rich_prints(part: RenderableType, width: int = 10_000, **options: str) ->
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
-def test_a_table_without_rows_is_its_headers() -> None:
-    assert printed(TWO) == ["a  bc", "─────"]
-
-
 @given(st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=4))
 def test_a_table_is_what_rich_would_print(rows: list[tuple[str, str, str]]) -> None:
     headers = ("name", "two\nlines", "ms")

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -256,12 +256,6 @@ def test_what_overlaps_goes_to_lanes() -> None:
     assert lanes_of(start, end).tolist() == [0, 0, 1, 0, 0, 0, 2, 0]
 
 
-def test_lanes_of_nothing() -> None:
-    nothing = np.empty(0, np.int64)
-
-    assert lanes_of(nothing, nothing).tolist() == []
-
-
 def test_overlapping_operations_keep_their_times() -> None:
     ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
     found = checked(report_of(ops), explained=False)
@@ -426,14 +420,6 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     assert [own["after"] for own in hosts] == ["F1", "BW0"]
     assert [own.get("host_call") for own in hosts] == ["cudaStreamSynchronize", None]
     assert [own.get("host_range") for own in hosts] == [None, "logging <script>"]
-
-
-@pytest.mark.parametrize("render", [traces.as_json, traces.as_packets])
-def test_the_same_report_gives_the_same_bytes(
-    render: Callable[[Report, View], str | bytes],
-) -> None:
-
-    assert render(planted("1f1b"), View()) == render(planted("1f1b"), View(iterations=(0,)))
 
 
 # --- odd runs

@@ -118,14 +118,6 @@ def test_a_png_of_a_huge_picture_is_kept_small() -> None:
     assert 60_000_000 < width * height < 65_000_000
 
 
-def test_the_same_picture_is_the_same_bytes() -> None:
-    svg = picture(report_of(one_f_one_b(2, 3)), View())
-
-    assert as_pdf(svg) == as_pdf(svg)
-    assert as_png(svg) == as_png(svg)
-    assert not re.search(rb"/(CreationDate|ModDate)", opened(as_pdf(svg)))
-
-
 @pytest.mark.parametrize(
     "name",
     ["<script>", "#panic()", '"); #read("/etc/passwd")', "\0\n\x1b[2J", "😀é日本", "x" * 10_000],

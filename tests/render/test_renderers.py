@@ -1,0 +1,24 @@
+"""What holds of every output format."""
+
+from functools import cache
+
+import pytest
+
+import bubbleviz
+from bubbleviz.render.formats import renderer_named, renderers
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from tests.support.places import FIXTURES
+
+NAMES = [renderer.name for renderer in renderers()]
+
+
+@cache
+def analysed(_time: int) -> Report:
+    return bubbleviz.analyze(FIXTURES / "1f1b")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_run_gives_the_same_bytes(name: str) -> None:
+    renderer = renderer_named(name)
+    assert renderer.render(analysed(1), View()) == renderer.render(analysed(2), View())
