@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bubbleviz.render.document import Block
     from bubbleviz.report.compare.comparison import RatioRow
     from bubbleviz.report.compare.gate import Check
-    from bubbleviz.report.saved import Average, SavedRatio, SavedReport
+    from bubbleviz.report.saved import Average, SavedReport
     from bubbleviz.report.view import View
 
 
@@ -124,21 +124,22 @@ def document(comparison: Comparison) -> dict[str, Any]:
             for run in comparison.runs
         ],
         "ratios": [
-            {"ratio": row.name, "runs": [_cell(cell) for cell in row.cells]}
+            {
+                "ratio": row.name,
+                "runs": [
+                    {
+                        "bubble_ratio": cell.ratio and asdict(cell.ratio.bubble),
+                        "window_ns": cell.ratio and asdict(cell.ratio.window_ns),
+                        "difference": cell.bubble and asdict(cell.bubble),
+                        "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
+                    }
+                    for cell in row.cells
+                ],
+            }
             for row in comparison.rows
         ],
         "notes": list(comparison.notes),
         "test": ASSUMPTIONS,
-    }
-
-
-def _cell(cell: Cell) -> dict[str, Any]:
-    ratio = cell.ratio
-    return {
-        "bubble_ratio": None if ratio is None else asdict(ratio.bubble),
-        "window_ns": None if ratio is None else asdict(ratio.window_ns),
-        "difference": None if cell.bubble is None else asdict(cell.bubble),
-        "window_difference_ns": None if cell.window_ns is None else asdict(cell.window_ns),
     }
 
 
@@ -149,30 +150,21 @@ def as_json(comparison: Comparison) -> str:
 
 def as_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV: one row a ratio and run, empty cells for what is unknown."""
-    return csv_text(
-        COLUMNS,
-        (
-            (inert(row.name), inert(run.title), *_values(cell))
-            for row in comparison.rows
-            for run, cell in zip(comparison.runs, row.cells, strict=True)
-        ),
-    )
-
-
-def _values(cell: Cell) -> Iterator[object]:
-    """Yield the numbers of a row of the CSV; the writer leaves None empty."""
-    ratio, apart = cell.ratio, cell.bubble
-    if ratio is None:
-        yield from (None,) * 5
-    else:
-        yield from (ratio.bubble.mean, ratio.bubble.std, ratio.bubble.n)
-        yield from (ratio.window_ns.mean, ratio.window_ns.std)
-    if apart is None:
-        yield from (None,) * 6
-    else:
-        low, high = apart.ci95 or (None, None)
-        yield from (apart.mean, low, high, apart.t, apart.df, apart.p)
-    yield None if cell.window_ns is None else cell.window_ns.mean
+    rows = []
+    for row in comparison.rows:
+        for run, cell in zip(comparison.runs, row.cells, strict=True):
+            ratio, apart = cell.ratio, cell.bubble
+            own: tuple[object, ...] = (None,) * 5
+            if ratio is not None:
+                bubble, window_ns = ratio.bubble, ratio.window_ns
+                own = (bubble.mean, bubble.std, bubble.n, window_ns.mean, window_ns.std)
+            test: tuple[object, ...] = (None,) * 6
+            if apart is not None:
+                low, high = apart.ci95 or (None, None)
+                test = (apart.mean, low, high, apart.t, apart.df, apart.p)
+            longer_ns = None if cell.window_ns is None else cell.window_ns.mean
+            rows.append((inert(row.name), inert(run.title), *own, *test, longer_ns))
+    return csv_text(COLUMNS, rows)
 
 
 def check_drawable(comparison_paths: Mapping[str, bool]) -> None:
@@ -210,22 +202,13 @@ def as_svg(comparison: Comparison, view: View) -> str:
 def as_markdown(comparison: Comparison) -> str:
     """Return a comparison as a summary in Markdown: what changed, a row a ratio and run, notes."""
     titles = [run.title for run in comparison.runs]
+    columns = ("mean ± SD", "difference", "95 % CI", "p", "window ms")
     rows = []
     for row in comparison.rows:
         for title, cell in zip(titles, row.cells, strict=True):
-            apart, ratio = cell.bubble, cell.ratio
-            rows.append(
-                (
-                    code(row.name),
-                    code(title),
-                    "-" if ratio is None else mean_of(ratio.bubble),
-                    "" if apart is None else _signed(100 * apart.mean),
-                    "" if apart is None else _between(apart),
-                    "" if apart is None else _probability(apart.p, ""),
-                    milliseconds(None if ratio is None else ratio.window_ns.mean),
-                )
-            )
-    header = ("ratio", "run", "mean ± SD", "points", "95 % CI", "p", "window ms")
+            printed = _printed(row.cells[0], cell)
+            rows.append((code(row.name), code(title), *(printed[column] for column in columns)))
+    header = ("ratio", "run", columns[0], "points", *columns[2:])
     causes = (cause_line(run.saved, code(run.title)) for run in comparison.runs)
     parts = [
         "### Pipeline bubbles: comparison\n",
@@ -288,20 +271,15 @@ def _tables(summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str])
     """Yield a line for each run, and the table of some ratios of the first runs."""
     yield Sentence("\n".join(summary), style="bold")
     yield Sentence("\nBubble ratios in %; differences to the first run in percentage points")
-    yield Table(
-        "",
-        [
-            {
-                "ratio": "" if place else one_line(row.name, 40),
-                "run": title,
-                **_printed(row.cells[0], cell),
-            }
-            for row in rows
-            for place, (title, cell) in enumerate(zip(titles, row.cells, strict=False))
-        ],
-        left=("ratio", "run"),
-        giving_way=("by %", "n", "SD", "window ms", "95 % CI", "p"),
-    )
+    columns = ("mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %")
+    cells = []
+    for row in rows:
+        for place, (title, cell) in enumerate(zip(titles, row.cells, strict=False)):
+            printed = _printed(row.cells[0], cell)
+            name = "" if place else one_line(row.name, 40)
+            cells.append({"ratio": name, "run": title, **{c: printed[c] for c in columns}})
+    giving_way = ("by %", "n", "SD", "window ms", "95 % CI", "p")
+    yield Table("", cells, left=("ratio", "run"), giving_way=giving_way)
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
@@ -313,41 +291,38 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
         for title, run in zip(titles, comparison.runs, strict=True)
         for own in run.saved.restrictions
     ]
+    before = row.cells[0].ratio
     for title, cell in zip(titles[1:], row.cells[1:], strict=True):
-        ratios = _against(titles[0], row.cells[0], title, cell)
-        yield f"bubble ratio ({one_line(headline, 40)}): {ratios}"
+        old, new = (r.bubble.mean if r is not None else None for r in (before, cell.ratio))
+        apart = cell.bubble
+        line = f"{percent(new)} in {title}, {percent(old)} in {titles[0]}"
+        if apart is not None:
+            less = f"{100 * abs(apart.mean):.2f} points {'less' if apart.mean < 0 else 'more'}"
+            test = f"95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')}"
+            line += f": {less if apart.mean else 'the same'}"
+            line += " (no test)" if apart.ci95 is None else f" ({test})"
+        yield f"bubble ratio ({one_line(headline, 40)}): {line}"
     if restricted:
         yield f"! ({'; '.join(restricted)})"
 
 
-def _against(first: str, before: Cell, title: str, cell: Cell) -> str:
-    old = None if before.ratio is None else before.ratio.bubble.mean
-    new = None if cell.ratio is None else cell.ratio.bubble.mean
-    apart = cell.bubble
-    ratios = f"{percent(new)} in {title}, {percent(old)} in {first}"
-    if apart is None:
-        return ratios
-    less = "less" if apart.mean < 0 else "more"
-    ratios += f": {100 * abs(apart.mean):.2f} points {less}" if apart.mean else ": the same"
-    if apart.ci95 is None:
-        return f"{ratios} (no test)"
-    return f"{ratios} (95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')})"
-
-
 def _printed(first: Cell, cell: Cell) -> dict[str, str]:
-    """Return the cells of a row after its names, by column."""
-    bubble: Average | None = None if cell.ratio is None else cell.ratio.bubble
-    window: Average | None = None if cell.ratio is None else cell.ratio.window_ns
-    apart = cell.bubble
+    """Return what is known of a ratio of a run, by column."""
+    ratio, apart, longer = cell.ratio, cell.bubble, cell.window_ns
+    by = ""
+    if first.ratio is not None and longer is not None and first.ratio.window_ns.mean:
+        by = _signed(100 * longer.mean / first.ratio.window_ns.mean)
     return {
-        "mean": in_percent(None if bubble is None else bubble.mean),
-        "SD": in_percent(None if bubble is None else bubble.std),
-        "n": "0" if bubble is None else str(bubble.n),
+        "mean": "-" if ratio is None else in_percent(ratio.bubble.mean),
+        "mean ± SD": "-" if ratio is None else mean_of(ratio.bubble),
+        "SD": "-" if ratio is None else in_percent(ratio.bubble.std),
+        "n": "0" if ratio is None else str(ratio.bubble.n),
         "difference": "" if apart is None else _signed(100 * apart.mean),
         "95 % CI": "" if apart is None else _between(apart),
         "p": "" if apart is None else _probability(apart.p, ""),
-        "window ms": milliseconds(None if window is None else window.mean),
-        "by %": _longer_by(first.ratio, cell.window_ns),
+        "window ms": milliseconds(None if ratio is None else ratio.window_ns.mean),
+        # How much longer a window is than the first's.
+        "by %": by,
     }
 
 
@@ -363,10 +338,3 @@ def _probability(p: float | None, equals: str) -> str:
     if p is None:
         return "-"
     return "< 0.0001" if p < 0.0001 else f"{equals.lstrip()}{p:.4f}"
-
-
-def _longer_by(first: SavedRatio | None, apart: MeanDifference | None) -> str:
-    """Return by how many percent a window is longer than the first's."""
-    if first is None or apart is None or not first.window_ns.mean:
-        return ""
-    return _signed(100 * apart.mean / first.window_ns.mean)

@@ -19,8 +19,8 @@ import numpy as np
 from bubbleviz.explain.chunk_costs import ChunkCost, costed
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted
-from bubbleviz.render.palette import FORWARD, LIGHT
-from bubbleviz.render.picture.page import Page, duration, px
+from bubbleviz.render.palette import FORWARD
+from bubbleviz.render.picture.page import Page, duration, polyline, px
 from bubbleviz.report.report import Report, cost_in_words
 
 #: More stages are not drawn.
@@ -96,8 +96,7 @@ def _draw_panel(
     page.text(f"stage {stage}", corner[0], corner[1] + 10, 11)
     page.text(cost_in_words(cost), corner[0], corner[1] + 24, 9.5, ink="quiet")
     axes = f"M{px(left)} {px(bottom - _HEIGHT)}V{px(bottom)}H{px(right)}"
-    frame = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
-    page.path(axes, **frame)
+    page.line(axes, "grid")
     page.text(duration(round(time_ns)), left - 6, bottom - _HEIGHT + 6, 9.5, text_anchor="end")
     page.text("0", left - 6, bottom, 9.5, text_anchor="end")
     page.text("0", left, bottom + 13, 9.5, text_anchor="middle")
@@ -110,6 +109,4 @@ def _draw_panel(
     steps = np.linspace(cost.least_tokens, cost.most_tokens, _STEPS)
     fitted = cost.time_ns(steps)
     curve = [at(length, own_ns) for length, own_ns in zip(steps.tolist(), fitted, strict=True)]
-    path = "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(curve))
-    mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
-    page.path(path, **mark)
+    page.line(polyline(curve), "mark")

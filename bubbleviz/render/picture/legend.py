@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import drawsvg
 
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import COMMUNICATION, FORWARD, LIGHT, UNATTRIBUTED, paint
 from bubbleviz.render.picture.labels import (
     MOST_BRACKETS,
@@ -22,7 +21,7 @@ from bubbleviz.render.picture.labels import (
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.overlays import draw_heat_maps
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
-from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, OperationPaints, RowPainter
+from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
@@ -45,8 +44,7 @@ _LONG_NAMES = {
 }
 
 
-@frozen
-class _Swatch:
+class _Swatch(NamedTuple):
     """A box of the legend: width, presentation attributes, and its number and the colour of it.
 
     ``dotted`` is whether it is dotted below, as merged operations are; ``cause`` is that of idle
@@ -78,9 +76,8 @@ def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
             if swatch.cause:
                 page.cause_boxes(path, swatch.cause)
             else:
-                line = (
-                    {"stroke_width": px(_LINE * page.style.line)} if "stroke" in swatch.look else {}
-                )
+                framed = "stroke" in swatch.look
+                line = {"stroke_width": px(_LINE * page.style.line)} if framed else {}
                 page.path(path, **(line | swatch.look))
             if swatch.dotted:
                 dots = f"M{px(x)} {px(page.y + height + DOTS_BELOW)}h{px(swatch.width)}"
@@ -136,28 +133,27 @@ def _phase_entries(
     page: Page, rows: Sequence[RowPainter], width: float
 ) -> Iterable[tuple[list[_Swatch], str]]:
     """Yield swatches of the phases that are drawn."""
+    inner = page.style.letters.legend - 1
     for phase in COMPUTE:
         # Timelines with as many chunks have the same shades.
-        paints = {max(r.paints.shades, 1): r.paints for r in rows if phase in r.kinds}
+        drawn = {max(r.paints.shades, 1): r.paints for r in rows if phase in r.kinds}
+        shades = sorted(drawn)
         if phase is Phase.OPTIMIZER:
-            paints = dict(list(paints.items())[:1])
-        if swatches := [_phase_swatches(page, paints[n], phase, width) for n in sorted(paints)]:
-            yield [swatch for some in swatches for swatch in some], _LONG_NAMES[phase]
-
-
-def _phase_swatches(
-    page: Page, paints: OperationPaints, phase: Phase, width: float
-) -> list[_Swatch]:
-    if phase is Phase.OPTIMIZER or paints.shades <= 1:
-        return [_Swatch(width, {"fill": page.fill(paint(phase)), **_FRAME})]
-    swatches = []
-    for shade in range(paints.shades):
-        look = paint(phase, shade, shade if phase is Phase.FB else -1, paints.shades)
-        number = str(paints.chunks[shade]) if paints.shades == len(paints.chunks) else ""
-        inner = page.style.letters.legend - 1
-        each = max(0.7 * width, text_width(number, inner) + 4)
-        swatches.append(_Swatch(each, {"fill": page.fill(look), **_FRAME}, number, look.number))
-    return swatches
+            shades = list(drawn)[:1]
+        swatches = []
+        for count in shades:
+            if phase is Phase.OPTIMIZER or count == 1:
+                swatches.append(_Swatch(width, {"fill": page.fill(paint(phase)), **_FRAME}))
+                continue
+            chunks = drawn[count].chunks
+            for shade in range(count):
+                look = paint(phase, shade, shade if phase is Phase.FB else -1, count)
+                number = str(chunks[shade]) if count == len(chunks) else ""
+                each = max(0.7 * width, text_width(number, inner) + 4)
+                fill = {"fill": page.fill(look), **_FRAME}
+                swatches.append(_Swatch(each, fill, number, look.number))
+        if swatches:
+            yield swatches, _LONG_NAMES[phase]
 
 
 # Notes below a picture: what its marks mean, and the limitations of its report.
@@ -172,14 +168,14 @@ def notes_of(
 ) -> list[str]:
     """Return a sentence on each thing in the picture that needs one."""
     return [
-        *_on_colours(contents),
+        *_on_rows(contents),
         *_on_windows(report, selection, contents),
-        *_on_marks(contents, page),
+        *_on_marks(page, contents),
         *_on_ratios(report, selection),
     ]
 
 
-def _on_colours(contents: TimelineContents) -> Iterator[str]:
+def _on_rows(contents: TimelineContents) -> Iterator[str]:
     paints = contents.rows.paints
     if paints.shades > 1:
         numbered = paints.shades == len(paints.chunks)
@@ -190,13 +186,20 @@ def _on_colours(contents: TimelineContents) -> Iterator[str]:
 
 def _on_windows(report: Report, selection: Selection, contents: TimelineContents) -> Iterator[str]:
     brackets = len(selection.iterations) <= MOST_BRACKETS
-    if brackets and _windows_differ(selection):
+    drawn, headline = {rank.index for rank in selection.ranks}, report.headline
+    own = ({window for rank, window in by.items() if rank in drawn} for by in selection.windows)
+    if brackets and any(len(windows) > 1 for windows in own):
         yield (
             "Rows have different windows: brackets span the first row's and give the mean length."
         )
-    if _lacks_headline(report, selection):
-        headline = one_line(report.headline, 40)
-        yield f"Where an iteration has no {headline}, its schedule window is hatched."
+    if headline != "schedule" and any(
+        headline not in rank.accounts and "schedule" in rank.accounts
+        for it in selection.iterations
+        for rank in it.ranks
+    ):
+        yield (
+            f"Where an iteration has no {one_line(headline, 40)}, its schedule window is hatched."
+        )
     if contents.hidden_gaps:
         yield "Gaps between iterations that are too narrow to be seen are hatched, too."
     if contents.critical:
@@ -205,26 +208,7 @@ def _on_windows(report: Report, selection: Selection, contents: TimelineContents
         yield "Dashed: first work of an iteration."
 
 
-def _windows_differ(selection: Selection) -> bool:
-    """Return whether the rows have windows of their own."""
-    drawn = {rank.index for rank in selection.ranks}
-    return any(
-        len({window for rank, window in by_rank.items() if rank in drawn}) > 1
-        for by_rank in selection.windows
-    )
-
-
-def _lacks_headline(report: Report, selection: Selection) -> bool:
-    """Return whether a rank has no headline window, so that its ``schedule`` window is hatched."""
-    headline = report.headline
-    return headline != "schedule" and any(
-        headline not in rank.accounts and "schedule" in rank.accounts
-        for it in selection.iterations
-        for rank in it.ranks
-    )
-
-
-def _on_marks(contents: TimelineContents, page: Page) -> Iterator[str]:
+def _on_marks(page: Page, contents: TimelineContents) -> Iterator[str]:
     rows = contents.rows
     if rows.cut:
         yield "Torn edge: cut by the end of the capture."
@@ -296,8 +280,7 @@ _MOST_STEPS = 10
 _APART = 0.7
 
 
-@frozen
-class AxisLabel:
+class AxisLabel(NamedTuple):
     """A text centred at ``x``, its width, and its tick; the title of the axis has none."""
 
     x: float
@@ -383,33 +366,25 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
     selection = select(report, view, with_standouts=True)
     page = Page(ids, style_of(view))
     if selection is None:
-        _draw_nothing(page, report, view)
+        page.title = nothing_to_draw(report, view)
+        page.description = "An empty picture."
+        page.heading(page.title)
+        page.y += 6
     else:
-        _draw(page, report, view, selection)
+        if page.style.titled:
+            draw_title(page, report, selection)
+        timeline = TimelinePainter(page, report, view, selection)
+        layout = timeline.layout()
+        contents = timeline.draw(layout)
+        draw_axis(page, layout, layout.bottom)
+        draw_legend(page, (contents,))
+        if view.heat_map:
+            draw_heat_maps(page, report, selection, layout)
+        notes = notes_of(page, report, selection, contents)
+        if notes and page.style.notes:
+            page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
+        caption = figure_caption(report, selection.iterations, len(selection.rows))
+        page.title, page.description = caption.sentence, " ".join((caption.note, *notes))
     if page.style.notes:
         draw_limitations(page, report)
     return page.svg()
-
-
-def _draw_nothing(page: Page, report: Report, view: View) -> None:
-    page.title = nothing_to_draw(report, view)
-    page.description = "An empty picture."
-    page.heading(page.title)
-    page.y += 6
-
-
-def _draw(page: Page, report: Report, view: View, selection: Selection) -> None:
-    if page.style.titled:
-        draw_title(page, report, selection)
-    timeline = TimelinePainter(page, report, view, selection)
-    layout = timeline.layout()
-    contents = timeline.draw(layout)
-    draw_axis(page, layout, layout.bottom)
-    draw_legend(page, (contents,))
-    if view.heat_map:
-        draw_heat_maps(page, report, selection, layout)
-    notes = notes_of(page, report, selection, contents)
-    if notes and page.style.notes:
-        page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
-    caption = figure_caption(report, selection.iterations, len(selection.rows))
-    page.title, page.description = caption.sentence, " ".join((caption.note, *notes))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import drawsvg
 
@@ -34,8 +35,7 @@ _GRAIN = 1.0
 _Box = tuple[float, float, float, float]
 
 
-@frozen
-class MemoryPoint:
+class MemoryPoint(NamedTuple):
     """An order in the plot.
 
     Attributes:
@@ -138,7 +138,6 @@ class _Plot:
         return memory_text(value) if self.plot.in_bytes else f"{value:g}"
 
     def _axes(self) -> None:
-        grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
         lines = [f"M{px(self.left)} {px(self.top)}V{px(self.bottom)}H{px(self.right)}"]
         step = _round_step(self.highest / 6)
         for value in (number * step for number in range(int(self.highest / step) + 1)):
@@ -153,7 +152,7 @@ class _Plot:
             lines.append(f"M{px(x)} {px(self.bottom)}v4")
             label = self._amount(value)
             self.page.text(label, x, self.bottom + 15, 9.5, ink="quiet", text_anchor="middle")
-        self.page.path("".join(lines), **grid)
+        self.page.line("".join(lines), "grid")
         unit = "memory of the fullest device"
         if not self.plot.in_bytes:
             unit = "activations of the fullest device, microbatches of a stage"
@@ -165,10 +164,8 @@ class _Plot:
         if self.plot.limit is None:
             return []
         x, _ = self.place(self.plot.limit, 0.0)
-        mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
-        path = drawsvg.Path(f"M{px(x)} {px(self.top)}V{px(self.bottom)}", **mark)
-        path.args["stroke-dasharray"] = "4 3"
-        self.page.elements.append(path)
+        path = f"M{px(x)} {px(self.top)}V{px(self.bottom)}"
+        self.page.line(path, "mark", stroke_dasharray="4 3")
         label = f"limit {self._amount(self.plot.limit)}"
         self.page.text(label, x, self.top - 4, 9.5, ink="quiet", text_anchor="middle")
         return [(x - 1, self.top, x + 1, self.bottom)]
@@ -186,8 +183,7 @@ class _Plot:
                     (x - 1, before[1], x + 1, y),
                 ]
         line = {"stroke": FORWARD, "stroke_width": 1.2, "fill": "none", "stroke_opacity": 0.45}
-        if steps:
-            self.page.path(steps, **line)
+        self.page.path(steps, **line)
         return boxes
 
     def _dots(self) -> list[tuple[float, float, list[MemoryPoint]]]:

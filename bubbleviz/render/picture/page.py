@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -298,6 +299,11 @@ def px(value: float) -> float | int:
     """Return ``value`` rounded to 0.01, without a needless fraction."""
     rounded = round(float(value), 2)
     return int(rounded) if rounded == int(rounded) else rounded
+
+
+def polyline(points: Iterable[tuple[float, float]]) -> str:
+    """Return the path through points."""
+    return "".join(f"{'L' if n else 'M'}{px(x)} {px(y)}" for n, (x, y) in enumerate(points))
 
 
 def box(left: float, top: float, right: float, bottom: float) -> str:

@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.render.palette import LIGHT, heat, luminance
+from bubbleviz.render.palette import heat, luminance
 from bubbleviz.render.picture.labels import headings, iteration_ratio
 from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
 from bubbleviz.render.picture.page import (
@@ -25,6 +25,7 @@ from bubbleviz.render.picture.page import (
     box,
     duration,
     fitted,
+    polyline,
     px,
     style_of,
     text_width,
@@ -140,24 +141,21 @@ def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
     for value in dict.fromkeys((low, 1.0, high)):
         lines.append(f"M{px(left)} {px(height(value))}H{px(right)}")
         page.text(f"{value:.2f}", left - 8, height(value) + 3.5, 9.5, text_anchor="end")
-    grid = {"stroke": LIGHT.grid, "stroke_width": 1, "fill": "none", "class_": "bv-grid"}
-    page.path("".join(lines), **grid)
+    page.line("".join(lines), "grid")
     step = (right - left) / len(values)
     points = [(left + (n + 0.5) * step, height(s)) for n, s in enumerate(values)]
-    mark = {"stroke": LIGHT.text, "stroke_width": 1.5, "fill": "none", "class_": "bv-mark"}
-    page.path("".join(_polyline(points, step)), **mark)
+    page.line(_polyline(points, step), "mark", 1.5)
     page.y = bottom + 14
     _name_iterations(page, report, numbers, left, step)
     page.y += 6
 
 
-def _polyline(points: list[tuple[float, float]], step: float) -> Iterator[str]:
-    """Yield the path through points; of a single one a level line."""
+def _polyline(points: list[tuple[float, float]], step: float) -> str:
+    """Return the path through points; of a single one a level line."""
     if len(points) == 1:
         (x, y), half = points[0], step / 2
         points = [(x - half, y), (x + half, y)]
-    for number, (x, y) in enumerate(points):
-        yield f"{'L' if number else 'M'}{px(x)} {px(y)}"
+    return polyline(points)
 
 
 def _name_iterations(

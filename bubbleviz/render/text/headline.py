@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bubbleviz.model.phase_masks import EVALUATION
@@ -12,7 +12,6 @@ from bubbleviz.render.text.terminal import Display, paragraph
 
 if TYPE_CHECKING:
     from bubbleviz.render.document import Block, Line
-    from bubbleviz.render.rows import Selection
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
@@ -60,8 +59,9 @@ def bounds_of(report: Report) -> Iterator[tuple[str, str]]:
     low = report.lower_bound(report.headline)
     if low is not None:
         yield "; ", f"{percent(low)} with compute outside every operation counted as work"
-    kernels = _kernel_share(report)
-    if kernels is not None:
+    from bubbleviz.report.kernel_time import kernel_time_of
+
+    if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
         yield "; ", kernels
 
 
@@ -74,13 +74,6 @@ def run_of(report: Report) -> str:
         f"{counted(len(report.iterations), 'iteration')} averaged, "
         f"{nvtx}convention: {one_line(report.convention, 60)}"
     )
-
-
-def _kernel_share(report: Report) -> str | None:
-    """Return the share of time in which any kernel ran, where much else than the bubble is lost."""
-    from bubbleviz.report.kernel_time import kernel_time_of
-
-    return None if report.summary.iterations == 0 else kernel_time_of(report).sentence
 
 
 def advice(report: Report) -> Iterator[Block]:
@@ -134,46 +127,51 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
     """
     from bubbleviz.render.text.ranks import first_lines, worst_ranks
     from bubbleviz.render.text.sections import shown_iteration
-    from bubbleviz.render.text.terminal_timeline import timeline_selection
-    from bubbleviz.report.rank_means import many_ranks
+    from bubbleviz.render.text.terminal_timeline import terminal_timeline, timeline_selection
+    from bubbleviz.report.rank_means import idle_of, many_ranks
 
     iteration = shown_iteration(report, view)
     selection = None if iteration is None else timeline_selection(report, view, iteration)
+    many = many_ranks(len(report.ranks))
+    worst = [] if many else worst_ranks(report, iteration, _WORSE)
+    spread = first_lines(report, display) if many else []
+    advice = advice_sentence(report)
+    more = (
+        "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
+        "slowdown, clocks, coverage; -o bubbles.svg draws it"
+    )
     blocks = [
-        [*_headline(report, display), *_run(report, display)],
+        [*_headline(report, display)],
         [],
         _bubble(report, display),
-        _advice(report, display),
+        paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
         [],
-        [*_coverage(report, display), *_limitations(report, display)],
-        _more(display),
+        [*_doubts(report, display)],
+        paragraph(more, display, lead="More:", style="dim"),
     ]
-    many = many_ranks(len(report.ranks))
-    ranks = [] if many else worst_ranks(report, iteration, _WORSE)
-    spread = first_lines(report, display) if many else []
     lines: list[Line] = []
-    for rows, worst in _FITS:
+    for rows, most in _FITS:
         if selection is not None:
-            blocks[1] = _timeline(report, selection, display, rows)
-        blocks[4] = spread or _worst_ranks(report, ranks[:worst], display)
-        lines = _joined(blocks)
+            blocks[1] = terminal_timeline(report, selection, display, rows)
+        blocks[4] = spread
+        if worst[:most]:
+            title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
+            blocks[4] = paragraph(title, display, style="bold")
+            blocks[4] += [
+                line for each in worst[:most] for line in paragraph(each, display, most=1)
+            ]
+        # An empty line stands between two blocks.
+        lines = [line for block in filter(None, blocks) for line in ((), *block)][1:]
         if len(lines) <= MOST_LINES:
             return lines
     return [line for line in lines if line]
 
 
-def _joined(blocks: Sequence[Sequence[Line]]) -> list[Line]:
-    """Return blocks with an empty line between two."""
-    lines: list[Line] = []
-    for block in blocks:
-        if block:
-            lines += [(), *block] if lines else block
-    return lines
-
-
 def _headline(report: Report, display: Display) -> Iterator[Line]:
-    """Yield the primary ratio, what it means, and everything that bounds or restricts it."""
+    """Yield the primary ratio, what it means, bounds or restricts it, and the run that it is of."""
     from bubbleviz.count.ratios import ratio_definitions
+    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
+    from bubbleviz.render.text.sections import recognised
     from bubbleviz.report.rank_means import measure_of
 
     mean = report.summary.bubble_ratio[report.headline].mean
@@ -189,23 +187,10 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
         yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
     beside = "; ".join(text for _, text in bounds_of(report))
     yield from paragraph(one_line(beside, 400), display, most=4)
-
-
-def _run(report: Report, display: Display) -> Iterator[Line]:
-    """Yield what was measured, and the schedule that ran."""
-    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
-    from bubbleviz.render.text.sections import recognised
-
     yield from paragraph(run_of(report), display, most=2)
     for title, found in (("schedule", report.schedule), ("plan", report.plan)):
         if found is not None and found.reason not in NO_PIPELINE:
             yield from paragraph(recognised(found), display, lead=f"{title}:", most=2)
-
-
-def _timeline(report: Report, selection: Selection, display: Display, rows: int) -> list[Line]:
-    from bubbleviz.render.text.terminal_timeline import terminal_timeline
-
-    return terminal_timeline(report, selection, display, rows)
 
 
 def _bubble(report: Report, display: Display) -> list[Line]:
@@ -230,28 +215,11 @@ def _bubble(report: Report, display: Display) -> list[Line]:
     return [*paragraph(title, display, style="bold"), *stacked_bar(bar, display)]
 
 
-def _advice(report: Report, display: Display) -> list[Line]:
-    sentence = advice_sentence(report)
-    if sentence is None:
-        return []
-    return paragraph(sentence, display, lead="What to do first:", most=7)
+def _doubts(report: Report, display: Display) -> Iterator[Line]:
+    """Yield how much is attributed, how far clocks agree, where in doubt, and a limitation."""
+    from bubbleviz.model.limitations import LimitationKind
+    from bubbleviz.render.text.sections import limitation_lines
 
-
-def _worst_ranks(report: Report, ranks: Sequence[str], display: Display) -> list[Line]:
-    """Return the ranks with the largest bubble; nothing where ranks are much alike."""
-    from bubbleviz.report.rank_means import idle_of
-
-    if not ranks:
-        return []
-    title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
-    lines = paragraph(title, display, style="bold")
-    for sentence in ranks:
-        lines += paragraph(sentence, display, most=1)
-    return lines
-
-
-def _coverage(report: Report, display: Display) -> Iterator[Line]:
-    """Yield how much is attributed, and how far clocks agree, where either is in doubt."""
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
     if gpu_ns and attributed_ns < _COVERED * gpu_ns:
@@ -268,13 +236,6 @@ def _coverage(report: Report, display: Display) -> Iterator[Line]:
         off = "unknown" if len(known) < len(clocks) else f"up to ± {max(known) / 1e3:,.1f} us"
         sentence = f"offsets of {len(clocks)} hosts are {off} (-v clocks)"
         yield from paragraph(sentence, display, lead="Clocks:", most=1)
-
-
-def _limitations(report: Report, display: Display) -> Iterator[Line]:
-    """Yield how many limitations there are, and the one that matters most."""
-    from bubbleviz.model.limitations import LimitationKind
-    from bubbleviz.render.text.sections import limitation_lines
-
     if not report.limitations:
         return
     weighty = [own for own in report.limitations if own.kind is not LimitationKind.OTHER]
@@ -283,11 +244,3 @@ def _limitations(report: Report, display: Display) -> Iterator[Line]:
     count = len(limitation_lines(report, most=None))
     where = "" if count == 1 else f" ({counted(count, 'limitation')}: -v coverage)"
     yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=4)
-
-
-def _more(display: Display) -> list[Line]:
-    words = (
-        "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
-        "slowdown, clocks, coverage"
-    )
-    return paragraph(f"{words}; -o bubbles.svg draws it", display, lead="More:", style="dim")
