@@ -20,7 +20,7 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION
-from bubbleviz.render.trace.trace import Argument, Counter, Numbers, Process, SliceTrack, Trace
+from bubbleviz.render.trace.trace import Counter, Numbers, Process, SliceTrack, Trace
 
 # Colours of slices in Chrome's tracing, which takes the names of its own colours alone.
 #
@@ -110,7 +110,7 @@ def _metadata(name: str, where: str, arguments: Mapping[str, object]) -> str:
 
 
 def _counter(counter: Counter, process: int) -> Iterator[str]:
-    for time_ns, value in zip(counter.time_ns, counter.values, strict=True):
+    for time_ns, value in counter.points:
         yield (
             f',\n{{"ph":"C","name":"bubble ratio","pid":{process},'
             f'"ts":{time_ns // 1000}.{time_ns % 1000:03d},"args":{_text({counter.name: value})}}}'
@@ -132,7 +132,7 @@ def _slices(track: SliceTrack, process: int, first: int) -> str:
         ',"dur":',
         *_microseconds(track.end_ns - track.start_ns),
         ',"args":{',
-        *map(_argument, commas, track.arguments),
+        *map(_argument, commas, track.arguments, track.arguments.values()),
         "}}",
         _flow_ends(track, where),
     )
@@ -145,24 +145,18 @@ def _named(track: SliceTrack, name: str) -> str:
     return f'{_text(name)},"cname":"{colour}"' if colour else _text(name)
 
 
-def _argument(comma: str, argument: Argument) -> _Column:
+def _argument(comma: str, name: str, values: CodedTexts | Numbers) -> _Column:
     """Return an argument of each slice, empty where a slice has none."""
-    key, values = f'{comma}"{argument.name}":', argument.values
+    key = f'{comma}"{name}":'
     if isinstance(values, CodedTexts):
         return _chosen([key + _text(text) for text in values.texts], values.code)
-    return _chosen(*_coded_numbers(key, values))
-
-
-def _coded_numbers(key: str, numbers: Numbers) -> tuple[list[str], Ints]:
-    """Return texts of numbers, and which is that of each slice; -1 where a slice has none."""
-    values, count = numbers.values, len(numbers)
-    code = np.arange(count)
-    if values.dtype == np.int64 and int(values.max()) - int(values.min()) < count:
+    numbers, code = values.values, np.arange(len(values))
+    if numbers.dtype == np.int64 and int(numbers.max()) - int(numbers.min()) < len(values):
         # Most are small, and told many times.
-        low, code = int(values.min()), values - values.min()
-        values = np.arange(low, int(values.max()) + 1)
-    texts = [key + text for text in map(repr, values.tolist())]
-    return texts, np.where(numbers.known, code, NONE)
+        low, code = int(numbers.min()), numbers - numbers.min()
+        numbers = np.arange(low, int(numbers.max()) + 1)
+    texts = [key + text for text in map(repr, numbers.tolist())]
+    return _chosen(texts, np.where(values.known, code, NONE))
 
 
 def _flow_ends(track: SliceTrack, where: npt.NDArray[np.object_]) -> _Column:

@@ -19,9 +19,9 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.values import frozen
 from bubbleviz.render.trace.trace import (
-    Argument,
     Counter,
     FlowEnds,
+    Numbers,
     Process,
     SliceTrack,
     Trace,
@@ -267,7 +267,7 @@ class _PacketWriter:
     def _counter(self, counter: Counter, described: protos.TrackDescriptor) -> None:
         described.name = f"bubble ratio ({counter.name})"
         described.counter.unit_name = "fraction"
-        for time_ns, value in zip(counter.time_ns, counter.values, strict=True):
+        for time_ns, value in counter.points:
             packet = self._packet()
             packet.timestamp = time_ns
             event = packet.track_event
@@ -284,7 +284,7 @@ class _PacketWriter:
         category = self._number(_CATEGORIES, track.category)
         begin = (
             same_number(event.CATEGORY_IIDS_FIELD_NUMBER, category, count),
-            *(self._argument(argument) for argument in track.arguments),
+            *(self._argument(*argument) for argument in track.arguments.items()),
             same_number(event.TYPE_FIELD_NUMBER, _BEGIN, count),
             number(event.NAME_IID_FIELD_NUMBER, self._coded(_NAMES, track.names)),
             uuid,
@@ -294,16 +294,16 @@ class _PacketWriter:
         end = (same_number(event.TYPE_FIELD_NUMBER, _END, count), uuid)
         return side_by_side(_packets(track.start_ns, begin), _packets(track.end_ns, end))
 
-    def _argument(self, argument: Argument) -> Part:
+    def _argument(self, name: str, values: CodedTexts | Numbers) -> Part:
         """Return an argument of each slice."""
-        kind, values, known = protos.DebugAnnotation, argument.values, argument.known
+        kind, known = protos.DebugAnnotation, values.known
         if isinstance(values, CodedTexts):
             value = number(kind.STRING_VALUE_IID_FIELD_NUMBER, self._coded(_TEXTS, values))
         elif values.values.dtype == np.int64:
             value = number(kind.INT_VALUE_FIELD_NUMBER, np.where(known, values.values, 0))
         else:
             value = eight_bytes(kind.DOUBLE_VALUE_FIELD_NUMBER, values.values)
-        key = self._number(_KEYS, argument.name)
+        key = self._number(_KEYS, name)
         named = same_number(kind.NAME_IID_FIELD_NUMBER, key, len(known))
         return message(protos.TrackEvent.DEBUG_ANNOTATIONS_FIELD_NUMBER, named, value).where(known)
 

@@ -10,7 +10,7 @@ the last one and back::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias
 
@@ -57,19 +57,6 @@ class Numbers(Table):
 
 
 @frozen
-class Argument:
-    """One property of the slices of a track."""
-
-    name: str
-    values: CodedTexts | Numbers
-
-    @property
-    def known(self) -> Bools:
-        """Which slices have it, shape (slices,)."""
-        return self.values.known
-
-
-@frozen
 class FlowEnds(Table):
     """Ends of flows in slices of a track, in order of (place, flow).
 
@@ -99,7 +86,7 @@ class SliceTrack:
         end_ns: likewise.
         lane: 0 and up; a slice begins where the one before it in its lane has ended, or later.
         names: of the slices.
-        arguments: of the slices; every slice has the first one.
+        arguments: properties of the slices by name; every slice has the first one.
         leaving: the flows that leave a slice.
         entering: the flows that enter one.
     """
@@ -110,7 +97,7 @@ class SliceTrack:
     end_ns: Ints
     lane: Ints
     names: CodedTexts
-    arguments: tuple[Argument, ...]
+    arguments: Mapping[str, CodedTexts | Numbers]
     leaving: FlowEnds
     entering: FlowEnds
 
@@ -126,13 +113,11 @@ class Counter:
 
     Attributes:
         name: of the ratio.
-        time_ns: starts of the iterations since the trace's base.
-        values: of the ratio.
+        points: starts of the iterations since the trace's base, and the ratio there.
     """
 
     name: str
-    time_ns: Sequence[int]
-    values: Sequence[float]
+    points: Sequence[tuple[int, float]]
 
 
 @frozen
@@ -261,17 +246,14 @@ class Trace:
             )
 
     def _over_all(self) -> Counter:
-        time_ns, values = [], []
+        points = []
         for iteration in self.report.iterations:
             ratio = iteration.ratios.get(self.ratio)
-            starts = [r.accounts[self.ratio].start_ns for r in iteration.ranks if self._counts(r)]
+            accounts = [rank.accounts.get(self.ratio) for rank in iteration.ranks]
+            starts = [account.start_ns for account in accounts if account is not None]
             if ratio is not None and ratio.value is not None and starts:
-                time_ns.append(min(starts) - self.base_ns)
-                values.append(ratio.value)
-        return Counter(self.ratio, time_ns, values)
-
-    def _counts(self, rank: RankIteration) -> bool:
-        return self.ratio in rank.accounts
+                points.append((min(starts) - self.base_ns, ratio.value))
+        return Counter(self.ratio, points)
 
     def _of_rank(self, iterations: Sequence[tuple[int, RankIteration]]) -> Counter:
         points = [
@@ -279,7 +261,7 @@ class Trace:
             for _, rank in iterations
             if (value := rank.bubble_ratio.get(self.ratio)) is not None
         ]
-        return Counter(self.ratio, [time for time, _ in points], [value for _, value in points])
+        return Counter(self.ratio, points)
 
     def _operations(
         self, name: str, category: str, rank: int, phases: Sequence[Phase]
@@ -298,21 +280,21 @@ class Trace:
             table.start_ns,
             table.end_ns,
             coded_texts(_operation_name, table.phase, table.microbatch, table.second_microbatch),
-            (
-                Argument("phase", coded_texts(_phase_label, table.phase)),
-                _numbers("microbatch", table.microbatch, table.microbatch >= 0),
-                _numbers(
-                    "second_microbatch", table.second_microbatch, table.second_microbatch >= 0
+            {
+                "phase": coded_texts(lambda phase: Phase(phase).label, table.phase),
+                "microbatch": _numbers(table.microbatch, table.microbatch >= 0),
+                "second_microbatch": _numbers(
+                    table.second_microbatch, table.second_microbatch >= 0
                 ),
-                _numbers("chunk", table.chunk, table.chunk >= 0),
-                _numbers("second_chunk", table.second_chunk, table.second_chunk >= 0),
-                _numbers("sequence", table.sequence, table.sequence > 0),
-                _numbers("occurrence", table.occurrence, table.occurrence != 0),
-                _numbers("iteration", table.iteration, table.iteration >= 0),
-                _numbers("kernels", table.kernels),
-                Argument("range", CodedTexts(table.name_id, self.names).occurring()),
-                _numbers("host_start_ns", table.host_start_ns),
-            ),
+                "chunk": _numbers(table.chunk, table.chunk >= 0),
+                "second_chunk": _numbers(table.second_chunk, table.second_chunk >= 0),
+                "sequence": _numbers(table.sequence, table.sequence > 0),
+                "occurrence": _numbers(table.occurrence, table.occurrence != 0),
+                "iteration": _numbers(table.iteration, table.iteration >= 0),
+                "kernels": _numbers(table.kernels),
+                "range": CodedTexts(table.name_id, self.names).occurring(),
+                "host_start_ns": _numbers(table.host_start_ns),
+            },
             _ends_in(self.leaving, low, place),
             _ends_in(self.entering, low, place),
         )
@@ -337,18 +319,18 @@ class Trace:
             table.start_ns,
             table.end_ns,
             causes,
-            (
-                Argument("ratio", _same(bubbles.ratio, len(table))),
-                _numbers("iteration", table.iteration),
-                _numbers("idle_ns", table.end_ns - table.start_ns),
-                Argument("before", self.labels.at(table.before).occurring()),
-                Argument("after", self.labels.at(table.after).occurring()),
-                Argument("peer", peer.occurring()),
-                Argument("peer_operation", self.labels.at(table.peer_operation).occurring()),
-                Argument("collective", collective.occurring()),
-                Argument("host_call", call),
-                Argument("host_range", around),
-            ),
+            {
+                "ratio": _same(bubbles.ratio, len(table)),
+                "iteration": _numbers(table.iteration),
+                "idle_ns": _numbers(table.end_ns - table.start_ns),
+                "before": self.labels.at(table.before).occurring(),
+                "after": self.labels.at(table.after).occurring(),
+                "peer": peer.occurring(),
+                "peer_operation": self.labels.at(table.peer_operation).occurring(),
+                "collective": collective.occurring(),
+                "host_call": call,
+                "host_range": around,
+            },
         )
 
     def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
@@ -356,29 +338,25 @@ class Trace:
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         shown = [self.report.iterations[index] for index, _, _ in windows]
         accounts = [account for _, _, account in windows]
+        # None becomes NaN.
+        ratios = np.array([rank.bubble_ratio.get(self.ratio) for _, rank, _ in windows], np.float64)
         return self._track(
             "iterations",
             "iteration",
             _column(account.start_ns for account in accounts),
             _column(account.end_ns for account in accounts),
             _each(f"iteration {_named(iteration.name)}" for iteration in shown),
-            (
-                _numbers("iteration", _column(index for index, _, _ in windows)),
-                Argument("kind", _each(iteration.kind for iteration in shown)),
-                _numbers("complete", _column(int(iteration.complete) for iteration in shown)),
-                _numbers("averaged", _column(int(iteration.averaged) for iteration in shown)),
-                Argument("ratio", _same(self.ratio, len(windows))),
-                Argument("bubble_ratio", self._fractions([rank for _, rank, _ in windows])),
-                _numbers("bubble_ns", _column(account.bubble_ns for account in accounts)),
-                _numbers("window_ns", _column(account.window_ns for account in accounts)),
-            ),
+            {
+                "iteration": _numbers(_column(index for index, _, _ in windows)),
+                "kind": _each(iteration.kind for iteration in shown),
+                "complete": _numbers(_column(int(iteration.complete) for iteration in shown)),
+                "averaged": _numbers(_column(int(iteration.averaged) for iteration in shown)),
+                "ratio": _same(self.ratio, len(windows)),
+                "bubble_ratio": Numbers(np.nan_to_num(ratios), ~np.isnan(ratios)),
+                "bubble_ns": _numbers(_column(account.bubble_ns for account in accounts)),
+                "window_ns": _numbers(_column(account.window_ns for account in accounts)),
+            },
         )
-
-    def _fractions(self, entries: Sequence[RankIteration]) -> Numbers:
-        """Return the ratio in the entries of ranks; not all have one."""
-        ratios = [entry.bubble_ratio.get(self.ratio) for entry in entries]
-        values = np.array([0.0 if ratio is None else ratio for ratio in ratios], np.float64)
-        return Numbers(values, np.array([ratio is not None for ratio in ratios], bool))
 
     def _track(
         self,
@@ -387,7 +365,7 @@ class Trace:
         start_ns: Ints,
         end_ns: Ints,
         names: CodedTexts,
-        arguments: tuple[Argument, ...],
+        arguments: Mapping[str, CodedTexts | Numbers],
         leaving: FlowEnds | None = None,
         entering: FlowEnds | None = None,
     ) -> SliceTrack:
@@ -400,7 +378,7 @@ class Trace:
             lane=lanes_of(start_ns, end_ns),
             names=names,
             # What no slice has need not be looked at slice by slice.
-            arguments=tuple(argument for argument in arguments if argument.known.any()),
+            arguments={name: own for name, own in arguments.items() if own.known.any()},
             leaving=leaving or FlowEnds(none, none),
             entering=entering or FlowEnds(none, none),
         )
@@ -445,9 +423,9 @@ def _listed(times: Ints | list[int]) -> list[int]:
     return times.tolist() if isinstance(times, np.ndarray) else times
 
 
-def _numbers(name: str, values: Ints, known: Bools | None = None) -> Argument:
-    """Return an argument of whole numbers, of which all are known if nothing else is said."""
-    return Argument(name, Numbers(values, np.ones(len(values), bool) if known is None else known))
+def _numbers(values: Ints, known: Bools | None = None) -> Numbers:
+    """Return whole numbers, of which all are known if nothing else is said."""
+    return Numbers(values, np.ones(len(values), bool) if known is None else known)
 
 
 def _column(values: Iterable[int]) -> Ints:
@@ -464,10 +442,6 @@ def _each(texts: Iterable[str]) -> CodedTexts:
 def _same(text: str, count: int) -> CodedTexts:
     """Return one text in each of so many rows."""
     return CodedTexts(np.zeros(count, np.int64), [text])
-
-
-def _phase_label(phase: int) -> str:
-    return Phase(phase).label
 
 
 def _operation_name(phase: int, first: int, second: int) -> str:
