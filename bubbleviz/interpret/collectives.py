@@ -179,8 +179,7 @@ def recorded_collectives(
         known = known.take(groups_of(known.kernel).first)
         columns = known.kernel, known.operation, known.group, known.sequence
         return RecordedCollectives(*columns, known.groups)
-    none = np.empty(0, np.int64)
-    nothing = RecordedCollectives(none, none, none, none, ())
+    nothing = RecordedCollectives.none()
     if profile.payloads is None or not profile.payloads_described:
         return nothing
     rows = np.flatnonzero(communication[: activities.kernels])

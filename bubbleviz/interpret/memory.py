@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -172,7 +173,8 @@ def _of_rank(
     level = running + unseen
     if (events.total >= 0).all():
         unseen, level = 0, events.total
-    activations = _activations(own, events, layers)
+    backward, weight = followers(own)
+    activations = _activations(own, backward, weight, events, layers)
     return MemoryUse(
         RankMemory(
             np.array([rank]),
@@ -180,31 +182,20 @@ def _of_rank(
             np.array([_resident(own, events, level)]),
             np.array([unseen]),
         ),
-        _by_kind(rank, own, events, activations),
-        _by_layer(rank, own, activations, layers.layers),
+        _by_kind(rank, own, events, backward, activations),
+        _by_layer(rank, own, backward, activations, layers.layers),
     )
 
 
-@frozen
-class _Activations(Table):
-    """Allocations of forwards that their backwards free.
-
-    Attributes:
-        forward: row of the operation.
-        layer: around the allocation; -1 none.
-        held: bytes.
-        kept: bytes that are held on to W.
-    """
-
-    forward: Ints
-    layer: Ints
-    held: Ints
-    kept: Ints
+#: Allocations of forwards that their backwards free: row of the operation, layer around (-1 none),
+#: bytes, and bytes that are held on to W.
+_Activations: TypeAlias = tuple[Ints, Ints, Ints, Ints]
 
 
-def _activations(own: OperationKeys, events: MemoryEvents, layers: LayerRanges) -> _Activations:
+def _activations(
+    own: OperationKeys, backward: Ints, weight: Ints, events: MemoryEvents, layers: LayerRanges
+) -> _Activations:
     """Return the allocations of forwards that are freed by their backwards."""
-    backward, weight = followers(own)
     row, freed_ns = _pairs(events)
     forward = _operation_at(own, events.time_ns[row])
     inside = (forward != NONE) & (freed_ns != _NEVER)
@@ -219,7 +210,7 @@ def _activations(own: OperationKeys, events: MemoryEvents, layers: LayerRanges) 
     whole = own.phase[first] == Phase.BW
     row, forward = row[held], forward[held]
     change = events.change[row]
-    return _Activations(
+    return (
         forward,
         layers.around(events.thread[row], events.time_ns[row]),
         change,
@@ -295,7 +286,11 @@ def _resident(own: OperationKeys, events: MemoryEvents, level: Ints) -> int:
 
 
 def _by_kind(
-    rank: int, own: OperationKeys, events: MemoryEvents, activations: _Activations
+    rank: int,
+    own: OperationKeys,
+    events: MemoryEvents,
+    backward: Ints,
+    activations: _Activations,
 ) -> OperationMemory:
     """Return the medians of operations by chunk and phase."""
     count = len(own)
@@ -307,11 +302,9 @@ def _by_kind(
     fullest = np.full(count + 1, np.iinfo(np.int64).min)
     np.maximum.at(fullest, at, running[1:])
     above = np.maximum(fullest[:count] - running[low], 0).astype(float)
-    held, kept = (
-        np.bincount(activations.forward, bytes_, count)
-        for bytes_ in (activations.held, activations.kept)
-    )
-    complete = followers(own)[0] != NONE
+    forward, _, *sizes = activations
+    held, kept = (np.bincount(forward, bytes_, count) for bytes_ in sizes)
+    complete = backward != NONE
     groups = groups_of(own.chunk, own.phase)
     columns: list[list[float]] = [[], [], [], [], []]
     for number in range(len(groups.first)):
@@ -336,22 +329,27 @@ def _median(values: Floats) -> float:
 
 
 def _by_layer(
-    rank: int, own: OperationKeys, activations: _Activations, layers: tuple[LayerName, ...]
+    rank: int,
+    own: OperationKeys,
+    backward: Ints,
+    activations: _Activations,
+    layers: tuple[LayerName, ...],
 ) -> LayerMemory:
     """Return the means of activations over complete forwards, by chunk and layer."""
-    complete = (followers(own)[0] != NONE) & (own.phase == Phase.F)
-    chunk = own.chunk[activations.forward]
-    groups = groups_of(chunk, activations.layer)
+    complete = (backward != NONE) & (own.phase == Phase.F)
+    forward, layer, *sizes = activations
+    chunk = own.chunk[forward]
+    groups = groups_of(chunk, layer)
     of_group = chunk[groups.first]
     forwards = np.array([(complete & (own.chunk == each)).sum() for each in of_group], float)
     held, kept = (
         np.bincount(groups.of_row, bytes_, len(groups.first)) / np.maximum(forwards, 1)
-        for bytes_ in (activations.held, activations.kept)
+        for bytes_ in sizes
     )
     return LayerMemory(
         np.full(len(of_group), rank, np.int64),
         of_group,
-        activations.layer[groups.first],
+        layer[groups.first],
         held,
         kept,
         layers,

@@ -140,7 +140,7 @@ def recording_of(table: OperationTable) -> Recordings:
         overheads=_of_ranks(table.overheads, rank, count),
         pauses=_of_ranks(table.pauses, rank, count),
         hosts=HostActivities.none(),
-        replica_collectives=ReplicaCollectives(*(np.empty(0, np.int64) for _ in range(5))),
+        replica_collectives=ReplicaCollectives.none(),
         collectives=_collectives(table, order, operations),
         **times,
     )

@@ -11,9 +11,8 @@ data then::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
@@ -142,17 +141,6 @@ class CollectiveIntervals(Table):
     kinds: tuple[str, ...] = field(metadata={"shared": True})
     groups: tuple[Group, ...] = field(metadata={"shared": True})
 
-    @classmethod
-    def none(cls) -> CollectiveIntervals:
-        """Return the table without any rows."""
-        columns: dict[str, Ints] = {name: np.empty(0, np.int64) for name in cls.column_names()}
-        return cls(**columns, kinds=(), groups=())
-
-    def changed(self, **columns: Ints) -> CollectiveIntervals:
-        """Return the collectives with some columns exchanged."""
-        exchanged: dict[str, Any] = dict(columns)
-        return replace(self, **exchanged)
-
     def moved(self, *, rank: int = 0, operation: int = 0) -> CollectiveIntervals:
         """Return the collectives with ranks and operations numbered from other numbers on."""
         return self.changed(
@@ -204,12 +192,6 @@ class ToldCollectives(Table):
     iterations: tuple[str, ...] = field(metadata={"shared": True})
     kinds: tuple[str, ...] = field(metadata={"shared": True})
     groups: tuple[str, ...] = field(metadata={"shared": True})
-
-    @classmethod
-    def none(cls) -> ToldCollectives:
-        """Return no collectives."""
-        columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
-        return cls(**columns, iterations=(), kinds=(), groups=())
 
 
 # Synchronisation: which streams recorded events, and which streams and hosts waited, for what.

@@ -52,6 +52,16 @@ class Table:
         """Return the names of the columns, in declaration order."""
         return _column_names(cls)
 
+    @classmethod
+    def none(cls: type[TableT]) -> TableT:
+        """Return the table without any rows, all of its columns int64; shared fields are empty."""
+        columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
+        return cls(**{part.name: columns.get(part.name, ()) for part in fields(cls)})
+
+    def changed(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
+        """Return the table with some columns exchanged."""
+        return type(self)(**{**vars(self), **columns})
+
     def __len__(self) -> int:
         return len(getattr(self, self.column_names()[0]))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import field
 
-import numpy as np
-
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.grouping import CodedTexts
@@ -55,11 +53,6 @@ class RowIntervals(Table):
     row: Ints
     start_ns: Ints
     end_ns: Ints
-
-    @classmethod
-    def none(cls) -> RowIntervals:
-        """Return no times at all."""
-        return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 @frozen

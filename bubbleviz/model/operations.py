@@ -6,7 +6,7 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -151,11 +151,6 @@ class RankOperations(OperationLaunches, OperationSpans, OperationKeys):
         host = ("start_ns", "host_start_ns"), ("end_ns", "host_end_ns")
         return self.compacted().sharing(*host, ("busy_ns", "active_ns"))
 
-    def changed(self: RankOperationsT, **columns: Ints) -> RankOperationsT:
-        """Return the operations with some columns exchanged."""
-        exchanged: dict[str, Any] = dict(columns)
-        return replace(self, **exchanged)
-
 
 @frozen(shown=False)
 class Operations(RankOperations, ArrowTable):
@@ -245,11 +240,6 @@ class RankIntervals(Table):
     start_ns: Ints
     end_ns: Ints
 
-    @classmethod
-    def none(cls) -> RankIntervals:
-        """Return no intervals."""
-        return cls(*(np.empty(0, np.int64) for _ in range(3)))
-
 
 @frozen
 class RunningTimes(Table):
@@ -295,11 +285,6 @@ class HostActivities(Table):
     end_ns: Ints
     call: Ints
     name_id: Ints
-
-    @classmethod
-    def none(cls) -> HostActivities:
-        """Return no activities."""
-        return cls(*(np.empty(0, np.int64) for _ in cls.column_names()))
 
 
 @frozen

@@ -164,7 +164,7 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
                 empty(Dependencies),
                 empty(Receives),
                 IdleIntervals.none(),
-                Bubbles.none("schedule", operations),
+                Bubbles.empty("schedule", operations),
                 TokenWaits.none(),
             )
         ),

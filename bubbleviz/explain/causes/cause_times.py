@@ -79,7 +79,7 @@ class Bubbles(Table, ArrowTable):
     kinds: tuple[str, ...] = field(default=(), metadata={"shared": True})
 
     @classmethod
-    def none(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
+    def empty(cls, ratio: str, operations: Operations, kinds: tuple[str, ...] = ()) -> Bubbles:
         """Return the table of a ratio without any rows."""
         columns: dict[str, Ints] = {name: np.empty(0, np.int64) for name in cls.column_names()}
         return cls(**columns, ratio=ratio, operations=operations, kinds=kinds)
@@ -223,7 +223,7 @@ def causes_of(
         known: when receives show that it was there.
     """
     shape = (*stretch.extents.present.shape, len(Cause))
-    bubbles = Bubbles.none(stretch.listed, stretch.operations, stretch.collectives.kinds)
+    bubbles = Bubbles.empty(stretch.listed, stretch.operations, stretch.collectives.kinds)
     idle, tokens = idle_of(stretch, inputs, known), TokenWaits.none()
     if stretch.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)

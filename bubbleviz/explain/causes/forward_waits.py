@@ -49,11 +49,6 @@ class TokenWaits(Table):
     after: Ints
     before: Ints
 
-    @classmethod
-    def none(cls) -> TokenWaits:
-        """Return no waits."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
-
 
 def forward_waits(
     operations: Operations,

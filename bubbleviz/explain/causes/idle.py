@@ -68,11 +68,6 @@ class IdleIntervals(Table):
     peer_operation: Ints
     collective: Ints
 
-    @classmethod
-    def none(cls) -> IdleIntervals:
-        """Return no intervals."""
-        return cls(*(np.empty(0, np.int64) for _ in cls.column_names()))
-
     def time_within(
         self, causes: tuple[Cause, ...], rank: Ints, low_ns: Ints, high_ns: Ints
     ) -> Ints:
