@@ -87,13 +87,13 @@ def read_delimited(path: str, watch: Watch) -> Cells:
             while block := list(islice(reader, _BLOCK)):
                 # Empty lines count for nothing.
                 rows = [row for row in block if row]
-                for at, row in enumerate(rows):
-                    if len(row) != len(header):
-                        reason = (
-                            f"it has {len(row)} cells, and the header {len(header)}; quote cells "
-                            "that hold the delimiter"
-                        )
-                        raise refused(path, count + at, reason)
+                if not {*map(len, rows)} <= {len(header)}:
+                    at = next(at for at, row in enumerate(rows) if len(row) != len(header))
+                    reason = (
+                        f"it has {len(rows[at])} cells, and the header {len(header)}; quote cells "
+                        "that hold the delimiter"
+                    )
+                    raise refused(path, count + at, reason)
                 columns = list(zip(*rows, strict=True))
                 for name in numbers if rows else ():
                     numbers[name].append(_converted(path, count, name, columns[place[name]]))
@@ -101,6 +101,8 @@ def read_delimited(path: str, watch: Watch) -> Cells:
                     of_cells = [code_of.setdefault(c, len(code_of)) for c in columns[place[name]]]
                     codes[name].append(np.array(of_cells, np.int64))
                 count += len(rows)
+                # Else they would stay until the next ones are read.
+                del block, rows, columns
         except csv.Error as error:
             raise refused(path, count, f"it cannot be read as CSV ({error})") from error
         if file.damaged or file.cut:
@@ -190,15 +192,22 @@ def _converted(path: str, first: int, name: str, cells: Sequence[str]) -> tuple[
         return np.array(list(map(int, numbers)), np.int64), filled
     except (ValueError, OverflowError):
         pass
-    floats = []
-    for at, cell in enumerate(numbers):
-        try:
-            floats.append(float(cell))
-        except ValueError:
-            floats.append(math.inf)
-        if math.isinf(floats[-1]):
-            raise refused(path, first + at, f"{name} is {shown(cell)}, which is no number")
-    return np.array(floats, np.float64), filled
+    try:
+        floats = np.array(list(map(float, numbers)), np.float64)
+        at = int(np.isinf(floats).argmax())
+    except ValueError:
+        at = next(at for at, cell in enumerate(numbers) if not _is_finite(cell))
+    if not _is_finite(numbers[at]):
+        raise refused(path, first + at, f"{name} is {shown(numbers[at])}, which is no number")
+    return floats, filled
+
+
+def _is_finite(cell: str) -> bool:
+    """Tell whether a cell holds a number, or NaN, and nothing endless."""
+    try:
+        return not math.isinf(float(cell))
+    except ValueError:
+        return False
 
 
 def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV") -> None:
