@@ -1,6 +1,8 @@
-"""Order search: the local search of orders, run by the compiled part.
+"""Columns: what the compiled part works out of numpy columns.
 
-:mod:`bubbleviz.schedules.search.improving`, which calls this, gives the same without it.
+The functions that call these give the same without them: the search of orders
+(:mod:`bubbleviz.schedules.search.improving`), spans and launches
+(:mod:`bubbleviz.interpret`), intervals, places and sorting (:mod:`bubbleviz.model`).
 """
 
 from __future__ import annotations

@@ -1,17 +1,221 @@
-"""Exports with damaged pages: refused, or all of their kernels are read."""
+"""Damaged, edited and sparse exports of nsys: refused, counted or whole, never silently wrong."""
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import bubbleviz
+from bubbleviz import analyze, inspect
+from bubbleviz.analyses.idle.analysis import idle
+from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
+from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
+from tests.support.nsys_exports import C, K, M, profile
+from tests.support.places import FIXTURES
 
-_PAGE = 4096
+EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
+KERNEL, COPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
+RUNTIME, OVERHEAD = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD"
+#: Columns of which any value may be NULL, and more tables that the example lacks.
+OPTIONAL = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("graphNodeId", "mangledName"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId", "returnValue", "callchainId"),
+    "NVTX_EVENTS": ("endGlobalTid", "textId", "domainId", "category", "color", "rangeId"),
+    "ENUM_NSYS_EVENT_TYPE": ("id", "name"),
+    "ThreadNames": ("nameId", "globalTid"),
+    "TARGET_INFO_GPU": ("id", "cuDevice", "name", "uuid", "busLocation"),
+    "TARGET_INFO_CUDA_DEVICE": ("gpuId", "cudaId", "pid", "uuid"),
+    "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs", "systemClockNs"),
+    "TARGET_INFO_SYSTEM_ENV": ("name", "value"),
+    "META_DATA_EXPORT": ("name", "value"),
+    "PROFILER_OVERHEAD": ("start", "end", "globalTid"),
+    "CUPTI_ACTIVITY_KIND_OVERHEAD": ("start", "end", "globalTid"),
+}
+
+
+def edited(path: Path, *statements: str) -> Path:
+    """Run statements on a database whose tables lost their constraints."""
+    with closing(sqlite3.connect(path)) as database, database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            database.execute(f'ALTER TABLE "{table}" RENAME TO constrained')
+            database.execute(f'CREATE TABLE "{table}" AS SELECT * FROM constrained')
+            database.execute("DROP TABLE constrained")
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+def example(folder: Path, *statements: str) -> Path:
+    """Write the 1F1B example, edited."""
+    path = folder / "node0.sqlite"
+    shutil.copyfile(EXAMPLE, path)
+    return edited(path, *statements)
+
+
+def small(folder: Path, *statements: str) -> Path:
+    """Write two kernels and two copies, edited."""
+    calls = [C(10, 20, 1), C(110, 120, 2), C(200, 210, 3), C(300, 310, 4)]
+    kernels, copies = [K(30, 80, 1), K(130, 180, 2)], [M(220, 250, 3), M(320, 350, 4)]
+    return edited(profile(folder, kernels, calls, copies=copies), *statements)
+
+
+@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "1e300", "''"])
+@pytest.mark.parametrize("table", [KERNEL, COPY])
+def test_a_process_that_is_no_number_is_refused(table: str, value: str, tmp_path: Path) -> None:
+    path = small(tmp_path, f"UPDATE {table} SET globalPid = {value} WHERE rowid = 1")
+
+    with pytest.raises(ProfileError, match="something else than a whole number"):
+        idle([path])
+
+
+def test_processes_that_are_not_recorded_are_no_damage(tmp_path: Path) -> None:
+    path = small(tmp_path, f"UPDATE {KERNEL} SET globalPid = NULL")
+
+    assert [note.what for note in idle([path]).limitations][:1] == ["the process of kernels"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        (f"DROP TABLE {KERNEL}", f"calls that launch some, but none in {KERNEL}"),
+        (f"DELETE FROM {KERNEL}", f"calls that launch some, but none in {KERNEL}"),
+        (f'ALTER TABLE {KERNEL} DROP COLUMN "end"', f"lacks {KERNEL}.end"),
+        (f"ALTER TABLE {KERNEL} RENAME COLUMN start TO begun", f"lacks {KERNEL}.start"),
+        (f"ALTER TABLE {KERNEL} DROP COLUMN correlationId", f"lacks {KERNEL}.correlationId"),
+    ],
+)
+def test_kernels_that_cannot_be_read_are_no_idle_time(
+    statement: str, reason: str, tmp_path: Path
+) -> None:
+    (note,) = (n for n in idle([small(tmp_path, statement)]).limitations if n.what == "kernels")
+
+    assert reason in note.reason
+
+
+def test_copies_alone_are_whole_without_launches(tmp_path: Path) -> None:
+    calls = "UPDATE StringIds SET value = 'cudaMemcpyAsync' WHERE value LIKE 'cudaLaunch%'"
+    path = small(tmp_path, f"DROP TABLE {KERNEL}", calls)
+
+    assert not [n for n in idle([path]).limitations if n.what == "kernels"]
+
+
+@pytest.mark.parametrize(("start", "lost"), [(0, 1), (-1, 1), (1, 0)])
+def test_an_overhead_from_before_the_session_is_left_out(
+    start: int, lost: int, tmp_path: Path
+) -> None:
+    path = small(
+        tmp_path,
+        f'CREATE TABLE IF NOT EXISTS {OVERHEAD} (start INTEGER, "end" INTEGER, globalTid INTEGER)',
+        f'INSERT INTO {OVERHEAD} (start, "end", globalTid) '
+        f"SELECT {start}, 400, globalTid FROM {RUNTIME} LIMIT 1",
+    )
+    report = idle([path])
+    lost_overheads = [n for n in report.limitations if n.what.startswith("overheads")]
+
+    assert len(lost_overheads) == lost
+    assert ("profiler" in {a.activity for a in report.activities}) == (not lost)
+
+
+def test_calls_of_one_thread_alone_give_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = f"(SELECT globalTid FROM {RUNTIME} LIMIT 1)"
+    path = example(tmp_path, f"UPDATE {RUNTIME} SET globalTid = {one}")
+
+    assert main(["analyze", str(path), "--json", str(tmp_path / "report.json")]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more_ns", [0, 300_000, 1_000_000, 3_000_000])
+def test_no_time_of_the_critical_path_is_negative(more_ns: int, tmp_path: Path) -> None:
+    late = f'UPDATE {KERNEL} SET "end" = "end" + {more_ns} WHERE rowid % 3 = 0'
+    path = analyze([example(tmp_path, late)]).explanation.path
+
+    assert path is not None
+    assert all(part.time_ns > 0 for part in path.parts)
+    assert sum(part.time_ns for part in path.parts) == path.length_ns
+
+
+@pytest.mark.parametrize("what", ["start = 0", 'start = 0, "end" = 0'])
+@pytest.mark.parametrize("row", [1, 354, 708])
+def test_a_call_without_a_start_is_counted(row: int, what: str, tmp_path: Path) -> None:
+    report = analyze([example(tmp_path, f"UPDATE {RUNTIME} SET {what} WHERE rowid = {row}")])
+
+    (note,) = (n for n in report.limitations if n.what.startswith("CUDA API calls with"))
+    assert note.count == 1
+
+
+# --- NULL where a value is optional is never damage, and changes no number
+
+
+def _ratios(report: Report) -> list[dict[str, float | None]]:
+    return [{n: r.value for n, r in i.ratios.items()} for i in report.iterations]
+
+
+@cache
+def _ratios_of_example() -> list[dict[str, float | None]]:
+    return _ratios(analyze([EXAMPLE]))
+
+
+def _columns() -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(f"file:{EXAMPLE}?mode=ro&immutable=1", uri=True)) as database:
+        tables = {
+            table: {row[1] for row in database.execute(f"PRAGMA TABLE_INFO({table})")}
+            for table in OPTIONAL
+        }
+    return [(t, c) for t, columns in OPTIONAL.items() for c in columns if c in tables[t]]
+
+
+@pytest.mark.parametrize("rows", ["rowid = 1", "true"], ids=["one", "all"])
+@pytest.mark.parametrize(("table", "column"), _columns())
+def test_null_is_no_damage(table: str, column: str, rows: str, tmp_path: Path) -> None:
+    path = example(tmp_path, f'UPDATE {table} SET "{column}" = NULL WHERE {rows}')
+    assert _ratios(analyze([path])) == _ratios_of_example()
+
+
+@pytest.mark.parametrize("table", ["PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"])
+def test_an_overhead_without_times_is_none(table: str, tmp_path: Path) -> None:
+    path = example(
+        tmp_path,
+        f'CREATE TABLE IF NOT EXISTS {table} (start INTEGER, "end" INTEGER, globalTid INTEGER)',
+        f'INSERT INTO {table} (start, "end", globalTid) '
+        "VALUES (NULL, NULL, NULL), (9000000000, NULL, 1), (NULL, 2, 2)",
+    )
+    assert _ratios(analyze([path])) == _ratios_of_example()
+
+
+def test_names_that_are_null_are_named_so(tmp_path: Path) -> None:
+    report = analyze([example(tmp_path, f"UPDATE {KERNEL} SET demangledName = NULL")])
+    assert any(note.what.startswith("names of kernels") for note in report.limitations)
+
+
+def test_gpus_without_a_number_of_cuda_go_by_their_own(tmp_path: Path) -> None:
+    path = example(
+        tmp_path,
+        "UPDATE TARGET_INFO_GPU SET cuDevice = NULL, name = 'GPU ' || id",
+        "DROP TABLE IF EXISTS TARGET_INFO_CUDA_DEVICE",
+    )
+    assert [rank.gpu for rank in idle([path]).ranks] == [f"GPU {number}" for number in range(4)]
+
+
+def test_a_gpu_without_a_number_beside_others_is_none_of_cuda(tmp_path: Path) -> None:
+    path = example(
+        tmp_path,
+        "UPDATE TARGET_INFO_GPU SET cuDevice = NULL WHERE rowid = 1",
+        "DROP TABLE IF EXISTS TARGET_INFO_CUDA_DEVICE",
+    )
+    assert len(inspect(path).contents.devices) == 3
+
+
+# --- pages
 
 
 @pytest.fixture(scope="module")
@@ -24,18 +228,18 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_no_kernel_of_a_damaged_export_is_lost_without_a_word(export: Path, tmp_path: Path) -> None:
     whole = export.read_bytes()
-    kernels = bubbleviz.analyze(export).profiles[0].kernels
+    kernels = analyze(export).profiles[0].kernels
     refused = set()
     path = tmp_path / "damaged.sqlite"
-    for page in range(1, len(whole) // _PAGE):
+    for page in range(1, len(whole) // 4096):
         # Row numbers stand at the end of a page, before each row.
         damaged = bytearray(whole)
         random = np.random.default_rng(page)
-        at = page * _PAGE + _PAGE // 2
-        damaged[at : at + _PAGE // 2] = random.bytes(_PAGE // 2)
+        at = page * 4096 + 2048
+        damaged[at : at + 2048] = random.bytes(2048)
         path.write_bytes(damaged)
         try:
-            report = bubbleviz.analyze(path)
+            report = analyze(path)
         except ProfileError as error:
             refused.add("of its kernels can be read" in str(error) or "kernel_count" in str(error))
         except BubblevizError:

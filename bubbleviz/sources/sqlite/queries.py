@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -88,11 +88,16 @@ def sql_root() -> Traversable:
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "sql"
 
 
-@frozen
 class Queries:
-    """The queries and views for the files of one profiler."""
+    """The queries and views for the files of one profiler.
 
-    maker: Maker
+    Args:
+        maker: of the files.
+    """
+
+    def __init__(self, maker: Maker) -> None:
+        self.maker = maker
+        self._queries: dict[str, Query] = {}
 
     def query(self, name: str) -> Query:
         """Return the query or variant of a view of that name.
@@ -100,7 +105,17 @@ class Queries:
         Raises:
             FileNotFoundError: there is none, which is a defect of the package.
         """
-        return _query(self.maker, name)
+        if name not in self._queries:
+            path = sql_root().joinpath(self.maker.folder, *f"{name}.sql".split("/"))
+            text = path.read_text(encoding="utf-8")
+            requires = {
+                table: tuple(c.strip() for c in columns.split(",") if c.strip())
+                for table, columns in _REQUIRES.findall(text)
+            }
+            parameters = tuple(dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", text))))
+            columns = tuple(_COLUMN.findall(text))
+            self._queries[name] = Query(self.maker, name, text, columns, parameters, requires)
+        return self._queries[name]
 
     def tables(self) -> frozenset[str]:
         """Return the tables that any query reads, by today's names or those of other years."""
@@ -108,11 +123,29 @@ class Queries:
 
     def columns_read(self) -> Mapping[str, frozenset[str]]:
         """Return the tables that any query reads, each with the columns that any of them reads."""
-        return _columns_read_of(self.maker)
+        return self._columns_read
+
+    @cached_property
+    def _columns_read(self) -> Mapping[str, frozenset[str]]:
+        read: dict[str, frozenset[str]] = {}
+        for name in _files_below(sql_root().joinpath(self.maker.folder), ""):
+            for table, columns in self.query(name).requires.items():
+                read[table] = read.get(table, frozenset()) | frozenset(columns)
+        return {table: read[table] for table in read if table not in self.view_variants()}
 
     def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
         """Return the variants of each view, those that read most columns first."""
-        return _view_variants(self.maker)
+        return self._view_variants
+
+    @cached_property
+    def _view_variants(self) -> Mapping[str, tuple[Query, ...]]:
+        variants = {}
+        for folder in sql_root().joinpath(self.maker.folder, "views").iterdir():
+            names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
+            queries = [self.query(f"views/{folder.name}/{name}") for name in names]
+            queries.sort(key=lambda query: -sum(map(len, query.requires.values())))
+            variants[folder.name] = tuple(queries)
+        return variants
 
     def views_of(self, schema: Schema) -> Mapping[str, Query]:
         """Return the variant of each view that a file can answer, if there is one."""
@@ -133,32 +166,12 @@ class Queries:
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
         """Tell whether a file with this schema, and these views, holds what a query needs."""
-        needs = self.query(name).requires
-        tables = {table: needs[table] for table in needs if table not in self.view_variants()}
-        return not lacking(tables, schema) and all(
-            view in views for view in needs if view in self.view_variants()
+        return all(
+            relation in views
+            if relation in self.view_variants()
+            else not lacking({relation: columns}, schema)
+            for relation, columns in self.query(name).requires.items()
         )
-
-
-@cache
-def _query(maker: Maker, name: str) -> Query:
-    path = sql_root().joinpath(maker.folder, *f"{name}.sql".split("/"))
-    text = path.read_text(encoding="utf-8")
-    requires = {
-        table: tuple(c.strip() for c in columns.split(",") if c.strip())
-        for table, columns in _REQUIRES.findall(text)
-    }
-    parameters = dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", text)))
-    return Query(maker, name, text, tuple(_COLUMN.findall(text)), tuple(parameters), requires)
-
-
-@cache
-def _columns_read_of(maker: Maker) -> Mapping[str, frozenset[str]]:
-    names = _files_below(sql_root().joinpath(maker.folder), "")
-    read: dict[str, frozenset[str]] = {}
-    for table, columns in (pair for name in names for pair in _query(maker, name).requires.items()):
-        read[table] = read.get(table, frozenset()) | frozenset(columns)
-    return {table: read[table] for table in read if table not in _view_variants(maker)}
 
 
 def _files_below(folder: Traversable, prefix: str) -> list[str]:
@@ -170,20 +183,6 @@ def _files_below(folder: Traversable, prefix: str) -> list[str]:
         elif entry.name.endswith(".sql"):
             names.append(f"{prefix}{entry.name.removesuffix('.sql')}")
     return names
-
-
-@cache
-def _view_variants(maker: Maker) -> Mapping[str, tuple[Query, ...]]:
-    variants = {}
-    for folder in sql_root().joinpath(maker.folder, "views").iterdir():
-        names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
-        queries = [_query(maker, f"views/{folder.name}/{name}") for name in names]
-        variants[folder.name] = tuple(sorted(queries, key=_columns_read, reverse=True))
-    return variants
-
-
-def _columns_read(variant: Query) -> int:
-    return sum(map(len, variant.requires.values()))
 
 
 def lacking(requires: Requirements, schema: Schema) -> tuple[str, ...]:
