@@ -204,7 +204,7 @@ def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
     """Return collectives with the distinct kinds and groups of all."""
     kinds: Numbering[str] = Numbering()
     groups: Numbering[Group] = Numbering()
-    numbered = [CollectiveIntervals.none()]
+    numbered = []
     for table in tables:
         kind, group = kinds.numbers(table.kinds), groups.numbers(table.groups)
         if len(table):
@@ -214,4 +214,4 @@ def _collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveIntervals:
                     group=np.append(group, NONE)[table.group],
                 )
             )
-    return replace(joined(numbered), kinds=kinds.values, groups=groups.values)
+    return replace(joined(numbered or tables[:1]), kinds=kinds.values, groups=groups.values)
