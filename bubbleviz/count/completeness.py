@@ -10,7 +10,7 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import RankSlice, joined_ranks, slices_of
+from bubbleviz.count.rank_iterations import RankSlice, joined_ranks, slices_of, stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct_rows, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations
@@ -333,13 +333,8 @@ def lacking_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     whole = np.zeros(len(run.iteration_names) + 1, bool)
     whole[[i.index for i in iterations if i.complete and i.kind == TRAINING]] = True
     # Replicas of no known pipeline may run other microbatches.
-    pipeline = np.array(
-        [
-            NONE if rank.pipeline is None or rank.stage is None else rank.pipeline
-            for rank in run.ranks
-        ],
-        np.int64,
-    )
+    stage, pipeline = stage_and_pipeline(run.ranks)
+    pipeline = np.where(stage == NONE, NONE, pipeline)
     return np.concatenate(
         [
             _lacking(part, pipeline[part.first : part.end], whole)

@@ -14,7 +14,13 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.iterations import Account, RankIteration
 from bubbleviz.count.window_bounds import WindowBounds
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals, RunningTimes
+from bubbleviz.model.operations import (
+    BusyIntervals,
+    Operations,
+    Rank,
+    RankIntervals,
+    RunningTimes,
+)
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
@@ -332,6 +338,13 @@ def slices_of(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
         )
 
 
+def stage_and_pipeline(ranks: Sequence[Rank]) -> tuple[Ints, Ints]:
+    """Return the stage and the pipeline of each rank; -1 unknown."""
+    stage = [NONE if rank.stage is None else rank.stage for rank in ranks]
+    pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
+    return np.array(stage, np.int64), np.array(pipeline, np.int64)
+
+
 def pipeline_bounds(run: Run, most: int) -> list[int]:
     """Return the first rank of each group of whole pipelines, and the end of the last one.
 
@@ -341,9 +354,7 @@ def pipeline_bounds(run: Run, most: int) -> list[int]:
         run: the merged profiles.
         most: about so many operations a group.
     """
-    ranks = len(run.ranks)
-    pipeline = [NONE if rank.pipeline is None else rank.pipeline for rank in run.ranks]
-    of_rank = np.array(pipeline, np.int64)
+    ranks, of_rank = len(run.ranks), stage_and_pipeline(run.ranks)[1]
     number = -(-len(run.operations) // most)
     if number < 2 or of_rank.min() < 0 or (of_rank[1:] < of_rank[:-1]).any():
         return [0, ranks]

@@ -11,8 +11,6 @@ Schedulers that divide prompts into chunks of equal cost fit the same (SGLang's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.polynomial import Polynomial
 
@@ -103,7 +101,29 @@ def chunk_costs_of(chunks: ChunkTimes) -> tuple[ChunkCost, ...]:
     Args:
         chunks: of all ranks.
     """
-    return tuple(_costs(chunks))
+    groups, costs = groups_of(chunks.virtual_stage, chunks.stage), []
+    for number, first in enumerate(groups.first.tolist()):
+        own = chunks.take(groups.of_row == number)
+        tokens, time_ns = own.tokens, own.time_ns.astype(np.float64)
+        factors, left_ns = _fit(tokens, time_ns)
+        spread = float(((time_ns - time_ns.mean()) ** 2).sum())
+        free = len(own) - len(factors)
+        lengths = len(factors) > 1
+        costs.append(
+            ChunkCost(
+                stage=int(chunks.stage[first]),
+                virtual_stage=int(chunks.virtual_stage[first]),
+                n=len(own),
+                least_tokens=int(tokens.min()),
+                most_tokens=int(tokens.max()),
+                fixed_ns=factors[0],
+                token_ns=factors[1] if lengths else None,
+                token_squared_ns=(*factors, 0.0)[2] if lengths else None,
+                residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
+                explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
+            )
+        )
+    return tuple(costs)
 
 
 def costed(operations: Operations, averaged: Bools) -> Ints:
@@ -116,29 +136,6 @@ def costed(operations: Operations, averaged: Bools) -> Ints:
     known = (operations.phase == Phase.F) & (operations.has_span == 1) & (operations.cut == 0)
     known &= (operations.tokens >= 0) & (operations.iteration >= 0)
     return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
-
-
-def _costs(chunks: ChunkTimes) -> Iterator[ChunkCost]:
-    groups = groups_of(chunks.virtual_stage, chunks.stage)
-    for number, first in enumerate(groups.first.tolist()):
-        own = chunks.take(groups.of_row == number)
-        tokens, time_ns = own.tokens, own.time_ns.astype(np.float64)
-        factors, left_ns = _fit(tokens, time_ns)
-        spread = float(((time_ns - time_ns.mean()) ** 2).sum())
-        free = len(own) - len(factors)
-        lengths = len(factors) > 1
-        yield ChunkCost(
-            stage=int(chunks.stage[first]),
-            virtual_stage=int(chunks.virtual_stage[first]),
-            n=len(own),
-            least_tokens=int(tokens.min()),
-            most_tokens=int(tokens.max()),
-            fixed_ns=factors[0],
-            token_ns=factors[1] if lengths else None,
-            token_squared_ns=(*factors, 0.0)[2] if lengths else None,
-            residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
-            explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
-        )
 
 
 def _fit(tokens: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
+from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
@@ -78,7 +79,7 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
     known = (halves.microbatch >= 0) & (halves.virtual_stage >= 0)
     known &= (operations.has_span[halves.row] == 1) & (operations.iteration[halves.row] >= 0)
     halves = halves if known.all() else halves.take(known)
-    pipeline = np.array([NONE if r.pipeline is None else r.pipeline for r in ranks], np.int64)
+    pipeline = stage_and_pipeline(ranks)[1]
     microbatch = groups_of(
         pipeline[operations.rank[halves.row]],
         operations.iteration[halves.row],

@@ -13,7 +13,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.align.waits import arrivals
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
-from bubbleviz.count.rank_iterations import indices_of, joined_ranks
+from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_pipeline
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
 from bubbleviz.explain.chunk_costs import ChunkCost, ChunkTimes, chunk_costs_of, chunk_times_of
@@ -94,7 +94,7 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
     bubbles = with_host_activity(bubbles, stretch.hosts)
     receives = receives_of(operations, inputs, known, idle)
-    stage = np.array([NONE if r.stage is None else r.stage for r in stretch.ranks], np.int64)
+    stage, _ = stage_and_pipeline(stretch.ranks)
     samples = phase_samples_of(
         operations, stage, averaged, receives, inputs, known, stretch.first_row
     )

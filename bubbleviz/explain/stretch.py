@@ -27,6 +27,7 @@ from bubbleviz.count.rank_iterations import (
     of_ranks,
     operations_of_ranks,
     pipeline_bounds,
+    stage_and_pipeline,
 )
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.explain.collective_waits import CollectiveWaits, collective_waits
@@ -235,10 +236,10 @@ def replayed_ranks(
         ranks: by number.
         included: of each iteration, whether it counts.
     """
-    numbers = [rank.pipeline for rank in ranks if rank.pipeline is not None]
-    if len(numbers) < len(ranks):
+    number = stage_and_pipeline(ranks)[1]
+    if number.min(initial=0) < 0:
         return None
-    pipelines = groups_of(np.array(numbers, np.int64))
+    pipelines = groups_of(number)
     pipeline, count = pipelines.of_row, len(pipelines)
     rows = np.flatnonzero(
         np.append(included, False)[operations.iteration] & among(operations.phase, WORK)

@@ -58,44 +58,52 @@ def moves(found: CollectiveWaits) -> list[tuple[int, int, int]]:
     return list(zip(*(values.tolist() for values in columns), strict=True))
 
 
-def test_nothing_waits_where_there_is_no_collective() -> None:
-    assert len(collective_waits(table(), worked())) == 0
-    assert len(collective_waits(table(), worked((0, 0, 10)))) == 0
-
-
-def test_the_shortest_kernel_is_the_move() -> None:
-    own = table((0, 100, 1_000, 7), (1, 700, 1_000, 7), (2, 500, 1_000, 7))
-
-    assert moves(collective_waits(own, worked((1, 0, 600)))) == [
-        (700, 1, 0),
-        (700, -1, -1),
-        (700, 1, 0),
-    ]
-
-
-def test_no_common_clock_is_needed() -> None:
-    own = table((0, 100, 1_000, 7), (1, 90_700, 91_000, 7))
-
-    assert moves(collective_waits(own, worked())) == [(700, 1, -1), (90_700, -1, -1)]
-
-
-def test_unknown_members_wait_for_nobody() -> None:
-    assert moves(collective_waits(table((0, 100, 1_000, -1)), worked())) == [(100, -1, -1)]
-
-
-def test_a_kernel_in_pieces_is_entered_once() -> None:
-    own = table((0, 100, 1_000, 7), (1, 600, 700, 7), (1, 700, 800, 7), (1, 810, 1_000, 7))
-
-    assert moves(collective_waits(own, worked())) == [
-        (600, 1, -1),
-        (600, -1, -1),
-        (700, -1, -1),
-        (810, -1, -1),
-    ]
-    # The other way round, its first pieces wait.
-    own = table((0, 800, 1_000, 7), (1, 600, 700, 7), (1, 700, 900, 7), (1, 900, 1_000, 7))
-    found = collective_waits(own, worked())
-    assert [moving for moving, *_ in moves(found)] == [800, 700, 800, 900]
+@pytest.mark.parametrize(
+    ("rows", "worked_before", "expected"),
+    [
+        ([], [], []),
+        ([], [(0, 0, 10)], []),
+        # The shortest kernel is the move.
+        (
+            [(0, 100, 1_000, 7), (1, 700, 1_000, 7), (2, 500, 1_000, 7)],
+            [(1, 0, 600)],
+            [(700, 1, 0), (700, -1, -1), (700, 1, 0)],
+        ),
+        # No common clock is needed.
+        (
+            [(0, 100, 1_000, 7), (1, 90_700, 91_000, 7)],
+            [],
+            [(700, 1, -1), (90_700, -1, -1)],
+        ),
+        # Unknown members wait for nobody.
+        ([(0, 100, 1_000, -1)], [], [(100, -1, -1)]),
+        # A kernel in pieces is entered once; the other way round, its first pieces wait.
+        (
+            [(0, 100, 1_000, 7), (1, 600, 700, 7), (1, 700, 800, 7), (1, 810, 1_000, 7)],
+            [],
+            [(600, 1, -1), (600, -1, -1), (700, -1, -1), (810, -1, -1)],
+        ),
+        (
+            [(0, 800, 1_000, 7), (1, 600, 700, 7), (1, 700, 900, 7), (1, 900, 1_000, 7)],
+            [],
+            [(800, -1, -1), (700, 0, -1), (800, 0, -1), (900, 0, -1)],
+        ),
+        # What it still runs is what it ran before it entered.
+        (
+            [(0, 500, 1_000, 7), (1, 800, 1_000, 7)],
+            [(1, 0, 400), (1, 400, 900), (1, 900, 950)],
+            [(800, 1, 1), (800, -1, -1)],
+        ),
+        # No move takes less than a launch.
+        ([(0, 100, 1_000, 7), (1, 996, 1_000, 7)], [], [(1_000, 1, -1), (996, -1, -1)]),
+    ],
+)
+def test_the_last_to_enter_begins_the_move(
+    rows: list[tuple[int, int, int, int]],
+    worked_before: list[tuple[int, int, int]],
+    expected: list[tuple[int, int, int]],
+) -> None:
+    assert moves(collective_waits(table(*rows), worked(*worked_before))) == expected
 
 
 def test_of_those_that_enter_together_the_one_that_worked_was_waited_for() -> None:
@@ -103,19 +111,6 @@ def test_of_those_that_enter_together_the_one_that_worked_was_waited_for() -> No
     found = collective_waits(own, worked((0, 0, 100), (1, 0, 499), (2, 0, 300)))
 
     assert [last for _, last, _ in moves(found)] == [1, -1, 1]
-
-
-def test_what_it_still_runs_is_what_it_ran_before_it_entered() -> None:
-    own = table((0, 500, 1_000, 7), (1, 800, 1_000, 7))
-    found = collective_waits(own, worked((1, 0, 400), (1, 400, 900), (1, 900, 950)))
-
-    assert moves(found)[0] == (800, 1, 1)
-
-
-def test_no_move_takes_less_than_a_launch() -> None:
-    own = table((0, 100, 1_000, 7), (1, 996, 1_000, 7))
-
-    assert moves(collective_waits(own, worked())) == [(1_000, 1, -1), (996, -1, -1)]
 
 
 # Whole runs

@@ -23,10 +23,11 @@ from itertools import pairwise
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
+from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals, divided
 from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
 from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations, Rank
@@ -69,68 +70,53 @@ def forward_waits(
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
     tokens = []
-    stages = [(NONE if rank.stage is None else rank.stage, n) for n, rank in enumerate(ranks)]
-    for stage, rank in sorted(stages):
+    stages, pipelines = stage_and_pipeline(ranks)
+    for rank in sorted_rows(stages).tolist():
         own = of_rank[rank]
-        if stage == 0:
-            own, waits = _first_stage(operations, _passes_of(operations, ranks, rank), inputs, own)
+        if stages[rank] == 0:
+            # Where pipelines are unknown, chunks of any rank may be those of this one.
+            same = pipelines == pipelines[rank]
+            in_pipeline = same | (pipelines[rank] == NONE)
+            own, waits = _first_stage(operations, in_pipeline, inputs, own)
             tokens.append(waits)
         of_rank[rank] = _later_stage(operations, inputs, own, of_rank)
     return joined(of_rank), joined(tokens) if tokens else TokenWaits.none()
 
 
-@frozen
-class _Passes:
-    """The chunks of one pipeline.
+def _first_stage(
+    operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
+) -> tuple[IdleIntervals, TokenWaits]:
+    """Return the idle intervals of a rank of the first stage, and which tokens it waited for.
 
-    Attributes:
-        ended: rows of the last stage's operations, in the order of their ends.
-        length_ns: how long each of these chunks took, from the first stage on; 0 unknown.
-        start_ns: starts of the operations of all stages, ascending.
-        latest_ns: the latest end of those up to each.
+    Args:
+        operations: of all ranks.
+        in_pipeline: of each rank, whether it is of the same pipeline.
+        inputs: what operations took from other ranks.
+        idle: idle intervals of the rank.
     """
-
-    ended: Ints
-    length_ns: Ints
-    start_ns: Ints
-    latest_ns: Ints
-
-
-def _passes_of(operations: Operations, ranks: Sequence[Rank], rank: int) -> _Passes:
-    """Return the chunks of the pipeline of a rank."""
-    pipeline = ranks[rank].pipeline
-    own = [n for n, r in enumerate(ranks) if pipeline is None or r.pipeline == pipeline]
+    own = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
+    own &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
+    waits, rest = idle.take(own), idle.take(~own)
     rows = np.flatnonzero(
         (operations.phase == Phase.F)
         & (operations.has_span == 1)
         & (operations.virtual_stage >= 0)
-        & np.isin(operations.rank, own)
+        & in_pipeline[operations.rank]
     )
+    if len(waits) == 0 or len(rows) == 0:
+        return idle, TokenWaits.none()
+    # The chunks of the pipeline by their ends on the last stage, and how long each took from the
+    # first stage on; 0 unknown.
     stage = operations.virtual_stage[rows]
-    ended = rows[stage == stage.max(initial=NONE)]
+    first, ended = rows[stage == 0], rows[stage == stage.max()]
     ended = ended[sorted_rows(operations.end_ns[ended])]
-    first = rows[stage == 0]
     keys = operations.iteration, operations.microbatch, operations.sequence
     begun = looked_up(tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys))
     length_ns = operations.end_ns[ended] - operations.start_ns[begun]
-    order = sorted_rows(operations.start_ns[rows])
-    return _Passes(
-        ended=ended,
-        length_ns=np.where(begun == NONE, 0, length_ns),
-        start_ns=operations.start_ns[rows][order],
-        latest_ns=np.maximum.accumulate(operations.end_ns[rows][order]),
-    )
-
-
-def _first_stage(
-    operations: Operations, passes: _Passes, inputs: Inputs, idle: IdleIntervals
-) -> tuple[IdleIntervals, TokenWaits]:
-    """Return the idle intervals of a rank of the first stage, and which tokens it waited for."""
-    own = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
-    own &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
-    waits, rest = idle.take(own), idle.take(~own)
-    if len(waits) == 0 or len(passes.ended) == 0:
-        return idle, TokenWaits.none()
+    length_ns = np.where(begun == NONE, 0, length_ns)
+    # The latest end of those that began up to each, on any stage.
+    rows = rows[sorted_rows(operations.start_ns[rows])]
+    latest_ns = np.maximum.accumulate(operations.end_ns[rows])
     number = distinct(waits.interval)
     of_row = np.searchsorted(number, waits.interval)
     low_ns, high_ns = group_extents(of_row, len(number), waits.start_ns, waits.end_ns)
@@ -138,16 +124,14 @@ def _first_stage(
     after[of_row] = waits.after
     launched_ns = operations.launched_ns[after]
     limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
-    end_ns = operations.end_ns[passes.ended]
+    end_ns = operations.end_ns[ended]
     place = np.searchsorted(end_ns, limit_ns, side="right") - 1
     # The token of the chunk that this rank ran last cannot have come before it ran.
     came = (place >= 0) & (end_ns[place] >= low_ns)
     token_ns = np.where(came, end_ns[place], low_ns)
-    before_ns = np.append(passes.latest_ns, 0)[
-        np.searchsorted(passes.start_ns, high_ns, side="left") - 1
-    ]
+    before_ns = np.append(latest_ns, 0)[np.searchsorted(operations.start_ns[rows], high_ns) - 1]
     empty = came & (before_ns <= token_ns)
-    idle_for_none = empty & (limit_ns - token_ns > np.maximum(passes.length_ns[place], 1))
+    idle_for_none = empty & (limit_ns - token_ns > np.maximum(length_ns[place], 1))
     pieces = divided(waits, token_ns, limit_ns)
     of_piece = np.searchsorted(number, pieces.interval)
     before_launch = pieces.start_ns < limit_ns[of_piece]
@@ -157,7 +141,7 @@ def _first_stage(
     waited = came & ~idle_for_none & (token_ns > low_ns)
     return (
         _in_order(rest, replace(pieces, cause=cause)),
-        TokenWaits(after[waited], passes.ended[place[waited]]),
+        TokenWaits(after[waited], ended[place[waited]]),
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import (
     distinct,
@@ -517,8 +518,7 @@ Pipeline = tuple[tuple[object, ...], PipelineOrders, list[int], list[int]]
 
 def pipelines_of(ranks: Sequence[Rank], orders: Orders) -> Iterator[tuple[int, list[Pipeline]]]:
     """Yield the pipelines of each iteration, in order."""
-    pipeline_of = [-1 if rank.pipeline is None else rank.pipeline for rank in ranks]
-    stage_of = [-1 if rank.stage is None else rank.stage for rank in ranks]
+    stage_of, pipeline_of = (column.tolist() for column in stage_and_pipeline(ranks))
     stages: dict[int, list[int]] = {}
     for rank in distinct(orders.rank).tolist():
         stages.setdefault(pipeline_of[rank], []).append(stage_of[rank])

@@ -6,12 +6,12 @@ producer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.align.waits import NEVER, arrivals
+from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.explained_rows import ReplayedRun
 from bubbleviz.explain.slowdown.replay import (
@@ -27,7 +27,7 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.operations import Operations, Rank
+from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
@@ -312,7 +312,7 @@ def run_work(
     none = np.full(len(collectives), NONE, np.int64)
     met = collectives.meeting != NONE
     rank = np.concatenate((operations.rank[operation], collectives.rank))
-    stage, replica = _places(run.ranks)
+    stage, replica = stage_and_pipeline(run.ranks)
     kinds, of_collective = _kinds(collectives, stage, replica)
     first = len(Phase)
     return Work(
@@ -349,13 +349,6 @@ def run_work(
             *kinds,
         ),
     )
-
-
-def _places(ranks: Sequence[Rank]) -> tuple[Ints, Ints]:
-    """Return the stage and the replica of each rank; -1 unknown."""
-    stage = [NONE if rank.stage is None else rank.stage for rank in ranks]
-    replica = [NONE if rank.pipeline is None else rank.pipeline for rank in ranks]
-    return np.array(stage, np.int64), np.array(replica, np.int64)
 
 
 def _times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
@@ -488,28 +481,23 @@ def run_order(
     waits, token = place[tokens.after], place[tokens.before]
     known = (waits >= 0) & (token >= 0)
     known &= operations.iteration[tokens.after] == operations.iteration[tokens.before]
+    in_time = []
+    for row, before in message_order(work, transfers, ends, computes):
+        # A rank can post receives ahead of the operation before.
+        late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
+        kept = ~(late & work.communicates[row])
+        in_time.append((row[kept], before[kept]))
     pairs = [
         chained(work, computes, work.rank_iteration[computes]),
         (place[unseen.consumer], place[unseen.producer]),
         (waits[known], token[known]),
-        *_in_time(work, message_order(work, transfers, ends, computes)),
+        *in_time,
         _in_turn(work, computes, collective),
         _in_turn(work, collective, collective),
         _followed(work, computes, collective),
     ]
     row, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     return Order(row, before)
-
-
-def _in_time(work: Work, pairs: list[Pairs]) -> Iterator[Pairs]:
-    """Yield pairs without those sends and receives that began before what they would follow ended.
-
-    A rank can post receives ahead of the operation before.
-    """
-    for row, before in pairs:
-        late = work.end_ns[before] > work.start_ns[row] + CLOCK_NS
-        kept = ~(late & work.communicates[row])
-        yield row[kept], before[kept]
 
 
 def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:

@@ -95,13 +95,10 @@ class Scenarios:
         Args:
             groups: a column of the work, and its value in the rows of the group.
         """
-        rows = self.replay.rows
-        own_ns, ideal_ns = self.own_ns[rows], self.ideal_ns[rows]
         # A column is that of many groups.
-        columns = {id(column): column[rows] for column, _ in groups}
-        return self._means(
-            np.where(columns[id(column)] == value, own_ns, ideal_ns) for column, value in groups
-        )
+        columns = {id(column): column[self.replay.rows] for column, _ in groups}
+        sets = (columns[id(column)] == value for column, value in groups)
+        return self._means(sets, self.own_ns, self.ideal_ns)
 
     def removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the share of the slowdown that goes where each set takes ideal times.
@@ -111,20 +108,25 @@ class Scenarios:
         Args:
             sets: the rows of each, as masks.
         """
-        lost, rows = self.original - self.ideal, self.replay.rows
-        means = self._means(np.where(own, self.ideal_ns, self.own_ns)[rows] for own in sets)
+        lost, placed = self.original - self.ideal, (own[self.replay.rows] for own in sets)
+        means = self._means(placed, self.ideal_ns, self.own_ns)
         return [float((self.original - ns) / lost) if lost else None for ns in means]
 
-    def _means(self, scenarios: Iterable[Ints]) -> Floats:
-        """Return the mean length of the iterations with other times, of which some are held.
+    def _means(self, sets: Iterable[Bools], inside_ns: Ints, outside_ns: Ints) -> Floats:
+        """Return the mean length of the iterations with other times for each set of rows.
 
         Args:
-            scenarios: times in the order of the replay.
+            sets: masks in the order of the replay, of which some are held at a time.
+            inside_ns: times of the rows of a set.
+            outside_ns: those of all others.
         """
-        early_ns, step = self.early_ns[self.replay.rows], scenarios_at_once(len(self.work))
-        times_ns, means = iter(scenarios), [np.zeros(0)]
-        while some := list(islice(times_ns, step)):
-            lengths_ns = self.replay.lengths_ns(np.stack(some, axis=1), early_ns, placed=True)
+        inside_ns, outside_ns, early_ns = (
+            column[self.replay.rows] for column in (inside_ns, outside_ns, self.early_ns)
+        )
+        masks, means, step = iter(sets), [np.zeros(0)], scenarios_at_once(len(self.work))
+        while some := list(islice(masks, step)):
+            times_ns = np.where(np.stack(some, axis=1), inside_ns[:, None], outside_ns[:, None])
+            lengths_ns = self.replay.lengths_ns(times_ns, early_ns, placed=True)
             means.append(lengths_ns.mean(axis=0))
         return np.concatenate(means)
 

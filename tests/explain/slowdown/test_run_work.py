@@ -101,14 +101,6 @@ def test_replicas_meet_in_the_norm_of_gradients() -> None:
     assert slowdowns.replay_error.mean < 0.02
 
 
-def test_one_rank() -> None:
-    slowdowns = report(replace(EVEN, stages=1)).slowdowns
-
-    assert slowdowns is not None
-    assert slowdowns.total == pytest.approx(1, abs=1e-6)
-    assert slowdowns.by_link == {}
-
-
 def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
     found = bubbleviz.analyze(path)
@@ -131,56 +123,33 @@ def test_json_holds_all_slowdowns(capsys: pytest.CaptureFixture[str]) -> None:
     assert slowdown["by_link"].keys() == {"0-1", "1-0", "1-2", "2-1", "2-3", "3-2"}
 
 
+def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
+    """Return collectives of (rank, start, end, meeting) that run beside operations."""
+    rank, start_ns, end_ns, meeting = np.array(rows, np.int64).T.copy()
+    zero, none = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
+    columns = dict.fromkeys(CollectiveIntervals.column_names(), zero) | {
+        "rank": rank,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "meeting": meeting,
+        **dict.fromkeys(("group", "sequence", "operation"), none),
+    }
+    table = CollectiveIntervals(**columns, kinds=("AllReduce",), groups=())
+    return outside_operations(table, report(EVEN).operations, np.ones(1, bool))
+
+
 def test_members_that_left_before_others_entered_met_nobody() -> None:
     """Of two meetings the second one is none: rank 1 left long before rank 2 entered."""
-    times = [(0, 0, 90), (1, 50, 92), (1, 100, 110), (2, 5_000_000, 5_000_010)]
-    rank, start_ns, end_ns = np.array(times, np.int64).T.copy()
-    none = np.full(4, -1, np.int64)
-    zero = np.zeros(4, np.int64)
-    collectives = CollectiveIntervals(
-        rank=rank,
-        iteration=zero,
-        kind=zero,
-        group=none,
-        order=zero,
-        sequence=none,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        late_ns=zero,
-        operation=none,
-        meeting=np.array([7, 7, 8, 8]),
-        kinds=("AllReduce",),
-        groups=(),
+    kept = collectives(
+        (0, 0, 90, 7), (1, 50, 92, 7), (1, 100, 110, 8), (2, 5_000_000, 5_000_010, 8)
     )
-    operations = report(EVEN).operations
-    kept = outside_operations(collectives, operations, np.ones(1, bool))
 
     assert kept.meeting.tolist() == [7, 7, -1, -1]
-    assert kept.start_ns.tolist() == start_ns.tolist()
+    assert kept.start_ns.tolist() == [0, 50, 100, 5_000_000]
 
 
 def test_pieces_of_a_collective_are_one() -> None:
-    one = np.zeros(2, np.int64)
-    none = np.full(2, -1, np.int64)
-    times = np.array([[5, 9], [0, 4]], np.int64)
-    collectives = CollectiveIntervals(
-        *(
-            one,
-            one,
-            one,
-            none,
-            one,
-            none,
-            times[:, 0].copy(),
-            times[:, 1].copy(),
-            one,
-            none,
-            one + 3,
-        ),
-        kinds=("AllReduce",),
-        groups=(),
-    )
-    kept = outside_operations(collectives, report(EVEN).operations, np.ones(1, bool))
+    kept = collectives((0, 5, 9, 3), (0, 0, 4, 3))
 
     assert (kept.start_ns.tolist(), kept.end_ns.tolist()) == ([0], [9])
 
