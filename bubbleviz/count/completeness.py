@@ -27,8 +27,8 @@ LACKS = (None, "no F with GPU work", "no B or BW with GPU work")
 
 
 @frozen
-class IterationStatus:
-    """Kind and completeness of one iteration.
+class IterationStatuses:
+    """Kind and completeness of iterations.
 
     Attributes:
         kind: ``"training"``; where it only goes forward ``"evaluation"``, or ``"inference"`` if no
@@ -37,17 +37,18 @@ class IterationStatus:
         stepped: whether every rank ran its Optimizer, of those that usually do.
         ranks_missing: whether ranks that train in other iterations are not in it.
         microbatches: how many; None where names do not give it.
-        missing: what each rank lacks to have a ratio, a place in :data:`LACKS`.
+        missing: what each rank lacks to have a ratio, a place in :data:`LACKS`; shape (iterations,
+            ranks).
         unmatched: whether some F has no B though the rank went on, so that no capture cut it.
     """
 
-    kind: str
-    complete: bool
-    stepped: bool
-    ranks_missing: bool
-    microbatches: int | None
+    kind: tuple[str, ...]
+    complete: Bools
+    stepped: Bools
+    ranks_missing: Bools
+    microbatches: tuple[int | None, ...]
     missing: Ints
-    unmatched: bool
+    unmatched: Bools
 
 
 @frozen
@@ -101,7 +102,7 @@ class _OperationKeys(Table):
     cut: Ints
 
 
-def iteration_statuses(ran: Evidence, phase: Ints) -> tuple[IterationStatus, ...]:
+def iteration_statuses(ran: Evidence, phase: Ints) -> IterationStatuses:
     """Return the kind and completeness of each iteration.
 
     Args:
@@ -109,18 +110,9 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> tuple[IterationStatus, ...
         phase: of all operations.
     """
     present, count = ran.present, len(ran.present)
-    if run_kind(phase) == INFERENCE:
-        # A single iteration is the window of the whole recording, wherever that began and ended.
-        all_there = (present == present.any(axis=0)).all(axis=1) & ran.alike
-        all_there &= ~ran.cut.any(axis=1)
-        return tuple(
-            _forwards_only(ran, k, INFERENCE, complete=count == 1 or bool(all_there[k]))
-            for k in range(count)
-        )
     trains = np.asarray(ran.backward.any(axis=1))
-    some = bool(trains.any())
     everyone = present[trains].any(axis=0)
-    all_present = np.asarray((present == everyone).all(axis=1)) | (not some)
+    all_present = np.asarray((present == everyone).all(axis=1)) | ~trains.any()
     # Whether the capture holds each rank's part of each training iteration. Where ranges never mark
     # the backward of a rank (DeepSpeed's inner stages), the start of its next iteration shows that
     # one ended.
@@ -133,44 +125,29 @@ def iteration_statuses(ran: Evidence, phase: Ints) -> tuple[IterationStatus, ...
     # Whether some rank that went on has a B, and an F without one.
     went_on = present & (ran.optimizer | ran.later)
     unmatched = went_on & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
-    statuses = []
-    for k in range(count):
-        if trains[k]:
-            status = IterationStatus(
-                kind=TRAINING,
-                complete=bool(all_present[k] and whole[k].all()),
-                stepped=bool(stepped[k].all()),
-                ranks_missing=not all_present[k],
-                microbatches=_microbatches(ran, k),
-                missing=ran.lacks[k],
-                unmatched=bool(unmatched[k].any()),
-            )
-        else:
-            # Forwards alone at the end of a capture may be the start of a training iteration.
-            alike = bool(all_present[k] and ran.alike[k])
-            settled = alike or k < count - 1 or not some
-            kind, complete = EVALUATION if settled else TRAINING, alike and not ran.cut[k].any()
-            status = _forwards_only(ran, k, kind, complete=complete)
-        statuses.append(status)
-    return tuple(statuses)
-
-
-def _forwards_only(ran: Evidence, k: int, kind: str, *, complete: bool) -> IterationStatus:
-    return IterationStatus(
-        kind=kind,
+    if run_kind(phase) == INFERENCE:
+        # A single iteration is the window of the whole recording, wherever that began and ended.
+        all_there = (present == present.any(axis=0)).all(axis=1) & ran.alike
+        kind = np.full(count, INFERENCE)
+        complete = (all_there & ~ran.cut.any(axis=1)) | (count == 1)
+        trains = np.zeros(count, bool)
+    else:
+        # Forwards alone at the end of a capture may be the start of a training iteration.
+        alike = all_present & ran.alike
+        settled = alike | (np.arange(count) < count - 1) | ~trains.any()
+        kind = np.where(trains | ~settled, TRAINING, EVALUATION)
+        complete = np.where(trains, all_present & whole.all(axis=1), alike & ~ran.cut.any(axis=1))
+    return IterationStatuses(
+        kind=tuple(kind.tolist()),
         complete=complete,
-        stepped=True,
-        ranks_missing=False,
-        microbatches=_microbatches(ran, k),
-        missing=ran.lacks[k] if kind == TRAINING else np.zeros_like(ran.lacks[k]),
-        unmatched=False,
+        stepped=~trains | stepped.all(axis=1),
+        ranks_missing=trains & ~all_present,
+        microbatches=tuple(
+            n if n > 0 else None for n in ran.microbatches.max(1, initial=0).tolist()
+        ),
+        missing=np.where((kind == TRAINING)[:, None], ran.lacks, 0),
+        unmatched=trains & unmatched.any(axis=1),
     )
-
-
-def _microbatches(ran: Evidence, k: int) -> int | None:
-    """Return the most microbatches that a rank ran forward; None where names give none."""
-    most = int(ran.microbatches[k].max(initial=0))
-    return most if most > 0 else None
 
 
 def evidence_of(operations: Operations, present: Bools) -> Evidence:

@@ -11,7 +11,7 @@ from bubbleviz.align.run import Run
 from bubbleviz.count.completeness import (
     LACKS,
     Evidence,
-    IterationStatus,
+    IterationStatuses,
     evidence_of,
     iteration_statuses,
     joined_evidence,
@@ -348,7 +348,7 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
             bounds=clocks,
         )
     # Of an incomplete iteration a rank lacks something in any case.
-    lacks = [np.where(s.complete | (s.missing > 0), s.missing, len(LACKS)) for s in statuses]
+    whole = statuses.complete[:, None] | (statuses.missing > 0)
     ranks = RankColumns(
         phase_ns=times["", "phase_ns"],
         compute_ns=times["", "compute_ns"],
@@ -357,26 +357,26 @@ def _measured(run: Run) -> tuple[tuple[Iteration, ...], Extents, dict[str, Windo
         last_ns=last_ns,
         kernel_ns=run.kernel_ns,
         gap_ns=run.gap_ns,
-        missing=np.array(lacks, np.int64).reshape(takes_part.shape),
+        missing=np.where(whole, statuses.missing, len(LACKS)),
         reasons=(*LACKS, _INCOMPLETE),
         accounts=accounts,
     )
     comparable = np.logical_and.reduce([b.comparable for b in bounds.values()]) & run.paired
     iterations = []
-    for k, status in enumerate(statuses):
+    for k, name in enumerate(run.iteration_names):
         at = np.flatnonzero(takes_part[k])
         iterations.append(
             Iteration(
                 index=k,
-                name=run.iteration_names[k],
-                kind=status.kind,
-                complete=status.complete,
-                unmatched=status.unmatched,
+                name=name,
+                kind=statuses.kind[k],
+                complete=bool(statuses.complete[k]),
+                unmatched=bool(statuses.unmatched[k]),
                 averaged=False,
-                microbatches=status.microbatches,
+                microbatches=statuses.microbatches[k],
                 start_ns=int(first_ns[k, at].min()) if len(at) else 0,
                 end_ns=int(step_last_ns[k, at].max()) if len(at) else 0,
-                ratios={r.name: _ratio(run, r, accounts[r.name], status, k, at) for r in ratios},
+                ratios={r.name: _ratio(run, r, accounts[r.name], statuses, k, at) for r in ratios},
                 ranks=RankIterations(ranks, k, at),
             )
         )
@@ -429,7 +429,7 @@ def _ratio(
     run: Run,
     ratio: RatioDefinition,
     account: AccountColumns,
-    status: IterationStatus,
+    statuses: IterationStatuses,
     k: int,
     present: Ints,
 ) -> Ratio:
@@ -439,13 +439,13 @@ def _ratio(
         run: the merged profiles.
         ratio: which one.
         account: how ranks used the time of its windows.
-        status: of the iteration.
+        statuses: of the iterations.
         k: its index.
         present: the ranks with work in it.
     """
-    incomplete = run.stages_missing or run.ranks_missing or status.ranks_missing
-    lacking = bool(status.missing[present].any()) or not status.complete
-    lacking = lacking or (ratio.work is CountedWork.STEP and not status.stepped)
+    incomplete = run.stages_missing or run.ranks_missing or bool(statuses.ranks_missing[k])
+    lacking = bool(statuses.missing[k, present].any()) or not statuses.complete[k]
+    lacking = lacking or (ratio.work is CountedWork.STEP and not statuses.stepped[k])
     if lacking or not (account.known[k] and run.paired and len(present)):
         return Ratio(None, None, None, None, incomplete=incomplete)
     window_ns = int((account.end_ns[k, present] - account.start_ns[k, present]).sum())
