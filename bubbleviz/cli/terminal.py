@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import ProgressColumn, TaskID
 
-    from bubbleviz.render.document import Line
+    from bubbleviz.render.document import Block, Line
     from bubbleviz.render.formats import Parts
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.timing import Step
@@ -89,18 +89,17 @@ def deliver(
             print_result()
 
 
-def show(blocks: Iterable[Any]) -> None:
+def show(blocks: Iterable[Block]) -> None:
     """Print for a terminal with its width and colours, else as plain text.
 
     On a terminal, and where ``COLUMNS`` says how wide, tables are made to fit; a pipe without a
     width takes them whole. What the encoding of standard output lacks becomes ASCII.
     """
-    from bubbleviz.render.text.tables import as_blocks, plain_text
-    from bubbleviz.render.text.terminal import lines_of
+    from bubbleviz.render.text.terminal import lines_of, plain_text
 
     shown_on = display()
     if shown_on.colour or sys.stdout.isatty():
-        _print_lines(lines_of(as_blocks(blocks), shown_on), console(shown_on))
+        _print_lines(lines_of(blocks, shown_on), console(shown_on))
         return
     whole = shown_on.unicode and not _given_columns()
     fitted = shown_on if _given_columns() else replace(shown_on, width=width())

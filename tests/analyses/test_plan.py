@@ -25,7 +25,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats.json import RENDERER
-from bubbleviz.render.text.tables import plain_text
+from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan

@@ -20,7 +20,7 @@ from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.headline import MOST_LINES, first_screen
 from bubbleviz.render.text.ranks import histogram
 from bubbleviz.render.text.report import details, sections
-from bubbleviz.render.text.tables import Display, cell_width, plain_lines, plain_text
+from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, plain_text
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.report import Report

@@ -17,7 +17,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
-from bubbleviz.render.text.tables import plain_text
+from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.compare.comparison import (
     ComparedRun,
     Comparison,

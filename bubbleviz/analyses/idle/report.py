@@ -11,7 +11,7 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
-from bubbleviz.render.text.tables import percent
+from bubbleviz.render.document import percent
 
 #: The terms of the report; also in the JSON.
 DEFINITIONS = {
