@@ -68,8 +68,10 @@ def page_of(ranks: int, operations: int) -> str:
         report = analyze(folder)
     numbers, timeline = document(report), timeline_of(report)
     own = len(timeline.tables["operations"]["rank"]) // ranks
-    data = packed(numbers, _repeated(timeline, -(-operations // own)), None, "")
-    return page(data.document, data.columns, "frames")
+    packed_document, columns, _ = packed(
+        numbers, _repeated(timeline, -(-operations // own)), None, ""
+    )
+    return page(packed_document, columns, "frames")
 
 
 def _repeated(timeline: Timeline, times: int) -> Timeline:

@@ -24,8 +24,8 @@ cells that a row lacks stay blank. These blocks are written by
 - :func:`bubbleviz.render.markdown.markdown` for a pull request or a wiki;
 - :func:`html` for a notebook.
 
-What is drawn to scale for one width (bars, timelines) is a :class:`Drawing`, which terminals alone
-show.
+What is drawn to scale for the width of a terminal (bars, timelines) is lines of styled words from
+the start: :mod:`bubbleviz.render.text.terminal_timeline`.
 """
 
 from __future__ import annotations
@@ -122,14 +122,7 @@ class HangingLines:
     lines: Sequence[tuple[str, str]]
 
 
-@frozen
-class Drawing:
-    """Lines of a terminal that are drawn for its width: bars, a timeline."""
-
-    lines: Sequence[Line]
-
-
-Block: TypeAlias = "Heading | Sentence | Table | Bullets | HangingLines | Drawing"
+Block: TypeAlias = "Heading | Sentence | Table | Bullets | HangingLines"
 
 
 # Cells: numbers and names in tables and sentences.

@@ -142,13 +142,16 @@ RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
 }
 
 
-def schedule_sections() -> Iterator[Block]:
-    """Yield the known schedules with their sources, for ``schedules``."""
+def _rules() -> tuple[Schedule | Formula, ...]:
     from bubbleviz.schedules.formulas import formulas
     from bubbleviz.schedules.known import schedules
 
-    rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
-    for rule in rules:
+    return (*schedules(), *formulas())
+
+
+def schedule_sections() -> Iterator[Block]:
+    """Yield the known schedules with their sources, for ``schedules``."""
+    for rule in _rules():
         yield Sentence(rule.name, style="bold")
         yield Sentence(f"  {rule.summary}\n  {rule.source}\n")
 
@@ -160,7 +163,8 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
     sizes = _sizes(result)
     name = sizes["schedule"]
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
-    yield Sentence(f"{name}: {_description(name)}", style="bold")
+    known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in _rules()}
+    yield Sentence(f"{name}: {known.get(name, 'the order in this file')}", style="bold")
     yield Sentence(
         f"  {counted(sizes['stages'], 'stage')}, "
         f"{counted(sizes['microbatches'], 'microbatch', 'microbatches')}{chunks}\n"
@@ -169,62 +173,32 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
         reasons = "; ".join(one_line(own.text, 200) for own in result.restrictions)
         yield Sentence(f"! measured times: {reasons}\n", style="bold")
     rows = [("cost", f"{result.cost_ms:,.3f} ms", "the longest stage window")]
-    ratio = (
-        "stage ratio",
-        _share(result.stage_ratio),
-        "idle share of a window as long as the cost",
-    )
+    ratio = "-" if result.stage_ratio is None else f"{result.stage_ratio:.4f}"
+    stage = ("stage ratio", ratio, "idle share of a window as long as the cost")
     if not isinstance(result, Ideal):
         from bubbleviz.schedules.formulas import formula_named
 
-        yield _lines([*rows, ratio])
+        yield _lines([*rows, stage])
         formula = formula_named(name)
         yield Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
         return
-    rows += [
-        ("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"),
-        *_carried_rows(result),
-        ratio,
-        ("schedule ratio", _share(result.schedule_ratio), "idle share of the makespan"),
-    ]
-    yield _lines([*rows, *_memory_rows(result)])
-    if min(result.peak_activations) < max(result.peak_activations):
-        each = ", ".join(f"{peak:g}" for peak in result.peak_activations)
-        yield Sentence(f"  by stage: {each}")
-
-
-def _description(name: str) -> str:
-    """Return the summary and the source of a schedule or a formula."""
-    from bubbleviz.schedules.formulas import formulas
-    from bubbleviz.schedules.known import schedules
-
-    rules: tuple[Schedule | Formula, ...] = (*schedules(), *formulas())
-    known = {rule.name: f"{rule.summary}\n  {rule.source}" for rule in rules}
-    return known.get(name, "the order in this file")
-
-
-def _carried_rows(ideal: Ideal) -> list[tuple[str, str, str]]:
-    """Return the row of the makespan with the file's own sends and receives, if it has them."""
-    if ideal.carried_ms is None:
-        return []
-    return [("with transfers", f"{ideal.carried_ms:,.3f} ms", "in the order of the file")]
-
-
-def _memory_rows(ideal: Ideal) -> list[tuple[str, str, str]]:
-    """Return the rows of peak activations, and of memory where it is no count of microbatches."""
-    peak = max(ideal.peak_activations)
-    rows = [("peak activations", f"{peak:g}", "microbatches held by a stage, from F to W")]
-    memory = ideal.memory
+    rows.append(("makespan", f"{result.makespan_ms:,.3f} ms", "from the first F to the last end"))
+    if result.carried_ms is not None:
+        # With the file's own sends and receives.
+        rows.append(("with transfers", f"{result.carried_ms:,.3f} ms", "in the order of the file"))
+    whole = "-" if result.schedule_ratio is None else f"{result.schedule_ratio:.4f}"
+    rows += [stage, ("schedule ratio", whole, "idle share of the makespan")]
+    peaks, memory = result.peak_activations, result.memory
+    held = "microbatches held by a stage, from F to W"
+    rows.append(("peak activations", f"{max(peaks):g}", held))
     if memory.limit is not None or memory.backward != 1 or memory.weight != 1:
         limit = "" if memory.limit is None else f", of {memory.limit:g}"
         units = f"M_B {memory.backward:g} from F to B, of it M_W {memory.weight:g} on to W"
-        rows.append(("peak memory", f"{max(ideal.peak_memory):g}{limit}", units))
-    return rows
+        rows.append(("peak memory", f"{max(result.peak_memory):g}{limit}", units))
+    yield _lines(rows)
+    if min(peaks) < max(peaks):
+        yield Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
 
 
 def _lines(rows: Sequence[tuple[str, str, str]]) -> HangingLines:
     return HangingLines([(f"  {name:<18}{value:>16}  ", what) for name, value, what in rows])
-
-
-def _share(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.4f}"

@@ -10,7 +10,6 @@ import re
 from dataclasses import replace
 
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import Bullets, Heading, Sentence, html
 from bubbleviz.render.rows import by_stage, rows_of
 from bubbleviz.render.text.headline import headline_lines
@@ -51,26 +50,13 @@ class NotebookReport(Report):
 
     def _repr_svg_(self) -> str:
         """Return the picture of the typical iteration as an SVG document."""
-        return bounded_picture(self).svg
+        return bounded_picture(self)[0]
 
 
-@frozen
-class BoundedPicture:
-    """A picture that fits into a notebook.
-
-    Attributes:
-        svg: the document.
-        drawn: the number of its rows.
-        rows: the number of rows of the report.
-    """
-
-    svg: str
-    drawn: int
-    rows: int
-
-
-def bounded_picture(report: Report, ids: str = "bv-") -> BoundedPicture:
+def bounded_picture(report: Report, ids: str = "bv-") -> tuple[str, int, int]:
     """Return the picture of the typical iteration, of the first rows where there are very many.
+
+    Behind the document: how many rows are drawn, and how many the report has.
 
     Args:
         report: any report.
@@ -85,7 +71,7 @@ def bounded_picture(report: Report, ids: str = "bv-") -> BoundedPicture:
         ranks = tuple(rank for row in shown for rank in row.replicas)
         svg = picture(report, replace(view, ranks=ranks), ids)
         if len(svg) <= MOST_CHARACTERS or len(shown) <= 1:
-            return BoundedPicture(svg, len(shown), len(rows))
+            return svg, len(shown), len(rows)
         shown = shown[: len(shown) // 2]
 
 
@@ -107,11 +93,11 @@ def fragment(report: Report) -> str:
     below = html([Heading("Limitations"), Bullets(lines)] if lines else [])
     # Pictures of one document share its ids; equal pictures may have equal ones.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
-    drawn = bounded_picture(report, ids)
-    if drawn.drawn < drawn.rows:
-        some = f"The first {drawn.drawn:,} of {drawn.rows:,} rows; --svg FILE draws all of them."
+    svg, drawn, rows = bounded_picture(report, ids)
+    if drawn < rows:
+        some = f"The first {drawn:,} of {rows:,} rows; --svg FILE draws all of them."
         below = html([Sentence(some)]) + below
-    return framed(above, drawn.svg, below)
+    return framed(above, svg, below)
 
 
 def framed(above: str, svg: str, below: str) -> str:

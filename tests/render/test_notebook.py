@@ -102,7 +102,7 @@ def test_an_empty_report_shows_that_it_is() -> None:
     assert "Nothing to draw: no GPU has any operation" in found.text
     assert "all of it: nothing ran" in found.text
     assert found.tags.count("svg") == 1
-    assert bounded_picture(empty).rows == 0
+    assert bounded_picture(empty)[2] == 0
 
 
 def test_ranks_without_an_iteration_are_nothing_to_draw(report: Report) -> None:
@@ -144,12 +144,12 @@ def test_limitations_are_listed(report: Report) -> None:
 
 
 def test_the_picture_is_the_one_of_the_file(report: Report) -> None:
-    drawn = bounded_picture(report)
+    picture, *_ = bounded_picture(report)
     inline = ET.fromstring(fragment(report)).find(f".//{SVG}svg")
 
-    assert drawn.svg == render(report, View())
+    assert picture == render(report, View())
     assert inline is not None
-    assert len(list(inline.iter())) == len(list(ET.fromstring(drawn.svg).iter()))
+    assert len(list(inline.iter())) == len(list(ET.fromstring(picture).iter()))
 
 
 # --- it stands alone
@@ -231,10 +231,10 @@ def test_very_many_ranks_are_drawn_in_part(stage: int | None) -> None:
     )
     many = counted(report_of(ops, ranks=ranks))
 
-    drawn = bounded_picture(many)
+    _, *drawn = bounded_picture(many)
 
-    assert (drawn.drawn, drawn.rows) == (MOST_ROWS, 300 if stage is None else 150)
-    assert f"The first 64 of {drawn.rows} rows" in read(fragment(many)).text
+    assert drawn == [MOST_ROWS, 300 if stage is None else 150]
+    assert f"The first 64 of {drawn[1]} rows" in read(fragment(many)).text
 
 
 def test_copies_of_few_stages_are_all_drawn() -> None:
@@ -242,25 +242,25 @@ def test_copies_of_few_stages_are_all_drawn() -> None:
     ranks = tuple(replace(rank_of(r), stage=r % 4) for r in range(400))
     many = counted(report_of(ops, ranks=ranks))
 
-    drawn = bounded_picture(many)
+    picture, *drawn = bounded_picture(many)
 
-    assert (drawn.drawn, drawn.rows) == (4, 4)
-    assert drawn.svg == render(many, View())
+    assert drawn == [4, 4]
+    assert picture == render(many, View())
 
 
 def test_a_picture_of_very_many_operations_has_fewer_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     ops = [Op(rank, Phase.F, m, 10 * m, 10 * m + 9) for rank in range(32) for m in range(60)]
     many = counted(report_of(ops))
-    whole = len(bounded_picture(many).svg)
+    whole = len(bounded_picture(many)[0])
     monkeypatch.setattr(notebook, "MOST_CHARACTERS", whole // 3)
 
-    drawn = bounded_picture(many)
+    picture, *drawn = bounded_picture(many)
 
     assert whole < MOST_CHARACTERS
-    assert (drawn.drawn, drawn.rows) == (8, 32)
-    assert len(drawn.svg) <= whole // 3
+    assert drawn == [8, 32]
+    assert len(picture) <= whole // 3
     monkeypatch.setattr(notebook, "MOST_CHARACTERS", 10)
-    assert bounded_picture(many).drawn == 1
+    assert bounded_picture(many)[1] == 1
 
 
 # --- in IPython

@@ -32,8 +32,10 @@ def render(report: Report, view: View) -> str:
     shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
     means = rank_means(report) if many else None
     found = () if means is None else standouts(report, means)
-    data = packed(numbers, timeline_of(report), shown, report.command, means, found, view.ranks)
-    return page(data.document, data.columns, "bubbleviz report", data.blocks)
+    packed_document, columns, blocks = packed(
+        numbers, timeline_of(report), shown, report.command, means, found, view.ranks
+    )
+    return page(packed_document, columns, "bubbleviz report", blocks)
 
 
 def page_of_saved(path: str, saved: SavedDocument) -> str:
@@ -48,8 +50,8 @@ def page_of_saved(path: str, saved: SavedDocument) -> str:
     from bubbleviz.report.timeline import restored
 
     shown = saved.document["typical_iteration"]
-    data = packed(saved.document, restored(path, saved), shown, "")
-    return page(data.document, data.columns, "bubbleviz report")
+    packed_document, columns, _ = packed(saved.document, restored(path, saved), shown, "")
+    return page(packed_document, columns, "bubbleviz report")
 
 
 def _check() -> None:

@@ -23,7 +23,6 @@ from bubbleviz.count.rank_iterations import (
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.render.document import (
     MOST_ROWS,
     Line,
@@ -68,23 +67,14 @@ class RankRows(NamedTuple):
     ranks: tuple[int, ...]
 
 
-@frozen
-class ListedRanks:
-    """The rows of a table by rank.
+def listed_ranks(
+    report: Report, view: View, iteration: Iteration
+) -> tuple[list[RankRows], list[Mapping[str, str]], str]:
+    """Return the rows of an iteration's ranks: the first of them, or a stage each of very many.
 
-    Attributes:
-        rows: from top to bottom.
-        more: the row that counts the ranks that are not listed, if any.
-        of: what a row is, where it is no rank, for the title.
+    Behind these: the row of cells that counts the ranks that are not listed, if any, and what a row
+    is, for the title, where it is no rank.
     """
-
-    rows: Sequence[RankRows]
-    more: Sequence[Mapping[str, str]] = ()
-    of: str = ""
-
-
-def listed_ranks(report: Report, view: View, iteration: Iteration) -> ListedRanks:
-    """Return the rows of an iteration's ranks: the first of them, or a stage each of very many."""
 
     def named(stage: int | None) -> str:
         return "-" if stage is None else str(stage)
@@ -95,13 +85,13 @@ def listed_ranks(report: Report, view: View, iteration: Iteration) -> ListedRank
         for rank in at_work:
             stages.setdefault(report.ranks[rank].stage, []).append(rank)
         rows = [RankRows("", named(stage), tuple(own)) for stage, own in stages.items()]
-        return ListedRanks(rows, of=" by stage (mean of its ranks)")
+        return rows, [], " by stage (mean of its ranks)"
     many = many_ranks(len(report.ranks))
     wanted = set(view.ranks or at_work)
     shown = [rank for rank in at_work if rank in wanted] if many else at_work[:MOST_ROWS]
     rows = [RankRows(str(rank), named(report.ranks[rank].stage), (rank,)) for rank in shown]
     omitted = 0 if many else len(at_work) - len(shown)
-    return ListedRanks(rows, [{"stage": f"… {omitted} more"}] if omitted else [])
+    return rows, [{"stage": f"… {omitted} more"}] if omitted else [], ""
 
 
 def spread_of_ranks(report: Report) -> Iterator[Block]:

@@ -125,14 +125,14 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Block]
     columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
     if not columns:
         return
-    listed = listed_ranks(report, view, iteration)
+    listed, more, of_what = listed_ranks(report, view, iteration)
     rows = []
-    for row in listed.rows:
+    for row in listed:
         means_ns = idle_ns[list(row.ranks)].mean(axis=0).tolist()
         times = {cause.label: milliseconds(means_ns[cause]) for cause in columns}
         rows.append({"#": row.number, "stage": row.stage, **times})
-    of = f"idle time by cause{listed.of}, ms ({name} window)"
-    yield Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *listed.more])
+    of = f"idle time by cause{of_what}, ms ({name} window)"
+    yield Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *more])
 
 
 def communication(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
@@ -148,8 +148,8 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
     # be waiting or transfer.
     known = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     rows = []
-    listed = listed_ranks(report, view, iteration)
-    for row in listed.rows:
+    listed, more, of_what = listed_ranks(report, view, iteration)
+    for row in listed:
 
         def mean_ns(column: Ints, own: tuple[int, ...] = row.ranks) -> float:
             return float(column[at, list(own)].mean())
@@ -169,8 +169,8 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
                 "overlap %": in_percent(overlap),
             }
         )
-    title = f"Iteration {one_line(iteration.name, 60)}: communication{listed.of}, ms"
-    yield Table(title, [*rows, *listed.more])
+    title = f"Iteration {one_line(iteration.name, 60)}: communication{of_what}, ms"
+    yield Table(title, [*rows, *more])
     yield Sentence(_COMMUNICATION)
 
 

@@ -14,7 +14,6 @@ from bubbleviz.model.values import frozen
 from bubbleviz.render.document import (
     Block,
     Bullets,
-    Drawing,
     HangingLines,
     Heading,
     Line,
@@ -117,8 +116,6 @@ def lines_of(
             yield from _bullets(block, display, width)
         elif isinstance(block, HangingLines):
             yield from _hanging_lines(block, display)
-        elif isinstance(block, Drawing):
-            yield from block.lines
         elif block.columns:
             if block.title:
                 yield from _sentence(Sentence(f"\n{block.title}", "bold"), display, width)

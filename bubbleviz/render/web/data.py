@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,7 +28,6 @@ from bubbleviz.model.phase_masks import TRAINING
 from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
 from bubbleviz.model.texts import unmarked
-from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import (
     BUBBLE_PARTS,
     CAUSES,
@@ -56,15 +55,6 @@ _MOST_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
 
-@frozen
-class PackedPage:
-    """Two texts in base64 for a page: deflated JSON, and the deflated columns that it describes."""
-
-    document: str
-    columns: str
-    blocks: tuple[str, ...] = ()
-
-
 def packed(
     document: Mapping[str, Any],
     timeline: Timeline,
@@ -73,8 +63,8 @@ def packed(
     means: RankMeans | None = None,
     found: Sequence[Standout] = (),
     wanted: Sequence[int] = (),
-) -> PackedPage:
-    """Return a report for a page.
+) -> tuple[str, str, tuple[str, ...]]:
+    """Return a report for a page: deflated JSON in base64, the columns that it describes, shards.
 
     Args:
         document: the report's numbers as JSON values, as ``--json`` writes them.
@@ -85,11 +75,9 @@ def packed(
         found: what of these stands out.
         wanted: ranks that were asked for: of many, the first is shown, and they find room first.
     """
-    paints = _Paints(timeline.tables["operations"])
-    shards = (
-        None if means is None else _shards(document, timeline, paints.of_operation, means, wanted)
-    )
-    operations = {**timeline.tables["operations"], "paint": paints.of_operation}
+    paints, paint_of = _paints_of(timeline.tables["operations"])
+    shards = None if means is None else _shards(document, timeline, paint_of, means, wanted)
+    operations = {**timeline.tables["operations"], "paint": paint_of}
     tables: dict[str, Mapping[str, Ints]] = {**timeline.tables, "operations": operations}
     if means is not None:
         tables = {
@@ -97,20 +85,46 @@ def packed(
             "means": _mean_columns(means),
         }
     layout, columns = laid_out(tables)
+    path = document.get("critical_path")
     whole = {
-        "report": _numbers(document),
+        # Without what the columns hold, and what only programs read.
+        "report": {
+            **document,
+            "critical_path": path and {**path, "slack": None},
+            "timeline": None,
+        },
         "base_ns": str(timeline.base_ns),
         "shown": shown,
         "command": command,
         "shown_rank": next(iter(wanted), None),
         "many": many_ranks(len(document["ranks"])),
         "means": None if means is None else _mean_names(means),
-        "standouts": None if means is None else [_standout(own) for own in found[:_MOST_STANDOUTS]],
-        "shards": None if shards is None else _shard_list(shards),
+        "standouts": None
+        if means is None
+        else [
+            {
+                "name": own.name,
+                "rank": own.ranks[0],
+                "count": len(own.ranks),
+                "ratio": own.ratio,
+                "above": own.above,
+                "why": own.why,
+            }
+            for own in found[:_MOST_STANDOUTS]
+        ],
+        "shards": None
+        if shards is None
+        else {
+            "unit_ns": shards.unit_ns,
+            "left_out": shards.left_out,
+            "all": [[own.first, own.last, own.structure, own.times] for own in shards.shards],
+        },
         "measure": asdict(saved_measure(document)),
         "layout": layout,
         "names": timeline.names,
-        "paints": [_paint_entry(each) for each in paints.used],
+        "paints": [
+            {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints
+        ],
         "unattributed_colour": UNATTRIBUTED,
         "part_colours": BUBBLE_PARTS,
         "phases": [phase.label for phase in Phase],
@@ -132,7 +146,7 @@ def packed(
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    return PackedPage(
+    return (
         _deflated(unmarked(text).encode("utf-8")),
         _deflated(columns),
         () if shards is None else tuple(elements(shards)),
@@ -155,25 +169,6 @@ def _shards(
     }
     pipelines = [rank["pipeline"] for rank in document["ranks"]]
     return sharded(timeline, paint, pipelines, means.bubble_ratio, medians, wanted)
-
-
-def _shard_list(shards: Shards) -> dict[str, Any]:
-    return {
-        "unit_ns": shards.unit_ns,
-        "left_out": shards.left_out,
-        "all": [[own.first, own.last, own.structure, own.times] for own in shards.shards],
-    }
-
-
-def _standout(own: Standout) -> dict[str, Any]:
-    return {
-        "name": own.name,
-        "rank": own.ranks[0],
-        "count": len(own.ranks),
-        "ratio": own.ratio,
-        "above": own.above,
-        "why": own.why,
-    }
 
 
 def _mean_names(means: RankMeans) -> dict[str, Any]:
@@ -208,30 +203,16 @@ def _deflated(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
 
 
-def _numbers(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document without what the columns hold, and without what only programs read."""
-    path = document.get("critical_path")
-    shown = {**path, "slack": None} if isinstance(path, dict) else None
-    short = {"critical_path": shown, "timeline": None}
-    return {**document, **short}
-
-
-class _Paints:
-    """How operations are filled: few paints, and for each operation which."""
-
-    def __init__(self, operations: Mapping[str, Ints]) -> None:
-        phase, chunk = operations["phase"], operations["chunk"]
-        computing = np.isin(phase, COMPUTE)
-        chunks = distinct(chunk[computing & (chunk >= 0)])
-        shades = min(len(chunks), MAX_SHADES)
-        second = operations["second_chunk"]
-        kinds = groups_of(phase, chunk, second)
-        seen = np.stack((phase, chunk, second), axis=1)[kinds.first]
-        self.used = [
-            _paint(Phase(phase), chunk, second, chunks, shades)
-            for phase, chunk, second in seen.tolist()
-        ]
-        self.of_operation = kinds.of_row
+def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[Paint], Ints]:
+    """Return how operations are filled: few paints, and for each operation which."""
+    phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
+    chunks = distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)])
+    shades = min(len(chunks), MAX_SHADES)
+    kinds = groups_of(phase, chunk, second)
+    seen = np.stack((phase, chunk, second), axis=1)[kinds.first]
+    return [
+        _paint(Phase(p), c, other, chunks, shades) for p, c, other in seen.tolist()
+    ], kinds.of_row
 
 
 def _paint(phase: Phase, chunk: int, second: int, chunks: Ints, shades: int) -> Paint:
@@ -245,10 +226,6 @@ def _paint(phase: Phase, chunk: int, second: int, chunks: Ints, shades: int) -> 
     return paint(phase, shade, second_shade, shades)
 
 
-def _paint_entry(paint: Paint) -> dict[str, Any]:
-    return {"bands": [list(band) for band in paint.bands], "number": paint.number}
-
-
 def laid_out(
     tables: Mapping[str, Mapping[str, Ints]],
 ) -> tuple[dict[str, dict[str, Any]], bytes]:
@@ -258,7 +235,7 @@ def laid_out(
         tables: columns by table and name; values within 2**53.
     """
     layout: dict[str, dict[str, Any]] = {}
-    blocks: list[bytes] = []
+    packed: list[bytes] = []
     at = 0
     for table, columns in tables.items():
         rows = len(next(iter(columns.values())))
@@ -266,9 +243,10 @@ def laid_out(
         for name, column in columns.items():
             block, kind = _narrowed(column)
             layout[table]["columns"][name] = [kind, at]
-            blocks.extend(_aligned(block))
-            at = sum(map(len, blocks[-2:])) + at
-    return layout, b"".join(blocks)
+            # Each ends at a multiple of eight bytes.
+            packed.append(block + bytes(-len(block) % 8))
+            at += len(packed[-1])
+    return layout, b"".join(packed)
 
 
 def columns_of(layout: Mapping[str, Mapping[str, Any]], data: bytes) -> dict[str, dict[str, Ints]]:
@@ -280,12 +258,6 @@ def columns_of(layout: Mapping[str, Mapping[str, Any]], data: bytes) -> dict[str
         }
         for table, block in layout.items()
     }
-
-
-def _aligned(block: bytes) -> Iterator[bytes]:
-    """Yield a block, and what brings its end to a multiple of eight bytes."""
-    yield block
-    yield bytes(-len(block) % 8)
 
 
 def _narrowed(column: Ints) -> tuple[bytes, str]:
