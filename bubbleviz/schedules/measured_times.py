@@ -64,7 +64,7 @@ def ticks_of(
     forward = _of_stages("--tf", times.forward_ms, stages)
     backward = _of_stages("--tb", times.backward_ms, stages)
     weight = _of_stages("--tw", times.weight_ms, stages)
-    transfer = _ns("--tcomm", times.transfer_ms) * chunks
+    transfer = _of_stages("--tcomm", (times.transfer_ms,), 1)[0] * chunks
     longest = max(forward) + max(backward) + max(weight) + 2 * transfer
     if longest * stages * microbatches > _MOST_TICKS:
         raise UsageError(
@@ -75,23 +75,20 @@ def ticks_of(
 
 
 def _of_stages(name: str, values: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Return the nanoseconds of each stage."""
     if len(values) not in {1, stages}:
         raise UsageError(
             f"{name}: {counted(len(values), 'time')} for {counted(stages, 'stage')}; "
             "give one for all, or one each"
         )
-    each = tuple(values) * (stages if len(values) == 1 else 1)
-    return tuple(_ns(name, ms) for ms in each)
-
-
-def _ns(name: str, ms: float) -> int:
-    if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
-        raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
-    if 0 < ms < _SHORTEST_MS:
-        raise UsageError(
-            f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
-        )
-    return round(ms * 1e6)
+    for ms in values:
+        if not (math.isfinite(ms) and 0 <= ms <= _LONGEST_MS):
+            raise UsageError(f"{name}: {ms} is no time in milliseconds; give one from 0 on")
+        if 0 < ms < _SHORTEST_MS:
+            raise UsageError(
+                f"{name}: {ms} ms is less than a nanosecond; give 0, or {_SHORTEST_MS:f} or more"
+            )
+    return tuple(round(ms * 1e6) for ms in values) * (stages // len(values))
 
 
 class OperationTimes(Protocol):

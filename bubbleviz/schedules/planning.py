@@ -345,16 +345,11 @@ def _relaxed(workload: Workload) -> Workload:
 def _joined_order(order: Order) -> Order:
     """Return an order with one operation for each B whose W follows at once."""
     joined: list[PlannedOperation] = []
-    for operation in order:
-        last = joined[-1] if joined else None
-        same = last is not None and (last.virtual_stage, last.microbatch) == (
-            operation.virtual_stage,
-            operation.microbatch,
-        )
-        if last is not None and same and operation.phase is Phase.W and last.phase is Phase.B:
-            joined[-1] = replace(last, phase=Phase.BW)
+    for op in order:
+        if op.phase is Phase.W and joined and joined[-1] == replace(op, phase=Phase.B):
+            joined[-1] = replace(op, phase=Phase.BW)
         else:
-            joined.append(operation)
+            joined.append(op)
     return tuple(joined)
 
 

@@ -25,7 +25,7 @@ from bubbleviz.schedules.planning import (
     splits,
 )
 from bubbleviz.schedules.search.improving import improve
-from bubbleviz.schedules.search.problem import Codes, codes_of, plan_of, problem_of_workload
+from bubbleviz.schedules.search.problem import Codes, plan_of, problem_of_workload
 from bubbleviz.schedules.workload import Workload, outcome_of, peak_memory
 from tests.support.published_orders import Row, numbers, reference
 
@@ -336,14 +336,6 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     assert best.best.allowed
     free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)), prove=False)
     assert best.best.outcome.makespan_ns >= free.best.outcome.makespan_ns
-
-
-def test_searched_codes_are_those_of_their_plan() -> None:
-    work = workload((0, 1), 3)
-    problem = problem_of_workload(work, fused=False)
-    codes = one_by_one(problem, weights=True)
-
-    assert codes_of(plan_of("", problem, codes)) == codes
 
 
 #: Schedules of one pipeline of the table, and whether they lie in a V.

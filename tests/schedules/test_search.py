@@ -19,7 +19,6 @@ from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, estimate, 
 from bubbleviz.schedules.known import schedule_named, schedules
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Memory, Plan, Setting
-from bubbleviz.schedules.search.climbing import extended
 from bubbleviz.schedules.simulation import cost, simulate
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
@@ -307,15 +306,6 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
     monkeypatch.setattr("bubbleviz.schedules.search.climbing._MANY", 0)
     # In the steady state there is no bubble, so that what many have is what few have.
     assert bubble(40) <= of_few
-
-
-def test_what_is_repeated_is_a_whole_period() -> None:
-    order = [0, 0, 1, 0, 2, 1, 0, 2, 1, 1, 2, 2]
-
-    assert extended([order], 0) == [order]
-    longer = extended([order], 2)[0]
-    assert [longer.count(code) for code in (0, 1, 2)] == [6, 6, 6]
-    assert longer[:2] + longer[-2:] == [0, 0, 2, 2]
 
 
 def test_the_limit_is_told_with_its_peak(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,23 +106,15 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def _orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
     """Return what each device runs, and when."""
     ran = outcome.simulation
-    starts = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
-    orders = []
-    for order in outcome.plan.orders:
-        rows = []
-        for op in order:
-            start_ns, end_ns = next(starts)
-            rows.append(
-                {
-                    "virtual_stage": op.virtual_stage,
-                    "phase": op.phase.label,
-                    "microbatch": op.microbatch,
-                    "start_ns": start_ns,
-                    "end_ns": end_ns,
-                }
-            )
-        orders.append(rows)
-    return orders
+    times = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
+    keys = "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"
+    return [
+        [
+            dict(zip(keys, (op.virtual_stage, op.phase.label, op.microbatch, *ns), strict=True))
+            for op, ns in zip(order, times, strict=False)
+        ]
+        for order in outcome.plan.orders
+    ]
 
 
 def as_zero_bubble(planned: PlannedRun) -> str:

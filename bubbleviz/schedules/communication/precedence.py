@@ -145,7 +145,9 @@ class Precedence:
         if message is not None:
             there = self._complete.get(Transfer(message, sends=False), self._made.get(message))
         earlier = None if operation.phase is Phase.F else own
-        return [event for event in (earlier, there) if event is not None]
+        # Of a plan without transfers, what another rank is at fault of is named first.
+        inputs = (earlier, there) if self._started else (there, earlier)
+        return [event for event in inputs if event is not None]
 
     def _match_ends(self) -> None:
         """Have each transfer wait for its other end."""

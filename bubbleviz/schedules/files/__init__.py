@@ -24,20 +24,14 @@ class PlanFormat:
     """A file format that holds the order of operations.
 
     Attributes:
-        name: what users call it.
         suffix: that its files end with, with the dot.
-        summary: one sentence for people.
-        source: what writes and reads it.
         read: plan of (text, name of the plan); it raises :class:`bubbleviz.errors.InputError`
             with a sentence that names row and cell, and not the file.
         write: text of a plan; it raises :class:`bubbleviz.errors.UsageError` for plans that the
             format cannot hold.
     """
 
-    name: str
     suffix: str
-    summary: str
-    source: str
     read: Callable[[str, str], Plan]
     write: Callable[[Plan], str]
 

@@ -299,11 +299,4 @@ def _refuse_disorder(rows: list[list[_Cell]]) -> None:
             seen[cell.key] = step
 
 
-FORMAT = PlanFormat(
-    name="torch-csv",
-    suffix=".csv",
-    summary="One row per rank, one cell an operation.",
-    source="torch.distributed.pipelining.schedules, _dump_csv and _load_csv",
-    read=read,
-    write=write,
-)
+FORMAT = PlanFormat(".csv", read, write)
