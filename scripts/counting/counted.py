@@ -120,7 +120,7 @@ def _analysis(profile: str) -> None:
     import bubbleviz
     from bubbleviz.render.formats.json import RENDERER
     from bubbleviz.render.text.report import sections
-    from bubbleviz.render.text.tables import plain_text
+    from bubbleviz.render.text.terminal import plain_text
     from bubbleviz.report.view import View
     from bubbleviz.timing import step
 

@@ -54,7 +54,7 @@ def _analyse(path: str, jobs: int, dask: str | None) -> dict[str, Any]:
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
     from bubbleviz.render.text.headline import first_screen
-    from bubbleviz.render.text.tables import Display
+    from bubbleviz.render.text.terminal import Display
     from bubbleviz.report.view import View
 
     vars(timing)["perf_counter"] = process_time
