@@ -75,7 +75,8 @@ def test_profiles_of_a_directory_are_those_of_all_commands(tmp_path: Path) -> No
     Path(events[1]).rename(tmp_path / "host0.trace.json")
     put(tmp_path, "notes.txt", "nothing of that kind")
 
-    found = [(Path(own.path).name, own.format is not None) for own in find_inputs([str(tmp_path)])]
+    inputs = find_inputs([str(tmp_path)])
+    found = [(Path(own.path).name, events is not None) for own, events in inputs.items()]
 
     assert found == [
         *(("a.sqlite", False), ("b.nsys-rep", False), ("b.pt.trace.json", True)),

@@ -36,7 +36,7 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
 from bubbleviz.sources.nccl.formats import read_events
-from bubbleviz.sources.paths import InputFile, read_each
+from bubbleviz.sources.paths import read_each
 
 
 def measure_communication(
@@ -71,7 +71,7 @@ def measure_communication(
     kinds = extended_kinds(find_conventions(convention))
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
     files = find_inputs([str(path) for path in inputs])
-    formats = {file.path: file.format for file in files}
+    formats = {file.path: events for file, events in files.items()}
     profiles: list[NcclProfile] = []
     iterations = window if window is not None and window.times_ns is None else None
 
@@ -88,9 +88,7 @@ def measure_communication(
         )
         return profiles[-1]
 
-    contents, unreadable = read_each(
-        [InputFile(file.path, file.named) for file in files], read, progress
-    )
+    contents, unreadable = read_each(list(files), read, progress)
     recorded = [content for content in contents if isinstance(content, EventFile)]
     for profile in profiles:
         note_host(profile.source.host)

@@ -44,7 +44,7 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
-from bubbleviz.sources.paths import find_profiles, refuse_twins
+from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
 
 # NVTX operations: the ranges that NCCL opens, and the kernels that carry them out.
 #
@@ -408,17 +408,8 @@ def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> In
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
-@frozen
-class Input:
-    """A file to read, ``named`` or not, and the format of its NCCL events; None of a profile."""
-
-    path: str
-    named: bool
-    format: EventFileFormat[Any] | None
-
-
-def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
-    """Return the event files and profiles that paths stand for.
+def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat[Any] | None]:
+    """Return the files that paths stand for, with the format of event files, None of profiles.
 
     Raises:
         InputError: a path that does not exist, or leads to neither.
@@ -446,7 +437,4 @@ def find_inputs(paths: Sequence[str]) -> tuple[Input, ...]:
     refuse_twins([file.path for file in files], "file")
     # Event files of ranks that recorded alike may be equal; profiles never are.
     refuse_same_content(Fleet(1), [file.path for file in files if not recognises(file.path)])
-    return tuple(
-        Input(file.path, file.named, formats[file.path] if recognises(file.path) else None)
-        for file in files
-    )
+    return {file: formats[file.path] if recognises(file.path) else None for file in files}

@@ -8,13 +8,13 @@ A rank that has written nothing for a while is silent, and iterations are whole 
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE
+from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted
 from bubbleviz.sources.recordings.parts import (
     FollowedFolder,
@@ -33,70 +33,67 @@ class RecordedRank:
 
     Args:
         new: its first ones.
-        now_s: when they were read, on any clock.
+        header: of its recording.
 
     Attributes:
         header: of its recording.
         host: hostname; "" unknown.
-        read_s: when it was last seen to have written.
+        stretch: what is kept of its iterations.
+        read_s: when it was last seen to have written, on any clock.
     """
 
-    def __init__(self, new: NewIterations, now_s: float) -> None:
-        if new.part.header is None:
-            raise ValueError(f"{new.part.path}: iterations in front of a header")
-        self.header: Header = new.part.header
-        self.host, self._device, self._run = new.part.host, new.part.device, new.part.run
-        self._path = new.part.path
-        self._stretch: Stretch | None = None
+    def __init__(self, new: NewIterations, header: Header) -> None:
+        self.header, self.host = header, new.part.host
+        self.read_s = 0.0
+        self._path, self._device, self._run = new.part.path, new.part.device, new.part.run
         self._last = NONE
-        self.numbers: tuple[int, ...] = ()
-        self.add(new, now_s)
+        self.stretch = self._numbered(new.stretch)
 
-    def add(self, new: NewIterations, now_s: float) -> None:
-        """Keep some iterations more; those without a number of their own are counted."""
-        iterations = new.stretch.iterations
-        numbers = list(self.numbers)
-        for number in iterations.number.tolist():
+    def add(self, new: NewIterations) -> None:
+        """Keep some iterations more."""
+        self.stretch = joined_stretches([self.stretch, self._numbered(new.stretch)])
+
+    def _numbered(self, stretch: Stretch) -> Stretch:
+        """Return iterations of which those without a number of their own are counted."""
+        own = []
+        for number in stretch.iterations.number.tolist():
             # Evaluation may count from 0 again, and numbers are to go up.
             self._last = number if number > self._last else self._last + 1
-            numbers.append(self._last)
-        own = numbers[len(self.numbers) :]
-        stretch = replace(
-            new.stretch, iterations=replace(iterations, number=np.array(own, np.int64))
-        )
-        kept = stretch if self._stretch is None else joined_stretches([self._stretch, stretch])
-        self._stretch, self.numbers, self.read_s = kept, tuple(numbers), now_s
+            own.append(self._last)
+        numbers = np.array(own, np.int64)
+        return replace(stretch, iterations=replace(stretch.iterations, number=numbers))
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the iterations, ascending."""
+        return [int(number) for number in self.stretch.iterations.number]
 
     @property
     def utc_ns(self) -> dict[int, int]:
         """When each iteration was written, by its number."""
-        if self._stretch is None:
-            return {}
-        return dict(zip(self.numbers, self._stretch.iterations.utc_ns.tolist(), strict=True))
-
-    @property
-    def clock_ns(self) -> tuple[int, ...]:
-        """UTC less the monotonic clock, when each iteration was written."""
-        if self._stretch is None:
-            return ()
-        iterations = self._stretch.iterations
-        return tuple((iterations.utc_ns - iterations.monotonic_ns).tolist())
+        return dict(zip(self.numbers, self.stretch.iterations.utc_ns.tolist(), strict=True))
 
     def keep_from(self, number: int) -> None:
         """Forget iterations before one."""
-        if self._stretch is not None and self.numbers and self.numbers[0] < number:
-            self._stretch = _taken(self._stretch, [n >= number for n in self.numbers])
-            self.numbers = tuple(n for n in self.numbers if n >= number)
+        self.stretch = self._taken(self.stretch.iterations.number >= number)
 
-    def session(self, chosen: Container[int], names: tuple[str, ...]) -> RecordedSession | None:
+    def _taken(self, chosen: Bools) -> Stretch:
+        place, operations = np.cumsum(chosen) - 1, self.stretch.operations
+        operations = operations.take(chosen[operations.iteration])
+        return Stretch(
+            self.stretch.iterations.take(chosen),
+            replace(operations, iteration=place[operations.iteration]),
+        )
+
+    def session(self, chosen: Sequence[int], names: tuple[str, ...]) -> RecordedSession | None:
         """Return a recording of the chosen iterations alone; None where it has none of them.
 
         Args:
             chosen: their numbers.
             names: of ranges, by number.
         """
-        inside = [number in chosen for number in self.numbers]
-        if self._stretch is None or not any(inside):
+        inside = np.isin(self.stretch.iterations.number, chosen)
+        if not inside.any():
             return None
         return RecordedSession(
             path=self._path,
@@ -106,21 +103,10 @@ class RecordedRank:
             run=self._run,
             parts=1,
             names=names,
-            stretch=_taken(self._stretch, inside),
+            stretch=self._taken(inside),
             damaged=0,
             tail_bytes=0,
         )
-
-
-def _taken(stretch: Stretch, inside: list[bool]) -> Stretch:
-    """Return some iterations of a stretch."""
-    chosen = np.array(inside, bool)
-    place = np.cumsum(chosen) - 1
-    operations = stretch.operations.take(chosen[stretch.operations.iteration])
-    return Stretch(
-        stretch.iterations.take(chosen),
-        replace(operations, iteration=place[operations.iteration]),
-    )
 
 
 #: Whole iterations that are kept in front of new ones, for clocks and advice.
@@ -219,10 +205,11 @@ class FollowedRun:
         if own is None:
             if self._measured != NONE:
                 self._events.append(f"rank {header.rank} writes from now on")
-            own = self.ranks[header.rank] = RecordedRank(new, now_s)
+            own = self.ranks[header.rank] = RecordedRank(new, header)
             self.world_size = header.world_size
         else:
-            own.add(new, now_s)
+            own.add(new)
+        own.read_s = now_s
         self._silent.discard(header.rank)
         self._note_clock(own, len(new.stretch.iterations))
         if len(own.numbers) > _MOST_KEPT:
@@ -246,7 +233,8 @@ class FollowedRun:
 
     def _note_clock(self, rank: RecordedRank, new: int) -> None:
         """Note whether UTC moved against the monotonic clock since before the newest iterations."""
-        clock_ns = rank.clock_ns[-new - 1 :]
+        iterations = rank.stretch.iterations
+        clock_ns = (iterations.utc_ns - iterations.monotonic_ns)[-new - 1 :].tolist()
         for before_ns, after_ns in pairwise(clock_ns):
             if abs(after_ns - before_ns) > _CLOCK_STEP_NS:
                 host = rank.host or f"rank {rank.header.rank}"

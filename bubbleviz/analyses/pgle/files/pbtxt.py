@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from bubbleviz.analyses.pgle.files import CostFormat
-from bubbleviz.model.values import frozen
 
 _ESCAPED = {
     **{byte: f"\\{byte:03o}" for byte in (*range(0x20), *range(0x7F, 0x100))},
@@ -51,110 +50,96 @@ def _quoted(name: str) -> str:
     return name.encode("utf-8", errors="replace").decode("latin-1").translate(_ESCAPED)
 
 
-@frozen
-class _Token:
-    kind: str
-    text: bytes
-    line: int
-
-
 def read(content: bytes) -> list[tuple[str, float]]:
     """Return the costs; other fields are ignored.
 
     Raises:
         ValueError: it is not such a message; names the line.
     """
-    tokens = _Tokens(content)
-    costs = []
-    while tokens.ahead.kind != "end":
-        if tokens.field() == b"costs":
-            costs.append(_cost(tokens))
-        else:
+    tokens, costs = _Tokens(content), []
+    while tokens.kind != "end":
+        if tokens.field() != b"costs":
             tokens.skip_value()
+            continue
+        if tokens.text not in {b"{", b"<"}:
+            raise tokens.refusal("'{'")
+        name, cost_us, closing = b"", 0.0, _CLOSING[tokens.take()]
+        while tokens.text != closing:
+            field = tokens.field()
+            if field == b"name":
+                name = tokens.string()
+            elif field == b"cost_us":
+                cost_us = tokens.number()
+            else:
+                tokens.skip_value()
+        tokens.take()
+        tokens.separated()
+        costs.append((name.decode("utf-8", errors="replace"), cost_us))
     return costs
 
 
-def _cost(tokens: _Tokens) -> tuple[str, float]:
-    name, cost_us = b"", 0.0
-    closing = tokens.opened()
-    while tokens.ahead.text != closing:
-        field = tokens.field()
-        if field == b"name":
-            name = tokens.string()
-        elif field == b"cost_us":
-            cost_us = tokens.number()
-        else:
-            tokens.skip_value()
-    tokens.take()
-    tokens.separated()
-    return name.decode("utf-8", errors="replace"), cost_us
-
-
 class _Tokens:
-    """The tokens of a text, one at a time."""
+    """The tokens of a text, one at a time.
+
+    Attributes:
+        kind: of the next token: ``text``, ``word``, ``sign`` or ``end``.
+        text: of it.
+        line: on which it begins.
+    """
 
     def __init__(self, content: bytes) -> None:
         self._rest = _tokens(content)
-        self.ahead = next(self._rest)
+        self.kind, self.text, self.line = next(self._rest)
 
-    def take(self) -> _Token:
-        """Return the next token."""
-        taken = self.ahead
-        if taken.kind != "end":
-            self.ahead = next(self._rest)
+    def take(self) -> bytes:
+        """Return the text of the next token, and go on behind it."""
+        taken = self.text
+        if self.kind != "end":
+            self.kind, self.text, self.line = next(self._rest)
         return taken
 
-    def refuse(self, wanted: str) -> ValueError:
+    def refusal(self, wanted: str) -> ValueError:
         """Return the error of a next token that is not what was wanted."""
-        shown = self.ahead.text[:40].decode("utf-8", errors="replace")
-        token = "the end" if self.ahead.kind == "end" else repr(shown)
-        return ValueError(f"line {self.ahead.line}: {token} instead of {wanted}")
+        shown = self.text[:40].decode("utf-8", errors="replace")
+        token = "the end" if self.kind == "end" else repr(shown)
+        return ValueError(f"line {self.line}: {token} instead of {wanted}")
 
     def field(self) -> bytes:
         """Return the name of a field."""
-        if self.ahead.kind != "word" or not self.ahead.text[:1].isalpha():
-            raise self.refuse("a field")
-        name = self.take().text
-        if self.ahead.text == b":":
+        if self.kind != "word" or not self.text[:1].isalpha():
+            raise self.refusal("a field")
+        name = self.take()
+        if self.text == b":":
             self.take()
-        elif self.ahead.text not in {b"{", b"<"}:
-            raise self.refuse("a colon")
+        elif self.text not in {b"{", b"<"}:
+            raise self.refusal("a colon")
         return name
-
-    def opened(self) -> bytes:
-        """Take the beginning of a message, and return its closing bracket."""
-        if self.ahead.text not in {b"{", b"<"}:
-            raise self.refuse("'{'")
-        return _CLOSING[self.take().text]
 
     def separated(self) -> None:
         """Take a separator of fields, if there is one."""
-        if self.ahead.text in {b",", b";"}:
+        if self.text in {b",", b";"}:
             self.take()
 
     def string(self) -> bytes:
         """Return a string; consecutive strings are one."""
-        if self.ahead.kind != "text":
-            raise self.refuse("a name in quotes")
+        if self.kind != "text":
+            raise self.refusal("a name in quotes")
         parts = []
-        while self.ahead.kind == "text":
-            parts.append(_unescaped(self.take().text[1:-1]))
+        while self.kind == "text":
+            parts.append(_ESCAPE.sub(_character, self.take()[1:-1]))
         self.separated()
         return b"".join(parts)
 
     def number(self) -> float:
         """Return a number."""
-        wanted = "microseconds"
-        negative = self.ahead.text == b"-"
+        negative = self.text == b"-"
         if negative:
             self.take()
-        if self.ahead.kind != "word":
-            raise self.refuse(wanted)
-        text = self.ahead.text.decode("ascii").lower()
+        text = self.text.decode("latin-1").lower() if self.kind == "word" else ""
         try:
             value = float(text.removesuffix("f") if text[-2:-1] in ".0123456789" else text)
         except ValueError:
-            raise self.refuse(wanted) from None
+            raise self.refusal("microseconds") from None
         self.take()
         self.separated()
         return -value if negative else value
@@ -163,21 +148,22 @@ class _Tokens:
         """Skip a value, a message or a list."""
         brackets: list[bytes] = []
         while True:
-            token = self.take()
-            if token.kind == "end" or (token.text in _CLOSING.values() and not brackets):
-                raise ValueError(f"line {token.line}: a value is missing, or has no end")
-            if token.kind == "sign" and token.text in _CLOSING:
-                brackets.append(_CLOSING[token.text])
-            elif brackets and token.kind == "sign" and token.text == brackets[-1]:
+            kind, line, text = self.kind, self.line, self.take()
+            if kind == "end" or (text in _CLOSING.values() and not brackets):
+                raise ValueError(f"line {line}: a value is missing, or has no end")
+            if kind == "sign" and text in _CLOSING:
+                brackets.append(_CLOSING[text])
+            elif brackets and kind == "sign" and text == brackets[-1]:
                 brackets.pop()
-            if not brackets and token.text != b"-":
+            if not brackets and text != b"-":
                 break
-        while token.kind == "text" and self.ahead.kind == "text":
+        while kind == "text" and self.kind == "text":
             self.take()
         self.separated()
 
 
-def _tokens(content: bytes) -> Iterator[_Token]:
+def _tokens(content: bytes) -> Iterator[tuple[str, bytes, int]]:
+    """Yield kind, text and line of each token, and of the end."""
     at, line = 0, 1
     while at < len(content):
         token = _TOKEN.match(content, at)
@@ -185,14 +171,10 @@ def _tokens(content: bytes) -> Iterator[_Token]:
             shown = content[at : at + 20].decode("utf-8", errors="replace")
             raise ValueError(f"line {line}: unexpected {shown!r}")
         if token.lastgroup != "space":
-            yield _Token(token.lastgroup, token[0], line)
+            yield token.lastgroup, token[0], line
         line += token[0].count(b"\n")
         at = token.end()
-    yield _Token("end", b"", line)
-
-
-def _unescaped(text: bytes) -> bytes:
-    return _ESCAPE.sub(_character, text)
+    yield "end", b"", line
 
 
 def _character(escape: re.Match[bytes]) -> bytes:
