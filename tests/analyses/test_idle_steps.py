@@ -34,69 +34,77 @@ from tests.support.idle_runs import (
 )
 from tests.support.nsys_exports import profile
 
+#: Names of ranges and calls by the activity that they are.
+ACTIVITIES = {
+    "data loading": (
+        *("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "## data_load ##"),
+        *("next(train_iterator)", "Iterator::Model::Prefetch", "get_batch", "batch-generator"),
+    ),
+    "tracing and compiling": (
+        *("TorchDynamo Cache Lookup", "XlaCompile:#module=jit_step#", "backend_compile"),
+        *("cuModuleLoadData", "cuLibraryLoadData", "nvrtcCompileProgram"),
+    ),
+    "waiting": (
+        *("cudaStreamSynchronize", "hipDeviceSynchronize", "cuCtxSynchronize"),
+        *("ThunkExecutor::Execute (wait for completion)", "Rendezvous"),
+        *("pthread_cond_timedwait", "poll"),
+    ),
+    "transfer": (
+        *("cudaMemcpyAsync", "cuMemcpyHtoDAsync_v2", "TransferToDevice", "InfeedEnqueue"),
+        "DevicePut",
+    ),
+    "garbage collection": ("PythonRefManager::CollectGarbage",),
+    "operators": (
+        *("jit_matmul:XLA GPU module", "aten::to, op_id = 4"),
+        *("autograd::engine::evaluate_function: MmBackward0", "PjitFunction(train_step)"),
+    ),
+    "allocation": (
+        "cudaMalloc",
+        "cuMemAllocAsync",
+    ),
+    "launch": (
+        *("cudaLaunchKernelExC", "cuLaunchKernelEx", "cudaGraphLaunch"),
+        "hipExtModuleLaunchKernel",
+    ),
+    "collective calls": (
+        "ncclAllReduce",
+        "nccl:all_reduce",
+        "c10d::allreduce_",
+    ),
+    "optimizer": (
+        "Optimizer.step#AdamW.step",
+        "## optimizer ##",
+    ),
+    "API calls": (
+        "cuKernelGetAttribute",
+        "cudaEventRecord",
+    ),
+    "Python": (
+        *("train.py(12): main", "<built-in method apply of FunctionMeta object at 0x5581>"),
+        "$profiler.py:91 start_trace",
+    ),
+    "file access": (
+        "getc",
+        "pread64",
+        "fopen64",
+    ),
+    "system calls": (
+        "ioctl",
+        "mmap64",
+    ),
+    "host: custom_op": ("custom_op",),
+    "host: read the config": ("read the config",),
+    "host: Currency #": ("Currency 3",),
+    "host: forward": ("forward",),
+    "host: Loop": ("Loop",),
+    "host: IO #": ("IO 12",),
+    "host: FSDP::pre_forward (blocks.#)": ("FSDP::pre_forward (blocks.3)",),
+    "host: (no name)": ("",),
+}
+
 
 @pytest.mark.parametrize(
-    ("name", "activity"),
-    [
-        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "data loading"),
-        ("## data_load ##", "data loading"),
-        ("next(train_iterator)", "data loading"),
-        ("Iterator::Model::Prefetch", "data loading"),
-        ("get_batch", "data loading"),
-        ("batch-generator", "data loading"),
-        ("TorchDynamo Cache Lookup", "tracing and compiling"),
-        ("XlaCompile:#module=jit_step#", "tracing and compiling"),
-        ("backend_compile", "tracing and compiling"),
-        ("cuModuleLoadData", "tracing and compiling"),
-        ("cuLibraryLoadData", "tracing and compiling"),
-        ("nvrtcCompileProgram", "tracing and compiling"),
-        ("cudaStreamSynchronize", "waiting"),
-        ("hipDeviceSynchronize", "waiting"),
-        ("cuCtxSynchronize", "waiting"),
-        ("ThunkExecutor::Execute (wait for completion)", "waiting"),
-        ("Rendezvous", "waiting"),
-        ("cudaMemcpyAsync", "transfer"),
-        ("cuMemcpyHtoDAsync_v2", "transfer"),
-        ("TransferToDevice", "transfer"),
-        ("InfeedEnqueue", "transfer"),
-        ("DevicePut", "transfer"),
-        ("PythonRefManager::CollectGarbage", "garbage collection"),
-        ("jit_matmul:XLA GPU module", "operators"),
-        ("cudaMalloc", "allocation"),
-        ("cuMemAllocAsync", "allocation"),
-        ("cudaLaunchKernelExC", "launch"),
-        ("cuLaunchKernelEx", "launch"),
-        ("cudaGraphLaunch", "launch"),
-        ("hipExtModuleLaunchKernel", "launch"),
-        ("ncclAllReduce", "collective calls"),
-        ("nccl:all_reduce", "collective calls"),
-        ("c10d::allreduce_", "collective calls"),
-        ("Optimizer.step#AdamW.step", "optimizer"),
-        ("## optimizer ##", "optimizer"),
-        ("cuKernelGetAttribute", "API calls"),
-        ("cudaEventRecord", "API calls"),
-        ("aten::to, op_id = 4", "operators"),
-        ("autograd::engine::evaluate_function: MmBackward0", "operators"),
-        ("PjitFunction(train_step)", "operators"),
-        ("train.py(12): main", "Python"),
-        ("<built-in method apply of FunctionMeta object at 0x5581>", "Python"),
-        ("$profiler.py:91 start_trace", "Python"),
-        ("pthread_cond_timedwait", "waiting"),
-        ("poll", "waiting"),
-        ("getc", "file access"),
-        ("pread64", "file access"),
-        ("fopen64", "file access"),
-        ("ioctl", "system calls"),
-        ("mmap64", "system calls"),
-        ("custom_op", "host: custom_op"),
-        ("read the config", "host: read the config"),
-        ("Currency 3", "host: Currency #"),
-        ("forward", "host: forward"),
-        ("Loop", "host: Loop"),
-        ("IO 12", "host: IO #"),
-        ("FSDP::pre_forward (blocks.3)", "host: FSDP::pre_forward (blocks.#)"),
-        ("", "host: (no name)"),
-    ],
+    ("name", "activity"), [(name, own) for own, names in ACTIVITIES.items() for name in names]
 )
 def test_names_of_activities(name: str, activity: str) -> None:
     assert default_activities().lookup().of(name)[0] == activity

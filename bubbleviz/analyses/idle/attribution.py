@@ -22,7 +22,15 @@ import numpy as np
 
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, holding, split
 from bubbleviz.analyses.idle.host import HostEvents, events_around
-from bubbleviz.analyses.idle.report import BUSY, ActivityIdle, Example, ProvedWait, StepIdle, Strip
+from bubbleviz.analyses.idle.report import (
+    BUSY,
+    ActivityIdle,
+    AttributedIdle,
+    Example,
+    ProvedWait,
+    StepIdle,
+    Strip,
+)
 from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
 from bubbleviz.conventions.host_activities import (
     DEVICE,
@@ -37,10 +45,9 @@ from bubbleviz.conventions.host_activities import (
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile
-from bubbleviz.model.values import frozen
 
 #: The name of work that has none.
 COPY_NAME = "copy or memset"
@@ -50,25 +57,6 @@ def work_name(activities: Activities, row: int) -> str:
     """Return the name of a kernel or copy."""
     name = int(activities.name_id[row])
     return COPY_NAME if name == NONE else activities.names[name]
-
-
-@frozen
-class AttributedIdle(Table):
-    """Idle time of a rank in pieces, disjoint and ascending; they add up to it.
-
-    Attributes:
-        gap: row of the gaps.
-        start_ns: start.
-        end_ns: end.
-        activity: number of the activity that it is attributed to.
-        waiting: row of the host's events: the call that waited for known work; -1 none.
-    """
-
-    gap: Ints
-    start_ns: Ints
-    end_ns: Ints
-    activity: Ints
-    waiting: Ints
 
 
 def attribute(

@@ -10,7 +10,6 @@ import numpy as np
 
 from bubbleviz.analyses.idle.attribution import (
     COPY_NAME,
-    AttributedIdle,
     attribute,
     by_activity,
     by_step,
@@ -29,7 +28,7 @@ from bubbleviz.analyses.idle.host import (
     main_thread,
     names_around,
 )
-from bubbleviz.analyses.idle.report import Chunks, Example, IdleGaps, RankIdle
+from bubbleviz.analyses.idle.report import AttributedIdle, Example, IdleGaps, RankIdle
 from bubbleviz.analyses.idle.waits import (
     RecordTimes,
     Waiting,
@@ -413,7 +412,7 @@ def _gap_tables(
     most: Ints,
     steps: Steps,
     names: tuple[str, ...],
-) -> tuple[IdleGaps, Chunks]:
+) -> tuple[IdleGaps, AttributedIdle]:
     """Return the gaps that are attributed, and these cut by activity.
 
     Args:
@@ -427,7 +426,6 @@ def _gap_tables(
     gaps, activities = device.long_gaps, profile.activities
     place = np.where(device.gaps.short, NONE, np.cumsum(~device.gaps.short) - 1)
     pieces = idle.take(place[idle.gap] != NONE)
-    chunks = Chunks(place[pieces.gap], pieces.start_ns, pieces.end_ns, pieces.activity)
     works = (*activities.names, COPY_NAME)
     work_ids = [activities.name_id[column].astype(np.int64) for column in (gaps.before, gaps.after)]
     before, after = (np.where(ids == NONE, len(works) - 1, ids) for ids in work_ids)
@@ -441,7 +439,7 @@ def _gap_tables(
         works=works,
         activities=names,
     )
-    return table, chunks
+    return table, replace(pieces, gap=place[pieces.gap])
 
 
 def _limitations(

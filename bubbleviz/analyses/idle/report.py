@@ -229,20 +229,22 @@ class IdleGaps(Table):
 
 
 @frozen
-class Chunks(Table):
-    """Gaps cut by activity, in order; the chunks of a gap add up to it.
+class AttributedIdle(Table):
+    """Idle time of a rank in pieces, disjoint and ascending; those of a gap add up to it.
 
     Attributes:
         gap: row of the gaps.
         start_ns: start.
         end_ns: end.
-        activity: row of the gaps' ``activities``.
+        activity: number of the activity that it is attributed to.
+        waiting: row of the host's events: the call that waited for known work; -1 none.
     """
 
     gap: Ints
     start_ns: Ints
     end_ns: Ints
     activity: Ints
+    waiting: Ints
 
 
 #: What a device did in a strip, before the activities of its host.
@@ -324,7 +326,7 @@ class RankIdle:
     steps: tuple[StepIdle, ...]
     steps_by: str
     gaps: IdleGaps
-    chunks: Chunks
+    chunks: AttributedIdle
     strip: Strip
     format: str = ""
     waits: tuple[ProvedWait, ...] = ()
