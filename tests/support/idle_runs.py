@@ -138,6 +138,7 @@ def write_world(folder: Path, world: World) -> Path:
         [r(a, b, name, t) for a, b, t, name in world.ranges],
     )
     with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA synchronous = OFF")
         database.execute("CREATE TABLE PROFILER_OVERHEAD (start INT, end INT, globalTid INT)")
         database.executemany(
             "INSERT INTO PROFILER_OVERHEAD VALUES (?,?,?)",

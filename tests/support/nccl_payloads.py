@@ -48,6 +48,7 @@ def carrying(
 ) -> str:
     """Give ranges of a profile payloads, as nsys exports them: start, name, layout, values."""
     with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA synchronous = OFF")
         db.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData {declared}")
         db.execute(
             "CREATE TABLE IF NOT EXISTS NVTX_PAYLOAD_SCHEMAS (domainId, schemaId, name, type, "
@@ -91,6 +92,7 @@ def carry(path: Path, start: int, values: tuple[int, ...], pid: int) -> None:
     body = struct.pack(form, *values)
     blob = struct.pack("<QQQQ", 1, number, len(body), 32) + body
     with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA synchronous = OFF")
         db.execute(
             "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND globalTid = ?",
             (blob, start, global_id(pid, pid)),

@@ -167,6 +167,8 @@ def profile(
     path.unlink(missing_ok=True)
     text = _Strings()
     with closing(sqlite3.connect(path)) as db:
+        # Nothing is kept after a test: a crash may cost the file.
+        db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         db.executescript(_SCHEMA)
         db.executemany(
             "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,1,?,?,?,?,?,?)",

@@ -162,6 +162,7 @@ def write_rocpd(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA synchronous = OFF")
         for number, process in enumerate(processes):
             guid = str(uuid.uuid5(uuid.NAMESPACE_DNS, f"{process.host}.{process.pid}.{number}"))
             suffix = f"_{guid.replace('-', '_')}" if suffixed else ""
@@ -303,6 +304,7 @@ def write_rpd(path: Path, processes: Sequence[Process]) -> Path:
     """Write a trace of rocmProfileData; the numbers of each process begin 2^32 above the last."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA synchronous = OFF")
         db.executescript(_RPD)
         db.execute("INSERT INTO rocpd_metadata VALUES (1, 'schema_version', '2')")
         for number, process in enumerate(processes):

@@ -67,6 +67,7 @@ def synchronised(
         without: tables, and columns as ``TABLE.column``, to drop again.
     """
     with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA synchronous = OFF")
         db.executescript(_TABLES)
         db.executemany(
             f"INSERT INTO {RECORDS} VALUES (?,?,1,0,?,?,?,?,?)",
