@@ -276,7 +276,7 @@ def test_a_timeline_comes_back_as_it_was(report: Report) -> None:
 def test_a_large_report_is_saved_without_its_timeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bubbleviz.report.timeline.MOST_SAVED", len(SMALL.operations) - 1)
+    monkeypatch.setattr("bubbleviz.render.json_document.MOST_SAVED", len(SMALL.operations) - 1)
     path, found = written_and_read(tmp_path, SMALL)
 
     assert MOST_SAVED >= 20_000
