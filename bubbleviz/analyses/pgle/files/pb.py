@@ -7,11 +7,13 @@ from functools import cache
 from typing import Any
 
 from bubbleviz.analyses.pgle.files import CostFormat
-from bubbleviz.sources.xla.xspace import message_types, parsed
 
 
 @cache
 def _costs() -> Any:
+    # Refusals load neither it nor numpy.
+    from bubbleviz.sources.xla.xspace import message_types
+
     messages = {"Costs": "1 costs Cost*", "Cost": "1 name bytes, 2 cost_us double"}
     return message_types("pgle", **messages)["Costs"]
 
@@ -32,6 +34,8 @@ def read(content: bytes) -> list[tuple[str, float]]:
     Raises:
         ValueError: it is not such a message.
     """
+    from bubbleviz.sources.xla.xspace import parsed
+
     costs = parsed(_costs(), content).costs
     return [(cost.name.decode("utf-8", errors="replace"), cost.cost_us) for cost in costs]
 
