@@ -15,7 +15,7 @@ from bubbleviz.interpret.iterations import (
 from bubbleviz.interpret.spans import DeviceWork
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
-from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, without
+from bubbleviz.model.grouping import distinct, distinct_rows, found_in, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import OperationKeys
 from bubbleviz.model.phase_masks import among
@@ -236,7 +236,7 @@ def _without_rank(
         rows: of ``named``, those that have no rank.
     """
     path, process = profile.source.path, process_of(named.thread[rows])
-    at_work = np.isin(process, profile.activities.ranks[:, 0])
+    at_work = found_in(distinct(profile.activities.ranks[:, 0]), process) != NONE
     phase = names.phase[named.name_id[rows]]
     counted = ~at_work & among(phase, COUNTED)
     numbers, of_row = np.unique(process[counted], return_inverse=True)
@@ -256,7 +256,10 @@ def _without_rank(
         notes.append(Limitation("stages without GPU work", reason, len(stages), kind))
     for reason, count in (
         ("their process uses several devices", int(at_work.sum())),
-        ("their process has no GPU work", int((~at_work & ~np.isin(process, stages)).sum())),
+        (
+            "their process has no GPU work",
+            int((~at_work & (found_in(stages, process) == NONE)).sum()),
+        ),
     ):
         if count:
             what = "ranges without GPU work whose device is unknown"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import platform
 import re
@@ -66,6 +65,9 @@ def _host() -> str:
 
     Nor does it in another container, whose processes are numbered apart.
     """
+    # Most runs write no file.
+    import hashlib
+
     numbering = ""
     with contextlib.suppress(OSError):
         numbering = str(Path("/proc/self/ns/pid").readlink())
