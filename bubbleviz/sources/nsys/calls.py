@@ -89,8 +89,10 @@ class ExportedCalls:
             with step("read calls") as rows:
                 columns = next(blocks)
                 rows.count = columns.shape[1]
-            numbers = np.arange(stretch.start, stretch.stop)
-            if rows.count != len(stretch):
+            if rows.count == len(stretch):
+                numbers = np.arange(stretch.start, stretch.stop)
+            else:
+                # Where numbers are left out there may be very many of them.
                 binds = {"first": stretch[0], "last": stretch[-1]}
                 numbers = self.export.columns("calls/row_numbers", binds)[0]
             yield _calls(numbers, columns)
