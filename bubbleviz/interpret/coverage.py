@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +16,11 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import RankCoverage, RankOperations, UnattributedKernels
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
-from bubbleviz.model.profile import tid_of
+from bubbleviz.model.profile import Ranges, tid_of
 from bubbleviz.model.values import frozen
+
+if TYPE_CHECKING:
+    from intervaltree import IntervalTree
 
 #: How many unattributed kernel names are listed for each rank.
 LISTED = 5
@@ -120,11 +124,8 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
     calls = links.calls_of(rows[known], linked.profile.calls)
     times = zip(calls.thread.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True)
     names = {t.thread: t.name for t in linked.profile.threads}
-
-    def depth(row: int) -> tuple[int, int, str]:
-        start_ns, end_ns = int(named.start_ns[row]), int(named.end_ns[row])
-        return start_ns - end_ns, start_ns, named.names[named.name_id[row]]
-
+    # Named ranges of a thread may overlap in any way; most runs leave no kernel unattributed.
+    trees: dict[int, IntervalTree] = {}
     for activity, is_known in zip(activities, known.tolist(), strict=True):
         if not is_known:
             yield "launching call not in the profile"
@@ -132,13 +133,28 @@ def _launch_places(linked: LinkedProfile, activities: Sequence[int]) -> Iterator
         thread, start_ns, end_ns = next(times)
         name = names.get(thread, "")
         place = f"thread {tid_of(thread)}{f' ({name})' if name else ''}"
-        around = (named.thread == thread) & (named.start_ns <= start_ns) & (named.end_ns >= end_ns)
+        if thread not in trees:
+            trees[thread] = _tree_of(named, thread)
+        around = [own for own in trees[thread][start_ns] if own.end > end_ns]
         if links.rule[activity] == LinkRule.AMBIGUOUS:
             yield f"{place}, while several threads ran backward"
-        elif around.any():
-            yield f"{place}, in {max(map(depth, np.flatnonzero(around).tolist()))[2]}"
+        elif around:
+            innermost = max(around, key=lambda own: (own.begin - own.end, own.begin, own.data))
+            yield f"{place}, in {innermost.data}"
         else:
             yield f"{place}, outside every operation"
+
+
+def _tree_of(named: Ranges, thread: int) -> IntervalTree:
+    """Return the ranges of a thread with their names; ends are exclusive."""
+    # It takes as long to import as to use.
+    from intervaltree import IntervalTree
+
+    rows = np.flatnonzero(named.thread == thread).tolist()
+    return IntervalTree.from_tuples(
+        (int(named.start_ns[r]), int(named.end_ns[r]) + 1, named.names[named.name_id[r]])
+        for r in rows
+    )
 
 
 # What the end of a capture cut: work that the host had launched and no device had done.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.workload import MeasuredMemory
+
+if TYPE_CHECKING:  # reports are read without numpy
+    from bubbleviz.schedules.workload import MeasuredMemory
 
 #: Unknown number, as in columns.
 UNKNOWN = -1
@@ -99,6 +102,8 @@ def measured_memory(
             if stage_of_virtual.get(kind.virtual_stage, UNKNOWN) == device
         ]
         resident.append(max(known) + max(0.0, *own))
+    from bubbleviz.schedules.workload import MeasuredMemory
+
     return MeasuredMemory(
         held=tuple(forwards[s].held_bytes for s in stages),
         kept=tuple(forwards[s].kept_bytes for s in stages),
