@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, extended_kinds, find_conventions
-from bubbleviz.conventions.draft import drafts
-from bubbleviz.conventions.kinds import OPERATION_GLOBS
-from bubbleviz.conventions.recognition import (
+from bubbleviz.conventions.convention_file import (
     ConventionScore,
+    built_in,
+    extended_kinds,
+    find_conventions,
     recognise,
     recognised,
     scores_of,
     with_iterations,
 )
+from bubbleviz.conventions.kinds import OPERATION_GLOBS
+from bubbleviz.conventions.name_words import drafts
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.communication import candidates_in
 from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table, way_on

@@ -126,7 +126,7 @@ def _run(arguments: list[str]) -> int:
     try:
         interrupt()
         if arguments[0] not in _KNOWN and _is_path(arguments[0]):
-            from bubbleviz.cli.door import entered
+            from bubbleviz.cli.terminal import entered
 
             arguments = entered(arguments)
         # An output is the same whether or not it replaces a file.

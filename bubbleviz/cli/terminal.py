@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bubbleviz.errors import OutputError
-from bubbleviz.model.private_names import anonymous
+from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.progress import Watch, unwatched
 
@@ -352,7 +352,7 @@ def search_bar() -> Iterator[Watch]:
 #: The complaint of typer about a command, with what it suggests.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
 #: Characters of a word that is complained about.
-_COMPLAINTS_LONGEST = 60
+_LONGEST_WORD = 60
 
 
 def usage_complaint(error: Any) -> str:
@@ -391,7 +391,7 @@ def _unknown_word(word: str, commands: Iterable[str]) -> str:
     """Return the complaint about a first word that is neither a command nor a path."""
     from bubbleviz.sources.paths import file_like
 
-    said = f"{one_line(word, _COMPLAINTS_LONGEST)!r}: no such command or file"
+    said = f"{one_line(word, _LONGEST_WORD)!r}: no such command or file"
     return said + (suggestion(word, commands) or file_like(word))
 
 
@@ -434,3 +434,27 @@ def failure(error: OSError) -> str:
     if error.errno == errno.EBADF:
         return "standard output is closed; redirect it to a file or to /dev/null"
     return f"stopped ({error.strerror or error}); fix that and run again"
+
+
+# The door: a path in place of a command runs the command that fits what the files hold.
+
+
+def entered(arguments: Sequence[str]) -> list[str]:
+    """Return arguments that begin with paths behind the command that fits these, and say which.
+
+    Raises:
+        InputError: a path leads to nothing that can be read.
+    """
+    from bubbleviz.analyses.inspection import first_look
+
+    if "--anonymous" in arguments:
+        hide()
+    first_option = next((i for i, word in enumerate(arguments) if word.startswith("-")), None)
+    if any(word.partition("=")[0] == "--convention" for word in arguments):
+        command, reason = "analyze", "--convention says how operations are named"
+    else:
+        with progress_bars() as bars:
+            command, reason = first_look(arguments[:first_option], bars)
+    if reason:
+        complain(f"{command}, since {reason}", 0)
+    return [command, *arguments]

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.interpret.launches import Launches, WorklessRows
+from bubbleviz.interpret.late_launches import Launches, WorklessRows
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, rows_by_value
 from bubbleviz.model.limitations import Limitation, LimitationKind

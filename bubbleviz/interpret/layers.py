@@ -16,7 +16,7 @@ from dataclasses import field
 
 import numpy as np
 
-from bubbleviz.conventions.layer_names import LayerName, layer_of
+from bubbleviz.conventions.range_names import LayerName, layer_of
 from bubbleviz.interpret.linking import Links
 from bubbleviz.interpret.operation_ranges import OperationRanges
 from bubbleviz.interpret.spans import DeviceWork

@@ -30,7 +30,7 @@ from bubbleviz.interpret.damaged_work import (
     limitations_of_lost,
     lost_kernels,
 )
-from bubbleviz.interpret.launches import Launches, LongCalls, WorklessRows
+from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, widened
 from bubbleviz.model.grouping import BlockNumbering, distinct, found_in, rows_by_value
 from bubbleviz.model.intervals import Innermost

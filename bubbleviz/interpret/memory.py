@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bubbleviz.conventions.layer_names import LayerName
+from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.interpret.layers import LayerRanges
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of

@@ -9,11 +9,16 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, extended_kinds
+from bubbleviz.conventions.convention_file import (
+    built_in,
+    extended_kinds,
+    recognised,
+    rounds,
+    scores_of,
+    with_iterations,
+)
 from bubbleviz.conventions.kinds import OPERATION_GLOBS, is_nccl
-from bubbleviz.conventions.layer_names import layer_globs
-from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import recognised, rounds, scores_of, with_iterations
+from bubbleviz.conventions.range_names import layer_globs, understand
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.interpret.interpretation import interpret, linked_profile
 from bubbleviz.interpret.recording import Recordings

@@ -83,9 +83,9 @@ def _whole(key: Key) -> Ints | None:
 
 Number = TypeVar("Number", bound=np.integer[Any])
 
-_GROUPING_ROOM = 1 << 62
+_MOST_CODES = 1 << 62
 #: Values are listed where there are so many times as many as rows, and some more.
-_LISTED, _GROUPING_FEW = 4, 1024
+_LISTED, _FEW_CODES = 4, 1024
 
 
 @frozen
@@ -125,7 +125,7 @@ def _packed(columns: Sequence[Ints]) -> tuple[Ints, int]:
         digit, size = _digit(column)
         if size == 1:
             continue
-        if base > _GROUPING_ROOM // size:
+        if base > _MOST_CODES // size:
             code, base = _digit(_numbered(code, base).of_row)
         if base == 1:
             code = digit
@@ -142,7 +142,7 @@ def _numbered(code: Ints, base: int) -> Groups:
     Where these are not many more than there are rows, a table of all values takes the place of
     sorting.
     """
-    if base > _LISTED * len(code) + _GROUPING_FEW:
+    if base > _LISTED * len(code) + _FEW_CODES:
         return _by_sorting(code)
     first = np.full(base, NONE, np.int64)
     # Of rows with one value the last that is written stays: the first.
@@ -172,7 +172,7 @@ def distinct(*columns: npt.NDArray[Number]) -> npt.NDArray[Number]:
     ``np.unique`` would ask ``numpy.ma`` whether they are masked, whose import takes some 10 ms.
     """
     every = columns[0] if len(columns) == 1 else np.concatenate(columns)
-    if len(every) > _GROUPING_FEW:
+    if len(every) > _FEW_CODES:
         low, high = int(every.min()), int(every.max())
         if high - low < _LISTED * len(every):
             present = np.zeros(high - low + 1, bool)
@@ -202,7 +202,7 @@ def looked_up(keys: Sequence[Ints], values: Ints, wanted: Sequence[Ints]) -> Int
     """
     both = [np.concatenate(pair) for pair in zip(keys, wanted, strict=True)]
     number, base = _packed(both)
-    if base > _LISTED * len(number) + _GROUPING_FEW:
+    if base > _LISTED * len(number) + _FEW_CODES:
         number, base = _digit(_by_sorting(number).of_row)
     table = np.full(base, NONE, np.int64)
     table[number[: len(values)]] = values

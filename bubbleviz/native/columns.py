@@ -1,7 +1,7 @@
 """Columns: what the compiled part works out of numpy columns.
 
 The functions that call these give the same without them: the search of orders
-(:mod:`bubbleviz.schedules.search.improving`), spans and launches
+(:mod:`bubbleviz.schedules.search.problem`), spans and launches
 (:mod:`bubbleviz.interpret`), intervals, places and sorting (:mod:`bubbleviz.model`).
 """
 
@@ -227,7 +227,7 @@ class LaunchFinder:
 # The functions of :mod:`bubbleviz.model` that call these give the same without them.
 
 
-_ColumnsCodes = npt.NDArray[np.signedinteger[Any]]
+_AnyCodes = npt.NDArray[np.signedinteger[Any]]
 _SIZE = ctypes.c_size_t
 
 
@@ -277,7 +277,7 @@ def difference(
 
 def group_union(
     library: Library,
-    group: _ColumnsCodes,
+    group: _AnyCodes,
     groups: int,
     start_ns: _Ints,
     end_ns: _Ints,

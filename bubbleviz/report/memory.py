@@ -9,7 +9,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 
 if TYPE_CHECKING:  # reports are read without numpy
-    from bubbleviz.schedules.workload import MeasuredMemory
+    from bubbleviz.schedules.simulation import MeasuredMemory
 
 #: Unknown number, as in columns.
 UNKNOWN = -1
@@ -102,7 +102,7 @@ def measured_memory(
             if stage_of_virtual.get(kind.virtual_stage, UNKNOWN) == device
         ]
         resident.append(max(known) + max(0.0, *own))
-    from bubbleviz.schedules.workload import MeasuredMemory
+    from bubbleviz.schedules.simulation import MeasuredMemory
 
     return MeasuredMemory(
         held=tuple(forwards[s].held_bytes for s in stages),

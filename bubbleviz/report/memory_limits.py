@@ -16,7 +16,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.report import Report
-from bubbleviz.schedules.workload import MeasuredMemory, within
+from bubbleviz.schedules.simulation import MeasuredMemory, within
 
 # Other schedules in bytes: what their fullest device holds, and whether that fits.
 

@@ -21,7 +21,7 @@ from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 from bubbleviz.report.saved_parts import PartEntry, index_of, joined
-from bubbleviz.schedules.workload import MeasuredMemory
+from bubbleviz.schedules.simulation import MeasuredMemory
 
 SCHEMA = "bubbleviz.report/1"
 

@@ -16,8 +16,16 @@ from bubbleviz.schedules.formulas import Formula, formula_named, formulas
 from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
-from bubbleviz.schedules.simulation import Simulation, cost, makespan, schedule_ratio, stage_ratio
-from bubbleviz.schedules.workload import Workload, peak_memory, simulate_workload
+from bubbleviz.schedules.simulation import (
+    Simulation,
+    Workload,
+    cost,
+    makespan,
+    peak_memory,
+    schedule_ratio,
+    simulate_workload,
+    stage_ratio,
+)
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000

@@ -13,7 +13,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.simulation import Workload
 
 # Stage times: what operations take on each stage, in milliseconds and in whole ticks.
 

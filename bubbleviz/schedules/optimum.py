@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Task
-from bubbleviz.schedules.search.improving import Orders
-from bubbleviz.schedules.search.problem import PHASE_CODES, Codes, Problem, plan_of
+from bubbleviz.schedules.search.problem import PHASE_CODES, Codes, Orders, Problem, plan_of
 from bubbleviz.schedules.simulation import Simulation, simulate
 
 if TYPE_CHECKING:

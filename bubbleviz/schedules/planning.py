@@ -17,16 +17,17 @@ from bubbleviz.schedules.optimum import optimum
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, looped_placement, v_placement
 from bubbleviz.schedules.search.climbing import extended, repeated_blocks
 from bubbleviz.schedules.search.greedy import greedy, policies
-from bubbleviz.schedules.search.improving import Orders, improve
 from bubbleviz.schedules.search.problem import (
     NEVER,
     Codes,
+    Orders,
     Problem,
     codes_of,
+    improve,
     plan_of,
     problem_of_workload,
 )
-from bubbleviz.schedules.workload import Outcome, Workload, outcome_of
+from bubbleviz.schedules.simulation import Outcome, Workload, outcome_of
 
 # Bounds: the least makespan that any order of a problem can have.
 #

@@ -13,7 +13,7 @@ from bubbleviz.schedules.communication.precedence import timing_of
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.workload import Workload, peak_memory
+from bubbleviz.schedules.simulation import Workload, peak_memory
 from scripts.proving.jobs import Job
 
 #: Names of PyTorch's schedules here.

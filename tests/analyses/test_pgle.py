@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.analysis import contents_of
+from bubbleviz.analyses.pgle.costs import contents_of
 from bubbleviz.analyses.pgle.instructions import (
     GLOBS,
     GRAPHS,

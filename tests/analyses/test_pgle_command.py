@@ -11,8 +11,7 @@ import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle import text as pgle_text
-from bubbleviz.analyses.pgle.analysis import contents_of
-from bubbleviz.analyses.pgle.costs import compare_costs
+from bubbleviz.analyses.pgle.costs import compare_costs, contents_of
 from bubbleviz.analyses.pgle.files import pb, pbtxt, read_costs
 from bubbleviz.cli.app import main
 from tests.support.xla_runs import NCCL, Run, notes, steps, told

@@ -12,7 +12,7 @@ import pytest
 from msgspec import json
 
 import bubbleviz
-from bubbleviz.analyses.plan.documents import memory_plot_of
+from bubbleviz.analyses.plan.documents import memory_plot_of, sections
 from bubbleviz.analyses.plan.planned_run import (
     MeasuredRun,
     limited_workload,
@@ -20,7 +20,6 @@ from bubbleviz.analyses.plan.planned_run import (
     order_that_ran,
     plan_run,
 )
-from bubbleviz.analyses.plan.text import sections
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
@@ -29,7 +28,7 @@ from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.workload import MeasuredMemory, Outcome, Workload, outcome_of
+from bubbleviz.schedules.simulation import MeasuredMemory, Outcome, Workload, outcome_of
 from tests.support.places import CHECKOUT
 
 EMPTY: dict[str, Ints] = {

@@ -22,9 +22,8 @@ import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.convention_file import built_in
+from bubbleviz.conventions.convention_file import built_in, recognise
 from bubbleviz.conventions.range_names import understand
-from bubbleviz.conventions.recognition import recognise
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report.report import Report
 from tests.planting import plant

@@ -25,8 +25,8 @@ from bubbleviz.annotate.part_files import PARTS
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 from bubbleviz.model.grouping import Numbering
+from bubbleviz.sources.recordings.operations import RecordedSession, read_session
 from bubbleviz.sources.recordings.parts import PartReader
-from bubbleviz.sources.recordings.sessions import RecordedSession, read_session
 from tests.support.places import CHECKOUT
 from tests.support.recorded_runs import Clock
 

@@ -15,7 +15,7 @@ import pytest
 import bubbleviz
 from bubbleviz.annotate import recorder as recorder_module
 from bubbleviz.annotate.recorder import Recorder, TimingEvents
-from bubbleviz.sources.recordings.sessions import RecordedSession, read_session
+from bubbleviz.sources.recordings.operations import RecordedSession, read_session
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.fake_gpu import LATENCY_NS, FakeGpu, Stream

@@ -23,12 +23,16 @@ from bubbleviz.analyses.pgle import instructions
 from bubbleviz.cli.app import main
 from bubbleviz.conventions import range_names
 from bubbleviz.conventions.convention import Convention, globs_of
-from bubbleviz.conventions.convention_file import built_in, find_convention, load_convention
+from bubbleviz.conventions.convention_file import (
+    built_in,
+    find_convention,
+    load_convention,
+    scores_of,
+)
 from bubbleviz.conventions.globs import lets_through, loose_regex
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import match_of, named_by, understand
-from bubbleviz.conventions.recognition import scores_of
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import inert

@@ -13,8 +13,8 @@ from bubbleviz.cli.app import main
 from bubbleviz.cli.overview import inspection_parts
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import load_convention
-from bubbleviz.conventions.draft import drafts
 from bubbleviz.conventions.globs import lets_through
+from bubbleviz.conventions.name_words import drafts
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.headline import headline_lines

@@ -26,8 +26,13 @@ from bubbleviz.conventions.kinds import (
     default_kinds,
     matching,
 )
-from bubbleviz.conventions.layer_names import LayerName, layer_globs, layer_of, layer_patterns
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.range_names import (
+    LayerName,
+    layer_globs,
+    layer_of,
+    layer_patterns,
+    understand,
+)
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret import communication as communication_candidates_module
 from bubbleviz.model.phases import COMMUNICATION

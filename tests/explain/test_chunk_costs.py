@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.chunk_costs import ChunkCost
-from bubbleviz.render.picture.chunk_costs import draw_chunk_costs
+from bubbleviz.render.picture.slowdowns import draw_chunk_costs
 from bubbleviz.report.report import Report, cost_in_words
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
 

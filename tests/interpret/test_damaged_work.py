@@ -25,7 +25,7 @@ from bubbleviz.interpret.damaged_work import (
     check_times,
     limitations_of_lost,
 )
-from bubbleviz.interpret.launches import Launches, LongCalls, WorklessRows
+from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls

@@ -35,8 +35,8 @@ from bubbleviz.progress import Watch
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
-from bubbleviz.sources.nsys import scan
-from bubbleviz.sources.nsys.scan import Scan
+from bubbleviz.sources.nsys import export
+from bubbleviz.sources.nsys.export import Scan
 from bubbleviz.timing import Step
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -65,7 +65,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read any file in stretches that cut it at odd places, many of them ahead of their use."""
-    monkeypatch.setattr(scan, "ROWS", 61)
+    monkeypatch.setattr(export, "ROWS", 61)
 
 
 # --- one file, several threads

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.interpret.launches import Launches
+from bubbleviz.interpret.late_launches import Launches
 from bubbleviz.interpret.spans import DeviceWork, RankWork, extents_of
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Bools, Ints

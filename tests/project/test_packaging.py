@@ -142,7 +142,7 @@ LEFT_OUT = {
     ("analyze", "fixtures/1f1b"): (
         *("asyncio", "drawsvg", "email", "hashlib", "html", "intervaltree", "msgspec"),
         *("multiprocessing", "numpy.ma", "rich.table", "scipy", "sqlalchemy"),
-        *("bubbleviz.analyses", "bubbleviz.conventions.draft", "bubbleviz.render.picture"),
+        *("bubbleviz.analyses", "bubbleviz.conventions.name_words", "bubbleviz.render.picture"),
         *("bubbleviz.render.web", "bubbleviz.sources.kineto", "bubbleviz.sources.nccl"),
     ),
     ("idle", "fixtures/1f1b"): ("multiprocessing", "numpy.ma", "scipy", "sqlalchemy"),

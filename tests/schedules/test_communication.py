@@ -39,7 +39,7 @@ from bubbleviz.schedules.communication.precedence import (
 from bubbleviz.schedules.files import torch_csv as compute_csv
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.workload import Workload, outcome_of
+from bubbleviz.schedules.simulation import Workload, outcome_of
 from tests.support.stepping_ranks import SteppingRanks
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")

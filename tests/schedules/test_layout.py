@@ -20,6 +20,7 @@ from bubbleviz.schedules.layout.layers import (
     LayerKind,
     Layers,
     Layout,
+    Recurrence,
     even_layout,
     layout_workload,
     megatron_layout,
@@ -32,9 +33,8 @@ from bubbleviz.schedules.layout.partition import (
     balanced,
     best_partition,
 )
-from bubbleviz.schedules.layout.recurrence import Recurrence
 from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
-from bubbleviz.schedules.workload import outcome_of
+from bubbleviz.schedules.simulation import outcome_of
 
 
 def model(

@@ -24,9 +24,8 @@ from bubbleviz.schedules.planning import (
     shortest_orders,
     splits,
 )
-from bubbleviz.schedules.search.improving import improve
-from bubbleviz.schedules.search.problem import Codes, plan_of, problem_of_workload
-from bubbleviz.schedules.workload import Workload, outcome_of, peak_memory
+from bubbleviz.schedules.search.problem import Codes, improve, plan_of, problem_of_workload
+from bubbleviz.schedules.simulation import Workload, outcome_of, peak_memory
 from tests.support.published_orders import Row, numbers, reference
 
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -26,11 +26,11 @@ from bubbleviz.schedules.simulation import (
     Simulation,
     cost,
     makespan,
+    peak_memory,
     schedule_ratio,
     simulate,
     stage_ratio,
 )
-from bubbleviz.schedules.workload import peak_memory
 from tests.support.published_orders import OURS, WITH_ORDER, Row, listed_plan, numbers, reference
 from tests.support.stage_times import stage_durations
 

@@ -26,9 +26,9 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.sources.nsys.columnar_export import STRETCHES, WHOLE, opened_directory
 from bubbleviz.sources.nsys.export import KINDS, Export, Selection
+from bubbleviz.sources.nsys.profile_file import opened
 from bubbleviz.sources.nsys.queries import columns_read, query
 from bubbleviz.sources.nsys.ranges import event_types
-from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.sources.sqlite.queries import Binds
 from tests.planting import plant
 from tests.planting.options import Planting

@@ -26,9 +26,9 @@ from bubbleviz.native.library import NamedRows
 from bubbleviz.sources.nsys import direct_reader
 from bubbleviz.sources.nsys.direct_reader import DirectReader
 from bubbleviz.sources.nsys.export import Export, Selection
+from bubbleviz.sources.nsys.profile_file import SqliteOrigin, opened
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
-from bubbleviz.sources.nsys.sqlite_export import SqliteOrigin, opened
 from scripts.build_native import compiler
 from tests.support.compiled import compiled_library
 from tests.support.places import FIXTURES

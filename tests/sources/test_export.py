@@ -12,8 +12,8 @@ import pytest
 
 from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.sources.nsys.export import KERNEL, NVTX
+from bubbleviz.sources.nsys.profile_file import SqliteOrigin, opened
 from bubbleviz.sources.nsys.queries import NSYS, query, view_variants
-from bubbleviz.sources.nsys.sqlite_export import SqliteOrigin, opened
 from bubbleviz.sources.sqlite.database import texts_of
 from bubbleviz.sources.sqlite.queries import Binds, Query
 from tests.support.nsys_exports import C, K, R, profile

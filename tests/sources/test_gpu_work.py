@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.launches import places_of
+from bubbleviz.interpret.late_launches import places_of
 from bubbleviz.model.columns import Ints, widened
 from bubbleviz.model.grouping import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible

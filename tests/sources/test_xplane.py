@@ -24,8 +24,8 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
-from bubbleviz.sources.xla.device_work import leaves
 from bubbleviz.sources.xla.planes import PlaneEvents, device_of
+from bubbleviz.sources.xla.profile import leaves
 from bubbleviz.sources.xla.xspace import MalformedError, Space, decoded, open_file
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type

@@ -17,7 +17,7 @@ from bubbleviz.analyses.layout.layer_table import (
 )
 from bubbleviz.analyses.layout.report import MeasuredModel
 from bubbleviz.conventions.convention_file import find_conventions
-from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, LayerName
+from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.count.count import count
 from bubbleviz.count.iterations import typical
 from bubbleviz.errors import MismatchError, UsageError
@@ -36,7 +36,7 @@ from bubbleviz.report.report import schedule_ran
 from bubbleviz.report.saved import read_times
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, check_enough, timed_layers
 from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.workload import MeasuredMemory, Workload, phase_times
+from bubbleviz.schedules.simulation import MeasuredMemory, Workload, phase_times
 
 # Measured layers: the times of stages, divided among their layers as their kernels' time is.
 #

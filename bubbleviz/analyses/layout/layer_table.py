@@ -31,7 +31,7 @@ import numpy as np
 from bubbleviz.align.local_stages import stages_of_chunks
 from bubbleviz.align.run import Run
 from bubbleviz.analyses.layout.report import MeasuredModel
-from bubbleviz.conventions.layer_names import EMBEDDING, HEAD, LAYER, MTP, LayerName, layer_of
+from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, MTP, LayerName, layer_of
 from bubbleviz.errors import InputError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -39,7 +39,7 @@ from bubbleviz.model.files import read_bounded
 from bubbleviz.model.memory_sizes import parse_memory
 from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
-from bubbleviz.schedules.workload import MeasuredMemory
+from bubbleviz.schedules.simulation import MeasuredMemory
 
 # Kinds of layers, by the words that names of layers are told by.
 

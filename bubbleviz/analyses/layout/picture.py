@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import drawsvg
 
-from bubbleviz.analyses.layout.report import LayoutReport
-from bubbleviz.analyses.layout.text import shown
+from bubbleviz.analyses.layout.report import LayoutReport, shown
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
 from bubbleviz.render.picture.page import Page, box, px, text_width, ticks

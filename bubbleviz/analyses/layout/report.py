@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.memory_sizes import MemorySize
+from bubbleviz.model.memory_sizes import MemorySize, memory_text
+from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
-from bubbleviz.schedules.layout.layers import Layers, Layout
+from bubbleviz.schedules.layout.layers import (
+    LayerKind,
+    Layers,
+    Layout,
+    megatron_layout,
+    torchtitan_layout,
+)
 
 
 @frozen
@@ -131,3 +140,135 @@ def layouts_of(
     """
     rows = best_layouts(question, schedules, chunks, watch)
     return LayoutReport(question, measured, rows, asked=bool(schedules))
+
+
+# Text: what ``bubbleviz layout`` prints: schedules, the layouts worth a look, and how to set.
+
+
+#: Layouts of schedules that were named are shown, so many of them.
+_SHOWN = 4
+
+
+def sections(report: LayoutReport) -> Iterator[Block]:
+    """Yield what to print."""
+    question, measured = report.question, report.measured
+    yield Sentence(
+        f"{counted(len(question.layers), 'layer')} on {counted(question.stages, 'device')}, "
+        f"{counted(question.microbatches, 'microbatch', 'microbatches')}: {measured.source}",
+        style="bold",
+    )
+    if measured.ran_ns is not None:
+        yield Sentence(
+            f"measured: {milliseconds(measured.ran_ns)} ms an iteration"
+            f"{f', {measured.ran}' if measured.ran else ''}"
+        )
+    title = "Best layout for each schedule, simulated"
+    rows = [_schedule(report, row) for row in report.rows]
+    yield Table(title, rows, left=("schedule", "best of\nall"))
+    yield HangingLines([("", line) for line in _legend(report)])
+    for row in shown(report):
+        yield from _layout(report, row)
+    if measured.assumptions:
+        yield Sentence("\nNot measured", style="bold")
+        yield HangingLines([("  - ", one_line(text, 400)) for text in measured.assumptions])
+
+
+def shown(report: LayoutReport) -> list[ScheduleLayout]:
+    """Return the layouts that are shown whole: of the schedule that ran, and of the fastest.
+
+    Of schedules that were named, the first few.
+    """
+    if report.asked:
+        return [row for row in report.rows if row.best is not None][:_SHOWN]
+    rows = {row.schedule: row for row in (report.same, report.best) if row is not None}
+    return list(rows.values())
+
+
+def _schedule(report: LayoutReport, row: ScheduleLayout) -> dict[str, str]:
+    before = "-"
+    if row.before_ns is not None:
+        mark = ("" if row.own else "*") + ("" if row.before_fits else "!")
+        before = milliseconds(row.before_ns) + mark
+    peak = max(row.peak_memory, default=None)
+    memory = "-" if peak is None else memory_text(peak, in_bytes=report.measured.in_bytes)
+    return {
+        "schedule": row.schedule + (" (ran)" if row.schedule == report.measured.ran else ""),
+        "chunks": "" if row.plan is None else str(row.plan.chunks),
+        "before\nms": before,
+        "best\nms": milliseconds(None if row.best is None else row.best.makespan_ns),
+        "saved\n%": in_percent(row.saving),
+        "bubble\n%": in_percent(row.bubble_ratio),
+        **({"peak\nmemory": memory} if report.measured.memory else {}),
+        "best of\nall": _proof(row),
+    }
+
+
+def _proof(row: ScheduleLayout) -> str:
+    if row.best is None:
+        return one_line(row.reason, 60)
+    if row.proven:
+        return "yes"
+    if not row.exact:
+        return "no: order and layout in turn"
+    gap = 1 - row.best.least_ns / row.best.makespan_ns
+    return f"within {percent(gap)}"
+
+
+def _legend(report: LayoutReport) -> Iterator[str]:
+    own = any(row.own for row in report.rows)
+    even = any(not row.own and row.before_ns is not None for row in report.rows)
+    parts = ["before: the run's own layout"] if own else []
+    parts += ["* as many layers on each stage"] if even else []
+    if any(not row.before_fits for row in report.rows):
+        parts.append("! more than the memory")
+    yield "; ".join(parts)
+    yield "best of all: no layout of contiguous layers is faster under that schedule"
+
+
+def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
+    assert row.best is not None
+    layers, layout = report.question.layers, row.best.layout
+    saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
+    title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
+    yield Table(title, list(_stages(report, layers, layout)), left=("",), wrap=("",))
+    megatron = megatron_layout(layers, layout)
+    if megatron is not None:
+        yield HangingLines([("  Megatron    ", f"--pipeline-model-parallel-layout '{megatron}'")])
+    text = f"module_fqns_per_model_part = {json.dumps(torchtitan_layout(layers, layout))}"
+    yield HangingLines([("  torchtitan  ", text)])
+
+
+def _stages(report: LayoutReport, layers: Layers, layout: Layout) -> Iterator[dict[str, str]]:
+    work = report.question.workload(layout)
+    several = len(layout.placement) > report.question.stages
+    for number, stage in enumerate(layout.stages):
+        times = {
+            "F ms": work.forward_ns[number],
+            "B ms": work.backward_ns[number],
+            "W ms": work.weight_ns[number],
+        }
+        yield {
+            "stage": str(number),
+            **({"device": str(layout.placement[number])} if several else {}),
+            "layers": str(len(stage)),
+            "": _names_of(layers, stage),
+            **{header: milliseconds(ns) for header, ns in times.items()},
+            "sum ms": milliseconds(sum(times.values())),
+        }
+
+
+def _names_of(layers: Layers, stage: range) -> str:
+    """Return the layers of a stage in words: the first and the last transformer layer as a run."""
+    words: list[str] = []
+    run: list[int] = []
+    for at in (*stage, None):
+        if at is not None and layers.kinds[at] is LayerKind.TRANSFORMER:
+            run.append(at)
+            continue
+        if run:
+            first, last = one_line(layers.names[run[0]], 30), one_line(layers.names[run[-1]], 30)
+            words.append(first if len(run) == 1 else f"{first} .. {last}")
+            run = []
+        if at is not None:
+            words.append(one_line(layers.names[at], 30))
+    return ", ".join(words)

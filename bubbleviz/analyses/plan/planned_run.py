@@ -24,7 +24,7 @@ from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.planning import BestPlan, Candidate, best_plan
-from bubbleviz.schedules.workload import (
+from bubbleviz.schedules.simulation import (
     MeasuredMemory,
     Outcome,
     Workload,

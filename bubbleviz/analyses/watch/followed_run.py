@@ -16,6 +16,7 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted
+from bubbleviz.sources.recordings.operations import RecordedSession
 from bubbleviz.sources.recordings.parts import (
     FollowedFolder,
     Header,
@@ -23,7 +24,6 @@ from bubbleviz.sources.recordings.parts import (
     Stretch,
     joined_stretches,
 )
-from bubbleviz.sources.recordings.sessions import RecordedSession
 
 # Recorded rank: the newest iterations of one process, as they are written.
 

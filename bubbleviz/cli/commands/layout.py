@@ -82,7 +82,7 @@ def layout(
     limit = None if memory_limit is None else parse_memory(memory_limit, "--memory-limit")
     inputs = [*(run or ()), *([layers] if layers else ())]
     outputs.check(inputs)
-    from bubbleviz.analyses.layout import text
+    from bubbleviz.analyses.layout import report as text
     from bubbleviz.analyses.layout.documents import RENDERINGS
     from bubbleviz.analyses.layout.report import layouts_of, limit_of
 

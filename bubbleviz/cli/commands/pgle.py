@@ -104,8 +104,7 @@ def pgle(
     inputs += convention or []
     check_outputs(outputs, inputs, force=force)
     from bubbleviz.analyses.pgle import measure_costs, text
-    from bubbleviz.analyses.pgle.analysis import contents_of
-    from bubbleviz.analyses.pgle.costs import compare_costs, csv_of_comparison
+    from bubbleviz.analyses.pgle.costs import compare_costs, contents_of, csv_of_comparison
     from bubbleviz.analyses.pgle.files import read_costs
 
     estimates = None if files.against is None else read_costs(files.against)

@@ -293,7 +293,7 @@ def _families(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
 #     measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, nothing is early
 
 
-def missing_microbatches_verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
+def completed_verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return which schedule a pipeline's orders are, with microbatches that no rank ran missing."""
     missing = ran.missing_microbatches
     if not len(missing):
@@ -327,7 +327,7 @@ def missing_microbatches_verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
     return replace(_renumbered(with_missing, numbers, lost), distance=distance)
 
 
-def missing_microbatches_verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
+def completed_verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
     """Return how a pipeline's orders differ from a plan; None for a plan of other sizes."""
     missing = ran.missing_microbatches
     result = verdict_of_plan(ran, plan, ran.microbatches + len(missing))

@@ -15,8 +15,8 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError
 from bubbleviz.explain.recognition.candidates import (
     Verdict,
-    missing_microbatches_verdict,
-    missing_microbatches_verdict_of_plan,
+    completed_verdict,
+    completed_verdict_of_plan,
 )
 from bubbleviz.explain.recognition.orders import PipelineOrders, orders_of, pipelines_of
 from bubbleviz.explain.recognition.plan_distance import Deviation, deviations_of, plans_once
@@ -133,9 +133,7 @@ def schedule_of(
     if serves:
         return Recognition(None, reason=FORWARD_ONLY)
     plans = plans_once()
-    result = _recognise(
-        ranks, operations, iterations, lambda ran: missing_microbatches_verdict(ran, plans)
-    )
+    result = _recognise(ranks, operations, iterations, lambda ran: completed_verdict(ran, plans))
     if stages_missing and result.iterations:
         return Recognition(None, reason=STAGES_MISSING, inferred=inferred)
     if may_be_missing and result.name is not None and not result.exact:
@@ -166,7 +164,7 @@ def compared(
     misfits: list[PipelineOrders] = []
 
     def judge(ran: PipelineOrders) -> Verdict:
-        of_plan = missing_microbatches_verdict_of_plan(ran, plan)
+        of_plan = completed_verdict_of_plan(ran, plan)
         if of_plan is None:
             misfits.append(ran)
         return of_plan or Verdict()

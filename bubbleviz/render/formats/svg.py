@@ -61,7 +61,7 @@ def _memory_plot(report: Report, view: View) -> str:
 
 def _chunk_costs(report: Report, view: View) -> str:
     """Return times of forwards against tokens, a panel a stage; without tokens the reason."""
-    from bubbleviz.render.picture.chunk_costs import draw_chunk_costs
+    from bubbleviz.render.picture.slowdowns import draw_chunk_costs
 
     del view
     return draw_chunk_costs(report)

@@ -19,10 +19,9 @@ from bubbleviz.render.picture.labels import (
     shows_lower_bound,
 )
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
-from bubbleviz.render.picture.overlays import draw_heat_maps
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
-from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
+from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter, draw_heat_maps
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents

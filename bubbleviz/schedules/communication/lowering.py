@@ -20,7 +20,7 @@ from bubbleviz.schedules.communication.lowered import (
 )
 from bubbleviz.schedules.communication.precedence import Precedence, check_order
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
-from bubbleviz.schedules.workload import Workload
+from bubbleviz.schedules.simulation import Workload
 
 #: Stages whose parameters PyTorch gathers ahead (``max_active_stages`` of its lowering).
 _GATHERED = 3

@@ -25,7 +25,7 @@ from bubbleviz.schedules.communication.lowered import (
 )
 from bubbleviz.schedules.files.torch_csv import cell_of
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.workload import Workload, phase_times
+from bubbleviz.schedules.simulation import Workload, phase_times
 
 
 class Precedence:

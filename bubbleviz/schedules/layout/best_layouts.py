@@ -16,11 +16,17 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import schedule_named, schedules
-from bubbleviz.schedules.layout.layers import Layers, Layout, even_layout, layout_workload
+from bubbleviz.schedules.layout.layers import (
+    Layers,
+    Layout,
+    Recurrence,
+    edges_of,
+    even_layout,
+    layout_workload,
+)
 from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
-from bubbleviz.schedules.layout.recurrence import Recurrence, edges_of
 from bubbleviz.schedules.plan import Memory, Plan, PlanSearch, Schedule, Setting, v_placement
-from bubbleviz.schedules.workload import Workload, fits, phase_times
+from bubbleviz.schedules.simulation import Workload, fits, phase_times
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4

@@ -21,13 +21,13 @@ from bubbleviz.schedules.search.greedy import (
     policies,
     squeeze,
 )
-from bubbleviz.schedules.search.improving import improve
 from bubbleviz.schedules.search.problem import (
     NEVER,
     Codes,
     Problem,
     Trial,
     codes_of,
+    improve,
     plan_of,
     problem_of,
 )

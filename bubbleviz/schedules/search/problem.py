@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import field
 from heapq import heappop, heappush
+
+import numpy as np
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
+from bubbleviz.native.columns import improved_orders
+from bubbleviz.native.library import library
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation, Setting
-from bubbleviz.schedules.workload import ROUNDING, Workload
+from bubbleviz.schedules.simulation import ROUNDING, Workload
 
 #: Longer than any schedule: a time that never comes.
 NEVER = 1 << 62
@@ -380,3 +385,217 @@ class Trial(ABC):
         inputs[stage].append(arrival)
         device = self.problem.placement[stage]
         heappush(self._events, (max(arrival, self.free[device]), device))
+
+
+# Improving: a local search over whole orders, by late acceptance.
+#
+# An operation is moved along its device's order, most often one of the critical path. What comes
+# out
+# is kept if it takes no longer than what there was before, or than what there was some trials ago
+# (Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of Operational
+# Research 258, 2017), which leads out of local optima and needs no temperature::
+#
+#     F F B F B W B W        the second W earlier        F F B W F B W B
+#                  ^──────────
+#
+# The compiled part searches a hundred times as fast and gives the same: both draw the same numbers.
+
+
+#: How far an operation is moved; orders.c has the same.
+_STEPS = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
+_UNKNOWN = -1
+_MASK = (1 << 64) - 1
+#: No sum of times leaves 64 bits in C.
+_MOST_TICKS = 1 << 60
+
+#: The length of orders, in ticks, and these.
+Orders = tuple[int, Codes]
+
+
+def improve(
+    problem: Problem,
+    codes: Codes,
+    trials: int,
+    *,
+    memory: int = 1,
+    rise: int = 0,
+    seed: int = 1,
+    enough: int = 0,
+) -> Orders | None:
+    """Return the shortest orders found from these, with their length in ticks.
+
+    The length is the makespan, or the longest own window of a device; see ``problem.makespan``.
+
+    Args:
+        problem: times and memory.
+        codes: complete orders; of a fused backward without W.
+        trials: moves to try; 0 only times the orders.
+        memory: so many trials before count for acceptance; a long memory searches wider, and needs
+            more trials.
+        rise: by how many thousandths orders may become longer than the first.
+        seed: of the moves; the same one gives the same orders.
+        enough: a length, in ticks, at which the search ends.
+
+    Returns:
+        None where the orders deadlock, or exceed the memory.
+    """
+    compiled = library()
+    longest = sum(problem.lengths) * problem.microbatches + sum(problem.down) + sum(problem.up)
+    if compiled is None or longest * 8 * problem.devices > _MOST_TICKS:
+        return _Search(problem, codes).improved(trials, memory, rise, seed, enough)
+    offset = np.cumsum([0, *map(len, codes)]).astype(np.int32)
+    columns = (problem.lengths, problem.down, problem.up, problem.held, problem.kept, problem.limit)
+    found = improved_orders(
+        compiled,
+        np.array(problem.placement, np.int32),
+        [np.array(column, np.int64) for column in columns],
+        problem.microbatches,
+        np.array([code for row in codes for code in row], np.int32),
+        offset,
+        (trials, memory, rise, seed, enough),
+        of_cost=not problem.makespan,
+    )
+    if found is None:
+        return None
+    length, flat = found
+    return length, [row.tolist() for row in np.split(flat, offset[1:-1])]
+
+
+class _Search:
+    """The search without the compiled part; ``orders.c`` says the same in C."""
+
+    def __init__(self, problem: Problem, codes: Codes) -> None:
+        self.problem = problem
+        self.code = [code for row in codes for code in row]
+        self.offset = np.cumsum([0, *map(len, codes)]).tolist()
+        self.device_of = [device for device, row in enumerate(codes) for _ in row]
+
+    def improved(
+        self, trials: int, memory: int, rise: int, seed: int, enough: int
+    ) -> Orders | None:
+        """Return the shortest orders found, with their length; None where the first are none."""
+        code = self.code
+        timed = self.timed() if all(map(self.sound, range(self.problem.devices))) else None
+        if timed is None:
+            return None
+        best_length, now, critical = timed
+        best_worth, best = now, list(code)
+        late = [now + now // 1000 * rise] * memory
+        numbers = _random(seed)
+        for trial in range(trials):
+            if best_length <= enough:
+                break
+            start, to = self.change(numbers, critical)
+            ahead = code[start + 1 : to + 1] if start < to else code[to:start]
+            if all(other == code[start] for other in ahead):
+                continue
+            code.insert(to, code.pop(start))
+            slot = trial % memory
+            timed = self.timed() if self.sound(self.device_of[start]) else None
+            if timed is not None and (timed[1] <= now or timed[1] <= late[slot]):
+                length, now, critical = timed
+                if now < best_worth:
+                    best_worth, best_length, best = now, length, list(code)
+            else:
+                code.insert(start, code.pop(to))
+            late[slot] = min(late[slot], now)
+        bounds = zip(self.offset, self.offset[1:], strict=False)
+        return best_length, [best[first:stop] for first, stop in bounds]
+
+    def change(self, numbers: Iterator[int], critical: list[int]) -> tuple[int, int]:
+        """Return which place is moved, and to where."""
+        drawn, place = next(numbers), next(numbers)
+        some = drawn & 7 and critical
+        start = critical[place % len(critical)] if some else place % len(self.code)
+        device, step = self.device_of[start], _STEPS[drawn >> 4 & 15]
+        to = start + step if drawn >> 3 & 1 else start - step
+        return start, max(self.offset[device], min(self.offset[device + 1] - 1, to))
+
+    def sound(self, device: int) -> bool:
+        """Return whether a device's order has F before B before W, and memory for all of it."""
+        problem = self.problem
+        count = [0] * len(problem.lengths)
+        held = 0
+        for code in self.code[self.offset[device] : self.offset[device + 1]]:
+            stage, phase = divmod(code, 3)
+            count[code] += 1
+            if phase == 0:
+                held += problem.held[stage]
+            elif count[code] > count[code - 1]:
+                return False
+            else:
+                kept = problem.kept[stage]
+                held -= problem.held[stage] - kept if phase == 1 else kept
+            if held > problem.limit[device]:
+                return False
+        return True
+
+    def timed(self) -> tuple[int, int, list[int]] | None:
+        """Return the times of the orders; None where they deadlock.
+
+        These are the length; what is compared: the length, and where that is equal, when devices
+        are done; and the places of the critical path, the last first.
+        """
+        ran = self._ran()
+        if ran is None:
+            return None
+        ends, cause = ran
+        length = total = 0
+        last = _UNKNOWN
+        for first, stop in zip(self.offset, self.offset[1:], strict=False):
+            if first < stop:
+                end = ends[stop - 1]
+                if not self.problem.makespan:
+                    end -= ends[first] - self.problem.lengths[self.code[first]]
+                total += end
+                if end > length or last < 0:
+                    length, last = end, stop - 1
+        critical = []
+        while last >= 0:
+            critical.append(last)
+            last = cause[last]
+        return length, length * 4 * self.problem.devices + total, critical
+
+    def _ran(self) -> tuple[list[int], list[int]] | None:
+        """Return when each operation ends, and the place whose end it waited for; -1 none."""
+        problem, stages, m = self.problem, len(self.problem.placement), self.problem.microbatches
+        # By virtual stage and microbatch: end and place of F, and of B.
+        there = [_UNKNOWN] * (stages * m), [_UNKNOWN] * (stages * m)
+        places = [_UNKNOWN] * (stages * m), [_UNKNOWN] * (stages * m)
+        ends, cause = [0] * len(self.code), [_UNKNOWN] * len(self.code)
+        count, reached = [0] * len(problem.lengths), self.offset[:-1]
+        todo = list(range(problem.devices))
+        while todo:
+            device = todo.pop()
+            first, stop = self.offset[device], self.offset[device + 1]
+            for at in range(reached[device], stop):
+                code = self.code[at]
+                stage, phase = divmod(code, 3)
+                cell, away = stage * m + count[code], 1 if phase else -1
+                ready, waited = 0, _UNKNOWN
+                if phase < 2 and 0 <= stage + away < stages:
+                    other = cell + away * m
+                    ready, waited = there[phase][other], places[phase][other]
+                    if waited == _UNKNOWN:
+                        break
+                    ready += (problem.up if phase else problem.down)[stage + away]
+                if at > first and ends[at - 1] >= ready:
+                    ready, waited = ends[at - 1], at - 1
+                ends[at], cause[at] = ready + problem.lengths[code], waited
+                count[code] += 1
+                reached[device] = at + 1
+                if phase < 2:
+                    there[phase][cell], places[phase][cell] = ends[at], at
+                    if 0 <= stage - away < stages:
+                        todo.append(problem.placement[stage - away])
+        return (ends, cause) if reached == self.offset[1:] else None
+
+
+def _random(seed: int) -> Iterator[int]:
+    """Yield numbers of 31 bits: xorshift64* (Vigna, arXiv 1402.6246)."""
+    state = (seed * 2654435761 + 88172645463325252) & _MASK
+    while True:
+        state ^= state >> 12
+        state = (state ^ state << 25) & _MASK
+        state ^= state >> 27
+        yield (state * 2685821657736338717 & _MASK) >> 33

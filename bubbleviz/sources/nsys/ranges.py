@@ -15,10 +15,9 @@ from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import frozen
 from bubbleviz.native.library import NamedRows
-from bubbleviz.sources.nsys.calls import matching_strings
-from bubbleviz.sources.nsys.export import KINDS, Export, Selection
+from bubbleviz.sources.nsys.export import KINDS, Export, Scan, Selection
+from bubbleviz.sources.nsys.gpu_work import matching_strings
 from bubbleviz.sources.nsys.queries import ABSENT, query
-from bubbleviz.sources.nsys.scan import Scan
 
 #: Rows of the NVTX table in one stretch: each looks up the wanted strings anew.
 RANGE_ROWS = 1 << 18

@@ -22,13 +22,13 @@ def _open_file(
 
 
 def _first_parts(files: Sequence[str]) -> list[str]:
-    from bubbleviz.sources.recordings.sessions import first_parts
+    from bubbleviz.sources.recordings.operations import first_parts
 
     return first_parts(files)
 
 
 def _newest_run(files: Sequence[str]) -> list[str]:
-    from bubbleviz.sources.recordings.sessions import newest_run
+    from bubbleviz.sources.recordings.operations import newest_run
 
     return newest_run(files)
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz.conventions.globs import fitting
+from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
-from bubbleviz.model.columns import Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
     HOST,
+    PID_MASK,
+    Activities,
+    Calls,
     Contents,
     Device,
     NameCount,
@@ -24,14 +33,370 @@ from bubbleviz.model.profile import (
     Source,
     TableCount,
     Thread,
+    correlations,
     impossible_times,
     outside_limitation,
 )
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.in_memory import InMemoryRanges
-from bubbleviz.sources.xla.device_work import DeviceWork, ranges_of
-from bubbleviz.sources.xla.planes import HostSpans, Planes
+from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges, thread_numbers
+from bubbleviz.sources.xla.planes import HostSpans, PlaneEvents, Planes
 from bubbleviz.timing import step
+
+# The work of devices in XLA's planes: activities, their calls, and the ranges that name them.
+#
+# Where launches are recorded (GPUs: a host's event with the correlation id of a kernel), the
+# range of
+# an instruction is its launching call, on the thread of that::
+#
+#     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
+#     device              ███ fusion.1 ███ fusion.1
+#
+# Elsewhere (TPUs, and CPUs that stand for devices) instructions lie on a thread of their own for
+# each device, in the device's time, and launch themselves; such launches are not a host's. Names of
+# ranges are those of :mod:`bubbleviz.analyses.pgle.instructions`, as XLA gives them in nsys, so
+# that
+# one convention reads both.
+
+
+#: Devices are threads by numbers from here on, which no thread has.
+_DEVICE_THREAD = 1 << 40
+#: Name of the line of a thread that runs Python.
+_PYTHON = "python"
+#: An execution of a module: ``jit_step(7)``.
+_MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
+#: Ends the name of a host's event that is a module's execution: ``jit_step:XLA GPU module``.
+_OF_HOST = ":XLA GPU module"
+
+
+def ranges_of(
+    start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...] = ()
+) -> Ranges:
+    """Return ranges, without those that have no name (-1)."""
+    if (name_id == NONE).any():
+        rows = name_id != NONE
+        start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
+    none = np.zeros(len(name_id), bool)
+    unknown = np.full(len(none), NONE, np.int64)
+    return Ranges(start_ns, end_ns, thread, unknown, none, none, name_id, names)
+
+
+def leaves(events: PlaneEvents) -> Ints:
+    """Return the rows that hold no other of their line and device, in order of time.
+
+    ::
+
+        ├─while.2──────────┤      no leaf: the instructions in it count by themselves
+         ├─dot.3─┤├─add.4─┤       leaves
+
+    An event of no length makes nothing a parent.
+    """
+    order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
+    lasting = order[events.end_ns[order] > events.start_ns[order]]
+    before, after = lasting[:-1], lasting[1:]
+    same = (events.line[before] == events.line[after]) & (
+        events.device[before] == events.device[after]
+    )
+    holds = same & (events.start_ns[after] < events.end_ns[before])
+    holds &= events.end_ns[after] <= events.end_ns[before]
+    leaf = np.ones(len(events), bool)
+    leaf[before[holds]] = False
+    rows: Ints = np.flatnonzero(leaf)
+    return rows[np.argsort(events.start_ns[rows], kind="stable")]
+
+
+class DeviceWork:
+    """The work of devices, and the calls and ranges that show its instructions.
+
+    Args:
+        planes: of the profile.
+        process: that was profiled; 0 unknown.
+
+    Attributes:
+        thread_of_line: thread of each line of the host.
+        thread_of_device: thread that stands for each device, ascending.
+        activities: kernels, then copies.
+        calls: that launched them.
+        ranges: of instructions, modules and steps.
+        instructions: how many of these are of instructions and modules.
+        launched: whether the calls are a host's own.
+    """
+
+    def __init__(self, planes: Planes, process: int) -> None:
+        self._planes, self._process = planes, process & PID_MASK
+        self._names = Numbering(planes.texts)
+        self._names_of_module: dict[str, set[int]] = defaultdict(set)
+        self.thread_of_line, self.thread_of_device = self._threads()
+        work, beside, kernels = self._ordered()
+        launches = self._launches_of(work)
+        self.launched = launches is not None
+        if launches is None:
+            correlation = row = np.arange(len(work))
+            # A transfer is launched by the instruction that it begins in.
+            self.calls = InMemoryCalls(
+                Calls(
+                    row=row.copy(),
+                    start_ns=work.start_ns,
+                    end_ns=np.where(beside, work.start_ns, work.end_ns),
+                    thread=self._of_devices(work.device),
+                    correlation_id=correlations(row),
+                ),
+                np.zeros(len(work), np.int32),
+                ("",),
+            )
+            instructions = joined([planes.streams, planes.ops])
+            thread = self._of_devices(instructions.device)
+            name_id = self._thunks()[instructions.label]
+        else:
+            beside = np.zeros(len(work), bool)
+            correlation, thread = work.correlation, self.thread_of_line[launches.line]
+            used, call_name = _renumbered(launches.name)
+            self.calls = InMemoryCalls(
+                Calls(
+                    row=np.arange(len(launches)),
+                    start_ns=launches.start_ns,
+                    end_ns=launches.end_ns,
+                    thread=thread,
+                    correlation_id=correlations(launches.correlation.astype(np.int64)),
+                ),
+                call_name,
+                tuple(planes.texts[number] for number in used.tolist()),
+            )
+            instructions, name_id = self._named_by_work(launches, work)
+        thunks = ranges_of(instructions.start_ns, instructions.end_ns, thread, name_id)
+        if launches is not None:
+            rows = np.flatnonzero(name_id != NONE)
+            instructions, thread = instructions.take(rows), thread[rows]
+        modules = self._module_ranges(instructions, thread)
+        self.instructions = len(thunks) + len(modules)
+        ranges = joined([thunks, modules, self._step_ranges()])
+        self.ranges = replace(ranges, names=self._names.values)
+        # Of copies those have a name that ran beside instructions.
+        named = (np.arange(len(work)) < kernels) | beside
+        devices, rank = _renumbered(work.device)
+        work_name = np.full(len(work), NONE, np.int32)
+        used, work_name[named] = _renumbered(work.name[named])
+        self.activities = Activities(
+            start_ns=work.start_ns,
+            end_ns=work.end_ns,
+            rank=rank.astype(np.int16),
+            correlation_id=correlations(correlation.astype(np.int64)),
+            name_id=work_name,
+            kernels=kernels,
+            names=tuple(planes.texts[number] for number in used.tolist()),
+            ranks=np.stack((np.full(len(devices), self._process, np.int64), devices), axis=1),
+        )
+
+    def _threads(self) -> tuple[Ints, dict[int, int]]:
+        """Return the threads of the host's lines and of devices, as nsys numbers them.
+
+        XLA numbers threads by an address, where the system gives the main thread, which is the
+        first that runs Python, the number of its process.
+        """
+        planes = self._planes
+        lines = np.array([number for number, _ in planes.lines], np.int64)
+        python = [at for at, (_, name) in enumerate(planes.lines) if name == _PYTHON]
+        if python and self._process not in lines:
+            lines[python[0]] = self._process
+        tables = (planes.streams, planes.ops, planes.transfers, planes.modules, planes.steps)
+        devices = distinct(*(table.device for table in tables)).astype(np.int64)
+        devices = devices[devices != NONE]
+        tids = np.concatenate((lines, _DEVICE_THREAD + devices))
+        thread = thread_numbers(np.full(len(tids), self._process, np.int64), tids)
+        of_device = zip(devices.tolist(), thread[len(lines) :].tolist(), strict=True)
+        return thread[: len(lines)], dict(of_device)
+
+    def _of_devices(self, device: Codes) -> Ints:
+        """Return the threads that stand for some devices."""
+        numbers = np.array(list(self.thread_of_device), np.int64)
+        threads = np.array(list(self.thread_of_device.values()), np.int64)
+        return np.asarray(threads[np.searchsorted(numbers, device)], np.int64)
+
+    def _ordered(self) -> tuple[PlaneEvents, Bools, int]:
+        """Return kernels, then copies; which run beside instructions; and the number of kernels."""
+        planes = self._planes
+        leaf = planes.ops.take(leaves(planes.ops))
+        tables = [table for table in (planes.streams, leaf, planes.transfers) if len(table)]
+        work = joined(tables) if len(tables) > 1 else [*tables, planes.streams][0]
+        # Work beside instructions that moves nothing between devices is a copy.
+        beside, copied = np.zeros(len(work), bool), np.zeros(len(work), bool)
+        beside[len(work) - len(planes.transfers) :] = True
+        streams = slice(0, len(planes.streams))
+        # XLA's profiler names copies and memsets on a GPU's streams so.
+        copies = np.array([text.startswith(("Memcpy", "Memset")) for text in planes.texts], bool)
+        copied[streams] = copies[work.name[streams]]
+        passing = matching(planes.texts, default_kinds().communication)
+        copied[beside] = ~passing[work.name[beside]]
+        if not copied.any():
+            return work, beside, len(work)
+        order = np.argsort(copied, kind="stable")
+        return work.take(order), beside[order], int((~copied).sum())
+
+    def _launches_of(self, work: PlaneEvents) -> PlaneEvents | None:
+        """Return one launch of the host a correlation id; None where they are not of the work.
+
+        Several events may share an id (one call as two interfaces): the first one launched.
+        """
+        launches = self._planes.launches
+        launches = launches.take(np.argsort(launches.start_ns, kind="stable"))
+        launches = launches.take(np.sort(np.unique(launches.correlation, return_index=True)[1]))
+        known = np.isin(work.correlation, launches.correlation) & (work.correlation != NONE)
+        return launches if len(work) and 2 * int(known.sum()) >= len(work) else None
+
+    def _named_by_work(self, launches: PlaneEvents, work: PlaneEvents) -> tuple[PlaneEvents, Ints]:
+        """Return launches as the instructions that they launched, and names of their ranges.
+
+        The work that a call launched names its instruction better than the call does.
+        """
+        ids, first = np.unique(work.correlation, return_index=True)
+        at = found_in(ids, launches.correlation)
+        hit = at != NONE
+        label = np.where(hit, work.label[first[at]], launches.label)
+        device = np.where(hit, work.device[first[at]], NONE)
+        run = self._executions(launches, self._modules()[label])
+        instructions = replace(launches, label=label, device=device, run=run)
+        return instructions, np.where(hit, self._thunks()[label], NONE)
+
+    def _executions(self, launches: PlaneEvents, module: Ints) -> Ints:
+        """Return the execution of a module that the host records around each launch; -1 none.
+
+        It may be on another thread than the launches are. Where executions of one module overlap
+        (a thread for each device), only those of the launch's own thread are looked at.
+        """
+        spans, texts = self._planes.spans, self._planes.texts
+        execution = np.full(len(launches), NONE, np.int64)
+        of_host = np.array([text.endswith(_OF_HOST) for text in texts], bool)
+        rows = np.flatnonzero(of_host[spans.name])
+        for number in distinct(spans.name[rows]).tolist():
+            names = sorted(self._names_of_module.get(texts[number].removesuffix(_OF_HOST), ()))
+            inside = np.flatnonzero(np.isin(module, names))
+            around = rows[spans.name[rows] == number]
+            around = around[np.argsort(spans.start_ns[around], kind="stable")]
+            if (spans.start_ns[around[1:]] >= spans.end_ns[around[:-1]]).all():
+                groups = [(around, inside)]
+            else:
+                groups = [
+                    (around[spans.line[around] == line], inside[launches.line[inside] == line])
+                    for line in distinct(spans.line[around]).tolist()
+                ]
+            for outer, inner in groups:
+                innermost = Innermost.of(spans.start_ns[outer], spans.end_ns[outer])
+                at = innermost.around(launches.start_ns[inner], launches.start_ns[inner])
+                execution[inner] = np.where(at >= 0, outer[at], NONE)
+        return execution
+
+    def _thunks(self) -> Ints:
+        """Return the name of each label's ranges of instructions; -1 for none, and at the end."""
+        numbers, texts = [], self._planes.texts
+        for op, path, _, _ in self._planes.labels:
+            before = f"name={texts[path]}," if path != NONE and texts[path] else ""
+            text = f"Thunk:#{before}hlo_op={texts[op]}#"
+            numbers.append(NONE if op == NONE else self._names.number(text))
+        return np.array([*numbers, NONE], np.int64)
+
+    def _modules(self) -> Ints:
+        """Return the name of each label's module; -1 for none, and at the end."""
+        texts = self._planes.texts
+        numbers = [
+            NONE if module == NONE else self._module(texts[module], program)
+            for _, _, module, program in self._planes.labels
+        ]
+        return np.array([*numbers, NONE], np.int64)
+
+    def _module(self, module: str, program: int | str | None) -> int:
+        """Return the name of the executions of a module."""
+        suffix = "" if program in (None, NONE) else f",program_id={program}"
+        number = self._names.number(f"XlaModule:#hlo_module={module}{suffix}#")
+        self._names_of_module[module].add(number)
+        return number
+
+    def _step_ranges(self) -> Ranges:
+        """Return the ranges of steps, on devices and of the host."""
+        steps, texts = self._planes.steps, self._planes.texts
+        on_device = steps.device != NONE
+        thread = np.empty(len(steps), np.int64)
+        thread[on_device] = self._of_devices(steps.device[on_device])
+        thread[~on_device] = self.thread_of_line[steps.line[~on_device]]
+        groups = groups_of(
+            steps.name.astype(np.int64), steps.step.astype(np.int64), on_device.astype(np.int64)
+        )
+        columns = (column[groups.first].tolist() for column in (steps.name, steps.step, on_device))
+        numbers = [
+            self._names.number(f"{'Steps' if device else texts[name]}#step_num={step}#")
+            for name, step, device in zip(*columns, strict=True)
+        ]
+        name_id = np.array([*numbers, NONE], np.int64)[groups.of_row]
+        return ranges_of(steps.start_ns, steps.end_ns, thread, name_id)
+
+    def _module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
+        """Return the executions of modules: as devices record them, else by their instructions.
+
+        Args:
+            events: instructions.
+            thread: that the range of each lies on.
+        """
+        recorded, texts = self._planes.modules, self._planes.texts
+        if len(recorded):
+            used, number = np.unique(recorded.name, return_inverse=True)
+            numbers = []
+            for name in used.tolist():
+                match = _MODULE.match(texts[name])
+                whole = (texts[name], None) if match is None else (match[1], match[2])
+                numbers.append(self._module(*whole))
+            name_id = np.array(numbers, np.int64)[number.reshape(-1)]
+            thread = self._of_devices(recorded.device)
+            return ranges_of(recorded.start_ns, recorded.end_ns, thread, name_id)
+        module = self._modules()[events.label]
+        rows = np.flatnonzero(module != NONE)
+        rows = rows[np.lexsort((events.start_ns[rows], events.device[rows], thread[rows]))]
+        numbered = rows[events.run[rows] != NONE]
+        # A few at the edges may lie outside of the recorded executions.
+        if 2 * len(numbered) > len(rows):
+            rows = numbered
+            run = groups_of(
+                thread[rows],
+                events.device[rows].astype(np.int64),
+                events.run[rows].astype(np.int64),
+                module[rows],
+            ).of_row
+        else:
+            run = _runs(thread[rows], events.device[rows], module[rows], events.label[rows])
+        count = int(run.max(initial=NONE)) + 1
+        start_ns = np.full(count, np.iinfo(np.int64).max)
+        end_ns = np.full(count, np.iinfo(np.int64).min)
+        np.minimum.at(start_ns, run, events.start_ns[rows])
+        np.maximum.at(end_ns, run, events.end_ns[rows])
+        first = np.unique(run, return_index=True)[1]
+        return ranges_of(start_ns, end_ns, thread[rows[first]], module[rows[first]])
+
+
+def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
+    """Return the execution of its module that each launch belongs to; rows in order of time.
+
+    Another begins where another module does, or where the instruction that began the last one
+    comes again::
+
+        modules       a  a  a  a  a  a  b  b  a  a
+        instructions  x  y  z  x  y  z  p  q  x  y
+        executions    0  0  0  1  1  1  2  2  3  3
+    """
+    fresh = np.zeros(len(label), bool)
+    for column in (thread, device, module):
+        fresh[1:] |= column[1:] != column[:-1]
+    fresh[:1] = True
+    begun = np.maximum.accumulate(np.where(fresh, np.arange(len(label)), 0))
+    # An instruction may be several kernels one after the other.
+    again = label == label[begun]
+    again[1:] &= label[1:] != label[:-1]
+    return np.cumsum(fresh | again) - 1
+
+
+def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """Return the codes that occur (none is -1), ascending, and the number of each row's."""
+    used = np.flatnonzero(np.bincount(codes))
+    number = np.zeros(int(used.max(initial=NONE)) + 1, np.int32)
+    number[used] = np.arange(len(used))
+    return used, number[codes]
+
 
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
