@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import DRIFT
-from bubbleviz.align.bounds.precedences import Precedences, together
+from bubbleviz.align.clock_segments import DRIFT
+from bubbleviz.align.offsets import Precedences, together
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints

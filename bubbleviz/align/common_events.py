@@ -12,7 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import Floats
+from bubbleviz.align.clock_segments import Floats
 from bubbleviz.align.iteration_fits import Histories, OperationEnds, Overlaps
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.waits import NEVER, forward_and_backward

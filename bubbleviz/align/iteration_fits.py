@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import DRIFT, Floats
+from bubbleviz.align.clock_segments import DRIFT, Floats
 from bubbleviz.model.columns import Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, sorted_rows
 from bubbleviz.model.intervals import group_extents

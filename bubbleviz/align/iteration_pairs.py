@@ -13,9 +13,8 @@ from itertools import pairwise
 import numpy as np
 
 from bubbleviz.align.iteration_fits import histories_of
-from bubbleviz.align.iteration_links import Link, links
 from bubbleviz.align.merge import JoinedRank
-from bubbleviz.align.possible_shifts import EQUAL, Shift, shifts, shifts_beside
+from bubbleviz.align.possible_shifts import EQUAL, Link, Shift, links, shifts, shifts_beside
 from bubbleviz.align.waits import Arrivals, KnownArrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import Groups, distinct, groups_of, looked_up, without

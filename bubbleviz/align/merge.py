@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import ProfileClock
+from bubbleviz.align.clocks import ProfileClock
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime

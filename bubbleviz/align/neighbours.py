@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import DRIFT
-from bubbleviz.align.bounds.offsets import GRAIN_NS
+from bubbleviz.align.clock_segments import DRIFT
+from bubbleviz.align.offsets import GRAIN_NS
 from bubbleviz.align.waits import Passages
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, places_in

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import (
+from bubbleviz.align.clocks import (
     ProfileClock,
     as_much_as_most,
     machines_of,
@@ -18,18 +18,17 @@ from bubbleviz.align.bounds.clocks import (
 )
 from bubbleviz.align.common_events import refuse_other_runs
 from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.meetings import met
+from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.timebase import Timebase, on_clocks, timebase
-from bubbleviz.align.unknown_members import without_members
 from bubbleviz.align.waits import as_stream
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, places_in, sorted_rows, without
+from bubbleviz.model.grouping import distinct, distinct_rows, places_in, sorted_rows, without
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import (
@@ -442,3 +441,30 @@ def _placed(time: Timebase, place: Ints) -> Timebase:
     machine = np.empty(len(place), np.int64)
     machine[place] = time.machine
     return replace(time, machine=machine)
+
+
+# Local stages: which virtual stage a chunk of one of a profile's own ranks became.
+
+
+def stages_of_chunks(
+    rank: Ints, chunk: Ints, run: Run, rank_of_local: Ints
+) -> Mapping[tuple[int, int], int]:
+    """Return the virtual stage of each (rank, chunk); those of a rank count in the model's order.
+
+    A rank that has more chunks by name than by its operations is left out.
+
+    Args:
+        rank: the profile's own, of some rows that name chunks.
+        chunk: as names of operations give it.
+        run: that the profile is part of.
+        rank_of_local: the run's rank of each of the profile's own.
+    """
+    known = run.operations.virtual_stage != NONE
+    held = distinct_rows(run.operations.rank[known], run.operations.virtual_stage[known])
+    result: dict[tuple[int, int], int] = {}
+    for own in distinct(rank).tolist():
+        chunks = distinct(chunk[rank == own]).tolist()
+        stages = held[1, held[0] == rank_of_local[own]].tolist()
+        if len(chunks) == len(stages):
+            result |= {(own, c): s for c, s in zip(chunks, sorted(stages), strict=True)}
+    return result

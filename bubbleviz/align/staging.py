@@ -31,7 +31,6 @@ from bubbleviz.align.splits import (
     split,
     transfers_or_orders_differ,
 )
-from bubbleviz.align.stage_checks import contradicted
 from bubbleviz.align.stage_order import (
     VirtualStages,
     first_stages,
@@ -50,6 +49,7 @@ from bubbleviz.align.staging_limitations import (
     REPLICAS,
     STAGES_MISSING,
     UNPROVEN,
+    contradicted,
     ranks_missing,
     reaches_beyond,
     stages_far_apart,

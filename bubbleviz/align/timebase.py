@@ -1,6 +1,6 @@
 """Timebase: one clock for all machines, and how far it can be off.
 
-Profiles come on the clocks of their sessions (:mod:`bubbleviz.align.bounds.clocks`), whose UTC is
+Profiles come on the clocks of their sessions (:mod:`bubbleviz.align.clocks`), whose UTC is
 off by what NTP leaves over. What happened before what bounds that from both sides.
 """
 
@@ -12,13 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_steps import ClockStep, clock_steps, corrections_within
-from bubbleviz.align.bounds.clocks import ProfileClock
-from bubbleviz.align.bounds.offsets import GRAIN_NS, Contradiction, Solution, solve
-from bubbleviz.align.bounds.precedences import Precedences, together
 from bubbleviz.align.causality import dependencies, overlaps
+from bubbleviz.align.clock_steps import ClockStep, clock_steps, corrections_within
+from bubbleviz.align.clocks import ProfileClock
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import TIMES, JoinedRecordings
+from bubbleviz.align.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
 from bubbleviz.align.staging import Staging
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.collectives import CollectiveIntervals

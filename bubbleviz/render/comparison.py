@@ -21,13 +21,11 @@ from bubbleviz.render.document import (
 )
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.report.compare.comparison import Cell, Comparison
-from bubbleviz.report.compare.significance import ASSUMPTIONS, MeanDifference
+from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
 
 if TYPE_CHECKING:
     from bubbleviz.render.document import Block
-    from bubbleviz.report.compare.comparison import RatioRow
-    from bubbleviz.report.compare.gate import Check
+    from bubbleviz.report.comparison import Check, RatioRow
     from bubbleviz.report.saved import Average, SavedReport
     from bubbleviz.report.view import View
 

@@ -22,9 +22,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.advice_list import advice_of
 from bubbleviz.report.bubbles import bubble_parts, longest_bubbles
-from bubbleviz.report.kernel_time import kernel_time_of
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import rank_parts
+from bubbleviz.report.rank_means import kernel_time_of, rank_parts
 from bubbleviz.report.report import SCHEMA, Report
 from bubbleviz.report.timeline import MOST_SAVED, saved, timeline_of
 
@@ -332,7 +331,7 @@ def written(values: Mapping[str, Any]) -> str:
 def files_of(report: Report) -> Iterator[tuple[str, str]]:
     """Yield the files of a folder: what is of ranks by parts, then the index with all else.
 
-    Read again by :mod:`bubbleviz.report.saved_parts`.
+    Read again by :mod:`bubbleviz.report.saved`.
     """
     whole, parts = document(report, by_rank=False), []
     for number, (first, last) in enumerate(rank_parts(report)):

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from bubbleviz.explain.phase_times import Straggler
 from bubbleviz.explain.what_if import WhatIf
 from bubbleviz.model.texts import counted, percent
-from bubbleviz.report.advice_list import BOUND, advice_of
-from bubbleviz.report.fault_sentences import FASTER_TRANSFERS, RECORD_LESS
-from bubbleviz.report.kernel_time import KernelTime, kernel_time_of
+from bubbleviz.report.advice_list import BOUND, FASTER_TRANSFERS, RECORD_LESS, advice_of
 from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
+from bubbleviz.report.rank_means import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import (
     KERNELS_LEFT_OUT,

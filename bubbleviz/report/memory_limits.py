@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from bubbleviz.align.local_stages import stages_of_chunks
-from bubbleviz.align.run import Run
+from bubbleviz.align.run import Run, stages_of_chunks
 from bubbleviz.explain.alternatives import Alternative, Alternatives
 from bubbleviz.interpret.memory import MemoryUse, OperationMemory
 from bubbleviz.interpret.recording import Recording

@@ -13,7 +13,7 @@ from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, percent
 from bubbleviz.model.values import frozen
-from bubbleviz.report.kernel_time import kernel_time_of
+from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
 

@@ -14,23 +14,123 @@ from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
 
 from bubbleviz.errors import InputError
-from bubbleviz.model.files import read_bounded
+from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, first_text
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.report.saved_parts import PartEntry, index_of, joined
 from bubbleviz.schedules.simulation import MeasuredMemory
+
+# Saved parts: a report of very many ranks as a folder of JSON files.
+#
+# ``index.json`` holds all but what is of ranks, and names the files that hold that, in order of
+# ranks; see :func:`bubbleviz.render.json_document.files_of`. Most questions need the index alone.
+
+
+#: A part of a thousand ranks and a thousand iterations is smaller.
+_MOST_BYTES = 1 << 32
+#: What an index begins with, but for blanks.
+_OURS = b'"schema": "bubbleviz.report/'
+_UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
+#: Names of parts are plain: an index leads to no other folder.
+_Name = Annotated[str, Meta(pattern=r"^part-[0-9]{5}\.json$")]
+
+
+@frozen
+class PartEntry:
+    """A file of an index, and the number of its ranks."""
+
+    file: _Name
+    ranks: Annotated[int, Meta(ge=0)]
+
+
+@frozen
+class _IterationPart:
+    index: int
+    ranks: list[dict[str, Any]]
+
+
+@frozen
+class _Part:
+    schema: str
+    ranks: list[dict[str, Any]]
+    iterations: list[_IterationPart]
+    coverage: list[dict[str, Any]]
+    unattributed_kernels: list[dict[str, Any]]
+
+
+def index_of(path: str) -> str:
+    """Return the file to read for a saved report: the index of a folder, else the path itself."""
+    index = Path(path) / INDEX
+    try:
+        if not index.is_file():
+            return path
+        # Folders of other things have an index, too.
+        with index.open("rb") as opened:
+            return str(index) if _OURS in opened.read(64) else path
+    except OSError:  # a path that no system has is complained about by who reads it
+        return path
+
+
+def joined(path: str, document: dict[str, Any], parts: list[PartEntry]) -> dict[str, Any]:
+    """Return the document of an index with the entries of its parts, as one file has them.
+
+    Args:
+        path: of the index.
+        document: its values.
+        parts: those that it names.
+
+    Raises:
+        InputError: a part is missing, is no such part, or has other ranks than the index says.
+    """
+    iterations = [{**own, "ranks": list(own["ranks"])} for own in document["iterations"]]
+    whole = {
+        **{key: value for key, value in document.items() if key != "parts"},
+        "iterations": iterations,
+        **{
+            key: list(document.get(key) or ())
+            for key in ("ranks", "coverage", "unattributed_kernels")
+        },
+    }
+    for entry in parts:
+        file = Path(path).with_name(entry.file)
+        part = _read(file, entry)
+        if [own.index for own in part.iterations] != [own["index"] for own in iterations]:
+            raise _refusal(file, "it has other iterations than its index")
+        whole["ranks"].extend(part.ranks)
+        whole["coverage"].extend(part.coverage)
+        whole["unattributed_kernels"].extend(part.unattributed_kernels)
+        for own, added in zip(iterations, part.iterations, strict=True):
+            own["ranks"].extend(added.ranks)
+    return whole
+
+
+def _read(file: Path, entry: PartEntry) -> _Part:
+    if not file.is_file():
+        raise _refusal(file, "is missing")
+    data = read_bounded(str(file), _MOST_BYTES, "a part of a report", "copy the whole folder")
+    try:
+        part = msgspec_json.decode(data, type=_Part)
+    except _UNREADABLE as error:
+        raise _refusal(file, f"is no part of a report ({str(error)[:200]})") from error
+    if part.schema != PART_SCHEMA or len(part.ranks) != entry.ranks:
+        raise _refusal(file, "is not the part that its index names")
+    return part
+
+
+def _refusal(file: Path, what: str) -> InputError:
+    return InputError(
+        f"{file}: {what}; copy the whole folder, or write it again with bubbleviz analyze --json"
+    )
+
 
 SCHEMA = "bubbleviz.report/1"
 
 #: Unknown number, as in columns.
 _UNKNOWN = -1
 #: Errors of decoding what is no report.
-_UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 #: A report of ten thousand ranks is smaller.
-_MOST_BYTES = 1 << 32
 #: No ratio and no time is beyond this, and its square is still finite.
 _Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 _Positive = Annotated[float, Meta(ge=0, le=1e30)]
@@ -292,7 +392,7 @@ class _KernelTime:
 
 
 @frozen
-class _Part:
+class _BubblePart:
     name: str
     share: _Positive
 
@@ -304,7 +404,7 @@ class _Summary:
     window_ns: dict[str, Average]
     bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
     kernel_time: _KernelTime | None = None
-    bubble_parts: list[_Part] = field(default_factory=list)
+    bubble_parts: list[_BubblePart] = field(default_factory=list)
 
 
 @frozen
@@ -362,13 +462,13 @@ def read_document(path: str) -> SavedDocument:
     Raises:
         InputError: it cannot be read, is not such a report, or of a version that wrote less.
     """
-    data = _read(path)
+    data = _report_bytes(path)
     _saved_report(path, _decoded_of(path, data, _RatiosDocument))
     rest = _decoded_of(path, data, _TimelineDocument)
     try:
         document = msgspec_json.decode(data, type=dict[str, Any])
     except _UNREADABLE as error:
-        raise _refusal(path, error) from error
+        raise _report_refusal(path, error) from error
     missing = [key for key in _SHOWN if key not in document]
     if missing:
         raise InputError(
@@ -479,7 +579,7 @@ def _known(number: int | None) -> int:
 _HeaderT = TypeVar("_HeaderT", bound=_Header)
 
 
-def _read(path: str) -> bytes:
+def _report_bytes(path: str) -> bytes:
     """Return the bytes of a report; a pipe can be read only once.
 
     Raises:
@@ -495,7 +595,7 @@ def _decoded(path: str, kind: type[_HeaderT]) -> _HeaderT:
     Raises:
         InputError: it cannot be read, or is not a report.
     """
-    return _decoded_of(path, _read(path), kind)
+    return _decoded_of(path, _report_bytes(path), kind)
 
 
 def _decoded_of(path: str, data: bytes, kind: type[_HeaderT]) -> _HeaderT:
@@ -513,10 +613,10 @@ def _decoded_of(path: str, data: bytes, kind: type[_HeaderT]) -> _HeaderT:
             )
         return msgspec_json.decode(data, type=kind)
     except _UNREADABLE as error:
-        raise _refusal(path, error) from error
+        raise _report_refusal(path, error) from error
 
 
-def _refusal(path: str, error: Exception) -> InputError:
+def _report_refusal(path: str, error: Exception) -> InputError:
     return InputError(
         f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
         "analyze --json"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
-from bubbleviz.align.bounds.clocks import ProfileClock, as_much_as_most, refuse_unrelated
+from bubbleviz.align.clocks import ProfileClock, as_much_as_most, refuse_unrelated
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, johnson
 
-from bubbleviz.align.bounds.clock_segments import (
-    DRIFT,
-    ClockSegments,
-    bands,
-    feasible,
-    segmented,
-)
-from bubbleviz.align.bounds.offsets import middles
+from bubbleviz.align.clock_segments import DRIFT, ClockSegments, bands, feasible, segmented
+from bubbleviz.align.offsets import middles
 
 CLOCKS, LAST_NS = 5, 10_000_000
 #: A pair of events on two clocks: the first is earlier by so much.

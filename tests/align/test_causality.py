@@ -8,9 +8,8 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.align.bounds.offsets import solve
-from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.align.causality import overlaps
+from bubbleviz.align.offsets import Precedences, solve
 from bubbleviz.interpret.collectives import ReplicaCollectives
 
 #: (rank, iteration, kind, start_ns, end_ns)

@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from bubbleviz.align.bounds.clocks import ProfileClock
+from bubbleviz.align.clocks import ProfileClock
 from bubbleviz.align.merge import JoinedRecordings, join
 from bubbleviz.align.timebase import on_clocks
 from bubbleviz.conventions.convention_file import find_conventions

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from bubbleviz.align.bounds.clock_segments import DRIFT
-from bubbleviz.align.bounds.offsets import Solution, solve
-from bubbleviz.align.bounds.precedences import Precedences, together
+from bubbleviz.align.clock_segments import DRIFT
+from bubbleviz.align.offsets import Precedences, Solution, solve, together
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]

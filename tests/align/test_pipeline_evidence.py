@@ -14,7 +14,7 @@ from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.formats import latex, svg
 from bubbleviz.render.json_document import document
-from bubbleviz.report.compare.comparison import saved_of
+from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

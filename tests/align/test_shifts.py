@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.align.iteration_fits import Histories, OperationEnds
-from bubbleviz.align.iteration_links import Link, links
-from bubbleviz.align.possible_shifts import shifts, shifts_beside
+from bubbleviz.align.possible_shifts import Link, links, shifts, shifts_beside
 from bubbleviz.model.columns import Ints, joined
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bubbleviz.align.unknown_members import without_members
+from bubbleviz.align.meetings import without_members
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.operations import RankIntervals
 

@@ -31,7 +31,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
 from bubbleviz.render.formats.json import render
 from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.report.compare.comparison import saved_of
+from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved

@@ -14,7 +14,7 @@ from bubbleviz.render.formats import json as json_report
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text.report import causes
 from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, rounded_shares
-from bubbleviz.report.compare.comparison import saved_of
+from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View

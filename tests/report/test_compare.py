@@ -18,13 +18,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
-from bubbleviz.report.compare.comparison import (
-    ComparedRun,
-    Comparison,
-    compare,
-    saved_of,
-    titles_of,
-)
+from bubbleviz.report.comparison import ComparedRun, Comparison, compare, saved_of, titles_of
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from bubbleviz.report.view import View

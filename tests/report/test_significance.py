@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bubbleviz.count.count import spread
-from bubbleviz.report.compare.significance import difference
+from bubbleviz.report.comparison import difference
 from bubbleviz.report.saved import Average
 
 NONE = Average(None, None, 0)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from bubbleviz.align.local_stages import stages_of_chunks
-from bubbleviz.align.run import Run, RunHints, merge
+from bubbleviz.align.run import Run, RunHints, merge, stages_of_chunks
 from bubbleviz.analyses.layout.layer_table import (
     HALVES,
     KINDS,

@@ -28,8 +28,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.local_stages import stages_of_chunks
-from bubbleviz.align.run import Run
+from bubbleviz.align.run import Run, stages_of_chunks
 from bubbleviz.analyses.layout.report import MeasuredModel
 from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, MTP, LayerName, layer_of
 from bubbleviz.errors import InputError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.align.bounds.clocks import machines_of, session_clocks
+from bubbleviz.align.clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
 from bubbleviz.analyses.nccl.kernels import pool_of
 from bubbleviz.analyses.nccl.members import (

@@ -21,7 +21,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
-    from bubbleviz.report.compare.comparison import ComparedRun
+    from bubbleviz.report.comparison import ComparedRun
 
 
 @command({**MARKDOWN, **JSON, **CSV, **PICTURE_FILES})
@@ -57,7 +57,7 @@ def compare(
     inputs += measurement.convention or []
     outputs.check(inputs)
     from bubbleviz.render import comparison as comparison_report
-    from bubbleviz.report.compare.comparison import compare as compare_runs
+    from bubbleviz.report.comparison import compare as compare_runs
 
     if comparison_report.PICTURES & set(outputs.formats.values()):
         comparison_report.check_drawable(saved)
@@ -75,7 +75,7 @@ def _read(
     runs: list[str], saved: dict[str, bool], measurement: MeasurementOptions
 ) -> list[ComparedRun]:
     """Return each run, read or measured; a path that is given twice is read once."""
-    from bubbleviz.report.compare.comparison import ComparedRun, saved_of, titles_of
+    from bubbleviz.report.comparison import ComparedRun, saved_of, titles_of
     from bubbleviz.report.saved import read_saved
 
     read = {path: read_saved(path) for path, is_saved in saved.items() if is_saved}

@@ -17,7 +17,7 @@ from bubbleviz.model.private_names import anonymous
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.compare.gate import Check
+    from bubbleviz.report.comparison import Check
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -51,7 +51,7 @@ def gate(
     above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
     from bubbleviz.render.comparison import gate_markdown
-    from bubbleviz.report.compare.gate import checks, limits_of
+    from bubbleviz.report.comparison import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())

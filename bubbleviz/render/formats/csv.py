@@ -23,7 +23,7 @@ def render(report: Report, view: View) -> str:
     del view
     import numpy as np
 
-    from bubbleviz.report.operation_columns import further_columns
+    from bubbleviz.report.bubbles import further_columns
 
     further = {
         name: _numbers(column, column != -1) if isinstance(column, np.ndarray) else column.listed()

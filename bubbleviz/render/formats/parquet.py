@@ -25,13 +25,13 @@ check = needs(
 
 
 def _operations(report: Report) -> ArrowTable:
-    from bubbleviz.report.operation_columns import WrittenOperations
+    from bubbleviz.report.bubbles import WrittenOperations
 
     return WrittenOperations(report)
 
 
 def _operations_by_parts(report: Report) -> Iterator[ArrowTable]:
-    from bubbleviz.report.operation_columns import WrittenOperations, has_tokens
+    from bubbleviz.report.bubbles import WrittenOperations, has_tokens
     from bubbleviz.report.rank_means import part_of, rank_parts
 
     tokens = has_tokens(report)

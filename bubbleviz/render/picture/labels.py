@@ -23,8 +23,7 @@ from bubbleviz.render.picture.page import (
 )
 from bubbleviz.render.picture.rows import LANE_GAP
 from bubbleviz.render.rows import RankRow, Selection
-from bubbleviz.report.kernel_time import kernel_time_of
-from bubbleviz.report.rank_means import measure_of
+from bubbleviz.report.rank_means import kernel_time_of, measure_of
 from bubbleviz.report.report import Report
 
 

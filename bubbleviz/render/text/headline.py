@@ -59,7 +59,7 @@ def bounds_of(report: Report) -> Iterator[tuple[str, str]]:
     low = report.lower_bound(report.headline)
     if low is not None:
         yield "; ", f"{percent(low)} with compute outside every operation counted as work"
-    from bubbleviz.report.kernel_time import kernel_time_of
+    from bubbleviz.report.rank_means import kernel_time_of
 
     if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
         yield "; ", kernels

@@ -22,17 +22,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import DRIFT, Floats
-from bubbleviz.align.bounds.offsets import (
+from bubbleviz.align.clock_segments import DRIFT, Floats
+from bubbleviz.align.offsets import (
     GRAIN_NS,
     Correction,
+    Precedences,
     half_widths,
     middles,
     needed_slack,
     rounded_up,
     tightest_limits,
 )
-from bubbleviz.align.bounds.precedences import Precedences
 from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.bounds.offsets import Correction
+from bubbleviz.align.offsets import Correction
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of

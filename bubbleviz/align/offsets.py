@@ -11,7 +11,7 @@ clocks from one side; a pair the other way closes the interval::
 All clocks are solved together, as difference constraints: the correction of a clock against
 another lies between two shortest paths (Cormen et al., Introduction to Algorithms, "Difference
 constraints and shortest paths"). The middle is the offset, half the width its uncertainty, which
-:mod:`bubbleviz.align.bounds.clock_segments` widens by what clocks may drift. A drift is applied
+:mod:`bubbleviz.align.clock_segments` widens by what clocks may drift. A drift is applied
 only where no constant offset satisfies the bounds.
 """
 
@@ -22,18 +22,50 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.bounds.clock_segments import (
-    DRIFT,
-    ClockSegments,
-    Floats,
-    bands,
-    feasible,
-    segmented,
-)
-from bubbleviz.align.bounds.precedences import Precedences
+from bubbleviz.align.clock_segments import DRIFT, ClockSegments, Floats, bands, feasible, segmented
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import least_of_each, sorted_rows
 from bubbleviz.model.values import frozen
+
+# Precedences: events on two clocks of which one is known to be no later than the other.
+
+
+@frozen
+class Precedences(Table):
+    """Pairs of events on two clocks of which the first is not later than the second.
+
+    Attributes:
+        before: clock of the first event.
+        after: clock of the second, another.
+        before_ns: time of the first on its own clock.
+        after_ns: time of the second on its own clock.
+        before_row: row of what the first event is; -1 none.
+        after_row: likewise of the second.
+        iteration: of the second, counted over all ranks.
+    """
+
+    before: Ints
+    after: Ints
+    before_ns: Ints
+    after_ns: Ints
+    before_row: Ints
+    after_row: Ints
+    iteration: Ints
+
+
+def together(*parts: Precedences) -> Precedences:
+    """Return all of them as one table."""
+    some = [part for part in parts if len(part)]
+    if len(some) == 1:
+        return some[0]
+    empty = np.empty(0, np.int64)
+    return Precedences(
+        *(
+            np.concatenate([empty, *(getattr(part, name) for part in some)])
+            for name in Precedences.column_names()
+        )
+    )
+
 
 # Difference constraints between constant offsets, as a matrix of limits.
 #

@@ -1,1 +1,0 @@
-"""Bounds: where clocks can stand against each other, by what happened before what."""

@@ -1,1 +1,0 @@
-"""Compare: reports against each other, and against limits."""

@@ -1,0 +1,476 @@
+"""Comparison: the ratios of several runs, each against the first, by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import PurePath
+
+from bubbleviz.count.count import Spread
+from bubbleviz.errors import InputError, UsageError
+from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
+from bubbleviz.model.limitations import Restriction
+from bubbleviz.model.texts import one_line, percent, suggestion
+from bubbleviz.model.values import frozen
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.bubbles import bubble_parts
+from bubbleviz.report.rank_means import kernel_time_of
+from bubbleviz.report.report import Report
+from bubbleviz.report.saved import Average, SavedRatio, SavedReport, first_cause
+
+# Significance: whether two means over iterations differ, by Welch's t-test.
+#
+# B. L. Welch, The generalization of Student's problem when several different population variances
+# are involved, Biometrika 34 (1947): unequal variances, degrees of freedom by Satterthwaite.
+
+
+#: Assumptions of every test, for readers.
+ASSUMPTIONS = (
+    "Welch's t-test, two-sided, not corrected for multiple comparisons; it assumes iterations of a "
+    "run to be independent and approximately normal: correlated neighbours make p too small, and "
+    "variation between repeated runs is not included."
+)
+
+
+@frozen
+class MeanDifference:
+    """The difference of two means; None for an unknown value.
+
+    There is no test where either has fewer than two values, or where neither has any spread.
+
+    Attributes:
+        mean: the other minus the first.
+        ci95: its 95 % confidence interval.
+        t: the test statistic.
+        df: degrees of freedom.
+        p: probability of a difference at least as large if the means are equal.
+    """
+
+    mean: float
+    ci95: tuple[float, float] | None = None
+    t: float | None = None
+    df: float | None = None
+    p: float | None = None
+
+
+def difference(first: Average, other: Average) -> MeanDifference | None:
+    """Return the difference of ``other`` from ``first``; None where either has no mean."""
+    if first.mean is None or other.mean is None:
+        return None
+    apart = other.mean - first.mean
+    if first.std is None or other.std is None or not (widest := max(first.std, other.std)):
+        return MeanDifference(apart)
+    # As shares of the wider spread, so that their squares do not both underflow.
+    first_var = (first.std / widest) ** 2 / first.n
+    other_var = (other.std / widest) ** 2 / other.n
+    error = widest * math.sqrt(first_var + other_var)
+    df = (first_var + other_var) ** 2 / (
+        first_var**2 / (first.n - 1) + other_var**2 / (other.n - 1)
+    )
+    if error == 0 or not math.isfinite(t := apart / error):
+        return MeanDifference(apart)
+    # Importing scipy.special takes a third of the time of scipy.stats.
+    from scipy.special import stdtr, stdtrit
+
+    half_width = float(stdtrit(df, 0.975)) * error
+    return MeanDifference(
+        apart, (apart - half_width, apart + half_width), t, df, 2 * float(stdtr(df, -abs(t)))
+    )
+
+
+#: Below this, a difference is called significant.
+SIGNIFICANT = 0.05
+
+
+@frozen
+class ComparedRun:
+    """One run: its title, the path that it was read from, and its ratios.
+
+    ``report`` is None for a saved report, which holds no operations.
+    """
+
+    title: str
+    path: str
+    saved: SavedReport
+    report: Report | None = None
+
+
+@frozen
+class Cell:
+    """One ratio of one run, and how far it and its window (ns) are from the first run's.
+
+    ``ratio`` is None where the run has no such ratio; the differences are None where either lacks
+    it, and for the first run.
+    """
+
+    ratio: SavedRatio | None
+    bubble: MeanDifference | None = None
+    window_ns: MeanDifference | None = None
+
+
+@frozen
+class RatioRow:
+    """One ratio of all runs, in their order."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+
+@frozen
+class Comparison:
+    """Runs, their ratios by name, and notes on them, in sentences."""
+
+    runs: tuple[ComparedRun, ...]
+    rows: tuple[RatioRow, ...]
+    notes: tuple[str, ...]
+
+
+def saved_of(report: Report) -> SavedReport:
+    """Return the ratios of a report, as read back after saving it."""
+    summary = report.summary
+    return SavedReport(
+        version=report.version,
+        headline=report.headline,
+        ranks=len(report.ranks),
+        iterations=summary.iterations,
+        contradicted=any(report.contradicted(name) for name in summary.bubble_ratio),
+        ratios=tuple(
+            SavedRatio(
+                name,
+                _average(bubble),
+                _average(summary.window_ns[name]),
+                summary.bubble_interval.get(name),
+                report.contradicted(name),
+            )
+            for name, bubble in summary.bubble_ratio.items()
+        ),
+        restrictions=report.restrictions,
+        kernels=kernel_time_of(report).sentence,
+        first_cause=first_cause([(part.name, part.share) for part in bubble_parts(report)]),
+        advice=first_thing(report),
+    )
+
+
+def _average(spread: Spread) -> Average:
+    return Average(spread.mean, spread.std if spread.n > 1 else None, spread.n)
+
+
+def titles_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return a title for each path: the shortest distinct end.
+
+    Equal paths are numbered.
+    """
+    parts = [PurePath(path).parts or ("",) for path in paths]
+    bare = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
+    for depth in range(1, max(map(len, bare), default=0) + 1):
+        titles = ["/".join(path[-depth:]) for path in bare]
+        if len(set(titles)) == len(titles):
+            return tuple(titles)
+    taken: set[str] = set()
+    numbered = []
+    for path in paths:
+        names = (path if n == 1 else f"{path} ({n})" for n in count(1))
+        numbered.append(next(name for name in names if name not in taken))
+        taken.add(numbered[-1])
+    return tuple(numbered)
+
+
+def compare(runs: Sequence[ComparedRun]) -> Comparison:
+    """Return the ratios of runs side by side; differences are to the first."""
+    names = dict.fromkeys(ratio.name for run in runs for ratio in run.saved.ratios)
+    rows = tuple(_row(name, [run.saved.ratio(name) for run in runs]) for name in names)
+    return Comparison(tuple(runs), rows, tuple(_notes(runs, rows)))
+
+
+def _row(name: str, ratios: Sequence[SavedRatio | None]) -> RatioRow:
+    first = ratios[0]
+    cells = [Cell(first)]
+    for ratio in ratios[1:]:
+        if first is None or ratio is None:
+            cells.append(Cell(ratio))
+            continue
+        cells.append(
+            Cell(
+                ratio,
+                difference(first.bubble, ratio.bubble),
+                difference(first.window_ns, ratio.window_ns),
+            )
+        )
+    return RatioRow(name, tuple(cells))
+
+
+def _notes(runs: Sequence[ComparedRun], rows: Sequence[RatioRow]) -> Iterator[str]:
+    yield from _restrictions(runs)
+    yield from (
+        f"{run.title}: {one_line(run.saved.kernels, 200)}; much is lost inside operations or "
+        "beside them, which its ratios do not show"
+        for run in runs
+        if run.saved.kernels is not None
+    )
+    for place, run in enumerate(runs):
+        if gains := [row for row in rows if _longer(row, place)]:
+            yield _no_gain(runs, gains, place)
+        if doubts := [row.name for row in rows if _within_clocks(row, place)]:
+            yield (
+                f"{run.title}: within clock uncertainty, {' and '.join(doubts)} may equal that of "
+                f"{runs[0].title}; the test does not include it"
+            )
+    if len({run.saved.headline for run in runs}) > 1:
+        each = ", ".join(f"{run.title} {run.saved.headline}" for run in runs)
+        yield f"the primary ratios differ ({each}); each ratio is compared with the same one"
+    if few := [run.title for run in runs if run.saved.iterations < 2]:
+        yield f"a test needs two iterations of each run; too few in {', '.join(few)}"
+    if wrong := [run.title for run in runs if run.saved.contradicted]:
+        yield f"ratios rely on clocks that contradict each other in {', '.join(wrong)}"
+    if len({run.saved.ranks for run in runs}) > 1:
+        each = ", ".join(f"{run.title} {run.saved.ranks:,}" for run in runs)
+        yield f"the runs have different numbers of ranks ({each})"
+    if len({run.saved.version for run in runs}) > 1:
+        each = ", ".join(f"{run.title} {run.saved.version}" for run in runs)
+        yield f"the reports were written by different versions of bubbleviz ({each})"
+
+
+def _restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    """Yield a note on each run whose ratios are not those of a whole pipeline."""
+    for run in runs:
+        if run.saved.restrictions:
+            reasons = "; ".join(restriction.text for restriction in run.saved.restrictions)
+            yield (
+                f"{run.title}: {reasons}; its ratios are of what its profiles hold, and a "
+                "difference to them need not be one of the pipeline"
+            )
+
+
+def _longer(row: RatioRow, place: int) -> bool:
+    """Return whether a ratio became smaller and its window longer."""
+    cell = row.cells[place]
+    if cell.bubble is None or cell.window_ns is None:
+        return False
+    return cell.bubble.mean < 0 < cell.window_ns.mean
+
+
+def _no_gain(runs: Sequence[ComparedRun], rows: Sequence[RatioRow], place: int) -> str:
+    """Return the note on ratios that are smaller in longer windows, the headline first."""
+    ordered = sorted(rows, key=lambda row: row.name != runs[0].saved.headline)
+    before, now = (_of_window(ordered[0].cells[which].ratio) for which in (0, place))
+    others = ", ".join(row.name for row in ordered[1:])
+    return (
+        f"{runs[place].title}: a smaller ratio of a longer window saves no time: "
+        f"{ordered[0].name} is {now}, was {before}" + (f"; likewise {others}" if others else "")
+    )
+
+
+def _of_window(ratio: SavedRatio | None) -> str:
+    if ratio is None or ratio.bubble.mean is None or ratio.window_ns.mean is None:
+        return "unknown"
+    return f"{percent(ratio.bubble.mean)} of {ratio.window_ns.mean / 1e6:,.3f} ms"
+
+
+def _within_clocks(row: RatioRow, place: int) -> bool:
+    """Return whether a significant difference lies within the clock bounds of both means."""
+    first, cell = row.cells[0].ratio, row.cells[place]
+    if first is None or cell.ratio is None or cell.bubble is None:
+        return False
+    if cell.bubble.p is None or cell.bubble.p >= SIGNIFICANT:
+        return False
+    before, now = first.interval, cell.ratio.interval
+    if before is None or now is None:
+        return False
+    return max(before[0], now[0]) <= min(before[1], now[1])
+
+
+# The gate: limits on the bubble ratios of a saved report, for continuous integration.
+
+
+@frozen
+class Limit:
+    """The most that the mean of a ratio may be, as a fraction of 1, and as it was written."""
+
+    ratio: str
+    most: float
+    written: str
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether it is written in percent."""
+        return "%" in self.written
+
+
+@frozen
+class Check:
+    """A limit, and the mean over ``n`` iterations that is compared with it.
+
+    Attributes:
+        limit: the limit.
+        mean: of the ratio.
+        n: iterations that it is the mean of.
+        high: the most that the mean may be within the bounds of the clocks; None where these are
+            not known, or the ratio is exact.
+        contradicted: whether the ratio needs clocks that contradict each other.
+        restrictions: why the ratio is not that of a whole pipeline.
+        allow_incomplete: whether it may pass though ranks or stages are, or may be, missing.
+        kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
+    """
+
+    limit: Limit
+    mean: float
+    n: int
+    high: float | None = None
+    contradicted: bool = False
+    restrictions: tuple[Restriction, ...] = ()
+    allow_incomplete: bool = False
+    kernels: str | None = None
+
+    @property
+    def within(self) -> bool:
+        """Whether the mean is at most the limit."""
+        return self.mean <= self.limit.most
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the bounds of the clocks reach above the limit."""
+        return self.high is not None and self.high > self.limit.most
+
+    @property
+    def passed(self) -> bool:
+        """Whether the ratio is known to be at most the limit, and of what may be checked."""
+        allowed = all(own.of_part and self.allow_incomplete for own in self.restrictions)
+        return self.within and not self.uncertain and allowed
+
+    @property
+    def line(self) -> str:
+        """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
+        verdict = "ok" if self.passed else "FAILED"
+        relation = "at most" if self.within else "above"
+        value = _written(self.mean, self.limit)
+        name = one_line(self.limit.ratio)
+        over = f"{self.n:,} iteration{'' if self.n == 1 else 's'}"
+        verdict = f"{verdict}: {name} {value} is {relation} {self.limit.written} (mean of {over})"
+        return "; ".join((verdict, *self._doubts()))
+
+    def _doubts(self) -> Iterator[str]:
+        """Yield why the ratio may be another one."""
+        if self.within and self.uncertain and self.high is not None:
+            high = _written(self.high, self.limit)
+            yield f"the clocks' bounds reach {high}, above {self.limit.written}"
+        if self.contradicted:
+            yield "it needs clocks that contradict each other"
+        if self.restrictions:
+            reasons = "; ".join(restriction.text for restriction in self.restrictions)
+            yield f"{reasons}, see the report's limitations"
+        if self.kernels is not None:
+            yield one_line(self.kernels, 200)
+
+
+def _written(value: float, limit: Limit) -> str:
+    """Return a value as the limit is written, rounded so that it stays on its side of that."""
+    above = value > limit.most
+    scale, unit, least = (2, " %", 2) if limit.in_percent else (0, "", 4)
+    for digits in range(least, 17 - scale):
+        text = f"{value * 10**scale:.{digits}f}"
+        if (float(f"{text}e-{scale}") > limit.most) == above:
+            return text + unit
+    return repr(value)
+
+
+def limits_of(texts: Sequence[str]) -> tuple[Limit, ...]:
+    """Return the limits that ``--max-bubble`` gives, as ``schedule=12%`` or ``schedule=0.12``.
+
+    Raises:
+        UsageError: there is none, one is not of that form, or a ratio has two.
+    """
+    if not texts:
+        raise UsageError("nothing to check; give a limit with --max-bubble schedule=12%")
+    limits = tuple(_limit(text) for text in texts)
+    names = [limit.ratio for limit in limits]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--max-bubble: {twice!r} has two limits; give one for each ratio")
+    return limits
+
+
+def _limit(text: str) -> Limit:
+    name, _, written = (part.strip() for part in text.partition("="))
+    number = written.removesuffix("%").rstrip()
+    try:
+        # A percentage is shifted as decimals are, so that 7 % is the double nearest to 0.07.
+        most = float(f"{number}e-2" if "%" in written else number)
+    except ValueError:
+        most = math.nan
+    if not name or not 0 <= most <= 1:
+        raise UsageError(
+            f"--max-bubble {text[:60]!r}: not of the form schedule=12% or schedule=0.12, a ratio "
+            f"and its limit{_in_percent(name, number, most)}"
+        )
+    return Limit(name, most, written)
+
+
+def _in_percent(name: str, number: str, most: float) -> str:
+    """Return the suggestion to write as a percentage what can be one; "" for all else."""
+    return f"; did you mean {name[:40]}={number}%?" if name and 1 < most <= 100 else ""
+
+
+def checks(
+    saved: SavedReport, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
+) -> tuple[Check, ...]:
+    """Return the checks of a report, in the order of the limits.
+
+    Args:
+        saved: the report.
+        limits: of its ratios.
+        path: of the report, for errors.
+        allow_incomplete: whether the ratio of a pipeline may pass of which ranks or stages are, or
+            may be, missing; no other restriction may.
+
+    Raises:
+        InputError: the report has no such ratio, or is of no pipeline, or the ratio has no value: a
+            missing value is neither good nor bad.
+    """
+    results = []
+    for limit in limits:
+        ratio = saved.ratio(limit.ratio)
+        if ratio is None:
+            known = [r.name for r in saved.ratios]
+            raise InputError(
+                f"{path}: no ratio {limit.ratio[:60]!r}; the report has {', '.join(known)}"
+                f"{suggestion(limit.ratio, known)}"
+            )
+        if saved.no_pipeline is not None:
+            needed = _missing_input(saved.no_pipeline)
+            raise InputError(
+                f"{path}: {saved.no_pipeline}, so {limit.ratio} is no pipeline's bubble and cannot "
+                f"be compared with {limit.written}; give analyze {needed}"
+            )
+        if ratio.bubble.mean is None:
+            raise InputError(
+                f"{path}: no iteration has the ratio {limit.ratio}, so it cannot be compared with "
+                f"{limit.written}; see the report's limitations"
+            )
+        results.append(
+            Check(
+                limit,
+                ratio.bubble.mean,
+                ratio.bubble.n,
+                _upper_bound(ratio),
+                ratio.contradicted,
+                saved.restrictions,
+                allow_incomplete,
+                saved.kernels,
+            )
+        )
+    return tuple(results)
+
+
+def _missing_input(reason: str) -> str:
+    """Return what a report that is of no whole pipeline for this reason was made without."""
+    if reason == PIPELINE_UNPROVEN:
+        return "the order of the stages with --order, or the sizes of the run with --parallel"
+    return "the profiles of all stages"
+
+
+def _upper_bound(ratio: SavedRatio) -> float | None:
+    """Return the upper bound of a mean by the clocks; None where the mean is exact."""
+    if ratio.interval is None or ratio.interval[0] == ratio.interval[1]:
+        return None
+    return ratio.interval[1]
