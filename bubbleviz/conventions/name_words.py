@@ -235,14 +235,6 @@ def _decimals(names: Sequence[str], at: int) -> bool:
     return all(_DECIMAL.match(name, start) for name, start in zip(names, found, strict=True))
 
 
-def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:
-    """Return the most frequent shapes of names, numbers written as ``#``, and how often."""
-    total: Counter[str] = Counter()
-    for name, count in counts.items():
-        total[_DIGITS.sub("#", name)] += count
-    return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most])
-
-
 # Drafts of a convention, for ranges that no known one names.
 
 

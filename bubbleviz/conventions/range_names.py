@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from importlib.resources import files
@@ -273,3 +274,14 @@ def layer_patterns() -> tuple[LayerPattern, ...]:
         )
         for table in tables
     )
+
+
+_DIGITS = re.compile(r"[0-9]+")
+
+
+def folded(counts: Mapping[str, int], most: int) -> tuple[tuple[str, int], ...]:
+    """Return the most frequent shapes of names, numbers written as ``#``, and how often."""
+    total: Counter[str] = Counter()
+    for name, count in counts.items():
+        total[_DIGITS.sub("#", name)] += count
+    return tuple(sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most])

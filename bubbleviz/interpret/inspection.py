@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bubbleviz.conventions.convention import Convention
-from bubbleviz.conventions.name_words import folded
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions.range_names import folded, understand
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents
 from bubbleviz.model.values import frozen

@@ -18,8 +18,7 @@ import numpy as np
 
 from bubbleviz.conventions.convention_file import built_in, with_iterations
 from bubbleviz.conventions.host_activities import HOST, ActivityLookup
-from bubbleviz.conventions.name_words import folded
-from bubbleviz.conventions.range_names import bare_name, understand
+from bubbleviz.conventions.range_names import bare_name, folded, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of

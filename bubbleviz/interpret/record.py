@@ -316,7 +316,7 @@ def _nothing_named(
         options: how the profile is read.
     """
     # Most profiles have names that a convention knows.
-    from bubbleviz.conventions.name_words import folded
+    from bubbleviz.conventions.range_names import folded
 
     sample = file.sample(("*",))
     shapes = folded(sample, 5)

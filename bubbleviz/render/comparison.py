@@ -25,7 +25,8 @@ from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDiffe
 
 if TYPE_CHECKING:
     from bubbleviz.render.document import Block
-    from bubbleviz.report.comparison import Check, RatioRow
+    from bubbleviz.report.comparison import RatioRow
+    from bubbleviz.report.gate import Check
     from bubbleviz.report.saved import Average, SavedReport
     from bubbleviz.report.view import View
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import DecodeError, Meta, ValidationError
 from msgspec import json as msgspec_json
@@ -20,7 +20,9 @@ from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
-from bubbleviz.schedules.simulation import MeasuredMemory
+
+if TYPE_CHECKING:
+    from bubbleviz.schedules.simulation import MeasuredMemory
 
 # Saved parts: a report of very many ranks as a folder of JSON files.
 #

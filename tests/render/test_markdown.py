@@ -12,7 +12,8 @@ from bubbleviz.render.comparison import as_markdown as comparison_markdown
 from bubbleviz.render.comparison import gate_markdown
 from bubbleviz.render.formats.text import as_markdown
 from bubbleviz.render.markdown import code, table, text
-from bubbleviz.report.comparison import ComparedRun, checks, compare, limits_of, saved_of
+from bubbleviz.report.comparison import ComparedRun, compare, saved_of
+from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import first_cause
 from bubbleviz.report.view import View

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.report.comparison import checks, limits_of, saved_of
+from bubbleviz.report.comparison import saved_of
+from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.report import SCHEMA
 from bubbleviz.report.saved import SCHEMA as READ_SCHEMA
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport, looks_saved, read_saved

@@ -19,7 +19,8 @@ from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.render.formats.svg import render as svg
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.comparison import ComparedRun, checks, compare, limits_of, saved_of
+from bubbleviz.report.comparison import ComparedRun, compare, saved_of
+from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import KernelTime, kernel_time_of
 from bubbleviz.report.report import Report

@@ -20,7 +20,7 @@ from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.bubbles import BubblePart, parts_of
-from bubbleviz.report.comparison import limits_of
+from bubbleviz.report.gate import limits_of
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.sources.recordings.operations import table_of
 

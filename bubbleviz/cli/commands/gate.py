@@ -17,7 +17,7 @@ from bubbleviz.model.private_names import anonymous
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bubbleviz.report.comparison import Check
+    from bubbleviz.report.gate import Check
 
 #: Exit code where a ratio is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
 TOO_LARGE = 3
@@ -50,20 +50,21 @@ def gate(
     and any other doubt of the profiled ranks still fail. Exit codes: 0 all within limits, 3 one
     above, 1 a value or the pipeline is missing, 2 wrong usage.
     """
-    from bubbleviz.render.comparison import gate_markdown
-    from bubbleviz.report.comparison import checks, limits_of
+    from bubbleviz.report.gate import checks, limits_of
     from bubbleviz.report.saved import read_saved
 
     limits = limits_of(max_bubble or ())
     outputs.check([report])
     saved = read_saved(report)
     results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
+
+    def markdown(_: object) -> str:
+        from bubbleviz.render.comparison import gate_markdown
+
+        return anonymous(gate_markdown(saved, results))
+
     with suppress(BrokenPipeError):  # the exit code needs no reader
-        outputs.deliver(
-            lambda _: anonymous(gate_markdown(saved, results)),
-            lambda: _print(results),
-            inputs=[report],
-        )
+        outputs.deliver(markdown, lambda: _print(results), inputs=[report])
     if not all(check.passed for check in results):
         raise typer.Exit(TOO_LARGE)
 
