@@ -21,7 +21,7 @@ from bubbleviz.align.clock_segments import DRIFT
 from bubbleviz.align.offsets import GRAIN_NS
 from bubbleviz.align.waits import Passages
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, groups_of, places_in
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
 
 #: Less than any time, and as far below what a sum of two of them can hold.
@@ -202,15 +202,6 @@ def _moved_over(owner: Ints, reached_from: Ints, free: int, row: int) -> None:
         if taker == row:
             return
         column = int(previous[0])
-
-
-def only_matching(fits: Bools) -> Ints | None:
-    """Return the column of each row where just one perfect matching fits, else None.
-
-    Where there is just one, some row or column always has a single partner left.
-    """
-    row = forced(fits, rows_have_one=True, columns_have_one=True)
-    return None if (row < 0).any() else places_in(row)
 
 
 def forced(fits: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:

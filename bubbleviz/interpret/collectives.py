@@ -9,7 +9,7 @@ a kernel belongs to the last range that its thread had opened when it launched i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field, replace
 
 import numpy as np
@@ -272,18 +272,6 @@ def replica_collectives(
         start_ns=work.start_ns[rows],
         end_ns=work.end_ns[rows],
     )
-
-
-def kinds_of(names: Sequence[str], kinds: Sequence[str]) -> Codes:
-    """Return for each name the regular expression that finds a kind of collective in it; -1 none.
-
-    Of several it is the last.
-    """
-    number_of = np.full(len(names) + 1, NONE, np.int32)
-    for number, regex in enumerate(kinds):
-        number_of[:-1][matching(names, (regex,))] = number
-    # The last place is that of no name (-1).
-    return number_of
 
 
 def _after_last_backward(keys: OperationKeys, rank: Codes, launched_ns: Ints) -> Ints:

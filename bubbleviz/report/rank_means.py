@@ -153,11 +153,6 @@ def distribution(values: Floats) -> Distribution | None:
     return Distribution(len(known), low, median, p95, high)
 
 
-def to_median_of_stage(report: Report, values: Floats) -> Floats:
-    """Return each rank's value as a multiple of the median of its stage; NaN where that is 0."""
-    return as_multiples(values, median_of_stage(report, values))
-
-
 def as_multiples(values: Floats, middle: Floats) -> Floats:
     """Return values as multiples of medians; NaN where these are 0 or unknown."""
     multiples = np.full(len(values), np.nan)

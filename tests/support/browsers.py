@@ -167,10 +167,6 @@ class Firefox:
         """Press a key and let go of it."""
         self.act("key", {"type": "keyDown", "value": key}, {"type": "keyUp", "value": key})
 
-    def screenshot(self, *, full: bool = False) -> bytes:
-        """Return a picture of the window, or of the whole page, as PNG."""
-        return base64.b64decode(self.ask("WebDriver:TakeScreenshot", full=full))
-
     def printed(self) -> bytes:
         """Return the page as PDF."""
         return base64.b64decode(self.ask("WebDriver:Print", background=True))

@@ -187,13 +187,6 @@ class PictureStyle:
     names: bool = True
     dark: bool = True
 
-    @property
-    def points_per_unit(self) -> float:
-        """Points of a unit of the page; a px is three quarters of a point."""
-        if self.millimetres is None:
-            return 0.75
-        return self.millimetres * _POINTS_PER_MM / self.width
-
     def row_height(self, rows: int) -> tuple[float, float]:
         """Return the height of each of so many rows, and of the gap below it, units."""
         return next((height, gap) for most, height, gap in self.rows if rows <= most)
