@@ -181,6 +181,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     assert document["ranks"][0]["duty_cycle"] is None
     assert document["span_ns"] == 0
     assert "duty cycle" in {note["what"] for note in document["limitations"]}
+    assert "1 device with a single kernel or copy" in bubbleviz.idle(run)._repr_html_()
 
 
 def test_two_kernels_give_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
