@@ -14,6 +14,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle import picture as idle_picture
+from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
@@ -181,7 +182,9 @@ def test_a_single_kernel_gives_no_duty_cycle(
     assert document["ranks"][0]["duty_cycle"] is None
     assert document["span_ns"] == 0
     assert "duty cycle" in {note["what"] for note in document["limitations"]}
-    assert "1 device with a single kernel or copy" in bubbleviz.idle(run)._repr_html_()
+    report = bubbleviz.idle(run)
+    assert isinstance(report, NotebookIdleReport)
+    assert "1 device with a single kernel or copy" in report._repr_html_()
 
 
 def test_two_kernels_give_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
