@@ -71,7 +71,7 @@ def page_of(ranks: int, operations: int) -> str:
     packed_document, columns, _ = packed(
         numbers, _repeated(timeline, -(-operations // own)), None, ""
     )
-    return page(packed_document, columns, "frames")
+    return page(packed_document, columns)
 
 
 def _repeated(timeline: Timeline, times: int) -> Timeline:

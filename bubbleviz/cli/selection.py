@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bubbleviz.cli.help import PICTURES, SELECTION, option
 from bubbleviz.errors import UsageError
@@ -154,7 +154,7 @@ class PictureOptions(PaperOptions):
         bool, option("Draw what bounds the iteration as a line.", PICTURES, "--critical-path")
     ] = False
 
-    def check(self, outputs: Iterable[Renderer[Any]]) -> None:
+    def check(self, outputs: Iterable[Renderer]) -> None:
         """Check, before any work, the values of options, and that an output draws what they add.
 
         Raises:

@@ -30,6 +30,7 @@ the start: :mod:`bubbleviz.render.text.terminal_timeline`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -137,6 +138,19 @@ def percent(value: float | None) -> str:
     return "-" if value is None else texts.percent(value)
 
 
+def numbered(number: int | None) -> str:
+    """Return a number of 0 and up, or a dash."""
+    return "-" if number is None or number < 0 else str(number)
+
+
+def first_rows(
+    rows: Sequence[Mapping[str, str]], column: str, *, most: int = MOST_ROWS, joint: str = "and "
+) -> list[Mapping[str, str]]:
+    """Return the first rows, and one that counts the others in a column, if there are any."""
+    more = [{column: f"… {joint}{len(rows) - most:,} more"}] if len(rows) > most else []
+    return [*rows[:most], *more]
+
+
 def milliseconds(value: float | None) -> str:
     """Return nanoseconds as milliseconds, or a dash."""
     return "-" if value is None else f"{value / 1e6:,.3f}"
@@ -154,6 +168,12 @@ def between(interval: tuple[float, float] | None) -> str:
     from bubbleviz.report.report import distinct_percents
 
     return " to ".join(distinct_percents(interval, 2, 4))
+
+
+def round_step(least: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
+    """Return the smallest step of an axis that is no less: some times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(times * power for times in steps if times * power >= least * (1 - 1e-9))
 
 
 def shortened(text: str, width: int) -> str:

@@ -79,10 +79,10 @@ def as_svg(result: Ideal | Estimate, view: View) -> str:
     Raises:
         UsageError: it comes from a formula, which has no order to draw.
     """
-    from bubbleviz.render.formats.svg import render
+    from bubbleviz.render.picture.legend import picture
     from bubbleviz.report.ideal_run import report_of
 
-    return render(report_of(_ordered(result)), view)
+    return picture(report_of(_ordered(result)), view)
 
 
 def _ordered(result: Ideal | Estimate) -> Ideal:

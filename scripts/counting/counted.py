@@ -118,7 +118,7 @@ def _start_to_table(clock: _Clock, example: str) -> None:
 def _analysis(profile: str) -> None:
     """Count each step of an analysis, and its outputs."""
     import bubbleviz
-    from bubbleviz.render.formats.json import RENDERER
+    from bubbleviz.render import json_document
     from bubbleviz.render.text.report import sections
     from bubbleviz.render.text.terminal import plain_text
     from bubbleviz.report.view import View
@@ -129,7 +129,7 @@ def _analysis(profile: str) -> None:
     with _stages():
         report = bubbleviz.analyze(profile)
         with step("report as JSON"):
-            RENDERER.render(report, View())
+            json_document.render(report, View())
         with step("report as table"):
             plain_text(sections(report, View(), 100))
 

@@ -12,8 +12,9 @@ import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.recognition.reasons import SINGLE_STAGE
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats import latex, svg
+from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document
+from bubbleviz.render.picture import legend
 from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
@@ -108,7 +109,7 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
         assert claim not in text
     assert "2 pipeline stages" not in methods(report)
     assert methods(report).startswith("No pipeline was measured with bubbleviz ")
-    for output in (latex.render(report, View()), svg.render(report, View())):
+    for output in (latex.render(report, View()), legend.picture(report, View())):
         assert UNKNOWN in output
         assert "1f1b" not in output
     assert document(report)["restriction"] == f"no pipeline was measured: {UNKNOWN}"

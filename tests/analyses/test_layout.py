@@ -14,7 +14,7 @@ from bubbleviz.analyses.layout.inputs import of_profiles, of_report
 from bubbleviz.analyses.layout.layer_table import read_layers, table_text
 from bubbleviz.analyses.layout.report import MeasuredModel, layouts_of
 from bubbleviz.errors import BubblevizError, InputError, MismatchError, UsageError
-from bubbleviz.render.formats.json import RENDERER as JSON
+from bubbleviz.render import json_document
 from bubbleviz.report.view import View
 from bubbleviz.schedules.layout.layers import LayerKind
 from bubbleviz.schedules.plan import v_placement
@@ -218,7 +218,7 @@ def test_numbers_of_layers_divide_stages_equally(per_stage: Sequence[int], tmp_p
     plant(BASE, tmp_path / "run")
     report = bubbleviz.analyze(tmp_path / "run")
     file = tmp_path / "report.json"
-    file.write_text(str(JSON.render(report, View())))
+    file.write_text(str(json_document.render(report, View())))
     model = of_report(str(file), per_stage)
     direct = of_profiles([str(tmp_path / "run")], layers_per_stage=per_stage)
 

@@ -23,7 +23,7 @@ from bubbleviz.analyses.plan.planned_run import (
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.json import RENDERER
+from bubbleviz.render import json_document
 from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
@@ -222,7 +222,7 @@ def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
 def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
     """Return the run of an example's JSON report, with or without its list of operations."""
     report = bubbleviz.analyze(CHECKOUT / "fixtures" / name)
-    values = json.decode(RENDERER.render(report, View()))
+    values = json.decode(json_document.render(report, View()))
     if not listed:
         del values["timeline"]
     file = folder / "report.json"

@@ -12,7 +12,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.cli.help import OF_ANALYZE, details, spelled_out
 from bubbleviz.errors import UsageError
-from bubbleviz.render.formats.text import render
+from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.view import View
 from tests.support.places import CHECKOUT, FIXTURES
 

@@ -62,7 +62,7 @@ def test_no_mark_in_the_terminal(
 
 @pytest.mark.parametrize("place", ["headline", "version", "key", "name"])
 def test_no_mark_in_the_page_of_a_saved_report(place: str, marked: Path, tmp_path: Path) -> None:
-    from bubbleviz.render.formats.html import page_of_saved
+    from bubbleviz.render.web.page import page_of_saved
     from bubbleviz.report.saved import read_document
 
     file = tmp_path / "report.json"

@@ -11,7 +11,7 @@ import pytest
 import bubbleviz
 from bubbleviz.model.phase_masks import run_kind
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.json import RENDERER
+from bubbleviz.render import json_document
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.planted_runs import BASE
@@ -49,7 +49,7 @@ def test_several_batches_are_iterations_and_the_time_between_them_counts(tmp_pat
         ("inference", True, 8)
     ] * 4
     assert [rank.stage for rank in report.ranks] == [0, 1, 2, 3]
-    document = json.loads(RENDERER.render(report, View()))
+    document = json.loads(json_document.render(report, View()))
     assert document["kind"] == "inference"
     assert {i["kind"] for i in document["iterations"]} == {"inference"}
 

@@ -26,10 +26,10 @@ from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render import json_document
-from bubbleviz.render.formats import json as json_report
+from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
-from bubbleviz.render.formats.svg import render
 from bubbleviz.render.palette import CAUSES, CRITICAL, heat
+from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.bubbles import longest_bubbles
 from bubbleviz.report.methods import methods

@@ -11,8 +11,9 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain.chunk_costs import ChunkCost
-from bubbleviz.render.picture.slowdowns import draw_chunk_costs
+from bubbleviz.render.picture.slowdowns import chunk_costs
 from bubbleviz.report.report import Report, cost_in_words
+from bubbleviz.report.view import View
 from tests.support.forward_runs import UNIT_NS, Serving, table_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -113,7 +114,7 @@ def test_noise_alone_is_no_curve(tmp_path: Path) -> None:
 def test_the_picture_has_a_panel_a_stage(tmp_path: Path) -> None:
     tokens = [64, 128, 512, 1024, 4096]
     report = report_of(tmp_path, tokens, [200_000 + 500 * t for t in tokens])
-    root = ET.fromstring(draw_chunk_costs(report))
+    root = ET.fromstring(chunk_costs(report, View()))
 
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert [text for text in texts if text and text.startswith("stage ")] == ["stage 0", "stage 1"]
@@ -123,7 +124,7 @@ def test_the_picture_has_a_panel_a_stage(tmp_path: Path) -> None:
 
 def test_the_line_of_few_tokens_has_no_steps(tmp_path: Path) -> None:
     tokens = [1, 2, 3]
-    root = ET.fromstring(draw_chunk_costs(report_of(tmp_path, tokens, [1e6, 2e6, 3e6])))
+    root = ET.fromstring(chunk_costs(report_of(tmp_path, tokens, [1e6, 2e6, 3e6]), View()))
 
     line = next(p for p in root.iter(f"{SVG}path") if p.get("class") == "bv-mark").attrib["d"]
     points = np.array([point.split() for point in line[1:].split("L")], float)
@@ -133,14 +134,14 @@ def test_the_line_of_few_tokens_has_no_steps(tmp_path: Path) -> None:
 
 def test_the_picture_of_ranks_without_a_stage(tmp_path: Path) -> None:
     report = bubbleviz.analyze(table_of(tmp_path, Serving((1.0,), (1.0, 1.0), tokens=[4])))
-    root = ET.fromstring(draw_chunk_costs(report))
+    root = ET.fromstring(chunk_costs(report, View()))
 
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert [text for text in texts if text.startswith("stage")] == ["stage unknown"]
 
 
 def test_the_picture_without_tokens_says_so(tmp_path: Path) -> None:
-    root = ET.fromstring(draw_chunk_costs(report_of(tmp_path, [], [1e6])))
+    root = ET.fromstring(chunk_costs(report_of(tmp_path, [], [1e6]), View()))
 
     assert next(root.iter(f"{SVG}text")).text == "Costs of chunks are unknown"
 

@@ -20,7 +20,7 @@ from bubbleviz.explain.recognition.orders import PipelineOrders
 from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, difference
 from bubbleviz.explain.recognition.recognition import Recognition, compared, schedule_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.text import render
+from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named, schedules

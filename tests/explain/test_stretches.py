@@ -19,7 +19,7 @@ from bubbleviz.explain.explained_rows import moved_rows
 from bubbleviz.explain.explanation import StretchExplanation, explain_stretch
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.model.columns import NONE
-from bubbleviz.render.formats import json
+from bubbleviz.render import json_document as json
 from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

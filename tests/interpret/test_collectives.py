@@ -30,7 +30,7 @@ from bubbleviz.model.collectives import CollectiveIntervals, Group
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.intervals import Intervals, empty
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats import text
+from bubbleviz.render.text import report as text
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import Op, operations_of
@@ -379,7 +379,7 @@ def test_a_range_around_the_launch_tells_an_all_to_all(tmp_path: Path) -> None:
     assert plain.iteration(0).ranks[0].busy_ns["F"] == 300_000
     assert told.iteration(0).ranks[0].busy_ns["F"] == 600_000
     assert _exposed_ns(told) == 300_000
-    assert "dependency" not in text.render(told, View())
+    assert "dependency" not in text.as_text(told, View())
 
 
 def test_what_pytorch_records_goes_before_the_range(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_ranges_of_nsys_tell_too(tmp_path: Path, name: str) -> None:
 def test_unhidden_communication_of_which_nothing_is_known_is_no_zero(tmp_path: Path) -> None:
     report = _analysed(tmp_path, _step(_work(2, 300, 600, TOLD_OPERATIONS_SENDRECV)))
 
-    assert "≥ 0.000" in text.render(report, View())
+    assert "≥ 0.000" in text.as_text(report, View())
 
 
 def test_the_nccl_command_names_operations_by_their_ranges(tmp_path: Path) -> None:

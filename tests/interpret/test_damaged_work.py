@@ -29,7 +29,7 @@ from bubbleviz.interpret.late_launches import Launches, LongCalls, WorklessRows
 from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
-from bubbleviz.render.formats.json import render
+from bubbleviz.render.json_document import render
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods

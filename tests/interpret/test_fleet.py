@@ -32,8 +32,8 @@ from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch
+from bubbleviz.render import json_document
 from bubbleviz.render.formats.csv import render as csv_of
-from bubbleviz.render.formats.json import RENDERER as JSON
 from bubbleviz.report.report import Report
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.export import Scan
@@ -52,7 +52,7 @@ MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1,
 def written(report: Report) -> bytes:
     """Return all that a report says, as its JSON and CSV."""
     view = PictureOptions().view_of(report)
-    return (JSON.render(report, view) + csv_of(report, view)).encode()
+    return (json_document.render(report, view) + csv_of(report, view)).encode()
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.arrow import ArrowTable, coded, identifiers, numbers
 from bubbleviz.model.phases import Phase
+from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.formats import csv as csv_renderer
-from bubbleviz.render.formats import json as json_renderer
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant

@@ -19,10 +19,10 @@ from bubbleviz.cli.serving import serving
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK
-from bubbleviz.render.formats import html
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.page import UNKNOWN
 from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant

@@ -27,8 +27,9 @@ from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model.columns import Ints
-from bubbleviz.render.formats import html
+from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
+from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page
 from bubbleviz.render.web.data import columns_of, laid_out
 from bubbleviz.report.labels import with_relative_paths
@@ -216,11 +217,11 @@ def test_labels_and_ids_belong_together() -> None:
 def test_a_library_that_is_not_there_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_page, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     file = tmp_path / "r.html"
 
     with pytest.raises(OutputError, match=r"pip install 'bubbleviz\[html\]'"):
-        web_page.check()
+        check_installed("vl_convert")
     assert main(["analyze", str(ONE), "--html", str(file)]) == 1
     assert not file.exists()
 
@@ -246,7 +247,7 @@ def test_the_command_is_told(
 
 
 def written_and_read(tmp_path: Path, report: Report) -> tuple[str, SavedDocument]:
-    from bubbleviz.render.formats import json as json_renderer
+    from bubbleviz.render import json_document as json_renderer
 
     file = tmp_path / "report.json"
     file.write_text(json_renderer.render(report, View()), encoding="utf-8")
@@ -327,7 +328,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
     ],
 )
 def test_the_page_carries_the_licences_of_its_libraries(notice: str) -> None:
-    whole = web_page.page("", "", "title")
+    whole = web_page.page("", "")
 
     assert notice in whole
     assert whole.index(notice) < whole.index("vegaEmbed")

@@ -11,7 +11,8 @@ from playwright.sync_api import Locator, expect
 
 from bubbleviz.api import analyze
 from bubbleviz.model.columns import Ints
-from bubbleviz.render.formats import html, json
+from bubbleviz.render import json_document as json
+from bubbleviz.render.web import page as html
 from bubbleviz.render.web import shards
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import as_multiples, distribution, median_of_stage, rank_groups

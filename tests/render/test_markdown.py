@@ -10,8 +10,8 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.render.comparison import as_markdown as comparison_markdown
 from bubbleviz.render.comparison import gate_markdown
-from bubbleviz.render.formats.text import as_markdown
 from bubbleviz.render.markdown import code, table, text
+from bubbleviz.render.text.report import as_markdown
 from bubbleviz.report.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.gate import checks, limits_of
 from bubbleviz.report.report import Report

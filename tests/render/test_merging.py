@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture import marks as merging
+from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.marks import (
     NARROWEST,
     UNATTRIBUTED_KIND,

@@ -17,8 +17,6 @@ from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import notebook
-from bubbleviz.render.formats.svg import render
-from bubbleviz.render.formats.text import render as table_of
 from bubbleviz.render.notebook import (
     MOST_CHARACTERS,
     MOST_ROWS,
@@ -26,6 +24,8 @@ from bubbleviz.render.notebook import (
     bounded_picture,
     fragment,
 )
+from bubbleviz.render.picture.legend import picture as render
+from bubbleviz.render.text.report import as_text as table_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import HOSTILE, SVG, Op, rank_of, report_of

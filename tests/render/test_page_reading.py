@@ -13,7 +13,7 @@ import pytest
 from bubbleviz.api import analyze
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats import html
+from bubbleviz.render.web import page as html
 from bubbleviz.report.bubbles import bubble_parts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

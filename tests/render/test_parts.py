@@ -13,8 +13,8 @@ from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.cli.outputs import write_outputs
 from bubbleviz.errors import InputError, OutputError
+from bubbleviz.render import json_document as json_format
 from bubbleviz.render.formats import File, Parts, renderers
-from bubbleviz.render.formats import json as json_format
 from bubbleviz.report import rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import looks_saved, read_document, read_saved, read_times
@@ -59,10 +59,10 @@ def called(*arguments: str | Path) -> int:
 
 def folder_of(report: Report, name: str, path: Path) -> Path:
     """Write a report by parts in a format."""
-    parts = RENDERERS[name].parts
-    assert parts is not None
+    parts = RENDERERS[name].content(report, View(), f"{path}/")
+    assert isinstance(parts, Parts)
     path.mkdir()
-    for file, content in parts(report):
+    for file, content in parts.files():
         data = content.encode() if isinstance(content, str) else content
         (path / file).write_bytes(data)
     return path

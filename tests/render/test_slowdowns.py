@@ -11,8 +11,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.render.picture.slowdowns import draw_slowdowns
+from bubbleviz.render.picture.slowdowns import slowdowns
 from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile
@@ -35,7 +36,7 @@ def test_a_map_of_ranks_and_a_curve_over_iterations(tmp_path: Path) -> None:
     report = planted(tmp_path)
     found = report.slowdowns
     assert found is not None
-    shown = texts(draw_slowdowns(report))
+    shown = texts(slowdowns(report, View()))
 
     assert shown[0] == f"Slowdown {found.total:.3f} over 3 iterations"
     assert {"replica 0", "replica 1", "stage"} <= set(shown)
@@ -48,12 +49,12 @@ def test_a_map_of_ranks_and_a_curve_over_iterations(tmp_path: Path) -> None:
 def test_a_single_iteration_is_a_level_line(tmp_path: Path) -> None:
     report = planted(tmp_path, replace(RUN, iterations=1, stages=1, replicas=1, slow_stage=-1))
 
-    assert re.search(r'd="M\S+ \S+,?L', draw_slowdowns(report))
+    assert re.search(r'd="M\S+ \S+,?L', slowdowns(report, View()))
 
 
 def test_without_slowdowns_the_reason_is_given(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
-    shown = texts(draw_slowdowns(bubbleviz.analyze(path)))
+    shown = texts(slowdowns(bubbleviz.analyze(path), View()))
 
     assert shown == ["Slowdowns are unknown", "no complete training iteration was recorded"]
 
@@ -63,7 +64,7 @@ def test_many_stages_and_replicas_say_what_is_left_out(tmp_path: Path) -> None:
     ranks = tuple(
         replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
     )
-    shown = texts(draw_slowdowns(replace(report, ranks=ranks)))
+    shown = texts(slowdowns(replace(report, ranks=ranks), View()))
 
     assert "and 4 cells more" in shown
 

@@ -15,7 +15,7 @@ from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats.svg import render
+from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.headline import MOST_LINES, first_screen
 from bubbleviz.render.text.ranks import histogram

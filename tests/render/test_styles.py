@@ -16,9 +16,9 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.render.formats.svg import render
 from bubbleviz.render.picture.labels import Layout
 from bubbleviz.render.picture.legend import axis_labels
+from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.page import SCREEN, fitted, style_of, text_width
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

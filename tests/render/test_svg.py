@@ -12,7 +12,7 @@ from bubbleviz.count.iterations import Account, Iterations, Ratio
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
-from bubbleviz.render.formats.svg import render
+from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.marks import compute_marks, marks_in
 from bubbleviz.render.picture.page import at_most, duration, ticks
 from bubbleviz.render.rows import counted_windows, select

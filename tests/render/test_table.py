@@ -17,8 +17,8 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import inert
 from bubbleviz.render.document import shortened
 from bubbleviz.render.formats.csv import render as csv_of
-from bubbleviz.render.formats.text import render
 from bubbleviz.render.json_document import document
+from bubbleviz.render.text.report import as_text as render
 from bubbleviz.render.text.terminal import WIDTH
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

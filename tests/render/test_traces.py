@@ -25,7 +25,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
-from bubbleviz.render.formats import trace as traces
+from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.json_document import document
 from bubbleviz.render.trace.trace import ALL_RANKS, FlowEnds, lanes_of
 from bubbleviz.report.report import Report
@@ -38,6 +38,8 @@ from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hosti
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
 from tests.support.trace_files import Loaded, Slice, read_chrome, read_perfetto
+
+CHROME, PERFETTO = (renderer_named(name).render for name in ("chrome", "perfetto"))
 
 ROOT = CHECKOUT
 (SQL,) = re.findall(
@@ -76,8 +78,8 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
 def both(report: Report) -> tuple[Loaded, Loaded]:
     """Return what the two files of a report hold."""
     return (
-        read_perfetto(traces.as_packets(report, View())),
-        read_chrome(traces.as_json(report, View())),
+        read_perfetto(PERFETTO(report, View())),
+        read_chrome(CHROME(report, View())),
     )
 
 
@@ -313,7 +315,7 @@ def test_negative_and_huge_times_are_moved_to_a_base_that_is_told(start: int) ->
 
 
 def test_microseconds_are_written_exactly() -> None:
-    text = traces.as_json(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
+    text = CHROME(report_of([forward(2**53 - 1_000_002, 2**53 - 1)]), View())
 
     assert '"ts":9007199253740.990,"dur":1000.001' in text
 
@@ -553,8 +555,8 @@ def test_the_trace_processor_takes_it(name: str, kind: str, processor: str, tmp_
 
     report = planted(name)
     file = tmp_path / "trace"
-    content = traces.as_packets(report, View()) if kind == "perfetto" else b""
-    file.write_bytes(content or traces.as_json(report, View()).encode())
+    content = PERFETTO(report, View()) if kind == "perfetto" else b""
+    file.write_bytes(content or CHROME(report, View()).encode())
     wanted = checked(report)
     query = SQL
     if kind == "chrome":  # lanes are threads there
@@ -590,7 +592,7 @@ def test_without_its_package_perfetto_is_refused_before_any_work(
     assert "pip install 'bubbleviz[perfetto]'" in capsys.readouterr().err
     assert not file.exists()
     with pytest.raises(OutputError, match="--chrome"):
-        traces.as_packets(report_of([]), View())
+        PERFETTO(report_of([]), View())
 
 
 def test_perfetto_is_loaded_only_where_it_is_asked_for() -> None:

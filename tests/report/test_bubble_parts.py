@@ -10,7 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.render.formats import json as json_report
+from bubbleviz.render import json_document as json_report
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text.report import causes
 from bubbleviz.report.bubbles import _NO_WORK, bubble_parts, rounded_shares

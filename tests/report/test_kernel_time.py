@@ -15,8 +15,8 @@ import pytest
 
 import bubbleviz
 from bubbleviz.model.operations import Rank
-from bubbleviz.render.formats.json import RENDERER as JSON
-from bubbleviz.render.formats.svg import render as svg
+from bubbleviz.render import json_document
+from bubbleviz.render.picture.legend import picture as svg
 from bubbleviz.render.text.headline import headline_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.comparison import ComparedRun, compare, saved_of
@@ -107,7 +107,7 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
     assert (first_thing(report) or "").startswith(
         "Compute outside every operation takes 89.00 % of the window, more than the idle time "
     )
-    document = json.loads(JSON.render(report, View()))
+    document = json.loads(json_document.render(report, View()))
     assert document["summary"]["kernel_time"]["unattributed_ns"] == 178
     assert document["iterations"][0]["ranks"][0]["kernel_ns"] == 198
 
@@ -145,7 +145,7 @@ def test_launch_gaps_that_fill_the_work_come_first(tmp_path: Path, source: str, 
         "Launch gaps inside operations, in which no kernel runs, take "
         f"{100 * time.gap_ns / time.window_ns:.2f} % of the window"
     )
-    entry = json.loads(JSON.render(report, View()))["summary"]["kernel_time"]
+    entry = json.loads(json_document.render(report, View()))["summary"]["kernel_time"]
     assert (entry["beside_headline"], entry["sentence"]) == (True, told)
 
 
@@ -154,7 +154,7 @@ def test_comparisons_and_gates_say_how_long_kernels_ran(tmp_path: Path, which: s
     report = _shortened(tmp_path, "1f1b", which)
     told = kernel_time_of(report).sentence
     saved = tmp_path / "report.json"
-    saved.write_text(JSON.render(report, View()))
+    saved.write_text(json_document.render(report, View()))
 
     read = read_saved(str(saved))
 
@@ -272,7 +272,7 @@ def test_lost_launches_stand_beside_the_ratio_and_come_first(tmp_path: Path, sha
     beside = f"{100 * low:.2f} % with compute outside every operation counted as work"
     assert beside in headline_lines(report)[1]
     assert f"it is {100 * low:.2f} %" in methods(report)
-    document = json.loads(JSON.render(report, View()))
+    document = json.loads(json_document.render(report, View()))
     assert document["summary"]["bubble_low"][report.headline]["mean"] == low
     sentence = first_thing(report) or ""
     assert sentence.startswith("Record again without losses")

@@ -14,8 +14,8 @@ from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.recognition import Recognition
-from bubbleviz.render.formats import json as json_renderer
-from bubbleviz.render.formats.text import render
+from bubbleviz.render import json_document as json_renderer
+from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods, with_source
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.render.formats import json as json_report
-from bubbleviz.render.formats import latex, svg, text
+from bubbleviz.render import json_document as json_report
+from bubbleviz.render.formats import latex
+from bubbleviz.render.picture import legend
+from bubbleviz.render.text import report as text
 from bubbleviz.render.text.headline import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.advice import first_thing
@@ -38,7 +40,7 @@ def test_the_headline_and_the_title_speak_of_iterations(report: Report) -> None:
     value, bounds, *_ = headline_lines(report)
     assert value == "idle in iterations: 28.57 %"
     assert "one stage is no pipeline" in bounds
-    drawn = svg.render(report, View())
+    drawn = legend.picture(report, View())
     assert ">idle in iterations 28.6" in drawn
     assert "28.6 % of its time is idle.</title>" in drawn
     assert ">Idle in iterations: 1 " in drawn
@@ -69,4 +71,4 @@ def test_a_pipeline_keeps_its_words(tmp_path: Path) -> None:
     report = bubbleviz.analyze(tmp_path)
     assert headline_lines(report)[0].startswith("bubble ratio (")
     assert "Bubble ratios" in latex.render(report, View())
-    assert "bubble ratio" in svg.render(report, View())
+    assert "bubble ratio" in legend.picture(report, View())

@@ -11,8 +11,9 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.render.formats import latex, svg
+from bubbleviz.render.formats import latex
 from bubbleviz.render.json_document import document
+from bubbleviz.render.picture import legend
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
@@ -52,7 +53,7 @@ def test_every_output_says_that_ranks_are_missing(names: list[str]) -> None:
     assert "one stage is no pipeline" not in text
     assert "it is incomplete, since ranks of the run are missing" in methods(report)
     assert "Incomplete: ranks of the run are missing." in latex.render(report, View())
-    assert INCOMPLETE in svg.render(report, View())
+    assert INCOMPLETE in legend.picture(report, View())
     made = document(report)
     assert made["restriction"] == INCOMPLETE
     assert all(own["incomplete"] for own in made["iterations"])
@@ -83,7 +84,7 @@ def test_a_whole_pipeline_has_no_restriction(name: str) -> None:
 
     assert (report.incomplete, report.restriction) == (False, None)
     assert document(report)["restriction"] is None
-    for text in (text_of(report), latex.render(report, View()), svg.render(report, View())):
+    for text in (text_of(report), latex.render(report, View()), legend.picture(report, View())):
         assert "ncomplete:" not in text
     assert "incomplete" not in methods(report)
 
@@ -158,7 +159,7 @@ def test_every_output_says_that_no_pipeline_was_measured(tmp_path: Path, world: 
 
     assert (report.single_stage, report.incomplete) == (True, world > 1)
     assert document(report)["restriction"] == NO_PIPELINE
-    assert NO_PIPELINE in svg.render(report, View())
+    assert NO_PIPELINE in legend.picture(report, View())
     assert "No pipeline was measured: one stage is no pipeline." in latex.render(report, View())
     assert (INCOMPLETE in text_of(report)) == (world > 1)
     assert world == 1 or "almost no bubble to remove" not in (first_thing(report) or "")

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bubbleviz.count.count import Spread, Summary
 from bubbleviz.count.iterations import Account, Iteration, Iterations, RankIteration, Ratio
+from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
 from bubbleviz.explain.causes.forward_waits import TokenWaits
@@ -133,6 +134,8 @@ def report_of(
     spread = Spread(
         mean, 0.0, min(known, default=None), max(known, default=None), 0.002, len(known)
     )
+    unknown = Spread(None, None, None, None, None, 0)
+    nothing = {ratio.name: unknown for ratio in ratio_definitions()}
     return Report(
         version="0",
         convention="zero_bubble",
@@ -141,7 +144,7 @@ def report_of(
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
         iterations=Iterations(iterations),
-        summary=Summary(len(known), {"schedule": spread}, {}, {}, {}, {}),
+        summary=Summary(len(known), nothing | {"schedule": spread}, {}, nothing, nothing, nothing),
         operations=operations,
         busy=busy,
         unattributed=RankIntervals(

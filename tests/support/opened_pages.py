@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from bubbleviz.render.formats import html
+from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.browsers import CHROMIUM_OPTIONS

@@ -189,11 +189,11 @@ def _config(workload: Workload, *, fused: bool) -> dict[str, Any]:
 
 def as_svg(planned: PlannedRun, view: View) -> str:
     """Return the picture of the best order, in the style of a view."""
-    from bubbleviz.render.formats.svg import render
+    from bubbleviz.render.picture.legend import picture
     from bubbleviz.report.ideal_run import report_of_plan
 
     outcome = planned.best.best.outcome
-    return render(report_of_plan(outcome.plan, outcome.simulation), view)
+    return picture(report_of_plan(outcome.plan, outcome.simulation), view)
 
 
 def memory_plot_of(planned: PlannedRun) -> MemoryPlot:

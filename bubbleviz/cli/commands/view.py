@@ -31,12 +31,12 @@ def view(
     The page is served on the loopback address only, under a new secret address each time.
     """
     from bubbleviz.cli.serving import serving
-    from bubbleviz.render.formats.html import page_of_saved, render
-    from bubbleviz.render.web.page import check
+    from bubbleviz.render.formats import check_installed
+    from bubbleviz.render.web.page import page_of_saved, render
     from bubbleviz.report.saved import read_document
     from bubbleviz.report.view import View
 
-    check()
+    check_installed("vl_convert")
     if measurement.is_saved(inputs, "view", "shows"):
         saved = read_document(inputs[0])
         for profile in saved.document["profiles"]:

@@ -6,25 +6,25 @@ again. Idle intervals are those in the windows of the primary ratio.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from bubbleviz.render.formats import Renderer
+import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from bubbleviz.model.columns import Bools, Ints
-    from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import CodedTexts
+from bubbleviz.model.phases import Phase
+from bubbleviz.model.texts import csv_text, inert
+from bubbleviz.report.bubbles import further_columns
+from bubbleviz.report.labels import operation_labels
+from bubbleviz.report.report import Report
+from bubbleviz.report.standouts import host_activity
+from bubbleviz.report.view import View
 
 
 def render(report: Report, view: View) -> str:
     """Return all operations as CSV, whatever the view."""
     del view
-    import numpy as np
-
-    from bubbleviz.report.bubbles import further_columns
-
     further = {
         name: _numbers(column, column != -1) if isinstance(column, np.ndarray) else column.listed()
         for name, column in further_columns(report).items()
@@ -39,16 +39,11 @@ def render_bubbles(report: Report, view: View) -> str:
 
 
 def _written(columns: Mapping[str, Sequence[object]]) -> str:
-    from bubbleviz.model.texts import csv_text
-
     return csv_text(tuple(columns), zip(*columns.values(), strict=True))
 
 
 def operation_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of operations that people read."""
-    from bubbleviz.model.phases import Phase
-    from bubbleviz.model.texts import inert
-
     operations = report.operations
     labels = {int(phase): phase.label for phase in Phase}
     stages = _stages(report)
@@ -75,12 +70,6 @@ def operation_columns(report: Report) -> dict[str, Sequence[object]]:
 
 def bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     """Return the columns of idle intervals."""
-    from bubbleviz.explain.causes.cause import Cause
-    from bubbleviz.model.grouping import CodedTexts
-    from bubbleviz.model.texts import inert
-    from bubbleviz.report.labels import operation_labels
-    from bubbleviz.report.standouts import host_activity
-
     bubbles, operations = report.bubbles, report.operations
     causes = {int(cause): cause.label for cause in Cause}
     stages = _stages(report)
@@ -120,8 +109,6 @@ def _stages(report: Report) -> dict[object, object]:
 
 def _iteration_names(report: Report, iteration: Ints) -> list[object]:
     """Return iterations by name, as tables and ``--iteration`` have them; empty for none."""
-    from bubbleviz.model.texts import inert
-
     names = {i.index: inert(i.name) for i in report.iterations}
     return [names.get(index, "") for index in iteration.tolist()]
 
@@ -138,15 +125,3 @@ def _pairs(first: Ints, second: Ints) -> list[object]:
         "" if a < 0 else a if b < 0 else f"{a};{b}"
         for a, b in zip(first.tolist(), second.tolist(), strict=True)
     ]
-
-
-RENDERER = (
-    Renderer("csv", "one row an operation", render, (".csv",), order=3),
-    Renderer(
-        "bubbles",
-        "one row an idle interval, with its cause, as CSV",
-        render_bubbles,
-        (".bubbles.csv",),
-        order=3,
-    ),
-)

@@ -5,107 +5,61 @@ Idle intervals name operations by their rows of ``--parquet``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+import io
+from collections.abc import Iterable, Iterator
 
-from bubbleviz.render.formats import Renderer, needs
+import pyarrow as pa
+from pyarrow import parquet
 
-if TYPE_CHECKING:
-    from bubbleviz.model.arrow import ArrowTable
-    from bubbleviz.render.formats import File
-    from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
-
-#: Raises where Parquet cannot be written.
-check = needs(
-    "pyarrow",
-    "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', or "
-    "write --csv",
-)
+from bubbleviz.model.arrow import ArrowTable
+from bubbleviz.model.files import part_name
+from bubbleviz.render.formats import File
+from bubbleviz.report.bubbles import WrittenOperations, has_tokens
+from bubbleviz.report.rank_means import part_of, rank_parts, rows_of_ranks
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 
-def _operations(report: Report) -> ArrowTable:
-    from bubbleviz.report.bubbles import WrittenOperations
+def operations(report: Report, view: View) -> bytes:
+    """Return one row an operation."""
+    del view
+    return parquet_bytes(WrittenOperations(report))
 
-    return WrittenOperations(report)
+
+def bubbles(report: Report, view: View) -> bytes:
+    """Return one row an idle interval."""
+    del view
+    return parquet_bytes(report.bubbles)
 
 
-def _operations_by_parts(report: Report) -> Iterator[ArrowTable]:
-    from bubbleviz.report.bubbles import WrittenOperations, has_tokens
-    from bubbleviz.report.rank_means import part_of, rank_parts
+def iterations(report: Report, view: View) -> bytes:
+    """Return one row an iteration."""
+    del view
+    return parquet_bytes(report.iterations)
 
+
+def operations_by_parts(report: Report) -> Iterator[File]:
+    """Yield the files of a folder: the operations of some ranks each."""
     tokens = has_tokens(report)
-    for first, last in rank_parts(report):
-        yield WrittenOperations(part_of(report, first, last), tokens=tokens)
-
-
-def _bubbles_by_parts(report: Report) -> Iterator[ArrowTable]:
-    from bubbleviz.report.rank_means import rank_parts, rows_of_ranks
-
-    for first, last in rank_parts(report):
-        yield report.bubbles.take(rows_of_ranks(report.bubbles.rank, first, last))
-
-
-def _renderer(
-    name: str,
-    summary: str,
-    suffix: str,
-    table: Callable[[Report], ArrowTable],
-    tables: Callable[[Report], Iterator[ArrowTable]] | None = None,
-) -> Renderer[bytes]:
-    """Return the renderer of a table of the report, in one file or by parts."""
-
-    def render(report: Report, view: View) -> bytes:
-        del view
-        check()
-        return parquet_bytes(table(report))
-
-    def parts(report: Report) -> Iterator[File]:
-        from bubbleviz.model.files import part_name
-
-        check()
-        for number, part in enumerate(tables(report) if tables else ()):
-            yield part_name(number, "parquet"), parquet_bytes(part)
-
-    return Renderer(
-        name=name,
-        summary=summary,
-        suffixes=(suffix,),
-        render=render,
-        order=3,
-        check=check,
-        binary=True,
-        parts=parts if tables else None,
+    return _files(
+        WrittenOperations(part_of(report, first, last), tokens=tokens)
+        for first, last in rank_parts(report)
     )
+
+
+def bubbles_by_parts(report: Report) -> Iterator[File]:
+    """Yield the files of a folder: the idle intervals of some ranks each."""
+    own = report.bubbles
+    return _files(own.take(rows_of_ranks(own.rank, *ends)) for ends in rank_parts(report))
+
+
+def _files(tables: Iterable[ArrowTable]) -> Iterator[File]:
+    for number, table in enumerate(tables):
+        yield part_name(number, "parquet"), parquet_bytes(table)
 
 
 def parquet_bytes(table: ArrowTable) -> bytes:
     """Return a table as the bytes of a Parquet file."""
-    import io
-
-    import pyarrow as pa
-    from pyarrow import parquet
-
     out = io.BytesIO()
     parquet.write_table(pa.table(table), out, compression="zstd")
     return out.getvalue()
-
-
-RENDERER = (
-    _renderer(
-        "parquet", "one row an operation, as Parquet", ".parquet", _operations, _operations_by_parts
-    ),
-    _renderer(
-        "bubbles-parquet",
-        "one row an idle interval, as Parquet",
-        ".bubbles.parquet",
-        lambda report: report.bubbles,
-        _bubbles_by_parts,
-    ),
-    _renderer(
-        "iterations-parquet",
-        "one row an iteration, with ratios, as Parquet",
-        ".iterations.parquet",
-        lambda report: report.iterations,
-    ),
-)

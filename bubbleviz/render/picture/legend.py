@@ -22,6 +22,7 @@ from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter, draw_heat_maps
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.render.rows import Selection, select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
@@ -387,3 +388,13 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
     if page.style.notes:
         draw_limitations(page, report)
     return page.svg()
+
+
+def pdf(report: Report, view: View) -> bytes:
+    """Return the same picture as a PDF."""
+    return as_pdf(picture(report, view))
+
+
+def png(report: Report, view: View) -> bytes:
+    """Return the same picture as a PNG."""
+    return as_png(picture(report, view))

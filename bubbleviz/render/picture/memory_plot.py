@@ -22,6 +22,8 @@ from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import FORWARD, LIGHT, UNATTRIBUTED
 from bubbleviz.render.picture.page import Page, fitted, percent, px, text_width
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 #: px: height of the plot, and what lies to its left, right and below.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
@@ -68,6 +70,32 @@ class MemoryPlot:
     in_bytes: bool
     limit: float | None = None
     reason: str = ""
+
+
+def alternatives(report: Report, view: View) -> str:
+    """Return bubble ratios of schedules against memory; without schedules it gives the reason."""
+    del view
+    others = report.alternatives
+    rows = [] if others is None else [row for row in others.rows if row.name != "no-delay"]
+    in_bytes = any(row.peak_bytes is not None for row in rows)
+    ran = report.schedule.name if report.schedule is not None else None
+    points = []
+    for row in rows:
+        memory = row.peak_bytes if in_bytes else row.peak_activations
+        if memory is not None and row.bubble_ratio is not None:
+            name = "as measured" if row.name == "measured" else row.name
+            name += " (ran)" if row.name == ran else ""
+            points.append(MemoryPoint(name, memory, row.bubble_ratio, bool(row.fits)))
+    plot = MemoryPlot(
+        "Bubble ratio of schedules against memory",
+        tuple(points),
+        in_bytes,
+        limit=None if others is None else others.limit_bytes,
+        reason=others.reason
+        if others is not None
+        else "other schedules were not simulated; give --what-if",
+    )
+    return draw_memory_plot(plot)
 
 
 def draw_memory_plot(plot: MemoryPlot) -> str:

@@ -55,8 +55,9 @@ _LEAST_RANGE = 0.1
 _DARK = 0.4
 
 
-def draw_slowdowns(report: Report) -> str:
-    """Return the SVG document of the slowdowns of a report."""
+def slowdowns(report: Report, view: View) -> str:
+    """Return the picture of slowdowns, whatever the view; without any it gives the reason."""
+    del view
     page = Page("bvs-")
     found = report.slowdowns
     if found is None:
@@ -311,8 +312,9 @@ _DOT, _GRAIN = 2.4, 1.0
 _STEPS = 33
 
 
-def draw_chunk_costs(report: Report) -> str:
-    """Return the SVG document of the costs of chunks."""
+def chunk_costs(report: Report, view: View) -> str:
+    """Return times of forwards against tokens, a panel a stage; without tokens the reason."""
+    del view
     page = Page("bvc-")
     costs = report.explanation.chunk_costs
     if not costs:

@@ -6,12 +6,11 @@ there are none. It is imported when used, for it is an extra: ``pip install 'bub
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Callable, Mapping
 from typing import Literal
 
 from bubbleviz.errors import OutputError
+from bubbleviz.render.formats import check_installed
 
 #: What stands between a picture and its file. The SVG is bytes, so nothing in it is code; there is
 #: no date, so that the same picture has the same bytes.
@@ -31,19 +30,6 @@ _MOST_DOTS = 64_000_000
 
 _SIZE = re.compile(r'<svg\b[^>]*?\swidth="([0-9.]+)(mm)?"[^>]*?\sheight="([0-9.]+)')
 _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
-
-
-def check() -> None:
-    """Check that pictures can be converted.
-
-    Raises:
-        OutputError: Typst is not installed.
-    """
-    if importlib.util.find_spec("typst") is None:
-        raise OutputError(
-            "pictures as PDF or PNG need Typst; install it with: pip install 'bubbleviz[paper]', "
-            "or write --svg"
-        )
 
 
 def as_pdf(svg: str) -> bytes:
@@ -71,7 +57,7 @@ def as_png(svg: str) -> bytes:
 
 
 def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
-    check()
+    check_installed("typst")
     from html import unescape
 
     import typst
@@ -91,7 +77,3 @@ def _typeset(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
             f"the picture cannot be converted to {kind.upper()} ({str(error)[:300]}); write --svg, "
             "or upgrade typst"
         ) from error
-
-
-#: The conversions of an SVG document, by the names of their options.
-CONVERSIONS: Mapping[str, Callable[[str], bytes]] = {"pdf": as_pdf, "png": as_png}

@@ -1,40 +1,42 @@
-"""The headline: the bubble ratio to quote, its uncertainty, and what it is of."""
+"""The headline: the bubble ratio to quote, its uncertainty, and what it is of; the first screen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.recognition.reasons import NO_PIPELINE
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.texts import capitalised, counted, one_line
-from bubbleviz.render.document import Sentence, between, percent
+from bubbleviz.render.document import Line, between, percent
+from bubbleviz.render.palette import BUBBLE_PARTS
+from bubbleviz.render.text.ranks import first_lines, worst_ranks
+from bubbleviz.render.text.sections import limitation_lines, recognised, shown_iteration
 from bubbleviz.render.text.terminal import Display, paragraph
-
-if TYPE_CHECKING:
-    from bubbleviz.render.document import Block, Line
-    from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
-
-
-def headline(report: Report) -> Sentence:
-    """Return the headline as the first lines of the text."""
-    value, *lines = headline_lines(report)
-    return Sentence("\n".join(lines), lead=value)
+from bubbleviz.render.text.terminal_timeline import (
+    stacked_bar,
+    terminal_timeline,
+    timeline_selection,
+)
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.bubbles import bubble_parts, rounded_shares
+from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 
 def headline_lines(report: Report) -> tuple[str, str, str, str]:
     """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
-    from bubbleviz.report.rank_means import measure_of
-
-    marked = "".join(f" ! ({mark})" for mark in restriction_marks(report))
-    bounds = "".join(f"{joint}{text}" for joint, text in bounds_of(report))
-    spread = report.summary.bubble_ratio[report.headline]
+    marked = "".join(f" ! ({mark})" for mark in _restriction_marks(report))
+    bounds = "".join(f"{joint}{text}" for joint, text in _bounds(report))
+    mean = report.summary.bubble_ratio[report.headline].mean
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    value = f"{measure_of(report)}: {percent(spread.mean)}"
-    return value, f"{spread_of(report)}{marked}{bounds}", run_of(report), why
+    value = f"{measure_of(report)}: {percent(mean)}"
+    return value, f"{_spread(report)}{marked}{bounds}", _run(report), why
 
 
-def spread_of(report: Report) -> str:
+def _spread(report: Report) -> str:
     """Return the confidence interval of the primary ratio, or its two values; empty for one."""
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:
@@ -44,14 +46,14 @@ def spread_of(report: Report) -> str:
     return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
 
 
-def restriction_marks(report: Report) -> tuple[str, ...]:
+def _restriction_marks(report: Report) -> tuple[str, ...]:
     """Return what restricts the primary ratio, what weighs most first."""
     marks = tuple(restriction.text for restriction in report.restrictions)
     contradicted = report.contradicted(report.headline)
     return (*marks, "clocks contradict each other") if contradicted else marks
 
 
-def bounds_of(report: Report) -> Iterator[tuple[str, str]]:
+def _bounds(report: Report) -> Iterator[tuple[str, str]]:
     """Yield what bounds the primary ratio and what stands beside it, each with its joint."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
@@ -59,13 +61,11 @@ def bounds_of(report: Report) -> Iterator[tuple[str, str]]:
     low = report.lower_bound(report.headline)
     if low is not None:
         yield "; ", f"{percent(low)} with compute outside every operation counted as work"
-    from bubbleviz.report.rank_means import kernel_time_of
-
     if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
         yield "; ", kernels
 
 
-def run_of(report: Report) -> str:
+def _run(report: Report) -> str:
     """Return the ranks, hosts and iterations that the primary ratio is of."""
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
     nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
@@ -76,17 +76,8 @@ def run_of(report: Report) -> str:
     )
 
 
-def advice(report: Report) -> Iterator[Block]:
-    """Yield the first advice, and what it would save."""
-    sentence = advice_sentence(report)
-    if sentence is not None:
-        yield Sentence(f"what to do first: {sentence}")
-
-
 def advice_sentence(report: Report) -> str | None:
     """Return the first advice, and what it would save; None where there is none."""
-    from bubbleviz.report.advice import first_thing
-
     sentence = first_thing(report)
     if sentence is not None:
         return one_line(sentence, 600)
@@ -125,16 +116,10 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         view: the iteration and the ranks to draw.
         display: where they are shown.
     """
-    from bubbleviz.render.text.ranks import first_lines, worst_ranks
-    from bubbleviz.render.text.sections import shown_iteration
-    from bubbleviz.render.text.terminal_timeline import terminal_timeline, timeline_selection
-    from bubbleviz.report.rank_means import idle_of, many_ranks
-
     iteration = shown_iteration(report, view)
     selection = None if iteration is None else timeline_selection(report, view, iteration)
     many = many_ranks(len(report.ranks))
     worst = [] if many else worst_ranks(report, iteration, _WORSE)
-    spread = first_lines(report, display) if many else []
     advice = advice_sentence(report)
     more = (
         "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
@@ -145,7 +130,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         [],
         _bubble(report, display),
         paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
-        [],
+        first_lines(report, display) if many else [],
         [*_doubts(report, display)],
         paragraph(more, display, lead="More:", style="dim"),
     ]
@@ -153,13 +138,11 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
     for rows, most in _FITS:
         if selection is not None:
             blocks[1] = terminal_timeline(report, selection, display, rows)
-        blocks[4] = spread
-        if worst[:most]:
+        if not many:
             title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
-            blocks[4] = paragraph(title, display, style="bold")
-            blocks[4] += [
-                line for each in worst[:most] for line in paragraph(each, display, most=1)
-            ]
+            blocks[4] = paragraph(title, display, style="bold") if worst[:most] else []
+            for each in worst[:most]:
+                blocks[4] += paragraph(each, display, most=1)
         # An empty line stands between two blocks.
         lines = [line for block in filter(None, blocks) for line in ((), *block)][1:]
         if len(lines) <= MOST_LINES:
@@ -169,25 +152,20 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
 
 def _headline(report: Report, display: Display) -> Iterator[Line]:
     """Yield the primary ratio, what it means, bounds or restricts it, and the run that it is of."""
-    from bubbleviz.count.ratios import ratio_definitions
-    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
-    from bubbleviz.render.text.sections import recognised
-    from bubbleviz.report.rank_means import measure_of
-
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
-    yield from paragraph(spread_of(report).strip(), display, lead=lead)
+    yield from paragraph(_spread(report).strip(), display, lead=lead)
     definition = next((r for r in ratio_definitions() if r.name == report.headline), None)
     words = "" if definition is None else definition.words_for(report.kind)
     reason = one_line(report.headline_reason, 200)
     means = f"{capitalised(words)} ({report.headline} is quoted: {reason})"
     yield from paragraph(means, display, most=4)
-    for mark in restriction_marks(report):
+    for mark in _restriction_marks(report):
         yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
-    beside = "; ".join(text for _, text in bounds_of(report))
+    beside = "; ".join(text for _, text in _bounds(report))
     yield from paragraph(one_line(beside, 400), display, most=4)
-    yield from paragraph(run_of(report), display, most=2)
+    yield from paragraph(_run(report), display, most=2)
     for title, found in (("schedule", report.schedule), ("plan", report.plan)):
         if found is not None and found.reason not in NO_PIPELINE:
             yield from paragraph(recognised(found), display, lead=f"{title}:", most=2)
@@ -195,31 +173,22 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
 
 def _bubble(report: Report, display: Display) -> list[Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
-    from bubbleviz.render.palette import BUBBLE_PARTS
-    from bubbleviz.render.text.terminal_timeline import BarPart, stacked_bar
-    from bubbleviz.report.bubbles import bubble_parts, rounded_shares
-    from bubbleviz.report.rank_means import idle_of
-
     parts = bubble_parts(report)
     if not parts:
         return []
-    total = sum(part.share for part in parts)
+    shares = [part.share for part in parts]
     window = report.explanation.listed_ratio
     of = "window" if window == report.headline else f"{window} window"
-    title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * total:.2f}"
-    shown = rounded_shares([part.share for part in parts])
+    title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * sum(shares):.2f}"
     bar = [
-        BarPart(part.name, part.share, text, BUBBLE_PARTS[part.name])
-        for part, text in zip(parts, shown, strict=True)
+        (part.name, part.share, shown, BUBBLE_PARTS[part.name])
+        for part, shown in zip(parts, rounded_shares(shares), strict=True)
     ]
     return [*paragraph(title, display, style="bold"), *stacked_bar(bar, display)]
 
 
 def _doubts(report: Report, display: Display) -> Iterator[Line]:
     """Yield how much is attributed, how far clocks agree, where in doubt, and a limitation."""
-    from bubbleviz.model.limitations import LimitationKind
-    from bubbleviz.render.text.sections import limitation_lines
-
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
     if gpu_ns and attributed_ns < _COVERED * gpu_ns:
@@ -231,16 +200,15 @@ def _doubts(report: Report, display: Display) -> Iterator[Line]:
     clocks = {report.clock(number) for number in range(len(report.profiles))}
     interval = report.summary.bubble_interval.get(report.headline)
     loose = interval is not None and interval[1] - interval[0] > _CLOCK_BOUNDS
-    if len(clocks) > 1 and (loose or any(uncertainty is None for _, _, uncertainty in clocks)):
-        known = [uncertainty for _, _, uncertainty in clocks if uncertainty is not None]
+    known = [uncertainty for _, _, uncertainty in clocks if uncertainty is not None]
+    if len(clocks) > 1 and (loose or len(known) < len(clocks)):
         off = "unknown" if len(known) < len(clocks) else f"up to ± {max(known) / 1e3:,.1f} us"
         sentence = f"offsets of {len(clocks)} hosts are {off} (-v clocks)"
         yield from paragraph(sentence, display, lead="Clocks:", most=1)
     if not report.limitations:
         return
     weighty = [own for own in report.limitations if own.kind is not LimitationKind.OTHER]
-    first = (weighty or report.limitations)[0]
-    (line, *_) = limitation_lines(report, (first,))
+    (line, *_) = limitation_lines(report, (weighty or report.limitations)[:1])
     count = len(limitation_lines(report, most=None))
     where = "" if count == 1 else f" ({counted(count, 'limitation')}: -v coverage)"
     yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=4)

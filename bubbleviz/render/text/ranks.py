@@ -3,50 +3,37 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bubbleviz.count import rank_iterations
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import (
-    account_column,
-    accounted,
-    has_account,
-    indices_of,
-    own_ratios,
-    phase_columns,
-    rank_column,
-    with_index,
-)
+from bubbleviz.count.rank_iterations import indices_of, own_ratios
 from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.render.document import (
     MOST_ROWS,
+    Block,
     Line,
     Sentence,
     Span,
     Table,
+    first_rows,
     in_percent,
     milliseconds,
+    numbered,
     shortened,
 )
+from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.terminal import Display, cell_width, paragraph
-from bubbleviz.report.rank_means import RankMeans, distribution, many_ranks, rank_means
+from bubbleviz.report.rank_means import distribution, many_ranks, rank_means
 from bubbleviz.report.report import Report
 from bubbleviz.report.standouts import sentence_of, standouts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
-
-    from bubbleviz.count.iterations import RankIteration
-    from bubbleviz.model.columns import Floats
-    from bubbleviz.model.operations import RankCoverage
-    from bubbleviz.render.document import Block
-    from bubbleviz.report.view import View
-
+from bubbleviz.report.view import View
 
 #: Bins of a histogram, and their characters by how many values they hold.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
@@ -59,46 +46,111 @@ def summarised(report: Report, view: View) -> bool:
     return many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
 
-class RankRows(NamedTuple):
-    """A row of a table by rank: its first two cells, and the ranks that it is the mean of."""
-
-    number: str
-    stage: str
-    ranks: tuple[int, ...]
-
-
 def listed_ranks(
     report: Report, view: View, iteration: Iteration
-) -> tuple[list[RankRows], list[Mapping[str, str]], str]:
+) -> tuple[list[tuple[dict[str, str], list[int]]], list[Mapping[str, str]], str]:
     """Return the rows of an iteration's ranks: the first of them, or a stage each of very many.
 
-    Behind these: the row of cells that counts the ranks that are not listed, if any, and what a row
-    is, for the title, where it is no rank.
+    A row is its first two cells, and the ranks that it is the mean of. Behind these: the row of
+    cells that counts the ranks that are not listed, if any, and what a row is, for the title, where
+    it is no rank.
     """
-
-    def named(stage: int | None) -> str:
-        return "-" if stage is None else str(stage)
-
     at_work = indices_of(iteration.ranks)
     if summarised(report, view):
         stages: dict[int | None, list[int]] = {}
         for rank in at_work:
             stages.setdefault(report.ranks[rank].stage, []).append(rank)
-        rows = [RankRows("", named(stage), tuple(own)) for stage, own in stages.items()]
+        rows = [({"#": "", "stage": numbered(stage)}, own) for stage, own in stages.items()]
         return rows, [], " by stage (mean of its ranks)"
     many = many_ranks(len(report.ranks))
     wanted = set(view.ranks or at_work)
     shown = [rank for rank in at_work if rank in wanted] if many else at_work[:MOST_ROWS]
-    rows = [RankRows(str(rank), named(report.ranks[rank].stage), (rank,)) for rank in shown]
+    rows = [
+        ({"#": str(rank), "stage": numbered(report.ranks[rank].stage)}, [rank]) for rank in shown
+    ]
     omitted = 0 if many else len(at_work) - len(shown)
     return rows, [{"stage": f"… {omitted} more"}] if omitted else [], ""
+
+
+def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
+    """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
+    name = report.explanation.listed_ratio
+    idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
+    at_work = indices_of(iteration.ranks)
+    columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
+    if not columns:
+        return
+    listed, more, of_what = listed_ranks(report, view, iteration)
+    rows: list[Mapping[str, str]] = []
+    for head, ranks in listed:
+        means_ns = idle_ns[ranks].mean(axis=0).tolist()
+        rows.append(head | {cause.label: milliseconds(means_ns[cause]) for cause in columns})
+    of = f"idle time by cause{of_what}, ms ({name} window)"
+    yield Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *more])
+
+
+#: The columns of communication.
+_COMMUNICATION = (
+    "wait: a receive runs, its input is not ready on the peer, or a collective, its last member "
+    "has not entered; transfer: from then to its end; exposed: transfer while the rank runs "
+    "nothing, and time in which a collective and no compute kernel runs inside operations (≥: of "
+    "the other communication nothing tells waiting from transfer); "
+    "kernels: communication kernels in the window, and from the iteration's first receive on; "
+    "overlap: the share of that in which compute kernels run"
+)
+
+
+def communication(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
+    """Yield how long each rank communicated in an iteration, and waited for it."""
+    times = report.explanation.communication
+    at, at_work = iteration.index, indices_of(iteration.ranks)
+    if not times.communication_ns[at, at_work].any() and not times.wait_ns[at, at_work].any():
+        return
+    # Without a receive whose input is known, or a collective whose members are, no time is known to
+    # be waiting or transfer.
+    known = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
+    columns = times.wait_ns, times.transfer_ns, times.communication_ns, times.exposed_ns
+    rows: list[Mapping[str, str]] = []
+    listed, more, of_what = listed_ranks(report, view, iteration)
+    for head, ranks in listed:
+        wait_ns, transfer_ns, whole_ns, exposed_ns, overlapped_ns = (
+            float(column[at, ranks].mean()) for column in (*columns, times.overlapped_ns)
+        )
+        alone_ns = whole_ns - overlapped_ns
+        least = "" if known or alone_ns <= exposed_ns else "≥ "
+        cells = {
+            "wait": milliseconds(wait_ns) if known else "-",
+            "transfer": milliseconds(transfer_ns) if known else "-",
+            "exposed": f"{least}{milliseconds(exposed_ns)}",
+            "kernels": milliseconds(whole_ns),
+            "overlap %": in_percent((whole_ns - alone_ns) / whole_ns if whole_ns else None),
+        }
+        rows.append(head | cells)
+    title = f"Iteration {one_line(iteration.name, 60)}: communication{of_what}, ms"
+    yield Table(title, [*rows, *more])
+    yield Sentence(_COMMUNICATION)
 
 
 def spread_of_ranks(report: Report) -> Iterator[Block]:
     """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
     means = rank_means(report)
+    quantities = [("ratio %", means.bubble_ratio, in_percent)]
+    hosts = [rank.host for rank in report.ranks]
+    pipelines = [rank.pipeline for rank in report.ranks]
+    for name, keys in (("hosts: ratio %", hosts), ("pipelines: ratio %", pipelines)):
+        if len({*keys}) > 1:
+            quantities.append((name, _by_key(keys, means.bubble_ratio), in_percent))
+    quantities += [
+        ("bubble ms", means.bubble_ns, milliseconds),
+        *((f"{phase} ms", busy_ns, milliseconds) for phase, busy_ns in means.busy_ns.items()),
+        ("launch-gap %", means.launch_gap, in_percent),
+        *((f"idle: {c.label} ms", means.idle_ns[:, c], milliseconds) for c in Cause),
+    ]
+    for name, column in means.communication_ns.items():
+        label = name.removesuffix("_ns").replace("communication", "kernels")
+        quantities.append((f"communication: {label} ms", column, milliseconds))
     rows = []
-    for name, values, cell in _quantities(report, means):
+    for name, values, cell in quantities:
         own = distribution(values)
         if own is not None and own.high > 0:
             rows.append(
@@ -131,37 +183,13 @@ def spread_of_ranks(report: Report) -> Iterator[Block]:
             "to the median": f"{100 * each.above:+.2f}",
             "why": each.why,
         }
-        for each in found[:_LISTED]
+        for each in found
     ]
-    if len(found) > _LISTED:
-        rows.append({"what": f"… and {len(found) - _LISTED:,} more"})
     yield Table(
         "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)",
-        rows,
+        first_rows(rows, "what", most=_LISTED),
         left=("what", "why"),
     )
-
-
-def _quantities(
-    report: Report, means: RankMeans
-) -> Iterator[tuple[str, Floats, Callable[[float | None], str]]]:
-    from bubbleviz.explain.causes.cause import Cause
-
-    yield "ratio %", means.bubble_ratio, in_percent
-    hosts = [rank.host for rank in report.ranks]
-    pipelines = [rank.pipeline for rank in report.ranks]
-    for name, keys in (("hosts: ratio %", hosts), ("pipelines: ratio %", pipelines)):
-        if len({*keys}) > 1:
-            yield name, _by_key(keys, means.bubble_ratio), in_percent
-    yield "bubble ms", means.bubble_ns, milliseconds
-    for phase, busy_ns in means.busy_ns.items():
-        yield f"{phase} ms", busy_ns, milliseconds
-    yield "launch-gap %", means.launch_gap, in_percent
-    for cause in Cause:
-        yield f"idle: {cause.label} ms", means.idle_ns[:, cause], milliseconds
-    for name, column in means.communication_ns.items():
-        label = name.removesuffix("_ns").replace("communication", "kernels")
-        yield f"communication: {label} ms", column, milliseconds
 
 
 def _by_key(keys: Sequence[Hashable], values: Floats) -> Floats:
@@ -218,14 +246,10 @@ _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[Block]:
     """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
-    from bubbleviz.render.rows import rows_of
-    from bubbleviz.report.rank_means import many_ranks
-
     name = report.headline
-    if not has_account(iteration.ranks, name):
+    if not rank_iterations.has_account(iteration.ranks, name):
         name = "schedule"
     at_work = set(indices_of(iteration.ranks))
-    coverage = {rank.rank: rank for rank in report.coverage}
     # Of very many ranks those that are asked for are all listed.
     many = many_ranks(len(report.ranks))
     listed = view if many else replace(view, ranks=())
@@ -236,7 +260,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         return
     most = len(rows) if many and not summarised(report, view) else MOST_ROWS
     shown = rows[:most]
-    cells = _cells_of_rows(iteration.ranks, name, coverage, [row.replicas for row in shown])
+    cells = _cells(report, iteration, name, [row.replicas for row in shown])
     columns = [
         column
         for column in cells[0]
@@ -244,17 +268,16 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     ]
     # The width of the numbers, with a blank and a rule's width between columns.
     numbers = sum(max(len(c), *(len(row[c]) for row in cells)) + 2 for c in columns)
-    stages = ["-" if row.rank.stage is None else str(row.rank.stage) for row in shown]
     labels = rank_labels(
         report, [row.rank.index for row in shown], width - numbers - len("stage") - 8
     )
     table = []
-    for row, stage, label, values in zip(shown, stages, labels, cells, strict=True):
+    for row, label, values in zip(shown, labels, cells, strict=True):
         replicas = len(row.replicas)
         table.append(
             {
                 "#": str(row.rank.index) if replicas == 1 else "",
-                "stage": stage,
+                "stage": numbered(row.rank.stage),
                 "rank": label if replicas == 1 else f"{replicas} replicas",
                 **{column: values[column] for column in columns},
             }
@@ -262,48 +285,34 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     if len(rows) > most:
         table.append({"rank": f"… and {len(rows) - most} more in --json"})
     by = "rank" if all(len(row.replicas) == 1 for row in rows) else "stage (mean of its replicas)"
+    # Where a terminal is narrow, phases go, and in the end the rank.
+    first = [c for c in ("overlap", "unattrib.", "launch-gap %", "attributed %") if c in columns]
+    phases = [c for c in columns if c not in {*first, "bubble", "ratio %"}]
     yield Table(
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
         f"({name} window)",
         table,
         left=("rank",),
-        giving_way=_giving_way(columns),
+        giving_way=[*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"],
     )
     if summarised(report, view):
         yield from spread_of_ranks(report)
 
 
-def _giving_way(columns: Sequence[str]) -> list[str]:
-    """Return the columns that go first where a terminal is narrow: phases, in the end the rank."""
-    last = ["rank", "bubble", "ratio %"]
-    first = ["overlap", "unattrib.", "launch-gap %", "attributed %"]
-    phases = [column for column in columns if column not in {*first, *last}]
-    return [*(c for c in first if c in columns), *reversed(phases), "stage", *last[:2], last[2]]
-
-
-def _cells_of_rows(
-    ranks: Sequence[RankIteration],
-    name: str,
-    known: Mapping[int, RankCoverage],
-    rows: Sequence[Sequence[int]],
+def _cells(
+    report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
-    """Return the cells of rows by column, in the order of the columns: means over their ranks.
-
-    Args:
-        ranks: of an iteration.
-        name: of the ratio.
-        known: the coverage of ranks.
-        rows: the ranks of each.
-    """
+    """Return the cells of rows by column, in the order of the columns: means over their ranks."""
+    ranks = iteration.ranks
     places = {rank: place for place, rank in enumerate(indices_of(ranks))}
-    phase_ns, ratios, has_window = (
-        phase_columns(ranks),
-        own_ratios(ranks, name),
-        accounted(ranks, name),
+    known = {rank.rank: rank for rank in report.coverage}
+    phase_ns = rank_iterations.phase_columns(ranks)
+    ratios, has_window = own_ratios(ranks, name), rank_iterations.accounted(ranks, name)
+    compute_ns, active_ns = (
+        rank_iterations.rank_column(ranks, column) for column in ("compute_ns", "active_ns")
     )
-    compute_ns, active_ns = (rank_column(ranks, column) for column in ("compute_ns", "active_ns"))
     account_ns = {
-        column: account_column(ranks, name, attribute)
+        column: rank_iterations.account_column(ranks, name, attribute)
         for column, attribute in (
             ("overlap", "overlap_ns"),
             ("unattrib.", "unattributed_ns"),
@@ -319,14 +328,13 @@ def _cells_of_rows(
         coverage = [known[rank] for rank in own if rank in known]
         gpu_ns = sum(rank.gpu_ns for rank in coverage)
         attributed_ns = sum(rank.attributed_gpu_ns for rank in coverage)
-        busy = {phase.label: phase_ns[at, place] for place, phase in enumerate(COMPUTE)}
-        counted = {column: times[windows] for column, times in account_ns.items()}
+        times_ns: dict[str, Ints] = {
+            **{phase.label: phase_ns[at, place] for place, phase in enumerate(COMPUTE)},
+            **{column: times[windows] for column, times in account_ns.items()},
+        }
         cells.append(
             {
-                **{
-                    column: milliseconds(_mean(times.tolist()))
-                    for column, times in {**busy, **counted}.items()
-                },
+                **{c: milliseconds(_mean(times.tolist())) for c, times in times_ns.items()},
                 "ratio %": in_percent(_mean([ratios[place] for place in at])),
                 "launch-gap %": in_percent(1 - active / computed if computed else None),
                 "attributed %": in_percent(attributed_ns / gpu_ns if gpu_ns else None),
@@ -406,12 +414,11 @@ def _causes(report: Report, rank: int, iterations: Sequence[Iteration]) -> str:
     name = report.explanation.listed_ratio
     index = np.array([i.index for i in iterations], np.int64)
     idle_ns = report.explanation.causes.idle_ns[name][index, rank].sum(axis=0)
-    own = (with_index(i.ranks, rank) for i in iterations)
+    own = (rank_iterations.with_index(i.ranks, rank) for i in iterations)
     window_ns = sum(each.accounts[name].window_ns for each in own if each and name in each.accounts)
-    most = np.argsort(-idle_ns, kind="stable")[:_CAUSES].tolist()
     named = [
         f"{Cause(code).label} {100 * idle_ns[code] / window_ns:.2f}"
-        for code in most
+        for code in np.argsort(-idle_ns, kind="stable")[:_CAUSES].tolist()
         if window_ns and idle_ns[code] >= _NOTICEABLE * window_ns
     ]
     return f": {', '.join(named)}" if named else ""

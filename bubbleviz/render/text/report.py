@@ -2,63 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from bubbleviz.count.rank_iterations import indices_of
+from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.texts import one_line
 from bubbleviz.render.document import (
-    MOST_ROWS,
+    Block,
     Bullets,
     Heading,
     Sentence,
     Table,
+    first_rows,
     in_percent,
     milliseconds,
     shortened,
 )
-from bubbleviz.render.text.headline import advice, headline
-from bubbleviz.render.text.ranks import ranks
-from bubbleviz.render.text.sections import (
-    advice_table,
-    alternatives,
-    critical_path,
-    limitation_lines,
-    memory,
-    not_averaged,
-    orders,
-    phase_times,
-    ratios,
-    shown_iteration,
-    slowdowns,
-    what_if,
+from bubbleviz.render.markdown import markdown
+from bubbleviz.render.text import ranks
+from bubbleviz.render.text import sections as own
+from bubbleviz.render.text.headline import advice_sentence, headline_lines
+from bubbleviz.render.text.terminal import WIDTH, plain_text
+from bubbleviz.report.advice import first_thing
+from bubbleviz.report.bubbles import (
+    bubble_parts,
+    longest_bubbles,
+    longest_implied,
+    rounded_shares,
 )
-from bubbleviz.render.text.terminal import WIDTH
-from bubbleviz.report.rank_means import many_ranks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from bubbleviz.count.iterations import Iteration
-    from bubbleviz.model.columns import Ints
-    from bubbleviz.model.operations import ProfileSummary
-    from bubbleviz.render.document import Block
-    from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
-
-
-# Causes: what bubbles are made of, over all iterations and on each rank of one.
-
-
-#: The columns of communication.
-_COMMUNICATION = (
-    "wait: a receive runs, its input is not ready on the peer, or a collective, its last member "
-    "has not entered; transfer: from then to its end; exposed: transfer while the rank runs "
-    "nothing, and time in which a collective and no compute kernel runs inside operations (≥: of "
-    "the other communication nothing tells waiting from transfer); "
-    "kernels: communication kernels in the window, and from the iteration's first receive on; "
-    "overlap: the share of that in which compute kernels run"
-)
+from bubbleviz.report.methods import methods
+from bubbleviz.report.rank_means import idle_of, many_ranks
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 
 def causes(report: Report) -> Table:
@@ -66,9 +42,6 @@ def causes(report: Report) -> Table:
 
     It has no rows where nothing is known of them.
     """
-    from bubbleviz.report.bubbles import bubble_parts, rounded_shares
-    from bubbleviz.report.rank_means import idle_of
-
     what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
     parts = bubble_parts(report)
     shares = [part.share for part in parts]
@@ -101,8 +74,6 @@ def causes(report: Report) -> Table:
 
 def longest(report: Report) -> Iterator[Block]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
-    from bubbleviz.report.bubbles import longest_bubbles, longest_implied
-
     bubbles, implied = longest_bubbles(report), longest_implied(report)
     if not bubbles:
         return
@@ -112,66 +83,6 @@ def longest(report: Report) -> Iterator[Block]:
     if implied is not None:
         lines.append(f"the longest that it implies: {one_line(implied.sentence, 400)}")
     yield Bullets(lines)
-
-
-def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
-    """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
-    from bubbleviz.explain.causes.cause import Cause
-    from bubbleviz.render.text.ranks import listed_ranks
-
-    name = report.explanation.listed_ratio
-    idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
-    at_work = indices_of(iteration.ranks)
-    columns = [cause for cause in Cause if idle_ns[at_work, cause].any()]
-    if not columns:
-        return
-    listed, more, of_what = listed_ranks(report, view, iteration)
-    rows = []
-    for row in listed:
-        means_ns = idle_ns[list(row.ranks)].mean(axis=0).tolist()
-        times = {cause.label: milliseconds(means_ns[cause]) for cause in columns}
-        rows.append({"#": row.number, "stage": row.stage, **times})
-    of = f"idle time by cause{of_what}, ms ({name} window)"
-    yield Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *more])
-
-
-def communication(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
-    """Yield how long each rank communicated in an iteration, and waited for it."""
-    from bubbleviz.render.text.ranks import listed_ranks
-
-    times = report.explanation.communication
-    ranks = indices_of(iteration.ranks)
-    at = iteration.index
-    if not times.communication_ns[at, ranks].any() and not times.wait_ns[at, ranks].any():
-        return
-    # Without a receive whose input is known, or a collective whose members are, no time is known to
-    # be waiting or transfer.
-    known = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
-    rows = []
-    listed, more, of_what = listed_ranks(report, view, iteration)
-    for row in listed:
-
-        def mean_ns(column: Ints, own: tuple[int, ...] = row.ranks) -> float:
-            return float(column[at, list(own)].mean())
-
-        whole_ns, exposed_ns = mean_ns(times.communication_ns), mean_ns(times.exposed_ns)
-        alone_ns = whole_ns - mean_ns(times.overlapped_ns)
-        least = "" if known or alone_ns <= exposed_ns else "≥ "
-        overlap = (whole_ns - alone_ns) / whole_ns if whole_ns else None
-        rows.append(
-            {
-                "#": row.number,
-                "stage": row.stage,
-                "wait": milliseconds(mean_ns(times.wait_ns)) if known else "-",
-                "transfer": milliseconds(mean_ns(times.transfer_ns)) if known else "-",
-                "exposed": f"{least}{milliseconds(exposed_ns)}",
-                "kernels": milliseconds(whole_ns),
-                "overlap %": in_percent(overlap),
-            }
-        )
-    title = f"Iteration {one_line(iteration.name, 60)}: communication{of_what}, ms"
-    yield Table(title, [*rows, *more])
-    yield Sentence(_COMMUNICATION)
 
 
 # Profiles: the clock of each host, and the coverage of each profile.
@@ -184,36 +95,31 @@ def clocks(report: Report) -> Iterator[Block]:
         first.setdefault(report.clock(number), profile)
     if len(first) < 2:
         return
-    shown = list(first.values())
+    shown = [
+        (float("inf") if p.clock_uncertainty_ns is None else p.clock_uncertainty_ns / 1e3, p)
+        for p in first.values()
+    ]
     if many_ranks(len(report.ranks)):
-        shown.sort(key=lambda own: -_unbounded(own.clock_uncertainty_ns))
+        shown.sort(key=lambda pair: -pair[0])
     rows = [
         {
-            "host": shortened(one_line(own.host, 200), 28),
-            "offset ms": milliseconds(own.clock_offset_ns),
-            "± us": "-"
-            if own.clock_uncertainty_ns is None
-            else f"{own.clock_uncertainty_ns / 1e3:,.1f}",
-            "drift ppm": f"{own.clock_drift_ppm:.3f}" if own.clock_drift_ppm else "-",
+            "host": shortened(one_line(profile.host, 200), 28),
+            "offset ms": milliseconds(profile.clock_offset_ns),
+            "± us": "-" if profile.clock_uncertainty_ns is None else f"{uncertainty:,.1f}",
+            "drift ppm": f"{profile.clock_drift_ppm:.3f}" if profile.clock_drift_ppm else "-",
         }
-        for own in shown[:MOST_ROWS]
+        for uncertainty, profile in shown
     ]
-    if len(first) > MOST_ROWS:
-        rows.append({"host": f"… and {len(first) - MOST_ROWS} more"})
     title = "Clocks: offset of each host to the first, and its uncertainty"
-    yield Table(title, rows, left=("host",))
-
-
-def _unbounded(uncertainty_ns: int | None) -> float:
-    return float("inf") if uncertainty_ns is None else float(uncertainty_ns)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f}" if whole else "-"
+    yield Table(title, first_rows(rows, "host"), left=("host",))
 
 
 def coverage(report: Report) -> Iterator[Block]:
     """Yield how many kernels of each profile are attributed, and the largest that are not."""
+
+    def share(part: int, whole: int) -> str:
+        return f"{100 * part / whole:.2f}" if whole else "-"
+
     profiles = list(report.profiles)
     if many_ranks(len(report.ranks)):
         # Of very many, those of which least is explained.
@@ -222,20 +128,18 @@ def coverage(report: Report) -> Iterator[Block]:
         {
             "profile": shortened(one_line(Path(profile.path).name, 200), 28),
             "kernels": f"{profile.kernels:,}",
-            "linked %": _share(profile.linked_kernels, profile.kernels),
-            "attributed %": _share(profile.attributed_kernels, profile.kernels),
+            "linked %": share(profile.linked_kernels, profile.kernels),
+            "attributed %": share(profile.attributed_kernels, profile.kernels),
             "cross-thread": f"{profile.cross_thread_kernels:,}",
-            "attributed time %": _share(profile.attributed_gpu_ns, profile.gpu_ns),
+            "attributed time %": share(profile.attributed_gpu_ns, profile.gpu_ns),
             "comm. ms": milliseconds(profile.comm_ns),
             "copies ms": milliseconds(profile.copy_ns),
         }
-        for profile in profiles[:MOST_ROWS]
+        for profile in profiles
     ]
-    if len(report.profiles) > MOST_ROWS:
-        rows.append({"profile": f"… and {len(report.profiles) - MOST_ROWS} more"})
     yield Table(
         "Coverage: kernels, and compute time attributed to operations",
-        rows,
+        first_rows(rows, "profile"),
         left=("profile",),
         giving_way=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
     )
@@ -251,23 +155,7 @@ def coverage(report: Report) -> Iterator[Block]:
         )
 
 
-def limitations(report: Report) -> Iterator[Block]:
-    """Yield the limitations, if any."""
-    if report.limitations:
-        yield Heading("Limitations")
-        yield Bullets(limitation_lines(report))
-
-
-def methods(report: Report) -> Iterator[Block]:
-    """Yield the sentences on methods for a paper, where there is a ratio of a pipeline to quote."""
-    from bubbleviz.report.methods import methods as sentences
-
-    if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
-        yield Heading("Methods, ready to paste")
-        yield Sentence(one_line(sentences(report), None))
-
-
-# All sections, and those of some names.
+# All sections, those of some names, and what files hold.
 
 
 def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Block]:
@@ -288,34 +176,59 @@ def details(
         width: of the console.
     """
     for name in names:
-        listed = [
-            b for own, blocks in _sections(report, view, width) if own == name for b in blocks
-        ]
+        listed = [b for n, blocks in _sections(report, view, width) if n == name for b in blocks]
         yield from listed or [Sentence(f"\n{name}: this run has nothing to list")]
 
 
 def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Iterable[Block]]]:
     """Yield sections in the order in which they are printed, with their names in ``--details``."""
-    yield "", [headline(report)]
-    yield "operations", orders(report)
-    yield "", advice(report)
-    yield "ratios", [ratios(report)]
+    value, *lines = headline_lines(report)
+    yield "", [Sentence("\n".join(lines), lead=value)]
+    yield "operations", own.orders(report)
+    if (advice := advice_sentence(report)) is not None:
+        yield "", [Sentence(f"what to do first: {advice}")]
+    yield "ratios", [own.ratios(report)]
     yield "causes", [table for table in [causes(report)] if table.rows]
-    iteration = shown_iteration(report, view)
+    iteration = own.shown_iteration(report, view)
     if iteration is not None and iteration.ranks:
-        yield "ranks", ranks(report, view, iteration, width)
-        yield "causes", by_rank(report, view, iteration)
-        yield "communication", communication(report, view, iteration)
+        yield "ranks", ranks.ranks(report, view, iteration, width)
+        yield "causes", ranks.by_rank(report, view, iteration)
+        yield "communication", ranks.communication(report, view, iteration)
         yield "causes", longest(report)
-    yield "operations", phase_times(report)
-    yield "operations", critical_path(report)
-    yield "operations", what_if(report)
-    yield "operations", alternatives(report)
-    yield "operations", memory(report)
-    yield "advice", advice_table(report)
-    yield "slowdown", slowdowns(report)
-    yield "ratios", not_averaged(report)
+    yield "operations", own.phase_times(report)
+    yield "operations", own.critical_path(report)
+    yield "operations", own.what_if(report)
+    yield "operations", own.alternatives(report)
+    yield "operations", own.memory(report)
+    yield "advice", own.advice_table(report)
+    yield "slowdown", own.slowdowns(report)
+    yield "ratios", own.not_averaged(report)
     yield "clocks", clocks(report)
     yield "coverage", coverage(report)
-    yield "coverage", limitations(report)
-    yield "ratios", methods(report)
+    if report.limitations:
+        yield "coverage", [Heading("Limitations"), Bullets(own.limitation_lines(report))]
+    # There is a ratio of a pipeline to quote.
+    if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
+        ready = Sentence(one_line(methods(report), None))
+        yield "ratios", [Heading("Methods, ready to paste"), ready]
+
+
+def as_text(report: Report, view: View) -> str:
+    """Return the tables as plain text."""
+    return plain_text(sections(report, view))
+
+
+def as_markdown(report: Report, view: View) -> str:
+    """Return the headline, the ratios and the causes of a report, whatever the view."""
+    del view
+    value, bounds, run, why = headline_lines(report)
+    first = first_thing(report)
+    return markdown(
+        [
+            Sentence(bounds, lead=value),
+            Sentence(f"{run}; {why}"),
+            *([] if first is None else [Sentence(f"What to do first: {first}")]),
+            replace(own.ratios(report), title="Bubble ratios, in %"),
+            causes(report),
+        ]
+    )

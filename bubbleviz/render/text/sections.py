@@ -4,44 +4,45 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.recognition.plan_distance import Deviation
+from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
+from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
 from bubbleviz.render.document import (
     MOST_ROWS,
+    Block,
     Bullets,
     Heading,
     Sentence,
     Table,
     between,
+    first_rows,
     in_percent,
     milliseconds,
+    numbered,
     percent,
     shortened,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from bubbleviz.count.iterations import Iteration
-    from bubbleviz.explain.graph import PathCollective
-    from bubbleviz.explain.recognition.plan_distance import Deviation
-    from bubbleviz.explain.recognition.recognition import Recognition
-    from bubbleviz.explain.slowdown.slowdowns import Slowdowns
-    from bubbleviz.model.limitations import Limitation
-    from bubbleviz.render.document import Block
-    from bubbleviz.report.report import Report
-    from bubbleviz.report.view import View
-
+from bubbleviz.report.advice_list import advice_of
+from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
+from bubbleviz.report.report import Report, cost_in_words
+from bubbleviz.report.view import View
 
 _DEVIATIONS = 5
 
 
 def orders(report: Report) -> Iterator[Block]:
     """Yield the recognised schedule and the match with a plan, with some deviations of each."""
-    from bubbleviz.explain.recognition.reasons import NO_PIPELINE
-
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
             continue
@@ -54,9 +55,8 @@ def orders(report: Report) -> Iterator[Block]:
 
 def plan_deviations(report: Report) -> Iterator[Block]:
     """Yield some operations that are out of the plan's order, if any."""
-    if report.plan is not None and report.plan.name is not None and report.plan.deviations:
-        yield Heading("Out of the plan's order")
-        yield from _deviations(report, report.plan)
+    deviations = [] if report.plan is None else list(_deviations(report, report.plan))
+    yield from [Heading("Out of the plan's order"), *deviations] if deviations else []
 
 
 def _deviations(report: Report, recognition: Recognition) -> Iterator[Block]:
@@ -69,8 +69,6 @@ def _deviations(report: Report, recognition: Recognition) -> Iterator[Block]:
 
 def recognised(recognition: Recognition) -> str:
     """Return the recognised schedule and its match, on one line."""
-    from bubbleviz.explain.recognition.reasons import FORWARD_ONLY
-
     if recognition.reason == FORWARD_ONLY:
         return f"none, {FORWARD_ONLY}"
     if recognition.name is None:
@@ -112,9 +110,6 @@ _MOST = 64
 
 def memory(report: Report) -> Iterator[Block]:
     """Yield the activations of each virtual stage, where memory was read."""
-    from bubbleviz.model.memory_sizes import memory_text
-    from bubbleviz.model.phases import Phase
-
     if report.memory is None:
         return
     peaks: dict[int | None, list[int]] = {}
@@ -135,8 +130,7 @@ def memory(report: Report) -> Iterator[Block]:
             "rank's peak": max(peaks.get(stage_of.get(own.virtual_stage), []), default=None),
         }
         cells = {k: "-" if amount is None else memory_text(amount) for k, amount in amounts.items()}
-        number = "-" if own.virtual_stage < 0 else str(own.virtual_stage)
-        rows.append({"virtual stage": number, **cells})
+        rows.append({"virtual stage": numbered(own.virtual_stage), **cells})
     if rows:
         yield Table("Memory of a microbatch", rows)
         yield Sentence(
@@ -160,21 +154,6 @@ def slowdowns(report: Report) -> Iterator[Block]:
         if source is not None and source.reason:
             yield Sentence(f"\nSlowdowns are unknown: {source.reason}")
         return
-    times = [("all together", found.total), *_slowest(report, found)]
-    yield Table(
-        f"Slowdown against an ideal iteration, over {counted(len(found.by_iteration), 'iteration')}"
-        f" ({milliseconds(found.original_ns)} against {milliseconds(found.ideal_ns)} ms)",
-        [{"what": one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
-        left=("what",),
-        wrap=("what",),
-    )
-    yield Bullets([*_notes(found)])
-
-
-def _slowest(report: Report, found: Slowdowns) -> Iterator[tuple[str, float]]:
-    """Yield what costs most of each kind, the slowest first."""
-    from bubbleviz.report.labels import numbered_rank
-
     groups = (
         [(f"phase {name}", s) for name, s in found.by_phase.items()],
         [(f"stage {stage}", s) for stage, s in found.by_stage.items()],
@@ -184,29 +163,36 @@ def _slowest(report: Report, found: Slowdowns) -> Iterator[tuple[str, float]]:
         [(f"link {ends[0]} to {ends[1]}", s) for ends, s in found.by_link.items()],
         [(f"iteration {report.iterations[n].name}", s) for n, s in found.by_iteration.items()],
     )
+    times = [("all together", found.total)]
     for group in groups:
         if len(group) > 1:
-            yield from sorted(group, key=lambda pair: -pair[1])[:_LISTED]
-
-
-def _notes(found: Slowdowns) -> Iterator[str]:
-    yield (
+            times += sorted(group, key=lambda pair: -pair[1])[:_LISTED]
+    yield Table(
+        f"Slowdown against an ideal iteration, over {counted(len(found.by_iteration), 'iteration')}"
+        f" ({milliseconds(found.original_ns)} against {milliseconds(found.ideal_ns)} ms)",
+        [{"what": one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
+        left=("what",),
+        wrap=("what",),
+    )
+    notes = [
         "ideal: every kind of operation takes its mean over all ranks and iterations, every "
         "transfer its median; a part is the ideal with only its own times put back"
-    )
+    ]
     if found.worker_share is not None:
-        yield (
+        notes.append(
             "share of the slowdown that goes without the slowest 3 % of the ranks (at least one): "
             f"{in_percent(found.worker_share)} %"
         )
     if found.last_stage_share is not None:
-        yield f"share that goes without the last stage: {in_percent(found.last_stage_share)} %"
+        share = in_percent(found.last_stage_share)
+        notes.append(f"share that goes without the last stage: {share} %")
     error = found.replay_error
-    yield (
+    notes.append(
         f"the replay, without launch delays, is off by {in_percent(error.mean)} % on average and "
         f"{in_percent(error.maximum)} % at most, with them by "
         f"{in_percent(error.mean_with_delays)} % and {in_percent(error.maximum_with_delays)} %"
     )
+    yield Bullets(notes)
 
 
 # Iterations that are not averaged, and their ratios.
@@ -225,14 +211,16 @@ def not_averaged(report: Report) -> Iterator[Block]:
             "iteration": one_line(iteration.name, 60),
             "kind": iteration.kind,
             "complete": "yes" if iteration.complete else "no",
-            "microbatches": "-" if iteration.microbatches is None else str(iteration.microbatches),
+            "microbatches": numbered(iteration.microbatches),
             report.headline: percent(iteration.ratios[report.headline].value),
         }
-        for iteration in others[:_MOST_ITERATIONS]
+        for iteration in others
     ]
-    if len(others) > _MOST_ITERATIONS:
-        rows.append({"iteration": f"… {len(others) - _MOST_ITERATIONS} more"})
-    yield Table("Iterations not averaged", rows, left=("iteration", "kind", "complete"))
+    yield Table(
+        "Iterations not averaged",
+        first_rows(rows, "iteration", most=_MOST_ITERATIONS, joint=""),
+        left=("iteration", "kind", "complete"),
+    )
 
 
 # Advice: what would shorten iterations, and by how much a replay of them proves.
@@ -240,8 +228,6 @@ def not_averaged(report: Report) -> Iterator[Block]:
 
 def advice_table(report: Report) -> Iterator[Block]:
     """Yield what saves most, then at most four more; savings overlap and do not add up."""
-    from bubbleviz.report.advice_list import advice_of
-
     diagnosis, listed = report.explanation.diagnosis, advice_of(report)
     if diagnosis is None or not listed:
         return
@@ -275,8 +261,6 @@ _GIVING_WAY = (
 
 def ratios(report: Report) -> Table:
     """Return the table of bubble ratios, without columns that are empty."""
-    from bubbleviz.count.ratios import ratio_definitions
-
     summary = report.summary
     rows = []
     for definition in ratio_definitions():
@@ -332,15 +316,13 @@ _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 def phase_times(report: Report) -> Iterator[Block]:
     """Yield the busy times of operations and transfers, with imbalance and stragglers."""
-    from bubbleviz.report.labels import operation_label, rank_label
-
     times = report.explanation.phase_times
     if not times.kinds:
         return
     rows = [
         {
-            "stage": "-" if kind.stage < 0 else str(kind.stage),
-            "chunk": "-" if kind.chunk < 0 else str(kind.chunk),
+            "stage": numbered(kind.stage),
+            "chunk": numbered(kind.chunk),
             "phase": _TRANSFERS.get(kind.phase.label, kind.phase.label),
             "median": milliseconds(kind.median_ns),
             "SD": milliseconds(kind.std_ns),
@@ -350,13 +332,11 @@ def phase_times(report: Report) -> Iterator[Block]:
             "last": milliseconds(kind.last_ns),
             "n": str(kind.n),
         }
-        for kind in times.kinds[:MOST_ROWS]
+        for kind in times.kinds
     ]
-    if len(times.kinds) > MOST_ROWS:
-        rows.append({"phase": f"… {len(times.kinds) - MOST_ROWS} more"})
     yield Table(
         "Busy time of operations and transfers, ms (first, last: medians of those microbatches)",
-        rows,
+        first_rows(rows, "phase", joint=""),
         left=("phase",),
         giving_way=("first", "last", "min", "n", "SD", "max"),
     )
@@ -374,26 +354,16 @@ def phase_times(report: Report) -> Iterator[Block]:
         for s in times.stragglers[:_PARTS]
     )
     yield Bullets([one_line(line, 300) for line in lines]) if lines else Sentence("")
-    yield from chunk_costs(report)
-
-
-def chunk_costs(report: Report) -> Iterator[Block]:
-    """Yield the fitted time of a chunk by its tokens, a row a stage."""
-    from bubbleviz.report.report import cost_in_words
-
-    costs = report.explanation.chunk_costs
-    if not costs:
-        return
     rows = [
         {
-            "stage": "-" if cost.virtual_stage < 0 else str(cost.virtual_stage),
+            "stage": numbered(cost.virtual_stage),
             "tokens": f"{cost.least_tokens:,}-{cost.most_tokens:,}",
             "time of a chunk": cost_in_words(cost),
             "residual ms": milliseconds(cost.residual_ns),
             "explained %": in_percent(cost.explained),
             "n": str(cost.n),
         }
-        for cost in costs[:MOST_ROWS]
+        for cost in report.explanation.chunk_costs[:MOST_ROWS]
     ]
     yield Table(
         "Time of a chunk by its tokens: the fit with the least squares",
@@ -405,10 +375,6 @@ def chunk_costs(report: Report) -> Iterator[Block]:
 
 def critical_path(report: Report) -> Iterator[Block]:
     """Yield the critical path of the typical iteration."""
-    import numpy as np
-
-    from bubbleviz.report.labels import rank_label
-
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
         return
@@ -423,7 +389,14 @@ def critical_path(report: Report) -> Iterator[Block]:
         for part in path.parts[:_PARTS]
     ]
     if path.collectives:
-        passed = listed([_passed(collective) for collective in path.collectives], _PARTS)
+        passed = listed(
+            [
+                f"{own.what} (rank {own.last_rank} entered last"
+                + (f", on to rank {own.rank})" if own.rank != own.last_rank else ")")
+                for own in path.collectives
+            ],
+            _PARTS,
+        )
         lines.append(f"it passes {passed}")
     spare = np.sort(path.slack_ns[path.slack_ns > 0])
     if len(spare):
@@ -433,12 +406,6 @@ def critical_path(report: Report) -> Iterator[Block]:
             f"{milliseconds(int(spare[0]))} ms at least"
         )
     yield Bullets(lines)
-
-
-def _passed(collective: PathCollective) -> str:
-    """Return a collective with the rank that entered last, and the one that the path goes on to."""
-    what, last, rank = collective.what, collective.last_rank, collective.rank
-    return f"{what} (rank {last} entered last" + (f", on to rank {rank})" if rank != last else ")")
 
 
 # What-if: the iteration without each delay, and other schedules at the measured times.
@@ -486,7 +453,6 @@ def alternatives(report: Report) -> Iterator[Block]:
         return
     by_stage = others.window == "stage"
     # Most reports compare no other schedules.
-    from bubbleviz.model.memory_sizes import memory_text
 
     in_bytes = any(row.peak_bytes is not None for row in others.rows)
     limit = others.limit_bytes
@@ -554,31 +520,13 @@ def limitation_lines(
 ) -> list[str]:
     """Return the limitations, a line for those of one reason, and no more than people read.
 
+    Paths of profiles are shortened to file names, where these differ.
+
     Args:
         report: any report.
         chosen: some of its limitations; None for all.
         most: lines; None for any number.
     """
-    merged: dict[str, tuple[list[str], int]] = {}
-    shorter = _shorter_paths(report)
-    for entry in report.limitations if chosen is None else chosen:
-        what, reason = shorter(entry.what), shorter(entry.reason)
-        subjects, count = merged.get(reason, ([], 0))
-        if what not in subjects:
-            subjects.append(what)
-        merged[reason] = (subjects, count + entry.count)
-    lines = [
-        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
-        f"{one_line(reason, 400)}"
-        for reason, (subjects, count) in merged.items()
-    ]
-    if most is not None and len(lines) > most:
-        lines[most:] = [f"and {len(lines) - most} more in --json"]
-    return lines
-
-
-def _shorter_paths(report: Report) -> Callable[[str], str]:
-    """Return a function that shortens the paths of profiles to file names, where these differ."""
     paths = {profile.path for profile in report.profiles}
     folders = {Path(path).parent for path in paths}
     # A profile that could not be read is named only at the head of its refusal.
@@ -592,4 +540,21 @@ def _shorter_paths(report: Report) -> Callable[[str], str]:
     }
     longest_first = "|".join(re.escape(path) for path in sorted(short, key=len, reverse=True))
     pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?=$|[\s:;,)])") if short else None
-    return lambda text: pattern.sub(lambda match: short[match[0]], text) if pattern else text
+    merged: dict[str, tuple[list[str], int]] = {}
+    for entry in report.limitations if chosen is None else chosen:
+        what, reason = (
+            pattern.sub(lambda match: short[match[0]], words) if pattern else words
+            for words in (entry.what, entry.reason)
+        )
+        subjects, count = merged.get(reason, ([], 0))
+        if what not in subjects:
+            subjects.append(what)
+        merged[reason] = (subjects, count + entry.count)
+    lines = [
+        f"{one_line('; '.join(subjects), 160)}{f' ({count:,})' if count != 1 else ''}: "
+        f"{one_line(reason, 400)}"
+        for reason, (subjects, count) in merged.items()
+    ]
+    if most is not None and len(lines) > most:
+        lines[most:] = [f"and {len(lines) - most} more in --json"]
+    return lines

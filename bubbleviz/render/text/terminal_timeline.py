@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from math import floor, log10
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.document import Line, Span
+from bubbleviz.render.document import Line, Span, round_step
 from bubbleviz.render.palette import BACKWARD_INPUT, BLACK, FORWARD, WHITE, luminance, mix, paint
 from bubbleviz.render.palette import UNATTRIBUTED as UNATTRIBUTED_COLOUR
 from bubbleviz.render.rows import RankRow, Selection, select
@@ -33,30 +34,32 @@ from bubbleviz.report.rank_means import idle_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-if TYPE_CHECKING:
-    pass
-
-
-# Timeline cells: what each cell of a terminal's timeline shows, row by row.
-
-
 #: What a cell holds beside the phases of COMPUTE, whose codes are smaller.
 OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE = 20, 21, 22, 23
 _KINDS = (*map(int, COMPUTE), OTHER_ITERATION, UNATTRIBUTED, BUBBLE, OUTSIDE)
+#: A shade of each kind, and where there is ASCII alone a letter.
+_SIGNS: Mapping[int, str] = {
+    Phase.F: "█F",
+    Phase.B: "▓B",
+    Phase.W: "░W",
+    Phase.BW: "▒b",
+    Phase.R: "▚R",
+    Phase.FB: "▞X",
+    Phase.OPTIMIZER: "▄O",
+    OTHER_ITERATION: "--",
+    UNATTRIBUTED: "??",
+    BUBBLE: "·.",
+    OUTSIDE: "  ",
+}
+#: What a legend calls what is no phase.
+_CALLED = {OTHER_ITERATION: "other iteration", UNATTRIBUTED: "unattributed", BUBBLE: "bubble"}
+#: Characters of a row's label, and of the ratio behind it.
+_LONGEST_LABEL, _RATIO = 18, 8
+#: Columns between two labels of the axis, at least.
+_BETWEEN_TICKS = 9
 
-
-class CellRow(NamedTuple):
-    """One row of a timeline.
-
-    Attributes:
-        row: the rank that is drawn, with those that it stands for.
-        ratio: mean bubble ratio of these; None where it is unknown.
-        kinds: what each cell shows: the code of a phase, or one of those above.
-    """
-
-    row: RankRow
-    ratio: float | None
-    kinds: Ints
+#: A row that is drawn, the mean ratio of its ranks (None where unknown), and what each cell shows.
+_CellRow: TypeAlias = "tuple[RankRow, float | None, list[int]]"
 
 
 def timeline_selection(report: Report, view: View, iteration: Iteration) -> Selection | None:
@@ -72,7 +75,53 @@ def timeline_selection(report: Report, view: View, iteration: Iteration) -> Sele
     return replace(selection, rows=shown) if shown else None
 
 
-def cells_of(report: Report, selection: Selection, most_rows: int, columns: int) -> list[CellRow]:
+def terminal_timeline(
+    report: Report, selection: Selection, display: Display, most_rows: int
+) -> list[Line]:
+    """Return the timeline of one iteration, its legend and its axis.
+
+    Args:
+        report: any report.
+        selection: the rows of one iteration.
+        display: where it is shown.
+        most_rows: rows, at most; two at least.
+    """
+    named = map(display.shown, _labels(report, selection.rows))
+    labels = dict(zip((row.rank.index for row in selection.rows), named, strict=True))
+    gutter = max(map(cell_width, labels.values())) + 1
+    columns = max(display.width - gutter - _RATIO, 10)
+    halves = display.colour and display.unicode
+    rows = _cells(report, selection, max(most_rows, 2), columns * (1 + halves))
+    kinds = sorted({kind for *_, cells in rows for kind in cells} - {OUTSIDE})
+    glyphs = {kind: signs[not display.unicode] for kind, signs in _SIGNS.items()}
+    if halves:
+        glyphs |= {kind: "█" for kind in glyphs if kind not in {BUBBLE, OUTSIDE}}
+    elif not display.unicode and Phase.B not in kinds:
+        # Where no B is shown, BW is the backward.
+        glyphs[Phase.BW] = "B"
+    styles = {kind: _colour(kind) if display.colour else "" for kind in _KINDS}
+    lines: list[Line] = [_title(selection, rows, idle_of(report), display)]
+    for row, known, cells in rows:
+        label = labels[row.rank.index]
+        drawn = (_halves if halves else _characters)(cells, glyphs, styles)
+        ratio = "-" if known is None else percent(known)
+        blank = " " * (gutter - cell_width(label))
+        lines.append((Span(label + blank), *drawn, Span(f"{ratio:>{_RATIO}}")))
+    lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
+    legend: list[Line] = [
+        (Span(glyphs[kind], styles[kind]), Span(f" {_CALLED.get(kind) or Phase(kind).label}"))
+        for kind in kinds
+    ]
+    if len(selection.rows) > len(rows):
+        omitted = len(selection.rows) - len(rows)
+        legend.append((Span(f"({omitted:,} of {len(selection.rows):,} rows left out)", "dim"),))
+    return lines + flowing(legend, display)
+
+
+# What each cell shows, row by row.
+
+
+def _cells(report: Report, selection: Selection, most_rows: int, columns: int) -> list[_CellRow]:
     """Return the cells of a selection of one iteration.
 
     Args:
@@ -93,11 +142,10 @@ def cells_of(report: Report, selection: Selection, most_rows: int, columns: int)
     kept = _kept(ratios, most_rows)
     edges = selection.start_ns + selection.span_ns * np.arange(columns + 1) // columns
     busy = _busy(report, iteration, selection.start_ns, selection.end_ns)
-    shown = [selection.rows[at] for at in kept]
-    shares = np.stack([_shares(busy, row.rank.index, windows, edges) for row in shown])
-    kinds = _diffused(shares)
+    ranks = [selection.rows[at].rank.index for at in kept]
+    kinds = _diffused(np.stack([_shares(busy, rank, windows, edges) for rank in ranks]))
     return [
-        CellRow(selection.rows[at], ratios[at], own) for at, own in zip(kept, kinds, strict=True)
+        (selection.rows[at], ratios[at], own) for at, own in zip(kept, kinds.tolist(), strict=True)
     ]
 
 
@@ -187,85 +235,11 @@ def _diffused(shares: Floats) -> Ints:
     return codes
 
 
-#: What a legend calls what is no phase.
-_CALLED = {OTHER_ITERATION: "other iteration", UNATTRIBUTED: "unattributed", BUBBLE: "bubble"}
-#: Characters of a row's label, and of the ratio behind it.
-_LONGEST_LABEL, _RATIO = 18, 8
-#: Columns between two labels of the axis, at least.
-_BETWEEN_TICKS = 9
-_SHADES = {
-    Phase.F: "█",
-    Phase.B: "▓",
-    Phase.W: "░",
-    Phase.BW: "▒",
-    Phase.R: "▚",
-    Phase.FB: "▞",
-    Phase.OPTIMIZER: "▄",
-    OTHER_ITERATION: "-",
-    UNATTRIBUTED: "?",
-    BUBBLE: "·",
-    OUTSIDE: " ",
-}
-_LETTERS = {
-    Phase.F: "F",
-    Phase.B: "B",
-    Phase.W: "W",
-    Phase.BW: "b",
-    Phase.R: "R",
-    Phase.FB: "X",
-    Phase.OPTIMIZER: "O",
-    OTHER_ITERATION: "-",
-    UNATTRIBUTED: "?",
-    BUBBLE: ".",
-    OUTSIDE: " ",
-}
-
-
-def terminal_timeline(
-    report: Report, selection: Selection, display: Display, most_rows: int
-) -> list[Line]:
-    """Return the timeline of one iteration, its legend and its axis.
-
-    Args:
-        report: any report.
-        selection: the rows of one iteration.
-        display: where it is shown.
-        most_rows: rows, at most; two at least.
-    """
-    named = map(display.shown, _labels(report, selection.rows))
-    labels = dict(zip((row.rank.index for row in selection.rows), named, strict=True))
-    gutter = max(map(cell_width, labels.values())) + 1
-    columns = max(display.width - gutter - _RATIO, 10)
-    halves = display.colour and display.unicode
-    rows = cells_of(report, selection, max(most_rows, 2), columns * (1 + halves))
-    kinds = sorted({kind for row in rows for kind in row.kinds.tolist()} - {OUTSIDE})
-    glyphs = _glyphs(kinds, display)
-    lines: list[Line] = [_title(selection, rows, idle_of(report), display)]
-    for row in rows:
-        label = labels[row.row.rank.index]
-        drawn = _halves(row, glyphs) if halves else _characters(row, glyphs, display)
-        ratio = "-" if row.ratio is None else percent(row.ratio)
-        blank = " " * (gutter - cell_width(label))
-        lines.append((Span(label + blank), *drawn, Span(f"{ratio:>{_RATIO}}")))
-    lines.append((Span(" " * gutter + _axis(selection.span_ns, columns), "dim"),))
-    legend: list[Line] = [
-        (
-            Span(glyphs[kind], _style(kind, display)),
-            Span(f" {_CALLED.get(kind) or Phase(kind).label}"),
-        )
-        for kind in kinds
-    ]
-    if len(selection.rows) > len(rows):
-        omitted = len(selection.rows) - len(rows)
-        legend.append((Span(f"({omitted:,} of {len(selection.rows):,} rows left out)", "dim"),))
-    return lines + flowing(legend, display)
-
-
-def _title(selection: Selection, rows: Sequence[CellRow], share: str, display: Display) -> Line:
+def _title(selection: Selection, rows: Sequence[_CellRow], share: str, display: Display) -> Line:
     """Return which iteration is drawn, what a row is, and what the numbers behind rows are of."""
-    most = max(len(row.row.replicas) for row in rows)
-    what = "rank" if rows[0].row.rank.stage is None else "stage"
-    which = "median" if any(row.row.spread for row in rows) else "first"
+    most = max(len(row.replicas) for row, *_ in rows)
+    what = "rank" if rows[0][0].rank.stage is None else "stage"
+    which = "median" if any(row.spread for row, *_ in rows) else "first"
     of = f", the {which} of its {counted(most, 'rank')}" if most > 1 else ""
     title = (
         f"Iteration {one_line(selection.iterations[0].name, 30)}, "
@@ -291,19 +265,6 @@ def _labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
     return labels
 
 
-def _glyphs(kinds: Sequence[int], display: Display) -> Mapping[int, str]:
-    """Return the character of each kind; where no B is shown, BW is the backward."""
-    if display.unicode:
-        if not display.colour:
-            return _SHADES
-        return dict.fromkeys(_SHADES, "█") | {BUBBLE: "·", OUTSIDE: " "}
-    return _LETTERS if Phase.B in kinds else _LETTERS | {Phase.BW: "B"}
-
-
-def _style(kind: int, display: Display) -> str:
-    return _colour(kind) if display.colour else ""
-
-
 def _colour(kind: int) -> str:
     """Return the colour of a kind in words of rich; empty where it has none."""
     others = {
@@ -316,27 +277,27 @@ def _colour(kind: int) -> str:
     return others[kind] if kind in others else paint(Phase(kind)).main
 
 
-def _characters(row: CellRow, glyphs: Mapping[int, str], display: Display) -> list[Span]:
+def _characters(
+    kinds: Sequence[int], glyphs: Mapping[int, str], styles: Mapping[int, str]
+) -> list[Span]:
     """Return a row with a character a cell."""
-    return [
-        Span(glyphs[kind] * sum(1 for _ in run), _style(kind, display))
-        for kind, run in groupby(row.kinds.tolist())
-    ]
+    return [Span(glyphs[kind] * sum(1 for _ in run), styles[kind]) for kind, run in groupby(kinds)]
 
 
-def _halves(row: CellRow, glyphs: Mapping[int, str]) -> list[Span]:
+def _halves(
+    kinds: Sequence[int], glyphs: Mapping[int, str], styles: Mapping[int, str]
+) -> list[Span]:
     """Return a row with a character for two cells, the left and the right half."""
-    kinds, blank = row.kinds.tolist(), (BUBBLE, OUTSIDE)
-    spans = []
+    blank, spans = (BUBBLE, OUTSIDE), []
     for (left, right), run in groupby(zip(kinds[::2], kinds[1::2], strict=True)):
         if left == right:
-            glyph, style = glyphs[left], _colour(left)
+            glyph, style = glyphs[left], styles[left]
         elif right in blank:
-            glyph, style = glyphs[OUTSIDE] if left in blank else "▌", _colour(left)
+            glyph, style = glyphs[OUTSIDE] if left in blank else "▌", styles[left]
         elif left in blank:
-            glyph, style = "▐", _colour(right)
+            glyph, style = "▐", styles[right]
         else:
-            glyph, style = "▌", f"{_colour(left)} on {_colour(right)}"
+            glyph, style = "▌", f"{styles[left]} on {styles[right]}"
         spans.append(Span(glyph * sum(1 for _ in run), style))
     return spans
 
@@ -344,8 +305,8 @@ def _halves(row: CellRow, glyphs: Mapping[int, str]) -> list[Span]:
 def _axis(span_ns: int, columns: int) -> str:
     """Return the labels of an axis in ms, each behind its tick; the last one is its end."""
     span_ms = span_ns / 1e6
-    step_ms = _step(span_ms * _BETWEEN_TICKS / columns)
-    digits = max(0, -_exponent(step_ms))
+    step_ms = round_step(max(span_ms * _BETWEEN_TICKS / columns, 1e-9))
+    digits = max(0, -floor(log10(step_ms) + 1e-9))
     end = f"{span_ms:,.{max(digits, 1)}f} ms|"
     cells = [" "] * columns
     cells[columns - len(end) :] = end
@@ -357,23 +318,6 @@ def _axis(span_ns: int, columns: int) -> str:
     return "".join(cells)
 
 
-def _exponent(step_ms: float) -> int:
-    """Return the power of ten of a step, which is 1, 2 or 5 of them."""
-    exponent = 0
-    while step_ms >= 10:
-        step_ms, exponent = step_ms / 10, exponent + 1
-    while step_ms < 1 - 1e-9:
-        step_ms, exponent = step_ms * 10, exponent - 1
-    return exponent
-
-
-def _step(least_ms: float) -> float:
-    """Return the smallest of 1, 2, 5, 10, 20 … (or 0.5, 0.2 …) that is no less."""
-    exponent = _exponent(max(least_ms, 1e-9))
-    power = 10.0**exponent
-    return next(times * power for times in (1, 2, 5, 10) if times * power >= least_ms * (1 - 1e-9))
-
-
 # A stacked bar in a terminal: the parts of a whole beside each other, and their legend.
 
 
@@ -383,34 +327,28 @@ _PALE, _DARK = 0.75, 0.07
 _BAR_SHADES = "█▒░▓▚▄▞▀▐▌"
 
 
-class BarPart(NamedTuple):
-    """A part of a bar: its share of it, and how the legend prints that; a colour as ``#397af2``."""
+def stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
+    """Return the bar and its legend, without parts that the legend would print as nothing.
 
-    name: str
-    share: float
-    shown: str
-    colour: str
-
-
-def stacked_bar(parts: Sequence[BarPart], display: Display) -> list[Line]:
-    """Return the bar and its legend, without parts that the legend would print as nothing."""
-    parts = [part for part in parts if any(digit in part.shown for digit in "123456789")]
+    A part is its name, its share, how the legend prints that, and a colour as ``#397af2``.
+    """
+    parts = [part for part in parts if any(digit in part[2] for digit in "123456789")]
     if not parts:
         return []
     glyphs: list[str] = []
-    for number, part in enumerate(parts):
-        letters = (letter for letter in part.name.upper() if letter.isascii() and letter.isalpha())
+    for number, (name, *_) in enumerate(parts):
+        letters = (letter for letter in name.upper() if letter.isascii() and letter.isalpha())
         if not display.unicode:
             glyphs.append(next((letter for letter in letters if letter not in glyphs), "#"))
         else:
             glyphs.append("█" if display.colour else _BAR_SHADES[number % len(_BAR_SHADES)])
-    colours = [legible(part.colour) if display.colour else "" for part in parts]
-    lengths = _lengths([part.share for part in parts], display.text_width)
-    drawn = list(zip(parts, glyphs, colours, lengths, strict=True))
-    bar = tuple(Span(glyph * length, colour) for _, glyph, colour, length in drawn if length)
+    colours = [legible(colour) if display.colour else "" for *_, colour in parts]
+    lengths = _lengths([share for _, share, *_ in parts], display.text_width)
+    drawn = zip(glyphs, colours, lengths, strict=True)
+    bar = tuple(Span(glyph * length, colour) for glyph, colour, length in drawn if length)
     legend = [
-        (Span(glyph, colour), Span(f" {part.name} {part.shown}"))
-        for part, glyph, colour, _ in drawn
+        (Span(glyph, colour), Span(f" {name} {shown}"))
+        for (name, _, shown, _), glyph, colour in zip(parts, glyphs, colours, strict=True)
     ]
     return [bar, *flowing(legend, display)]
 

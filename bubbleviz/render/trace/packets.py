@@ -26,7 +26,10 @@ from bubbleviz.render.trace.trace import (
     SliceTrack,
     Trace,
     Value,
+    trace_of,
 )
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 
 # Messages of protobuf in columns: the same fields of many messages, written at once.
 #
@@ -147,6 +150,12 @@ _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 #: Fields of InternedData.
 _NAMES, _CATEGORIES = "event_names", "event_categories"
 _KEYS, _TEXTS = "debug_annotation_names", "debug_annotation_string_values"
+
+
+def render(report: Report, view: View) -> bytes:
+    """Return the whole report as a Perfetto trace, whatever the view."""
+    del view
+    return b"".join(written(trace_of(report)))
 
 
 def written(trace: Trace) -> Iterator[bytes]:

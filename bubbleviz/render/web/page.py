@@ -16,11 +16,19 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from string import Template
 
-from bubbleviz.errors import OutputError
+from bubbleviz.render.formats import check_installed
+from bubbleviz.render.json_document import document
 from bubbleviz.render.palette import DARK, LIGHT
+from bubbleviz.render.web.data import packed
+from bubbleviz.report.labels import with_relative_paths
+from bubbleviz.report.rank_means import many_ranks, rank_means
+from bubbleviz.report.report import Report
+from bubbleviz.report.saved import SavedDocument
+from bubbleviz.report.standouts import standouts
+from bubbleviz.report.timeline import restored, timeline_of
+from bubbleviz.report.view import View
 
 #: In the order in which they build on each other.
 _SCRIPTS = (
@@ -58,33 +66,45 @@ _FALLBACK = (
 )
 
 
-def check() -> None:
-    """Check that the page can be written.
+def render(report: Report, view: View) -> str:
+    """Return the report as an HTML document that opens at the iteration of the view.
 
     Raises:
         OutputError: the charting library is not installed.
     """
-    if find_spec("vl_convert") is None:
-        raise OutputError(
-            "the interactive report needs Vega-Lite; install it with: "
-            "pip install 'bubbleviz[html]', or write --svg"
-        )
+    report = with_relative_paths(report)
+    many = many_ranks(len(report.ranks))
+    numbers = document(report, by_rank=not many, slowdown=not many)
+    shown = view.iterations[0] if view.iterations else numbers["typical_iteration"]
+    means = rank_means(report) if many else None
+    found = () if means is None else standouts(report, means)
+    own = packed(numbers, timeline_of(report), shown, report.command, means, found, view.ranks)
+    return page(*own)
 
 
-def page(document: str, columns: str, title: str, blocks: Iterable[str] = ()) -> str:
+def page_of_saved(path: str, saved: SavedDocument) -> str:
+    """Return a report that was saved as JSON as an HTML document.
+
+    Raises:
+        InputError: its timeline contradicts itself.
+        OutputError: the charting library is not installed.
+    """
+    shown = saved.document["typical_iteration"]
+    return page(*packed(saved.document, restored(path, saved), shown, ""))
+
+
+def page(document: str, columns: str, blocks: Iterable[str] = ()) -> str:
     """Return the page as an HTML document that needs nothing else.
 
     Args:
         document: deflated JSON in base64, as ``web_data`` makes it.
         columns: the columns that it describes, likewise.
-        title: of the window.
         blocks: elements with the timeline of runs of many ranks.
 
     Raises:
         OutputError: the charting library is not installed.
     """
     return Template(_part("page.html")).substitute(
-        title=html.escape(title),
         fallback=html.escape(_FALLBACK),
         style=_style(),
         document=document,
@@ -115,7 +135,7 @@ def _charting() -> str:
     Raises:
         OutputError: they are not installed.
     """
-    check()
+    check_installed("vl_convert")
     # Nothing in it may end the element that holds it.
     script = bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
     return f"/*\n{_part('licences.txt')}*/\n{script}"
