@@ -17,23 +17,21 @@ after.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT, Floats
 from bubbleviz.align.offsets import (
+    DRIFT,
     GRAIN_NS,
-    Correction,
     Precedences,
-    half_widths,
-    middles,
+    ProfileClock,
+    intervals,
     needed_slack,
     rounded_up,
     tightest_limits,
 )
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import frozen
@@ -71,128 +69,108 @@ class ClockStep:
 
 
 @frozen
-class _Cells:
+class _Cells(Table):
     """Bounds of the differences of pairs of clocks by stretch of time, in order.
 
     Attributes:
         pair: of clocks.
-        at_ns: about when, on the first clock.
+        begin_ns: when a stretch begins, on the first clock.
+        end_ns: when it ends.
         low_ns: the least to add to the second clock.
         high_ns: the most.
         iteration: of each.
-        length_ns: by pair, of the longest stretch, or from one to the next.
     """
 
     pair: Ints
-    at_ns: Floats
+    begin_ns: Ints
+    end_ns: Ints
     low_ns: Floats
     high_ns: Floats
     iteration: Ints
-    length_ns: Floats
 
     @property
     def width_ns(self) -> Floats:
         """What is left open in each."""
         return self.high_ns - self.low_ns
 
-    def take(self, rows: Ints | Bools) -> _Cells:
-        """Return some of the stretches."""
-        return _Cells(
-            self.pair[rows],
-            self.at_ns[rows],
-            self.low_ns[rows],
-            self.high_ns[rows],
-            self.iteration[rows],
-            self.length_ns,
-        )
 
-
-def clock_steps(precedences: Precedences, clocks: int) -> tuple[tuple[ClockStep, ...], Floats]:
-    """Return which clocks were set, and the limits of differences that hold before and after.
+def clock_steps(
+    precedences: Precedences, clocks: int, extents: tuple[Ints, Ints], reference: int = 0
+) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
+    """Return which clocks were set, and constant corrections that hold before and after.
 
     Args:
         precedences: what was not later than what.
         clocks: how many there are.
-
-    Returns:
-        The steps, and the limits as of :func:`tightest_limits`.
+        extents: where each clock's capture starts and ends, on the clock itself.
+        reference: the clock whose correction is 0.
     """
-    limit, _ = tightest_limits(precedences, clocks)
     pairs = groups_of(
         np.minimum(precedences.before, precedences.after),
         np.maximum(precedences.before, precedences.after),
     )
     both = precedences.before[pairs.first], precedences.after[pairs.first]
-    ends = np.minimum(*both), np.maximum(*both)
-    levels = _levels(precedences, pairs.of_row, ends[0])
-    steps = _first_steps(levels, *ends)
-    if steps:
-        _widen(limit, precedences, ends, levels, sum(abs(step.by_ns) for step in steps))
-    return steps, limit
-
-
-def _widen(
-    limit: Floats,
-    precedences: Precedences,
-    ends: tuple[Ints, Ints],
-    levels: Sequence[_Cells],
-    steps_ns: int,
-) -> None:
-    """Make limits hold at every instant, though a clock was set, and clocks drift.
-
-    What is bounded from one side alone gives by all there may be.
-    """
-    first, second = ends
-    length_ns = np.zeros(len(first))
+    first, second = np.minimum(*both), np.maximum(*both)
+    # Collectives leave now more open, now less: they show no jump.
+    shown = precedences.after_row >= 0
+    clearest: dict[int, tuple[float, float, int, int]] = {}
     low_ns, high_ns = np.full(len(first), np.inf), np.full(len(first), -np.inf)
-    for cells in levels:
-        length_ns[cells.pair] = np.maximum(length_ns, cells.length_ns)[cells.pair]
+    length_ns = np.zeros(len(first), np.int64)
+    usual_ns = np.zeros(0)
+    for every in _levels(precedences.take(shown), pairs.of_row[shown], first):
+        bounded = np.flatnonzero(np.isfinite(every.width_ns))
+        cells = every.take(bounded[sorted_rows(every.pair[bounded], every.begin_ns[bounded])])
+        # The longest stretch, or from one to the next.
+        np.maximum.at(length_ns, every.pair, every.end_ns - every.begin_ns)
+        follows = cells.pair[1:] == cells.pair[:-1]
+        np.maximum.at(length_ns, cells.pair[1:][follows], np.diff(cells.begin_ns)[follows])
+        if len(usual_ns):
+            cells = cells.take(cells.width_ns <= usual_ns[cells.pair])
+        else:
+            widths_ns = _medians(cells.pair, cells.width_ns, len(first))
+            usual_ns = np.maximum(_LOOSE * widths_ns, GRAIN_NS)
+        for pair, jump in _jumps(cells):
+            clearest[pair] = max(jump, clearest.get(pair, jump))
         np.minimum.at(low_ns, cells.pair, cells.low_ns)
         np.maximum.at(high_ns, cells.pair, cells.high_ns)
+    steps = tuple(
+        ClockStep(int(first[pair]), int(second[pair]), round(by_ns), before, behind)
+        for pair, (_, by_ns, before, behind) in sorted(clearest.items())
+    )
+    if not steps:
+        return (), ()
+    # Limits that hold at every instant, though a clock was set, and clocks drift. What is bounded
+    # from one side alone gives by all there may be.
+    limit, _ = tightest_limits(precedences, clocks)
     known = np.isfinite(high_ns)
+    steps_ns = sum(abs(step.by_ns) for step in steps)
     all_ns = DRIFT * float(np.ptp(precedences.after_ns)) + steps_ns
     gap_ns = DRIFT * length_ns
     limit[first, second] = np.where(known, high_ns + gap_ns, limit[first, second] + all_ns)
     limit[second, first] = np.where(known, gap_ns - low_ns, limit[second, first] + all_ns)
+    return steps, _corrections(limit, precedences, extents, reference)
 
 
-def corrections_within(
-    limit: Floats, precedences: Precedences, extents: tuple[Ints, Ints], reference: int = 0
-) -> tuple[Correction, ...]:
-    """Return constant corrections that hold wherever these limits hold.
+def _corrections(
+    limit: Floats, precedences: Precedences, extents: tuple[Ints, Ints], reference: int
+) -> tuple[ProfileClock, ...]:
+    """Return constant corrections; where none satisfies all limits, each gives as the worst needs.
 
-    Where none satisfies all of them, every limit gives by as much as the worst needs.
-
-    Args:
-        limit: as :func:`clock_steps` returns it.
-        precedences: what was not later than what; beyond them clocks may drift.
-        extents: where each clock's capture starts and ends, on the clock itself.
-        reference: the clock whose correction is 0.
+    Clocks may drift in their captures before and behind all that bounds them.
     """
-    needed = needed_slack(limit)[0]
-    slack = rounded_up(needed)
-    offset, known = middles(limit + slack, reference)
-    half = half_widths(limit + slack, reference) + 2 * slack + _beyond(precedences, extents)
-    return tuple(
-        Correction(0, 0.0, 0, 0)
-        if clock == reference
-        else Correction(
-            round(float(offset[clock])),
-            0.0,
-            0,
-            math.ceil(half[clock]) + 1 if known[clock] else None,
-        )
-        for clock in range(len(limit))
-    )
-
-
-def _beyond(precedences: Precedences, extents: tuple[Ints, Ints]) -> Floats:
-    """Return what clocks may drift in their captures before and behind all that bounds them."""
+    slack = rounded_up(needed_slack(limit)[0])
+    offset, half = intervals(limit + slack, reference)
     clock = np.concatenate((precedences.before, precedences.after))
     at_ns = np.concatenate((precedences.before_ns, precedences.after_ns))
-    first, last = group_extents(clock, len(extents[0]), at_ns, at_ns)
-    away = np.maximum(np.maximum(first - extents[0], extents[1] - last), 0)
-    return np.asarray(2 * DRIFT * away, np.float64)
+    first, last = group_extents(clock, len(limit), at_ns, at_ns)
+    away_ns = np.maximum(np.maximum(first - extents[0], extents[1] - last), 0)
+    half += 2 * slack + 2 * DRIFT * away_ns
+    found = [
+        ProfileClock(round(middle), math.ceil(open_ns) + 1 if math.isfinite(open_ns) else None)
+        for middle, open_ns in zip(offset.tolist(), half.tolist(), strict=True)
+    ]
+    found[reference] = ProfileClock(0, 0)
+    return tuple(found)
 
 
 def _levels(precedences: Precedences, pair: Ints, first: Ints) -> list[_Cells]:
@@ -203,74 +181,24 @@ def _levels(precedences: Precedences, pair: Ints, first: Ints) -> list[_Cells]:
         pair: of clocks, of each.
         first: the first clock of each pair.
     """
-    # Collectives leave now more open, now less: they show no jump.
-    shown = precedences.after_row >= 0
-    if not shown.all():
-        precedences, pair = precedences.take(shown), pair[shown]
     upper = precedences.after == first[pair]
     at_ns = np.where(upper, precedences.after_ns, precedences.before_ns)
     iterations = groups_of(pair, precedences.iteration)
     begin, end = group_extents(iterations.of_row, len(iterations), at_ns, at_ns)
     owner = iterations.of_row
     part = (at_ns - begin[owner]) * _PARTS[-1] // (end - begin + 1)[owner]
-    cells = groups_of(owner, part)
     slack = (precedences.after_ns - precedences.before_ns).astype(np.float64)
-    highs, lows = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
-    np.minimum.at(highs, cells.of_row[upper], slack[upper])
-    np.maximum.at(lows, cells.of_row[~upper], -slack[~upper])
-    begins, ends = group_extents(cells.of_row, len(cells), at_ns, at_ns)
-    owner, part = owner[cells.first], part[cells.first]
-    of_iteration = pair[iterations.first], precedences.iteration[iterations.first]
     levels = []
     for parts in _PARTS:
         # Parts of parts are parts of the whole.
-        larger = groups_of(owner, part * parts // _PARTS[-1])
-        at = np.searchsorted(larger.of_row, np.arange(len(larger)))
-        whole = owner[larger.first]
-        levels.append(
-            _kept(
-                _Cells(
-                    of_iteration[0][whole],
-                    np.empty(0),
-                    np.maximum.reduceat(lows, at) if len(at) else lows,
-                    np.minimum.reduceat(highs, at) if len(at) else highs,
-                    of_iteration[1][whole],
-                    np.zeros(len(first)),
-                ),
-                np.minimum.reduceat(begins, at) if len(at) else begins,
-                np.maximum.reduceat(ends, at) if len(at) else ends,
-            )
-        )
+        cells = groups_of(owner, part * parts // _PARTS[-1])
+        high, low = np.full(len(cells), np.inf), np.full(len(cells), -np.inf)
+        np.minimum.at(high, cells.of_row[upper], slack[upper])
+        np.maximum.at(low, cells.of_row[~upper], -slack[~upper])
+        begins, ends = group_extents(cells.of_row, len(cells), at_ns, at_ns)
+        row = cells.first
+        levels.append(_Cells(pair[row], begins, ends, low, high, precedences.iteration[row]))
     return levels
-
-
-def _kept(cells: _Cells, begins: Ints, ends: Ints) -> _Cells:
-    """Return those stretches that are bounded from both sides, in order of pairs and time."""
-    kept = np.flatnonzero(np.isfinite(cells.high_ns) & np.isfinite(cells.low_ns))
-    kept = kept[sorted_rows(cells.pair[kept], begins[kept])]
-    length_ns = cells.length_ns.copy()
-    np.maximum.at(length_ns, cells.pair, ends - begins)
-    follows = cells.pair[kept][1:] == cells.pair[kept][:-1]
-    np.maximum.at(length_ns, cells.pair[kept][1:][follows], np.diff(begins[kept])[follows])
-    return replace(cells, at_ns=(begins + ends) / 2, length_ns=length_ns).take(kept)
-
-
-def _first_steps(levels: list[_Cells], first: Ints, second: Ints) -> tuple[ClockStep, ...]:
-    """Return the clearest step of each pair that has one, of whole iterations or of their parts.
-
-    ``levels`` loses the parts that leave too much open to tell.
-    """
-    usual_ns = _medians(levels[0].pair, levels[0].width_ns, len(first))
-    clearest: dict[int, tuple[float, float, int, int]] = {}
-    for number, cells in enumerate(levels):
-        tight = cells.width_ns <= np.maximum(_LOOSE * usual_ns, GRAIN_NS)[cells.pair]
-        levels[number] = cells.take(tight | (number == 0))
-        for pair, jump in _jumps(levels[number]):
-            clearest[pair] = max(jump, clearest.get(pair, jump))
-    return tuple(
-        ClockStep(int(first[pair]), int(second[pair]), round(by_ns), before, behind)
-        for pair, (_, by_ns, before, behind) in sorted(clearest.items())
-    )
 
 
 def _medians(pair: Ints, values: Floats, pairs: int) -> Floats:
@@ -313,7 +241,8 @@ def _jumps_of(
         pairs: some of these.
         rows: of the cells of each, as many of one as of another.
     """
-    low, high, at = cells.low_ns[rows], cells.high_ns[rows], cells.at_ns[rows]
+    low, high = cells.low_ns[rows], cells.high_ns[rows]
+    at = (cells.begin_ns[rows] + cells.end_ns[rows]) / 2
     middle, width = (low + high) / 2, high - low
     # A width that shrinks once may hold the jump; one that varies is noise.
     noise = np.maximum(

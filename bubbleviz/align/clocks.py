@@ -11,14 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bubbleviz.align.offsets import Correction
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import listed
-from bubbleviz.model.values import frozen
 
 #: UTC clocks are set by less than that; machines are switched on at more different times.
 REBOOT_NS = 10_000_000_000
@@ -30,37 +29,6 @@ _WRONG_NS = 3_600_000_000_000
 _FEW, _FEWER = 4, 8
 #: Hosts that a limitation names; it counts all.
 _NAMED = 4
-
-
-@frozen
-class ProfileClock:
-    """A profile's clock against the report's.
-
-    A time t becomes ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)``. ``uncertainty_ns``
-    bounds the error of that at every instant of the capture; None where nothing does.
-    """
-
-    offset_ns: int
-    uncertainty_ns: int | None
-    drift_ppm: float = 0.0
-    t0_ns: int = 0
-
-    def of(self, times_ns: Ints) -> Ints:
-        """Return these times of the profile on the report's clock."""
-        if self.drift_ppm == 0.0:
-            return times_ns + self.offset_ns
-        drifted = np.rint((times_ns - self.t0_ns) * self.drift_ppm * 1e-6).astype(np.int64)
-        return np.asarray(times_ns + self.offset_ns + drifted, np.int64)
-
-    def corrected(self, correction: Correction) -> ProfileClock:
-        """Return this clock with a correction of the times that it gives."""
-        return ProfileClock(
-            self.offset_ns + correction.offset_ns,
-            correction.uncertainty_ns,
-            # To a millionth of a ppm, so that the printed number gives the same times.
-            round(correction.drift * 1e6, 6),
-            correction.t0_ns - self.offset_ns if correction.drift else 0,
-        )
 
 
 def machines_of(

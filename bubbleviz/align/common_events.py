@@ -12,13 +12,12 @@ from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import Floats
 from bubbleviz.align.iteration_fits import Histories, OperationEnds, Overlaps
 from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.waits import NEVER, forward_and_backward
 from bubbleviz.errors import MismatchError
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
     Groups,
     distinct_rows,

@@ -20,8 +20,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT, Floats
-from bubbleviz.model.columns import Bools, Ints, Table
+from bubbleviz.align.offsets import DRIFT
+from bubbleviz.model.columns import Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import RankOperations

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.offsets import DRIFT
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import Timebase

@@ -1,19 +1,19 @@
-"""Merging: the recordings of several profiles as one table, on the report's clock."""
+"""Merging: the recordings of several profiles as one table, on one clock or another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from bubbleviz.align.clocks import ProfileClock
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, constant
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.files import whole_of
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import (
@@ -27,8 +27,15 @@ from bubbleviz.model.profile import ToldClock
 from bubbleviz.model.values import frozen
 
 #: The columns of operations that depend on the clock.
-_LAUNCHES = ("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns")
-TIMES = ("start_ns", "end_ns", "host_start_ns", "host_end_ns", *_LAUNCHES)
+TIMES = (
+    *("start_ns", "end_ns", "host_start_ns", "host_end_ns"),
+    *("received_ns", "receive_start_ns", "receive_launched_ns", "launched_ns"),
+)
+#: The tables whose rows have a rank, a start and an end.
+_INTERVALS = (
+    *("unattributed", "exposed", "overheads", "pauses", "hosts", "running"),
+    *("replica_collectives", "collectives"),
+)
 
 
 @frozen
@@ -101,13 +108,34 @@ class JoinedRecordings:
         return np.array([number[rank.machine] for rank in self.ranks], np.int64)
 
 
-def join(
-    gathered: Recordings, clocks: Sequence[ProfileClock], machines: Sequence[str]
-) -> JoinedRecordings:
-    """Return recordings as one, times moved by their clocks."""
-    parts = _Parts(gathered, clocks)
-    operations = _operations(parts)
+def join(gathered: Recordings, machines: Sequence[str]) -> JoinedRecordings:
+    """Return recordings as one, times as their profiles have them."""
     recordings = gathered.recordings
+    bases = {
+        "rank": _bases([len(recording.ranks) for recording in recordings]),
+        "operation": _bases(gathered.lengths("operations")),
+        "name_id": _bases(gathered.names),
+    }
+
+    def numbered(name: str, meetings: Ints | None = None) -> Any:
+        """Return a table whose numbers of ranks, operations and names are those of all."""
+        table, lengths = getattr(gathered, name), gathered.lengths(name)
+        moved = bases if meetings is None else {**bases, "meeting": meetings}
+        columns = {}
+        for column, base in moved.items():
+            if (number := getattr(table, column, None)) is not None:
+                own = number + np.repeat(base, lengths)
+                columns[column] = np.where(number == NONE, NONE, own) if (number < 0).any() else own
+        return replace(table, **columns)
+
+    operations = numbered("operations")
+    busy = (
+        BusyIntervals(np.arange(len(operations)), operations.start_ns, operations.end_ns)
+        if gathered.busy_throughout
+        else numbered("busy")
+    )
+    intervals = {name: numbered(name) for name in _INTERVALS[:-1]}
+    ranks = [len(recording.ranks) for recording in recordings]
     return JoinedRecordings(
         ranks=tuple(
             JoinedRank(i, _host(recording, rank), machine, rank)
@@ -117,19 +145,12 @@ def join(
         machine_of_profile=tuple(machines),
         told_clocks=tuple(recording.source.clock for recording in recordings),
         timed=np.array([r.source.session_utc_ns is not None for r in recordings for _ in r.ranks]),
-        recorded_start_ns=_by_rank(recordings, clocks, [r.start_ns for r in recordings]),
-        recorded_end_ns=_by_rank(recordings, clocks, [r.end_ns for r in recordings]),
+        recorded_start_ns=np.repeat(np.array([r.start_ns for r in recordings], np.int64), ranks),
+        recorded_end_ns=np.repeat(np.array([r.end_ns for r in recordings], np.int64), ranks),
         operations=operations,
-        busy=_busy(parts, operations),
-        unattributed=parts.intervals("unattributed"),
-        exposed=parts.intervals("exposed"),
-        overheads=parts.intervals("overheads"),
-        pauses=parts.intervals("pauses"),
-        hosts=_hosts(parts),
-        active=_active(parts),
-        running=parts.intervals("running"),
-        replica_collectives=parts.intervals("replica_collectives"),
-        collectives=_collectives(parts),
+        busy=busy,
+        active=numbered("active"),
+        collectives=numbered("collectives", _first_meetings(gathered)),
         named_stage=gathered.hints.stage,
         named_iteration=gathered.hints.iteration,
         inferred=any(
@@ -137,63 +158,8 @@ def join(
             for r in recordings
             for note in r.limitations
         ),
+        **intervals,
     )
-
-
-class _Parts:
-    """The recordings, and by what the rows of their tables are moved in joined ones.
-
-    Args:
-        gathered: the recordings.
-        clocks: of the profiles.
-    """
-
-    def __init__(self, gathered: Recordings, clocks: Sequence[ProfileClock]) -> None:
-        self.gathered, self.clocks = gathered, clocks
-        self.base_rank = _bases([len(r.ranks) for r in gathered.recordings])
-        self.base_row = _bases(gathered.lengths("operations"))
-        self.base_name = _bases(gathered.names)
-        self._offset_ns = np.array([clock.offset_ns for clock in clocks], np.int64)
-        self._drifts = any(clock.drift_ppm != 0.0 for clock in clocks)
-
-    def numbered(self, number: Ints, base: Ints, lengths: Ints) -> Ints:
-        """Return numbers of each part's own as numbers of all; none stays none.
-
-        Args:
-            number: of all parts, one after the other.
-            base: what the first of each part becomes.
-            lengths: how many rows each part has.
-        """
-        if number.min(initial=0) >= 0:
-            return number + np.repeat(base, lengths)
-        return np.where(number == NONE, NONE, number + np.repeat(base, lengths))
-
-    def moved(self, times_ns: Ints, lengths: Ints) -> Ints:
-        """Return times of all parts, one after the other, on the report's clock."""
-        if self._drifts:
-            pieces = np.split(times_ns, np.cumsum(lengths)[:-1])
-            pairs = zip(self.clocks, pieces, strict=True)
-            return np.concatenate([clock.of(piece) for clock, piece in pairs])
-        if not self._offset_ns.any():
-            return times_ns
-        return times_ns + np.repeat(self._offset_ns, lengths)
-
-    def known(self, times_ns: Ints, known: Bools, lengths: Ints) -> Ints:
-        """Return times on the report's clock where they are known, and else none."""
-        if not known.any():
-            return constant(NONE, len(times_ns))
-        moved = self.moved(times_ns, lengths)
-        return moved if known.all() else np.where(known, moved, NONE)
-
-    def intervals(self, name: str) -> Any:
-        """Return the intervals of ranks of all parts, a table of some name."""
-        table, lengths = getattr(self.gathered, name), self.gathered.lengths(name)
-        return replace(
-            table,
-            rank=self.numbered(table.rank, self.base_rank, lengths),
-            start_ns=self.moved(table.start_ns, lengths),
-            end_ns=self.moved(table.end_ns, lengths),
-        )
 
 
 def _bases(lengths: Ints | Sequence[int]) -> Ints:
@@ -207,93 +173,77 @@ def _host(recording: Recording, rank: LocalRank) -> str:
     return recording.source.host if told is None or told.host is None else told.host
 
 
-def _by_rank(
-    recordings: Sequence[Recording], clocks: Sequence[ProfileClock], times: list[int]
-) -> Ints:
-    """Return one time of each profile for each of its ranks, on the report's clock."""
-    each = np.array(times, np.int64)
-    moved = [clock.of(each[i : i + 1]) for i, clock in enumerate(clocks)]
-    return np.repeat(np.concatenate(moved), [len(r.ranks) for r in recordings])
-
-
-def _busy(parts: _Parts, operations: RankOperations) -> BusyIntervals:
-    if parts.gathered.busy_throughout:
-        every = np.arange(len(operations))
-        return BusyIntervals(every, operations.start_ns, operations.end_ns)
-    table, lengths = parts.gathered.busy, parts.gathered.lengths("busy")
-    return BusyIntervals(
-        operation=parts.numbered(table.operation, parts.base_row, lengths),
-        start_ns=parts.moved(table.start_ns, lengths),
-        end_ns=parts.moved(table.end_ns, lengths),
-    )
-
-
-def _hosts(parts: _Parts) -> HostActivities:
-    table: HostActivities = parts.intervals("hosts")
-    lengths = parts.gathered.lengths("hosts")
-    return replace(
-        table,
-        operation=parts.numbered(table.operation, parts.base_row, lengths),
-        name_id=parts.numbered(table.name_id, parts.base_name, lengths),
-    )
-
-
-def _active(parts: _Parts) -> ActiveTime:
-    table, lengths = parts.gathered.active, parts.gathered.lengths("active")
-    return replace(table, rank=parts.numbered(table.rank, parts.base_rank, lengths))
-
-
-def _collectives(parts: _Parts) -> CollectiveIntervals:
-    table: CollectiveIntervals = parts.intervals("collectives")
-    if len(table) == 0:
-        return table
-    lengths = parts.gathered.lengths("collectives")
-    return table.changed(
-        operation=parts.numbered(table.operation, parts.base_row, lengths),
-        meeting=parts.numbered(table.meeting, _first_meetings(parts, table.meeting), lengths),
-    )
-
-
-def _first_meetings(parts: _Parts, meeting: Ints) -> Ints:
+def _first_meetings(gathered: Recordings) -> Ints:
     """Return what the first meeting of each recording becomes.
 
     Parts of one table number their meetings together.
     """
-    pieces = np.split(meeting, np.cumsum(parts.gathered.lengths("collectives"))[:-1])
+    lengths = gathered.lengths("collectives")
+    pieces = np.split(gathered.collectives.meeting, np.cumsum(lengths)[:-1])
     base: dict[str, int] = {}
     count = 0
     first = []
-    for recording, piece in zip(parts.gathered.recordings, pieces, strict=True):
+    for recording, piece in zip(gathered.recordings, pieces, strict=True):
         first.append(base.setdefault(whole_of(recording.source.path), count))
         if len(piece):
             count = max(count, first[-1] + int(piece.max()) + 1)
     return np.array(first, np.int64)
 
 
-def _operations(parts: _Parts) -> RankOperations:
-    table, lengths = parts.gathered.operations, parts.gathered.lengths("operations")
-    spanned = table.has_span == 1
-    moved: dict[int, Ints] = {}
+IntervalsT = TypeVar("IntervalsT", RankIntervals, BusyIntervals)
 
-    def on_clock(column: Ints) -> Ints:
-        # Where a column is two things, it stays one.
-        if id(column) not in moved:
-            moved[id(column)] = parts.moved(column, lengths)
-        return moved[id(column)]
 
-    def span(column: Ints) -> Ints:
-        return on_clock(column) if every else parts.known(column, spanned, lengths)
+def on_clocks(
+    joined: JoinedRecordings, before: Sequence[ProfileClock], after: Sequence[ProfileClock]
+) -> JoinedRecordings:
+    """Return recordings that are joined on some clocks as they are on others.
 
-    every = bool(spanned.all())
-    return table.changed(
-        rank=parts.numbered(table.rank, parts.base_rank, lengths),
-        start_ns=span(table.start_ns),
-        end_ns=span(table.end_ns),
-        host_start_ns=on_clock(table.host_start_ns),
-        host_end_ns=on_clock(table.host_end_ns),
-        name_id=parts.numbered(table.name_id, parts.base_name, lengths),
-        **{
-            name: parts.known(getattr(table, name), getattr(table, name) != NONE, lengths)
-            for name in _LAUNCHES
-        },
+    Args:
+        joined: the recordings.
+        before: the clocks of the profiles, none of which drifts.
+        after: what they are to be.
+    """
+    profile = np.array([rank.profile for rank in joined.ranks], np.int64)
+    before_ns = np.array([clock.offset_ns for clock in before], np.int64)[profile]
+    by_ns = np.array([clock.offset_ns for clock in after], np.int64)[profile] - before_ns
+    drift_ppm = np.array([clock.drift_ppm for clock in after])[profile]
+    t0_ns = np.array([clock.t0_ns for clock in after], np.int64)[profile]
+    drifts = bool(drift_ppm.any())
+    if not drifts and not by_ns.any():
+        return joined
+    done: dict[int, tuple[Ints, Ints]] = {}
+
+    def moved(rank: Ints, times_ns: Ints, known: Bools | None = None) -> Ints:
+        # Where a column is two things, it stays one. It is kept, so that its id stays its own.
+        if id(times_ns) not in done:
+            found = times_ns
+            if known is None or known.any():
+                found = times_ns + by_ns[rank]
+                if drifts:
+                    own_ns = times_ns - before_ns[rank] - t0_ns[rank]
+                    found += np.rint(own_ns * drift_ppm[rank] * 1e-6).astype(np.int64)
+                if known is not None and not known.all():
+                    found = np.where(known, found, NONE)
+            done[id(times_ns)] = times_ns, found
+        return done[id(times_ns)][1]
+
+    def intervals(table: IntervalsT, rank: Ints) -> IntervalsT:
+        return replace(
+            table, start_ns=moved(rank, table.start_ns), end_ns=moved(rank, table.end_ns)
+        )
+
+    operations, columns = joined.operations, {}
+    for name in TIMES:
+        column = getattr(operations, name)
+        known = operations.has_span == 1 if name in ("start_ns", "end_ns") else column != NONE
+        columns[name] = moved(operations.rank, column, None if name.startswith("host") else known)
+    every = np.arange(len(joined.ranks))
+    tables = {name: getattr(joined, name) for name in _INTERVALS}
+    return replace(
+        joined,
+        recorded_start_ns=moved(every, joined.recorded_start_ns),
+        recorded_end_ns=moved(every, joined.recorded_end_ns),
+        operations=operations.changed(**columns),
+        busy=intervals(joined.busy, operations.rank[joined.busy.operation]),
+        **{name: intervals(table, table.rank) for name, table in tables.items() if len(table)},
     )

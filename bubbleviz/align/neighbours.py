@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT
-from bubbleviz.align.offsets import GRAIN_NS
+from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.waits import Passages
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of

@@ -11,23 +11,56 @@ clocks from one side; a pair the other way closes the interval::
 All clocks are solved together, as difference constraints: the correction of a clock against
 another lies between two shortest paths (Cormen et al., Introduction to Algorithms, "Difference
 constraints and shortest paths"). The middle is the offset, half the width its uncertainty, which
-:mod:`bubbleviz.align.clock_segments` widens by what clocks may drift. A drift is applied
-only where no constant offset satisfies the bounds.
+:class:`ClockSegments` widen by what clocks may drift. A drift is applied only where no constant
+offset satisfies the bounds.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT, ClockSegments, Floats, bands, feasible, segmented
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import least_of_each, sorted_rows
 from bubbleviz.model.values import frozen
 
-# Precedences: events on two clocks of which one is known to be no later than the other.
+#: By how much two clocks may drift apart, each half of it against a common mean.
+DRIFT = 50e-6
+_EACH = DRIFT / 2
+#: Bounds that miss each other by less are the grain of clocks, no contradiction.
+GRAIN_NS = 5_000.0
+
+
+@frozen
+class ProfileClock:
+    """What to add to a clock's times: a profile's against the report's, or a correction of that.
+
+    A time t becomes ``t + offset_ns + round((t - t0_ns) drift_ppm 1e-6)``. ``uncertainty_ns``
+    bounds the error of that at every instant of the capture; None where nothing does.
+    """
+
+    offset_ns: int
+    uncertainty_ns: int | None
+    drift_ppm: float = 0.0
+    t0_ns: int = 0
+
+    def of(self, times_ns: Ints) -> Ints:
+        """Return these times of the profile on the report's clock."""
+        if self.drift_ppm == 0.0:
+            return times_ns + self.offset_ns
+        drifted = np.rint((times_ns - self.t0_ns) * self.drift_ppm * 1e-6).astype(np.int64)
+        return np.asarray(times_ns + self.offset_ns + drifted, np.int64)
+
+    def corrected(self, correction: ProfileClock) -> ProfileClock:
+        """Return this clock with a correction of the times that it gives."""
+        return ProfileClock(
+            self.offset_ns + correction.offset_ns,
+            correction.uncertainty_ns,
+            # To a millionth of a ppm, so that the printed number gives the same times.
+            round(correction.drift_ppm, 6),
+            correction.t0_ns - self.offset_ns if correction.drift_ppm else 0,
+        )
 
 
 @frozen
@@ -55,29 +88,19 @@ class Precedences(Table):
 
 def together(*parts: Precedences) -> Precedences:
     """Return all of them as one table."""
-    some = [part for part in parts if len(part)]
-    if len(some) == 1:
-        return some[0]
-    empty = np.empty(0, np.int64)
-    return Precedences(
-        *(
-            np.concatenate([empty, *(getattr(part, name) for part in some)])
-            for name in Precedences.column_names()
-        )
-    )
+    return joined([part for part in parts if len(part)] or [Precedences.none()])
 
 
-# Difference constraints between constant offsets, as a matrix of limits.
+# Constant offsets: a matrix of limits, and its finite ones as arcs (after, before, limit).
 #
 # ``limit[after, before]`` is the most by which the correction of ``before`` can exceed that of
-# ``after``; infinite where nothing bounds it.
+# ``after``; infinite where nothing bounds it. An arc leads from ``after`` to ``before``.
+
+_Arcs = tuple[Ints, Ints, Floats]
 
 
 def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints]:
-    """Return the least ``after - before`` of each pair (after, before) of clocks, and its row.
-
-    That is the most by which the correction of ``before`` can exceed that of ``after``.
-    """
+    """Return the least ``after - before`` of each pair (after, before) of clocks, and its row."""
     slack = precedences.after_ns - precedences.before_ns
     pair = precedences.after * clocks + precedences.before
     row = least_of_each(pair, clocks * clocks, slack)
@@ -86,39 +109,16 @@ def tightest_limits(precedences: Precedences, clocks: int) -> tuple[Floats, Ints
     return limit, row.reshape(clocks, clocks)
 
 
-@frozen
-class _Arcs(Table):
-    """The finite limits between different clocks, in order of (before, after).
+def _arcs(limit: Floats) -> _Arcs:
+    after, before = np.nonzero(np.isfinite(limit) & ~np.eye(len(limit), dtype=bool))
+    return after, before, limit[after, before]
 
-    Attributes:
-        after: clock that an arc leads from.
-        before: clock that it leads to.
-        limit_ns: its length.
-    """
 
-    after: Ints
-    before: Ints
-    limit_ns: Floats
-
-    @classmethod
-    def of(cls, limit: Floats) -> _Arcs:
-        """Return the arcs of a matrix of limits."""
-        before, after = np.nonzero(np.isfinite(limit.T) & ~np.eye(len(limit), dtype=bool))
-        return cls(after, before, limit[after, before])
-
-    def reversed(self) -> _Arcs:
-        """Return arcs that lead back, as long as these."""
-        order = sorted_rows(self.after, self.before)
-        return _Arcs(self.before[order], self.after[order], self.limit_ns[order])
-
-    def shortest(self, walks: Floats) -> Floats:
-        """Return the shortest walks to each clock that are one arc longer; infinite without one."""
-        longer = np.full(len(walks), np.inf)
-        if len(self):
-            first = np.flatnonzero(np.diff(self.before, prepend=NONE))
-            found = np.minimum.reduceat(walks[self.after] + self.limit_ns, first)
-            longer[self.before[first]] = found
-        return longer
+def _longer(arcs: _Arcs, walks: Floats) -> Floats:
+    """Return the shortest walks to each clock that are one arc longer; infinite without one."""
+    found = np.full(len(walks), np.inf)
+    np.minimum.at(found, arcs[1], walks[arcs[0]] + arcs[2])
+    return found
 
 
 def needed_slack(limit: Floats) -> tuple[float, list[int]]:
@@ -129,10 +129,10 @@ def needed_slack(limit: Floats) -> tuple[float, list[int]]:
     bound needs any. The clocks of that circle are returned in the order of its arcs, which lead
     from ``after`` to ``before``. It takes clocks times arcs.
     """
-    clocks, arcs = len(limit), _Arcs.of(limit)
+    clocks, arcs = len(limit), _arcs(limit)
     walks = np.zeros((clocks + 1, clocks))
     for length in range(clocks):
-        walks[length + 1] = arcs.shortest(walks[length])
+        walks[length + 1] = _longer(arcs, walks[length])
     ends = np.flatnonzero(np.isfinite(walks[clocks]))
     if len(ends) == 0:
         return -np.inf, []
@@ -141,8 +141,8 @@ def needed_slack(limit: Floats) -> tuple[float, list[int]]:
     # The longest walk to the clock with the least mean runs through that circle.
     walk = [int(ends[means.argmin()])]
     for length in range(clocks - 1, -1, -1):
-        into = arcs.take(np.flatnonzero(arcs.before == walk[-1]))
-        walk.append(int(into.after[(walks[length][into.after] + into.limit_ns).argmin()]))
+        after, _, limit_ns = (column[arcs[1] == walk[-1]] for column in arcs)
+        walk.append(int(after[(walks[length][after] + limit_ns).argmin()]))
         if walk[-1] in walk[:-1]:
             break
     return -float(means.min()), walk[walk.index(walk[-1]) + 1 :][::-1]
@@ -153,95 +153,235 @@ def rounded_up(slack: float) -> float:
     return slack + 0.5 if slack > 0 else 0.0
 
 
-def _between(arcs: _Arcs, root: Ints) -> tuple[Floats, Floats]:
-    """Return the shortest paths from each clock's root to it, and back (Bellman and Ford).
+def intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
+    """Return the middle of each clock's interval, and half its width, by limits without a circle.
 
-    No circle is negative. Clocks of one root reach each other, and no path between two of them
-    leads over another one.
+    That is infinite for clocks that the reference does not bound from both sides. They are set
+    against the first clock that does, which keeps its own time.
     """
-    own = arcs.take(np.flatnonzero(root[arcs.after] == root[arcs.before]))
-    found = []
-    for way in (own, own.reversed()):
-        paths = np.where(root == np.arange(len(root)), 0.0, np.inf)
-        for _ in range(len(root)):
-            nearer = np.minimum(paths, way.shortest(paths))
-            if (nearer == paths).all():
+    arcs = _arcs(limit)
+    open_clocks = np.ones(len(limit), bool)
+    middle, half = np.zeros(len(limit)), np.full(len(limit), np.inf)
+    for root in (reference, *range(len(limit))):
+        if not open_clocks[root]:
+            continue
+        there, back = (_paths(way, root, len(limit)) for way in (arcs, (arcs[1], arcs[0], arcs[2])))
+        # No path between two clocks that bound each other leads over one that does not.
+        own = open_clocks & np.isfinite(there) & np.isfinite(back)
+        middle[own] = (there[own] - back[own]) / 2
+        if root == reference:
+            half[own] = (there[own] + back[own]) / 2
+        open_clocks &= ~own
+        inside = open_clocks[arcs[0]] & open_clocks[arcs[1]]
+        arcs = arcs[0][inside], arcs[1][inside], arcs[2][inside]
+    return middle, half
+
+
+def _paths(arcs: _Arcs, root: int, clocks: int) -> Floats:
+    """Return the shortest paths from a clock to each (Bellman and Ford); no circle is negative."""
+    paths = np.full(clocks, np.inf)
+    paths[root] = 0.0
+    for _ in range(clocks):
+        nearer = np.minimum(paths, _longer(arcs, paths))
+        if (nearer == paths).all():
+            break
+        paths = nearer
+    return paths
+
+
+# Clock segments: clocks that drift, as difference constraints laid out in time.
+#
+# A node is a clock in a segment of time; a step to the next segment costs half of ``DRIFT`` times
+# its length; a bound is an arc from one clock to another, in the segment in which it holds. Then a
+# path between two clocks in one segment bounds their difference there::
+#
+#     clock 0   o──o──o──o        ──  drift, both ways
+#                  │     │         │  a bound, one way
+#     clock 1   o──o──o──o
+
+#: Segments of a capture: fewer where there are many clocks.
+_MOST, _FEWEST, _NODES = 128, 32, 4096
+#: Numbers that are worked on at once.
+_AT_ONCE = 1 << 20
+
+
+@frozen
+class ClockSegments:
+    """Bounds between clocks by segment of time.
+
+    Attributes:
+        length_ns: of a segment.
+        middle_ns: the middle of each.
+        after: clock of the later event of each arc; there is at most one arc for each pair of
+            clocks and segment, the tightest.
+        before: clock of the earlier event.
+        segment: the arc's segment.
+        limit_ns: the most that the correction of ``before`` exceeds that of ``after``.
+        captured: which segments each clock's capture touches, shape (clocks, segments).
+    """
+
+    length_ns: float
+    middle_ns: Floats
+    after: Ints
+    before: Ints
+    segment: Ints
+    limit_ns: Floats
+    captured: Bools
+
+
+def segmented(
+    before: Ints, after: Ints, before_ns: Floats, after_ns: Floats, start_ns: Floats, end_ns: Floats
+) -> ClockSegments:
+    """Return the bounds that pairs of events give, by segment.
+
+    Args:
+        before: clock of the first event of each pair.
+        after: clock of the second, another.
+        before_ns: when it was; all clocks are already about right.
+        after_ns: likewise.
+        start_ns: where each clock's capture starts.
+        end_ns: where it ends.
+    """
+    clocks = len(start_ns)
+    first = min(float(start_ns.min()), float(after_ns.min(initial=np.inf)))
+    last = max(float(end_ns.max()), float(after_ns.max(initial=-np.inf)))
+    count = max(_FEWEST, min(_MOST, _NODES // clocks))
+    length = max((last - first) / count, 1.0)
+    middle: Floats = first + length * np.arange(0.5, count, dtype=np.float64)
+    segment = np.clip(((after_ns - first) / length).astype(np.int64), 0, count - 1)
+    # An event that is moved to the middle of its segment may drift on the way.
+    away = np.abs(after_ns - middle[segment]) + np.abs(before_ns - middle[segment])
+    limit = after_ns - before_ns + _EACH * away
+    cell = (after * clocks + before) * count + segment
+    order = sorted_rows(cell, limit)
+    tightest = order[np.unique(cell[order], return_index=True)[1]]
+    edges = np.stack((middle - length / 2, middle + length / 2))
+    return ClockSegments(
+        length_ns=length,
+        middle_ns=middle,
+        after=after[tightest],
+        before=before[tightest],
+        segment=segment[tightest],
+        limit_ns=limit[tightest],
+        captured=(edges[0] <= end_ns[:, None]) & (edges[1] >= start_ns[:, None]),
+    )
+
+
+def feasible(segments: ClockSegments, slack_ns: float) -> Floats | None:
+    """Return corrections that satisfy all bounds, shape (clocks, segments), or None.
+
+    Bellman and Ford's relaxation, all arcs at once; between relaxations every clock's corrections
+    are made to drift no faster than they may.
+
+    Args:
+        segments: the bounds.
+        slack_ns: what every bound gives.
+    """
+    shape = segments.captured.shape
+    corrections = np.zeros(shape)
+    tail = segments.after, segments.segment
+    head = segments.before, segments.segment
+    limit = segments.limit_ns + slack_ns
+    for _ in range(shape[0] * shape[1] + 1):
+        relaxed = corrections.copy()
+        np.minimum.at(relaxed, head, corrections[tail] + limit)
+        relaxed = _slowed(relaxed, _EACH * segments.length_ns)
+        # Less than a thousandth of a nanosecond is rounding.
+        if (corrections - relaxed).max(initial=0.0) < 1e-3:
+            return corrections
+        corrections = relaxed
+    return None
+
+
+def _slowed(values: Floats, step: float) -> Floats:
+    """Return the largest values below others that change by at most ``step`` a column."""
+    slope = step * np.arange(values.shape[-1])
+    rising = np.minimum.accumulate(values - slope, axis=-1) + slope
+    falling = np.minimum.accumulate((rising + slope)[..., ::-1], axis=-1)[..., ::-1]
+    return np.asarray(falling - slope, np.float64)
+
+
+def bands(
+    segments: ClockSegments, potential: Floats, slack_ns: float, reference: int
+) -> tuple[Floats, Floats]:
+    """Return the least and the largest correction of each clock in each segment.
+
+    Infinite where nothing bounds it. They are shortest paths from and to the reference in the
+    same segment (Bellman and Ford's, on lengths that a feasible potential makes non-negative).
+
+    Args:
+        segments: the bounds.
+        potential: corrections that satisfy them.
+        slack_ns: what every bound gives.
+        reference: the clock whose correction is 0.
+    """
+    after, before = (segments.after, segments.segment), (segments.before, segments.segment)
+    height = potential[after] - potential[before]
+    # Rounding makes no circle negative.
+    length = np.maximum(segments.limit_ns + slack_ns + height, 0.0) - height
+    there = _shortest(segments, before, after, length, reference)
+    back = _shortest(segments, after, before, length, reference)
+    return -back, there
+
+
+def _shortest(
+    segments: ClockSegments,
+    head: tuple[Ints, Ints],
+    tail: tuple[Ints, Ints],
+    length: Floats,
+    reference: int,
+) -> Floats:
+    """Return the shortest paths from the reference to each clock in the same segment.
+
+    Args:
+        segments: the bounds, as arcs.
+        head: clock and segment that each arc leads to.
+        tail: those that it leads from.
+        length: of each.
+        reference: the clock that paths begin at.
+    """
+    clocks, count = segments.captured.shape
+    found = np.full((clocks, count), np.inf)
+    reached = _reached(head[0], tail[0], clocks, reference)
+    inside = np.flatnonzero(reached[tail[0]])
+    # Others may be many, and stay where they are.
+    every = np.flatnonzero(reached)
+    place = np.cumsum(reached) - 1
+    to, start = (place[ends[0][inside]] * count + ends[1][inside] for ends in (head, tail))
+    order = sorted_rows(to)
+    to, start, length = to[order], start[order], length[inside][order]
+    first = np.flatnonzero(np.diff(to, prepend=NONE))
+    size = max(1, _AT_ONCE // max(len(to), len(every) * count))
+    for low in range(0, count, size):
+        sources = np.arange(low, min(low + size, count))
+        paths = np.full((len(sources), len(every), count), np.inf)
+        paths[np.arange(len(sources)), place[reference], sources] = 0.0
+        paths = _slowed(paths, _EACH * segments.length_ns)
+        # A path may come to a clock several times, in another segment each time.
+        for _ in range(len(every) * count if len(to) else 0):
+            flat = paths.reshape(len(sources), -1)
+            nearer = flat.copy()
+            reached = np.minimum.reduceat(flat[:, start] + length, first, axis=1)
+            nearer[:, to[first]] = np.minimum(nearer[:, to[first]], reached)
+            # Less than a millionth of a nanosecond is rounding.
+            if not (nearer < flat - 1e-6).any():
                 break
-            paths = nearer
-        found.append(paths)
-    return found[0], found[1]
+            paths = _slowed(nearer.reshape(paths.shape), _EACH * segments.length_ns)
+        found[every[:, None], sources] = paths[np.arange(len(sources)), :, sources].T
+    return found
 
 
-def _roots(arcs: _Arcs, clocks: int, reference: int) -> Ints:
-    """Return the first of the clocks that bound each one from both sides, or the reference."""
-    part = _strong_parts(arcs, clocks)
-    first = np.full(clocks, clocks)
-    np.minimum.at(first, part, np.arange(clocks))
-    first[part[reference]] = reference
-    return np.asarray(first[part], np.int64)
-
-
-def _strong_parts(arcs: _Arcs, clocks: int) -> Ints:
-    """Return a number for each clock that those share which reach each other.
-
-    Kosaraju's two searches (Sharir 1981, "A strong-connectivity algorithm and its applications in
-    data flow analysis"): clocks in the order in which a search leaves them, the last one first,
-    then all that lead to each, as far as they have no number yet.
-    """
-    onward: list[list[int]] = [[] for _ in range(clocks)]
-    backward: list[list[int]] = [[] for _ in range(clocks)]
-    for tail, head in zip(arcs.after.tolist(), arcs.before.tolist(), strict=True):
-        onward[tail].append(head)
-        backward[head].append(tail)
-    part = [NONE] * clocks
-    for number, clock in enumerate(reversed(_left(onward))):
-        found = [clock] if part[clock] == NONE else []
-        for other in found:
-            part[other] = number
-            for before in backward[other]:
-                if part[before] == NONE:
-                    part[before] = number
-                    found.append(before)
-    return np.array(part, np.int64)
-
-
-def _left(onward: list[list[int]]) -> list[int]:
-    """Return clocks in the order in which a search in depth leaves them."""
-    left: list[int] = []
-    seen = [False] * len(onward)
-    for clock in range(len(onward)):
-        path = [] if seen[clock] else [(clock, iter(onward[clock]))]
-        seen[clock] = True
-        while path:
-            at, others = path[-1]
-            following = next((other for other in others if not seen[other]), None)
-            if following is None:
-                left.append(at)
-                path.pop()
-            else:
-                seen[following] = True
-                path.append((following, iter(onward[following])))
-    return left
-
-
-def middles(limit: Floats, reference: int) -> tuple[Floats, Bools]:
-    """Return the middle of each clock's interval, and whether it is bounded from both sides.
-
-    Clocks that are not bounded against the reference are set against the first clock that bounds
-    them, which keeps its own time.
-    """
-    arcs = _Arcs.of(limit)
-    root = _roots(arcs, len(limit), reference)
-    there, back = _between(arcs, root)
-    return (there - back) / 2, root == reference
-
-
-def half_widths(limit: Floats, reference: int) -> Floats:
-    """Return half of what is left open of each clock against the reference; infinite for all."""
-    arcs = _Arcs.of(limit)
-    root = _roots(arcs, len(limit), reference)
-    there, back = _between(arcs, root)
-    return np.where(root == reference, (there + back) / 2, np.inf)
+def _reached(head: Ints, tail: Ints, clocks: int, reference: int) -> Bools:
+    """Return which clocks arcs lead to from the reference."""
+    reached = np.zeros(clocks, bool)
+    reached[reference] = True
+    for _ in range(clocks):
+        new = reached.copy()
+        new[head[reached[tail]]] = True
+        if (new == reached).all():
+            break
+        reached = new
+    return reached
 
 
 # Drift lines: a straight line through the band that bounds leave a clock over time.
@@ -287,24 +427,6 @@ def _nearest_line(
     return np.asarray(height + slope * place, np.float64), float(distance)
 
 
-#: Bounds that miss each other by less are the grain of clocks, no contradiction.
-GRAIN_NS = 5_000.0
-
-
-@frozen
-class Correction:
-    """What to add to a clock's time t: ``offset_ns + (t - t0_ns) drift``.
-
-    ``uncertainty_ns`` bounds the error of that at every instant of the clock's capture; None
-    where nothing bounds the clock from both sides.
-    """
-
-    offset_ns: int
-    drift: float
-    t0_ns: int
-    uncertainty_ns: int | None
-
-
 @frozen
 class Contradiction:
     """A circle of precedences that no clocks can satisfy.
@@ -319,16 +441,10 @@ class Contradiction:
     by_ns: int
 
 
-@frozen
-class Solution:
-    """One correction a clock, and the contradiction that was smoothed over, if any."""
-
-    corrections: tuple[Correction, ...]
-    contradiction: Contradiction | None = None
-
-
-def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int = 0) -> Solution:
-    """Return the corrections of all clocks against the reference.
+def solve(
+    precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int = 0
+) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
+    """Return the corrections of all clocks, and the contradiction that they smooth over, if any.
 
     Where no constant offsets satisfy the precedences, clocks that need it get a drift; where no
     drift within ``DRIFT`` does either, every precedence gives by as much as the worst needs.
@@ -339,105 +455,64 @@ def solve(precedences: Precedences, start_ns: Ints, end_ns: Ints, reference: int
         end_ns: likewise its end.
         reference: the clock whose correction is 0.
     """
-    problem = _Problem(precedences, start_ns, end_ns, reference)
     limit, row = tightest_limits(precedences, len(start_ns))
-    slack_needed, circle = needed_slack(limit)
-    if slack_needed <= GRAIN_NS / 2:
-        return _constant(problem, limit, slack_needed)
-    offset, known = middles(limit + rounded_up(slack_needed), reference)
-    segments = _segmented(problem, offset, known)
-    for slack in (0.0, GRAIN_NS / 2):
-        potential = feasible(segments, slack)
-        if potential is not None:
-            low, high = bands(segments, potential, slack, reference)
-            return _drifting(problem, offset, known, segments, low, high, limit)
-    # What the bounds miss each other by is error, too: on either side one of two may be right.
-    corrections = [
-        replace(correction, uncertainty_ns=correction.uncertainty_ns + math.ceil(2 * slack_needed))
-        if correction.uncertainty_ns is not None and clock != reference
-        else correction
-        for clock, correction in enumerate(_constant(problem, limit, slack_needed).corrections)
-    ]
-    return Solution(tuple(corrections), _contradiction(limit, row, circle))
-
-
-@frozen
-class _Problem:
-    """The arguments of :func:`solve`."""
-
-    precedences: Precedences
-    start_ns: Ints
-    end_ns: Ints
-    reference: int
-
-
-def _segmented(problem: _Problem, offset: Floats, known: Bools) -> ClockSegments:
-    """Return the segments, with every clock moved by its offset.
-
-    Clocks that nothing bounds have no part in them: they may be anywhere.
-    """
-    bounded = problem.precedences.take(
-        known[problem.precedences.before] & known[problem.precedences.after]
-    )
-    at = np.where(known, np.arange(len(known)), problem.reference)
-    return segmented(
+    needed, circle = needed_slack(limit)
+    slack = rounded_up(needed)
+    offset, half = intervals(limit + slack, reference)
+    known = np.isfinite(half)
+    # Clocks that nothing bounds have no part in the segments: they may be anywhere.
+    bounded = precedences.take(known[precedences.before] & known[precedences.after])
+    at = np.where(known, np.arange(len(known)), reference)
+    captures = start_ns + offset, end_ns + offset
+    segments = segmented(
         bounded.before,
         bounded.after,
         bounded.before_ns + offset[bounded.before],
         bounded.after_ns + offset[bounded.after],
-        (problem.start_ns + offset)[at],
-        (problem.end_ns + offset)[at],
+        captures[0][at],
+        captures[1][at],
     )
-
-
-def _constant(problem: _Problem, limit: Floats, slack_needed: float) -> Solution:
-    """Return constant corrections, every bound giving by the slack if that is more than 0."""
-    slack = rounded_up(slack_needed)
-    offset, known = middles(limit + slack, problem.reference)
-    segments = _segmented(problem, offset, known)
-    still = np.zeros(segments.captured.shape)
-    low, high = bands(segments, still, slack, problem.reference)
-    line = np.zeros(len(segments.middle_ns))
-    return Solution(
-        tuple(
-            _correction(problem, segments, clock, offset[clock], line, (low, high), known[clock])
-            for clock in range(len(offset))
-        )
-    )
-
-
-def _correction(
-    problem: _Problem,
-    segments: ClockSegments,
-    clock: int,
-    offset: float,
-    line: Floats,
-    band: tuple[Floats, Floats],
-    known: bool,
-) -> Correction:
-    """Return a correction whose uncertainty covers the band over the clock's capture.
-
-    Args:
-        problem: precedences and captures.
-        segments: the segments of time.
-        clock: which clock.
-        offset: what its times were moved by before they were put into segments.
-        line: what is added in the middle of each segment.
-        band: the least and the largest addition of every clock in each segment.
-        known: whether the band is finite.
-    """
-    drift = float(line[-1] - line[0]) / float(segments.middle_ns[-1] - segments.middle_ns[0])
-    t0_ns = round(float(segments.middle_ns[0]) - offset) if drift else 0
-    moved = float(line[0]) + offset + drift * (t0_ns + offset - float(segments.middle_ns[0]))
-    if clock == problem.reference:
-        return Correction(0, 0.0, 0, 0)
-    if not known:
-        return Correction(round(moved), drift, t0_ns, None)
-    bounds = problem.start_ns[clock] + offset, problem.end_ns[clock] + offset
-    sides = (band[1][clock] - line, line - band[0][clock])
-    reach = max(_highest(segments, clock, side, bounds, DRIFT + abs(drift)) for side in sides)
-    reach += abs(moved - round(moved))
-    return Correction(round(moved), drift, t0_ns, math.ceil(reach) + (1 if drift else 0))
+    lines: Floats = np.zeros(segments.captured.shape)
+    potential, contradiction, missed_ns = lines, None, 0
+    if needed > GRAIN_NS / 2:
+        gives = (0.0, GRAIN_NS / 2)
+        found = ((give, by) for give in gives if (by := feasible(segments, give)) is not None)
+        slack, potential = next(found, (slack, lines))
+        if potential is lines:
+            # What the bounds miss each other by is error, too: either of two may be right.
+            missed_ns = math.ceil(2 * needed)
+            pairs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
+            by_ns = round(-sum(float(limit[pair]) for pair in pairs))
+            contradiction = Contradiction(tuple(int(row[pair]) for pair in pairs), by_ns)
+    band = bands(segments, potential, slack, reference)
+    if potential is not lines:
+        apart = limit + limit.T < -GRAIN_NS
+        apart[reference] = apart[:, reference] = False
+        for clock in np.flatnonzero(known).tolist():
+            low, high = (np.where(np.isfinite(side[clock]), side[clock], 0.0) for side in band)
+            least, most = low.max(), high.min()
+            # One that no constant offset puts right, be it against another that it exchanges with.
+            needs_drift = least - most > GRAIN_NS or apart[clock].any()
+            lines[clock] = (
+                drift_line(segments.middle_ns, low, high) if needs_drift else (least + most) / 2
+            )
+    corrections = []
+    for clock, line in enumerate(lines):
+        drift = float(line[-1] - line[0]) / float(segments.middle_ns[-1] - segments.middle_ns[0])
+        t0_ns = round(float(segments.middle_ns[0]) - offset[clock]) if drift else 0
+        begin_ns = t0_ns + offset[clock] - float(segments.middle_ns[0])
+        moved = float(line[0]) + offset[clock] + drift * begin_ns
+        uncertainty_ns = None
+        if known[clock]:
+            # It covers the band over the clock's capture.
+            sides = (band[1][clock] - line, line - band[0][clock])
+            bounds = float(captures[0][clock]), float(captures[1][clock])
+            reach = max(_highest(segments, clock, s, bounds, DRIFT + abs(drift)) for s in sides)
+            reach += abs(moved - round(moved))
+            uncertainty_ns = math.ceil(reach) + (1 if drift else 0) + missed_ns
+        corrections.append(ProfileClock(round(moved), uncertainty_ns, drift * 1e6, t0_ns))
+    corrections[reference] = ProfileClock(0, 0)
+    return tuple(corrections), contradiction
 
 
 def _highest(
@@ -458,42 +533,3 @@ def _highest(
     first = known[0] + slope * abs(bounds[0] - middle_ns[0])
     last = known[-1] + slope * abs(bounds[1] - middle_ns[-1])
     return float(max(first, last, known.max(), tents.max(initial=known[0])))
-
-
-def _drifting(
-    problem: _Problem,
-    offset: Floats,
-    known: Bools,
-    segments: ClockSegments,
-    low: Floats,
-    high: Floats,
-    limit: Floats,
-) -> Solution:
-    """Return corrections with a drift for the clocks that need one.
-
-    These are the clocks that no constant offset puts right against the reference, or against
-    another clock that it exchanges data with.
-    """
-    apart = limit + limit.T < -GRAIN_NS
-    apart[problem.reference] = apart[:, problem.reference] = False
-    flat = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 0.0)
-    corrections = []
-    for clock in range(len(offset)):
-        least, most = flat[0][clock].max(), flat[1][clock].min()
-        if known[clock] and (least - most > GRAIN_NS or apart[clock].any()):
-            line = drift_line(segments.middle_ns, flat[0][clock], flat[1][clock])
-        else:
-            line = np.full(len(segments.middle_ns), (least + most) / 2 if known[clock] else 0.0)
-        corrections.append(
-            _correction(problem, segments, clock, offset[clock], line, (low, high), known[clock])
-        )
-    return Solution(tuple(corrections))
-
-
-def _contradiction(limit: Floats, row: Ints, circle: list[int]) -> Contradiction:
-    """Return the contradiction of a circle of clocks."""
-    pairs = list(zip(circle, [*circle[1:], circle[0]], strict=True))
-    return Contradiction(
-        rows=tuple(int(row[pair]) for pair in pairs),
-        by_ns=round(-sum(float(limit[pair]) for pair in pairs)),
-    )

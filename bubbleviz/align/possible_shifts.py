@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT, Floats
 from bubbleviz.align.common_events import CommonEvents, common_events
 from bubbleviz.align.iteration_fits import (
     Chance,
@@ -23,8 +22,8 @@ from bubbleviz.align.iteration_fits import (
     usual_steps,
     variation_of,
 )
-from bubbleviz.align.offsets import GRAIN_NS
-from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.align.offsets import DRIFT, GRAIN_NS
+from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
 from bubbleviz.model.values import frozen
 

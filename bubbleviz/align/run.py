@@ -9,7 +9,6 @@ from dataclasses import field, replace
 import numpy as np
 
 from bubbleviz.align.clocks import (
-    ProfileClock,
     as_much_as_most,
     machines_of,
     refuse_unrelated,
@@ -19,10 +18,11 @@ from bubbleviz.align.clocks import (
 from bubbleviz.align.common_events import refuse_other_runs
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.meetings import met, without_members
-from bubbleviz.align.merge import TIMES, JoinedRecordings, join
+from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
-from bubbleviz.align.timebase import Timebase, on_clocks, timebase
+from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.align.waits import as_stream
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
@@ -343,15 +343,14 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         wrong = refuse_unrelated(
             sources, captures, sessions, _fitting(parts), numbered=_numbered(recordings)
         )
-    joined = join(parts, sessions, machines)
+    joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
     # Whoever hands them over needs them no more, and their rows are those of the joined ones.
     del parts
     refuse_other_runs(recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
-    if time.clocks != sessions:
-        joined = on_clocks(joined, sessions, time.clocks)
+    joined = on_clocks(joined, sessions, time.clocks)
     ranks = ranks_of(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
     operations, busy, hosts, row = placed_operations(

@@ -18,9 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT
 from bubbleviz.align.neighbours import Timetable, follows, matching, timetable
-from bubbleviz.align.offsets import GRAIN_NS
+from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.rank_chains import lack_many, orders_of, pipelines_of
 from bubbleviz.align.stage_order import VirtualStages
 from bubbleviz.align.waits import (

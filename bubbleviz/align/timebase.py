@@ -8,31 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.align.causality import dependencies, overlaps
-from bubbleviz.align.clock_steps import ClockStep, clock_steps, corrections_within
-from bubbleviz.align.clocks import ProfileClock
+from bubbleviz.align.clock_steps import ClockStep, clock_steps
 from bubbleviz.align.iteration_pairs import paired
-from bubbleviz.align.merge import TIMES, JoinedRecordings
-from bubbleviz.align.offsets import GRAIN_NS, Contradiction, Precedences, Solution, solve, together
+from bubbleviz.align.merge import JoinedRecordings
+from bubbleviz.align.offsets import (
+    DRIFT,
+    GRAIN_NS,
+    Contradiction,
+    Precedences,
+    ProfileClock,
+    solve,
+    together,
+)
 from bubbleviz.align.staging import Staging
+from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.interpret.collectives import ReplicaCollectives
-from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints, constant
+from bubbleviz.model.grouping import groups_of, least_of_each, sorted_rows
+from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import HostActivities, RankIntervals, RunningTimes
+from bubbleviz.model.operations import RankOperations
+from bubbleviz.model.phase_masks import among
+from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.texts import counted, listed
 from bubbleviz.model.values import frozen
 
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
-_COLLECTIVES_DROPPED = Limitation(
-    "collectives between replicas",
-    "their kernels do not overlap in time as one collective's do, so they bound no clock",
-)
+#: Ranks leave a collective within so long of each other.
+_LEAVE_NS = 50_000
+#: Each member of a collective is compared with so many others, which bounds the number of pairs.
+_PARTNERS = 16
 
 
 @frozen
@@ -79,56 +88,91 @@ def timebase(
         return _as_told(joined)
     if method != "causal" or len(joined.machines) == 1:
         return _by_session(joined, staging, clocks, method)
-    extents = _extents(joined, clocks, captures)
-    precedences, solution, dropped = _solve(joined, staging, extents)
-    steps, limit = clock_steps(precedences, len(joined.machines))
-    found = corrections_within(limit, precedences, extents) if steps else solution.corrections
-    corrections = dict(zip(joined.machines, found, strict=True))
-    corrected = tuple(
-        clock.corrected(corrections[machine])
-        for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
+    bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
+    for own, machine, capture in zip(clocks, joined.machine_of_profile, captures, strict=True):
+        bounds[machine].extend(time + own.offset_ns for time in capture)
+    extents = (
+        np.array([min(times) for times in bounds.values()], np.int64),
+        np.array([max(times) for times in bounds.values()], np.int64),
     )
-    uncertainty = [c.uncertainty_ns for c in found]
-    known = np.array([u is not None for u in uncertainty])
+    precedences, corrections, contradiction, dropped = _solved(joined, staging, extents)
+    steps, stepped = clock_steps(precedences, len(joined.machines), extents)
+    corrections = stepped if steps else corrections
+    by_machine = dict(zip(joined.machines, corrections, strict=True))
+    found = _timebase(
+        joined,
+        tuple(
+            clock.corrected(by_machine[machine])
+            for clock, machine in zip(clocks, joined.machine_of_profile, strict=True)
+        ),
+        [correction.uncertainty_ns for correction in corrections],
+    )
     notes = []
-    if not known.all() and staging.pairing.known:
-        notes.append(_unbounded(joined, known))
+    if not found.comparable.all() and staging.pairing.known:
+        notes.append(_unbounded(joined, found.comparable))
     if dropped:
-        notes.append(_COLLECTIVES_DROPPED)
-    if solution.contradiction is not None:
-        notes.append(_contradicting(joined, staging, precedences, solution.contradiction))
+        notes.append(
+            Limitation(
+                "collectives between replicas",
+                "their kernels do not overlap in time as one collective's do, so they bound no "
+                "clock",
+            )
+        )
+    if contradiction is not None:
+        notes.append(_contradicting(joined, staging, precedences, contradiction))
     if steps:
         notes.append(_stepped(joined, staging, steps))
-    return Timebase(
-        clocks=corrected,
-        machine=joined.machine_of_rank,
-        comparable=known,
-        uncertainty_ns=np.array([NONE if u is None else u for u in uncertainty], np.int64),
-        contradicted=solution.contradiction is not None or len(steps) > 0,
-        jump_ns=_jumps(len(staging.pairing.names), steps, solution.contradiction),
+    return replace(
+        found,
+        contradicted=contradiction is not None or len(steps) > 0,
+        jump_ns=_jumps(len(staging.pairing.names), steps, contradiction),
         limitations=tuple(notes),
     )
 
 
+def _solved(
+    joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints]
+) -> tuple[Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
+    """Return the precedences, what they allow, and whether those of collectives do not fit."""
+    causal, reduced = _causal(joined, staging), together()
+    if staging.pairing.known:
+        table = joined.replica_collectives
+        iteration = paired(staging.pairing, table.rank, table.iteration)
+        table = replace(table, iteration=iteration)
+        reduced = overlaps(table, staging.reducing, joined.machine_of_rank)
+    both = together(causal, reduced)
+    found = solve(both, *extents)
+    if found[1] is None or len(reduced) == 0:
+        return both, *found, False
+    alone = solve(causal, *extents)
+    # What contradicts itself without them is not their fault.
+    return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
+
+
 def _as_told(joined: JoinedRecordings) -> Timebase:
     """Return the clocks as a table of operations tells them that is on one clock already."""
-    uncertainty: dict[str, int | None] = {}
+    told: dict[str, int | None] = {}
     for machine, clock in zip(joined.machine_of_profile, joined.told_clocks, strict=True):
-        known = clock is None or not clock.aligned
-        uncertainty[machine] = 0 if known or clock is None else clock.uncertainty_ns
-    lacking = np.array([uncertainty[machine] is None for machine in joined.machines])
+        told[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
+    clocks = tuple(ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
+    found = _timebase(joined, clocks, [told[machine] for machine in joined.machines])
+    if found.comparable.all():
+        return found
+    return replace(found, limitations=(_unbounded(joined, found.comparable),))
+
+
+def _timebase(
+    joined: JoinedRecordings, clocks: tuple[ProfileClock, ...], uncertainty: list[int | None]
+) -> Timebase:
+    """Return the timebase of clocks with the uncertainty of each machine; None unbounded."""
     return Timebase(
-        clocks=tuple(ProfileClock(0, uncertainty[m]) for m in joined.machine_of_profile),
+        clocks=clocks,
         machine=joined.machine_of_rank,
-        comparable=~lacking,
-        uncertainty_ns=np.array([_or_none(uncertainty[m]) for m in joined.machines], np.int64),
+        comparable=np.array([u is not None for u in uncertainty]),
+        uncertainty_ns=np.array([NONE if u is None else u for u in uncertainty], np.int64),
         contradicted=False,
-        limitations=(_unbounded(joined, ~lacking),) if lacking.any() else (),
+        limitations=(),
     )
-
-
-def _or_none(uncertainty_ns: int | None) -> int:
-    return NONE if uncertainty_ns is None else uncertainty_ns
 
 
 def _by_session(
@@ -136,7 +180,6 @@ def _by_session(
 ) -> Timebase:
     """Return the sessions' own clocks; those of other machines are trusted with ``utc``."""
     count = len(joined.machines)
-    reference = np.arange(count) == 0
     if method == "none":
         # Each machine stays on the clock of its first profile.
         pairs = list(zip(joined.machine_of_profile, clocks, strict=True))
@@ -145,73 +188,36 @@ def _by_session(
             ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
             for machine, clock in pairs
         ]
-    notes = {
-        "utc": f"the offsets of {count} hosts are by their own UTC clocks, whose error (NTP) is "
-        "not known; the ratios stage and period do not need them",
-        "none": f"those of {count} hosts are left as they are (--align none), so ratios that need "
-        "a common clock are left out",
-    }
-    limitations = [Limitation("clocks of several hosts", notes[method])] if count > 1 else []
-    broken = _broken(joined, staging) if method == "utc" and count > 1 else None
-    if broken is not None:
-        limitations.append(broken)
-    return Timebase(
-        clocks=tuple(clocks),
-        machine=joined.machine_of_rank,
-        comparable=reference | (method != "none"),
-        uncertainty_ns=np.where(reference, 0, NONE).astype(np.int64),
-        contradicted=broken is not None,
-        limitations=tuple(limitations),
+    found = _timebase(joined, tuple(clocks), [0, *[None] * (count - 1)])
+    if count == 1:
+        return found
+    if method == "none":
+        reason = (
+            f"those of {count} hosts are left as they are (--align none), so ratios that need "
+            "a common clock are left out"
+        )
+        return replace(found, limitations=(Limitation("clocks of several hosts", reason),))
+    reason = (
+        f"the offsets of {count} hosts are by their own UTC clocks, whose error (NTP) is "
+        "not known; the ratios stage and period do not need them"
     )
-
-
-def _broken(joined: JoinedRecordings, staging: Staging) -> Limitation | None:
-    """Return a limitation on the data dependency that the sessions' clocks break most."""
+    notes = [Limitation("clocks of several hosts", reason)]
     precedences = _causal(joined, staging)
     early = precedences.before_ns - precedences.after_ns
-    if early.max(initial=0) <= GRAIN_NS:
-        return None
-    row = int(early.argmax())
-    return Limitation(
-        "clocks of several hosts contradict each other",
-        f"{_need(joined, staging, precedences, row)}, and by UTC it ran "
-        f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked (!), "
-        "and --align causal finds better ones",
+    if broken := early.max(initial=0) > GRAIN_NS:
+        row = int(early.argmax())
+        reason = (
+            f"{_need(joined, staging, precedences, row)}, and by UTC it ran "
+            f"{early[row] / 1e3:,.1f} us too early; every ratio that needs these clocks is marked "
+            "(!), and --align causal finds better ones"
+        )
+        notes.append(Limitation("clocks of several hosts contradict each other", reason))
+    return replace(
+        found,
+        comparable=np.ones(count, bool),
+        contradicted=bool(broken),
+        limitations=tuple(notes),
     )
-
-
-def _extents(
-    joined: JoinedRecordings, clocks: Sequence[ProfileClock], captures: Sequence[tuple[int, int]]
-) -> tuple[Ints, Ints]:
-    """Return where each machine's captures start and end."""
-    bounds: dict[str, list[int]] = {machine: [] for machine in joined.machines}
-    for clock, machine, (start, end) in zip(
-        clocks, joined.machine_of_profile, captures, strict=True
-    ):
-        bounds[machine].extend((start + clock.offset_ns, end + clock.offset_ns))
-    return (
-        np.array([min(times) for times in bounds.values()], np.int64),
-        np.array([max(times) for times in bounds.values()], np.int64),
-    )
-
-
-def _solve(
-    joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints]
-) -> tuple[Precedences, Solution, bool]:
-    """Return the precedences, what they allow, and whether those of collectives do not fit."""
-    causal = _causal(joined, staging)
-    table = joined.replica_collectives
-    collectives = replace(table, iteration=paired(staging.pairing, table.rank, table.iteration))
-    reduced = overlaps(collectives, staging.reducing, joined.machine_of_rank)
-    if not staging.pairing.known:
-        reduced = together()
-    both = together(causal, reduced)
-    solution = solve(both, *extents)
-    if solution.contradiction is None or len(reduced) == 0:
-        return both, solution, False
-    alone = solve(causal, *extents)
-    # What contradicts itself without them is not their fault.
-    return (both, solution, False) if alone.contradiction is not None else (causal, alone, True)
 
 
 def _causal(joined: JoinedRecordings, staging: Staging) -> Precedences:
@@ -295,118 +301,172 @@ def _stepped(joined: JoinedRecordings, staging: Staging, steps: Sequence[ClockSt
 
 
 def _need(joined: JoinedRecordings, staging: Staging, precedences: Precedences, row: int) -> str:
-    """Return which operation needs which."""
-    after, before = int(precedences.after_row[row]), int(precedences.before_row[row])
-    consumer, producer = (_operation_label(joined, staging, row) for row in (after, before))
-    return f"{consumer} needs {producer}"
+    """Return which operation needs which, in words."""
+    operations, names = staging.operations, []
+    for at in (int(precedences.after_row[row]), int(precedences.before_row[row])):
+        name = operations.names[int(operations.name_id[at])]
+        iteration = staging.pairing.names[int(staging.pairing.iteration[at])]
+        host = joined.ranks[int(operations.rank[at])].host
+        names.append(f"{name[:60]!r} of iteration {iteration} on {host}")
+    return " needs ".join(names)
 
 
-def _operation_label(joined: JoinedRecordings, staging: Staging, row: int) -> str:
-    """Return the words that name an operation in a sentence."""
-    operations = staging.operations
-    name = operations.names[int(operations.name_id[row])]
-    iteration = staging.pairing.names[int(staging.pairing.iteration[row])]
-    return (
-        f"{name[:60]!r} of iteration {iteration} on {joined.ranks[int(operations.rank[row])].host}"
-    )
+# Causality: which operation of one host cannot have been before which of another.
+#
+# Inside one pipeline F of a virtual stage needs the F before it, and B the B behind it, of the
+# same microbatch. Where the transfer between them was recorded::
+#
+#     rank 0   F ████┤                           F ends before the other F starts,
+#              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
+#     rank 1   RECV ├▒▒▒▒▒▒▒▒──┤
+#              F               ├████
+#
+# A span may begin with kernels that need no input. Then it is the end of the receive that cannot
+# be before the end of the F that it waits for.
 
 
-# Moved times: joined recordings on other clocks, row by row, rather than joined once more.
-
-
-IntervalsT = TypeVar(
-    "IntervalsT",
-    RankIntervals,
-    RunningTimes,
-    ReplicaCollectives,
-    HostActivities,
-    CollectiveIntervals,
-)
-
-
-def on_clocks(
-    joined: JoinedRecordings, before: Sequence[ProfileClock], after: Sequence[ProfileClock]
-) -> JoinedRecordings:
-    """Return recordings that were joined on some clocks as they are on others.
+def dependencies(
+    operations: RankOperations,
+    inputs: Arrivals,
+    virtual_stage: Ints,
+    pipeline: Ints,
+    clock: Ints,
+) -> Precedences:
+    """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
 
     Args:
-        joined: the recordings.
-        before: the clocks of the profiles, none of which drifts.
-        after: what they are to be.
+        operations: of all ranks, ``iteration`` counted over all of them.
+        inputs: when their inputs were there.
+        virtual_stage: of each operation; -1 unknown.
+        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
+        clock: of each rank.
     """
-    moves = _Moves(joined, before, after)
-    operations, busy = joined.operations, joined.busy
-    rank, spanned = operations.rank, operations.has_span == 1
-    columns = {}
-    for name in TIMES:
-        column = getattr(operations, name)
-        known = spanned if name in ("start_ns", "end_ns") else column != NONE
-        always = name.startswith("host") or bool(known.all())
-        columns[name] = moves.of(rank, column, None if always else known)
-    if busy.start_ns is operations.start_ns and busy.end_ns is operations.end_ns:
-        busy = replace(busy, start_ns=columns["start_ns"], end_ns=columns["end_ns"])
-    else:
-        owner = rank[busy.operation]
-        busy = replace(
-            busy, start_ns=moves.of(owner, busy.start_ns), end_ns=moves.of(owner, busy.end_ns)
+    before, after = _hops(operations, virtual_stage, pipeline, clock)
+
+    def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> Precedences:
+        return Precedences(
+            before=clock[operations.rank[before]],
+            after=clock[operations.rank[after]],
+            before_ns=before_ns,
+            after_ns=after_ns,
+            before_row=before,
+            after_row=after,
+            iteration=operations.iteration[after],
         )
-    every = np.arange(len(joined.ranks))
-    return replace(
-        joined,
-        recorded_start_ns=moves.of(every, joined.recorded_start_ns),
-        recorded_end_ns=moves.of(every, joined.recorded_end_ns),
-        operations=operations.changed(**columns),
-        busy=busy,
-        unattributed=moves.intervals(joined.unattributed),
-        exposed=moves.intervals(joined.exposed),
-        overheads=moves.intervals(joined.overheads),
-        pauses=moves.intervals(joined.pauses),
-        hosts=moves.intervals(joined.hosts),
-        running=moves.intervals(joined.running),
-        replica_collectives=moves.intervals(joined.replica_collectives),
-        collectives=moves.intervals(joined.collectives),
+
+    # Where other receives were recorded, but not this one, a span shows no arrival.
+    usable = ((inputs.latest_ns != NEVER) | ~inputs.receives)[after]
+    first, second = before[usable], after[usable]
+    ready_ns = np.maximum(operations.start_ns[second], inputs.latest_ns[second])
+    ready = table(first, second, operations.end_ns[first], ready_ns)
+    # No receive ends before its send starts; among indistinguishable replicas, another one's send
+    # may have been received.
+    ran = np.append(operations.has_span, 0) == 1
+    sure = ran[inputs.send[before]] & ran[inputs.receive[after]]
+    sure &= pipeline[operations.rank[after]] >= 0
+    before, after = before[sure], after[sure]
+    sent_ns = operations.start_ns[inputs.send[before]]
+    return together(ready, table(before, after, sent_ns, inputs.exact_ns[after]))
+
+
+def _hops(
+    operations: RankOperations, virtual_stage: Ints, pipeline: Ints, clock: Ints
+) -> tuple[Ints, Ints]:
+    """Return the rows of operations, and of those on other clocks that wait for them.
+
+    A hop from block to block is one step of a microbatch from virtual stage to virtual stage.
+    """
+    rows = np.flatnonzero(
+        among(operations.phase, PASSED_ON)
+        & (operations.has_span == 1)
+        & (operations.occurrence == 0)
+        & (operations.iteration >= 0)
+        & (virtual_stage >= 0)
     )
+    rank = operations.rank[rows]
+    own = clock[rank]
+    forward = operations.phase[rows] == Phase.F
+    microbatch = groups_of(
+        pipeline[rank],
+        operations.iteration[rows],
+        operations.microbatch[rows],
+        operations.sequence[rows],
+        forward.astype(np.int64),
+    ).of_row
+    stage = np.where(forward, virtual_stage[rows], -virtual_stage[rows])
+    blocks = groups_of(microbatch, stage)
+    # A block is one operation, unless replicas of a stage cannot be distinguished: then any of them
+    # may be the one that the next stage waited for, and the earliest bounds it, of one clock.
+    source = least_of_each(blocks.of_row, len(blocks), operations.end_ns[rows])
+    low, high = group_extents(blocks.of_row, len(blocks), own, own)
+    source = np.where(low == high, source, NONE)
+    of_block = microbatch[blocks.first]
+    # The block before each, where it is of the same microbatch; none before the first one.
+    follows = np.append(False, of_block[1:] == of_block[:-1])[: len(blocks)]
+    previous = np.where(follows, np.append(NONE, source[:-1])[: len(blocks)], NONE)
+    before = previous[blocks.of_row]
+    # Of an operation that the end of the capture cut, the receive may not have been recorded.
+    hops = np.flatnonzero(
+        (before >= 0) & (own != np.append(own, NONE)[before]) & (operations.cut[rows] == 0)
+    )
+    return rows[before[hops]], rows[hops]
 
 
-class _Moves:
-    """By what times of each rank are moved; arguments as of :func:`on_clocks`."""
+def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Precedences:
+    """Return the precedences of collectives over the replicas of a stage.
 
-    def __init__(
-        self,
-        joined: JoinedRecordings,
-        before: Sequence[ProfileClock],
-        after: Sequence[ProfileClock],
-    ) -> None:
-        profile = np.array([rank.profile for rank in joined.ranks], np.int64)
-        self._before_ns = np.array([clock.offset_ns for clock in before], np.int64)[profile]
-        self._after_ns = np.array([clock.offset_ns for clock in after], np.int64)[profile]
-        self._drift_ppm = np.array([clock.drift_ppm for clock in after])[profile]
-        self._t0_ns = np.array([clock.t0_ns for clock in after], np.int64)[profile]
-        self._done: dict[int, tuple[Ints, Ints]] = {}
+    All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
+    so each one's kernel starts before each other one's ends. And all leave together: where they
+    do not, iteration after iteration, it is no collective of theirs.
 
-    def of(self, rank: Ints, times_ns: Ints, known: Bools | None = None) -> Ints:
-        """Return times of some ranks on the clocks after; where they are not known, none."""
-        if id(times_ns) not in self._done:
-            # Where a column is two things, it stays one. It is kept, so that its id stays its own.
-            self._done[id(times_ns)] = times_ns, self._moved(rank, times_ns, known)
-        return self._done[id(times_ns)][1]
-
-    def _moved(self, rank: Ints, times_ns: Ints, known: Bools | None) -> Ints:
-        if known is not None and not known.any():
-            return times_ns
-        moved = times_ns + (self._after_ns - self._before_ns)[rank]
-        if self._drift_ppm.any():
-            own_ns = times_ns - self._before_ns[rank]
-            drifted = (own_ns - self._t0_ns[rank]) * self._drift_ppm[rank] * 1e-6
-            moved += np.rint(drifted).astype(np.int64)
-        return moved if known is None else np.where(known, moved, NONE)
-
-    def intervals(self, table: IntervalsT) -> IntervalsT:
-        """Return intervals of ranks on the clocks after."""
-        if len(table) == 0:
-            return table
-        return replace(
-            table,
-            start_ns=self.of(table.rank, table.start_ns),
-            end_ns=self.of(table.rank, table.end_ns),
+    Args:
+        collectives: at most one per rank and iteration, counted over all ranks.
+        group: of each rank, those that reduce together; -1 for none.
+        clock: of each rank.
+    """
+    rows = np.flatnonzero((group[collectives.rank] >= 0) & (collectives.iteration >= 0))
+    event = groups_of(
+        group[collectives.rank[rows]], collectives.iteration[rows], collectives.kind[rows]
+    ).of_row
+    order = sorted_rows(event, collectives.rank[rows])
+    rows, event = rows[order], event[order]
+    members = int(np.bincount(event, minlength=1).max())
+    parts = []
+    # Every member with the next one, then with the next but one, and so on.
+    for step in range(1, min(members, _PARTNERS + 1)):
+        same = np.flatnonzero(event[:-step] == event[step:])
+        first, second = rows[same], rows[same + step]
+        apart = clock[collectives.rank[first]] != clock[collectives.rank[second]]
+        first, second = first[apart], second[apart]
+        leaving = _leave_together(collectives, first, second)
+        first, second = first[leaving], second[leaving]
+        before, after = np.concatenate((first, second)), np.concatenate((second, first))
+        parts.append(
+            Precedences(
+                before=clock[collectives.rank[before]],
+                after=clock[collectives.rank[after]],
+                before_ns=collectives.start_ns[before],
+                after_ns=collectives.end_ns[after],
+                before_row=constant(NONE, len(before)),
+                after_row=constant(NONE, len(before)),
+                iteration=collectives.iteration[after],
+            )
         )
+    return together(*parts)
+
+
+def _leave_together(collectives: ReplicaCollectives, first: Ints, second: Ints) -> Bools:
+    """Return which pairs of ranks have kernels that end at a constant distance, but for drift.
+
+    Args:
+        collectives: of all ranks.
+        first: rows of them.
+        second: rows of the other members.
+    """
+    pair = groups_of(collectives.rank[first], collectives.rank[second])
+    end_ns = collectives.end_ns
+    apart = end_ns[first] - end_ns[second]
+    low, high = group_extents(pair.of_row, len(pair), apart, apart)
+    first, last = group_extents(pair.of_row, len(pair), end_ns[first], end_ns[first])
+    steady = high - low <= _LEAVE_NS + DRIFT * (last - first)
+    return np.asarray(steady[pair.of_row], bool)

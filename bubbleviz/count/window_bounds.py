@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.clock_segments import DRIFT
+from bubbleviz.align.offsets import DRIFT
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.ratios import Extents, RatioDefinition
 from bubbleviz.model.columns import Bools, Ints

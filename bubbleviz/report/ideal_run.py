@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bubbleviz._version import __version__
-from bubbleviz.align.clocks import ProfileClock
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count

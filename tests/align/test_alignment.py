@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
-from bubbleviz.align.clocks import ProfileClock, as_much_as_most, refuse_unrelated
+from bubbleviz.align.clocks import as_much_as_most, refuse_unrelated
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.profile import Source

@@ -8,8 +8,8 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.align.causality import overlaps
 from bubbleviz.align.offsets import Precedences, solve
+from bubbleviz.align.timebase import overlaps
 from bubbleviz.interpret.collectives import ReplicaCollectives
 
 #: (rank, iteration, kind, start_ns, end_ns)
@@ -54,32 +54,25 @@ def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:
 
     found = overlaps(own, column([0, 0]), column([0, 1]))
 
-    # ProfileClock 1 moves by at least -1_000 and at most 20.
-    _, second = solve(found, column([0, 480]), column([500, 1_000])).corrections
+    # Clock 1 moves by at least -1_000 and at most 20.
+    (_, second), _ = solve(found, column([0, 480]), column([500, 1_000]))
     assert second.offset_ns == -490
     assert second.uncertainty_ns == 511  # 510, and what clocks drift meanwhile
 
 
 def test_only_the_same_collective_of_one_group_is_compared() -> None:
     first: Row = (0, 0, 0, 0, 100)
-    others: list[Row] = [
-        (1, 1, 0, 10, 110),  # another iteration
-        (2, 0, 1, 20, 120),  # another kind
-        (3, 0, 0, 50, 150),  # another stage
-        (4, 0, 0, 60, 160),  # the same clock
-    ]
-    group, clock = column([0, 0, 0, 1, 0]), column([0, 1, 2, 3, 0])
-
-    assert len(overlaps(collectives(first, *others), group, clock)) == 0
-
-
-def test_ranks_without_a_group_and_kernels_of_no_iteration_say_nothing() -> None:
-    own = collectives((0, -1, 0, 0, 100), (1, -1, 0, 0, 100))
-
-    assert len(overlaps(own, column([0, 0]), column([0, 1]))) == 0
-    own = collectives((0, 0, 0, 0, 100), (1, 0, 0, 0, 100))
-    assert len(overlaps(own, column([-1, -1]), column([0, 1]))) == 0
-    assert len(overlaps(collectives(), column([0, 0]), column([0, 1]))) == 0
+    for other, group, clock in (
+        ((1, 1, 0, 10, 110), [0, 0], [0, 1]),  # another iteration
+        ((1, 0, 1, 10, 110), [0, 0], [0, 1]),  # another kind
+        ((1, 0, 0, 10, 110), [0, 1], [0, 1]),  # another stage
+        ((1, 0, 0, 10, 110), [-1, -1], [0, 1]),  # of no group
+        ((1, 0, 0, 10, 110), [0, 0], [0, 0]),  # the same clock
+    ):
+        assert len(overlaps(collectives(first, other), column(group), column(clock))) == 0
+    outside = collectives((0, -1, 0, 0, 100), (1, -1, 0, 0, 100))
+    for own in (outside, collectives()):
+        assert len(overlaps(own, column([0, 0]), column([0, 1]))) == 0
 
 
 def test_the_number_of_pairs_grows_with_the_members_alone() -> None:

@@ -1,4 +1,4 @@
-"""Joined recordings on other clocks, held against joining them there."""
+"""Joined recordings on other clocks: by way of some, and at once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from bubbleviz.align.clocks import ProfileClock
-from bubbleviz.align.merge import JoinedRecordings, join
-from bubbleviz.align.timebase import on_clocks
+from bubbleviz.align.merge import JoinedRecordings, join, on_clocks
+from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all
 from bubbleviz.interpret.record import ReadOptions
@@ -53,13 +52,18 @@ def columns(joined: JoinedRecordings) -> dict[str, list[int]]:
         (ProfileClock(0, 0), ProfileClock(7, 20, -31.25, 4_000), ProfileClock(0, 1, 50.0, -9)),
     ],
 )
-def test_times_are_moved_as_recordings_join(
+def test_times_are_moved_by_steps_as_at_once(
     recordings: Recordings, after: tuple[ProfileClock, ...]
 ) -> None:
-    before = join(recordings, BEFORE, MACHINES)
+    joined, none = join(recordings, MACHINES), (ProfileClock(0, 0),) * 3
+    before = on_clocks(joined, none, BEFORE)
 
     moved = on_clocks(before, BEFORE, after)
 
-    assert columns(moved) == columns(join(recordings, after, MACHINES))
+    assert columns(moved) == columns(on_clocks(joined, none, after))
+    for rank in joined.ranks:
+        own = np.flatnonzero(joined.unattributed.rank == rank.profile)
+        at_ns = joined.unattributed.start_ns[own]
+        assert moved.unattributed.start_ns[own].tolist() == after[rank.profile].of(at_ns).tolist()
     shared = before.operations.start_ns is before.busy.start_ns
     assert (moved.operations.start_ns is moved.busy.start_ns) == shared

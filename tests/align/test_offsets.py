@@ -1,4 +1,4 @@
-"""Offsets of clocks: the solver against known truth, and against a linear program."""
+"""Offsets of clocks: the solver against known truth, a linear program, and SciPy's paths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, johnson
 
-from bubbleviz.align.clock_segments import DRIFT
-from bubbleviz.align.offsets import Precedences, Solution, solve, together
+from bubbleviz.align.offsets import (
+    DRIFT,
+    ClockSegments,
+    Contradiction,
+    Precedences,
+    ProfileClock,
+    bands,
+    feasible,
+    intervals,
+    segmented,
+    solve,
+)
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]
@@ -19,114 +31,90 @@ Pair = tuple[int, int, int, int]
 
 def precedences(pairs: Sequence[Pair]) -> Precedences:
     """Return the pairs as a table; their rows are named by their place."""
-    before, after, before_ns, after_ns = np.array(pairs, np.int64).reshape(-1, 4).T
+    columns = np.array(pairs, np.int64).reshape(-1, 4).T
     place = np.arange(len(pairs), dtype=np.int64)
-    return Precedences(
-        before, after, before_ns, after_ns, place, place.copy(), np.zeros_like(place)
-    )
+    return Precedences(*columns, place, place.copy(), np.zeros_like(place))
 
 
-def solved(pairs: Sequence[Pair], clocks: int = 2, capture: int = 1_000) -> Solution:
+def solved(
+    pairs: Sequence[Pair], clocks: int = 2, capture: int = 1_000
+) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Return the solution for clocks that all capture [0, capture]."""
     zero = np.zeros(clocks, np.int64)
     return solve(precedences(pairs), zero, zero + capture)
 
 
-def test_nothing_bounds_a_clock_without_precedences() -> None:
-    first, second = solved([]).corrections
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([], [(0, 0)]),
+        ([], [(0, 0), (0, None)]),
+        # Clock 1 moves right by at least -50 (its start) and at most 40 (its end): 45 are open,
+        # and the capture's drift, rounded up.
+        ([(0, 1, 100, 150), (1, 0, 360, 400)], [(0, 0), (-5, 46)]),
+        ([(0, 1, 100, 150)], [(0, 0), (0, None)]),  # a bound from one side is none
+        # A tie is exact.
+        ([(0, 1, 100, 170), (1, 0, 370, 300), (0, 1, 100, 170)], [(0, 0), (-70, 1)]),
+        # Clocks are bounded through others.
+        (
+            [(0, 1, 0, 10), (1, 0, 0, 10), (1, 2, 0, 20), (2, 1, 0, 20)],
+            [(0, 0), (0, 11), (0, 31)],
+        ),
+        # Those out of reach agree with each other.
+        ([(1, 2, 0, 110), (2, 1, 100, 10)], [(0, 0), (0, None), (-100, None)]),
+        # Bounds that miss each other a little are grain.
+        ([(0, 1, 100, 98), (1, 0, 402, 400)], [(0, 0), (0, 3)]),
+    ],
+)
+def test_bounds_close_intervals(pairs: list[Pair], expected: list[tuple[int, int | None]]) -> None:
+    found, contradiction = solved(pairs, clocks=len(expected))
 
-    assert (first.offset_ns, first.uncertainty_ns) == (0, 0)
-    assert (second.offset_ns, second.uncertainty_ns) == (0, None)
-
-
-def test_one_clock_is_the_reference() -> None:
-    (only,) = solved([], clocks=1).corrections
-
-    assert (only.offset_ns, only.drift, only.uncertainty_ns) == (0, 0.0, 0)
-
-
-def test_two_bounds_close_the_interval() -> None:
-    # ProfileClock 1 moves right by at least -50 (its start) and at most 40 (its end).
-    found = solved([(0, 1, 100, 150), (1, 0, 360, 400)])
-
-    assert found.contradiction is None
-    assert found.corrections[1].offset_ns == -5
-    assert found.corrections[1].uncertainty_ns == 46  # 45, and the capture's drift rounded up
-
-
-def test_a_bound_from_one_side_is_no_bound() -> None:
-    assert solved([(0, 1, 100, 150)]).corrections[1].uncertainty_ns is None
-
-
-def test_a_tie_gives_an_exact_offset() -> None:
-    pairs = [(0, 1, 100, 170), (1, 0, 370, 300), (1, 0, 370, 300), (0, 1, 100, 170)]
-
-    found = solved(pairs).corrections[1]
-
-    assert (found.offset_ns, found.drift, found.uncertainty_ns) == (-70, 0.0, 1)
+    assert contradiction is None
+    assert [(clock.offset_ns, clock.uncertainty_ns) for clock in found] == expected
+    assert {clock.drift_ppm for clock in found} == {0.0}
 
 
-def test_clocks_are_bounded_through_others() -> None:
-    pairs = [(0, 1, 0, 10), (1, 0, 0, 10), (1, 2, 0, 20), (2, 1, 0, 20)]
+@pytest.mark.parametrize(
+    ("pairs", "clocks", "capture", "by_ns", "rows"),
+    [
+        (
+            [(0, 1, 0, 1_000), (0, 1, 100_000, 70_000), (1, 0, 480_000, 450_000)],
+            2,
+            500_000,
+            60_000,
+            [1, 2],
+        ),
+        # The worst circle is named.
+        (
+            [
+                *((0, 1, 0, 100), (1, 0, 0, 100)),
+                *((1, 2, 50_000, 30_000), (2, 1, 90_000, 80_000)),
+                *((2, 3, 10_000, 1_000), (3, 2, 20_000, 19_000)),
+            ],
+            4,
+            100_000,
+            30_000,
+            [2, 3],
+        ),
+        (
+            [(0, 1, 50_000, 30_000), (1, 2, 50_000, 30_000), (2, 0, 50_000, 30_000)],
+            3,
+            100_000,
+            60_000,
+            [0, 1, 2],
+        ),
+    ],
+)
+def test_bounds_that_miss_each_other_contradict(
+    pairs: list[Pair], clocks: int, capture: int, by_ns: int, rows: list[int]
+) -> None:
+    found, contradiction = solved(pairs, clocks, capture)
 
-    found = solved(pairs, clocks=3).corrections
-
-    assert [c.offset_ns for c in found] == [0, 0, 0]
-    assert [c.uncertainty_ns for c in found] == [0, 11, 31]
-
-
-def test_clocks_out_of_reach_agree_with_each_other() -> None:
-    pairs = [(1, 2, 0, 110), (2, 1, 100, 10)]
-
-    found = solved(pairs, clocks=3).corrections
-
-    assert [c.uncertainty_ns for c in found] == [0, None, None]
-    assert found[2].offset_ns - found[1].offset_ns == -100
-
-
-def test_bounds_that_miss_each_other_a_little_are_grain() -> None:
-    found = solved([(0, 1, 100, 98), (1, 0, 402, 400)])
-
-    assert found.contradiction is None
-    assert found.corrections[1].offset_ns == 0
-    assert found.corrections[1].uncertainty_ns in range(1, 10)
-
-
-def test_bounds_that_miss_each_other_contradict() -> None:
-    pairs = [(0, 1, 0, 1_000), (0, 1, 100_000, 70_000), (1, 0, 480_000, 450_000)]
-
-    found = solved(pairs, capture=500_000)
-
-    assert found.contradiction is not None
-    assert found.contradiction.by_ns == 60_000
-    assert sorted(found.contradiction.rows) == [1, 2]
-    # Least violation: both give by half.
-    assert found.corrections[1].offset_ns == 0
-    assert (found.corrections[1].uncertainty_ns or 0) >= 30_000
-
-
-def test_a_contradiction_names_the_worst_circle() -> None:
-    pairs = [
-        *((0, 1, 0, 100), (1, 0, 0, 100)),
-        *((1, 2, 50_000, 30_000), (2, 1, 90_000, 80_000)),
-        *((2, 3, 10_000, 1_000), (3, 2, 20_000, 19_000)),
-    ]
-
-    found = solved(pairs, clocks=4, capture=100_000)
-
-    assert found.contradiction is not None
-    assert sorted(found.contradiction.rows) == [2, 3]
-    assert found.contradiction.by_ns == 30_000
-
-
-def test_a_circle_of_three_can_contradict() -> None:
-    pairs = [(0, 1, 50_000, 30_000), (1, 2, 50_000, 30_000), (2, 0, 50_000, 30_000)]
-
-    found = solved(pairs, clocks=3, capture=100_000)
-
-    assert found.contradiction is not None
-    assert sorted(found.contradiction.rows) == [0, 1, 2]
-    assert found.contradiction.by_ns == 60_000
+    assert contradiction is not None
+    assert (contradiction.by_ns, sorted(contradiction.rows)) == (by_ns, rows)
+    if clocks == 2:  # least violation: both give by half
+        assert found[1].offset_ns == 0
+        assert (found[1].uncertainty_ns or 0) >= by_ns // 2
 
 
 def drifting(drift: float, seconds: int, slack_ns: int) -> list[Pair]:
@@ -140,34 +128,23 @@ def drifting(drift: float, seconds: int, slack_ns: int) -> list[Pair]:
     return pairs
 
 
-def test_a_drift_that_a_constant_offset_allows_is_not_applied() -> None:
-    found = solved(drifting(20e-6, 1, 100_000), capture=10**9).corrections[1]
-
-    assert found.drift == 0.0
-
-
 def test_a_drift_is_applied_where_no_constant_offset_is_possible() -> None:
-    found = solved(drifting(20e-6, 20, 10_000), capture=20 * 10**9).corrections[1]
+    steady, _ = solved(drifting(20e-6, 1, 100_000), capture=10**9)
+    found, _ = solved(drifting(20e-6, 20, 10_000), capture=20 * 10**9)
+    _, contradiction = solved(drifting(80e-6, 20, 10_000), capture=20 * 10**9)
 
-    assert found.drift == pytest.approx(-20e-6, rel=0.05)
-    assert found.uncertainty_ns is not None
-    assert found.uncertainty_ns < 30_000
-
-
-def test_no_drift_is_faster_than_clocks_are() -> None:
-    assert solved(drifting(80e-6, 20, 10_000), capture=20 * 10**9).contradiction is not None
-
-
-def test_tables_join_without_rows() -> None:
-    assert len(together()) == 0
-    assert len(together(precedences([]), precedences([(0, 1, 2, 3)]))) == 1
+    assert steady[1].drift_ppm == 0.0
+    assert found[1].drift_ppm == pytest.approx(-20, rel=0.05)
+    assert found[1].uncertainty_ns is not None
+    assert found[1].uncertainty_ns < 30_000
+    assert contradiction is not None  # no clock drifts that fast
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[list[Pair], list[int], list[int], int]:
     """Draw pairs of events that really were in that order, and what the clocks really show.
 
-    ProfileClock c shows ``offset[c] + t + t drift[c] / 1e9`` at the true time t.
+    Clock c shows ``offset[c] + t + t drift[c] / 1e9`` at the true time t.
     """
     clocks = draw(st.integers(2, 5))
     length = draw(st.sampled_from([10**6, 10**9, 30 * 10**9]))
@@ -198,17 +175,18 @@ def test_the_truth_lies_within_the_uncertainty(
     start = np.array([shown(offset, drift, c, 0) for c in range(len(offset))], np.int64)
     end = np.array([shown(offset, drift, c, length) for c in range(len(offset))], np.int64)
 
-    found = solve(precedences(pairs), start, end)
+    found, contradiction = solve(precedences(pairs), start, end)
 
-    assert found.contradiction is None
-    for clock, correction in enumerate(found.corrections):
+    assert contradiction is None
+    for clock, correction in enumerate(found):
         if correction.uncertainty_ns is None:
             continue
         for time in (0, length // 3, length // 2, length):
             own = shown(offset, drift, clock, time)
-            moved = own + correction.offset_ns + (own - correction.t0_ns) * correction.drift
+            drifted = (own - correction.t0_ns) * correction.drift_ppm * 1e-6
+            moved = own + correction.offset_ns + drifted
             right = shown(offset, drift, 0, time)
-            # OperationEnds, clocks and corrections are whole nanoseconds each.
+            # Events, clocks and corrections are whole nanoseconds each.
             assert abs(moved - right) <= correction.uncertainty_ns + 6
 
 
@@ -225,7 +203,7 @@ def test_constant_offsets_are_the_middle_of_what_a_linear_program_allows(
     ]
     start = np.array(offset, np.int64)
 
-    found = solve(precedences(steady), start, start + 2_000_000).corrections
+    found, _ = solve(precedences(steady), start, start + 2_000_000)
 
     # x[before] - x[after] <= after_ns - before_ns, and x[0] = 0.
     rows = np.zeros((len(steady), clocks))
@@ -246,3 +224,92 @@ def test_constant_offsets_are_the_middle_of_what_a_linear_program_allows(
             assert found[clock].offset_ns == pytest.approx((low + high) / 2, abs=1)
             half = (high - low) / 2
             assert half - 1 <= uncertainty_ns <= half + DRIFT * 4_000_000 + 2
+
+
+# Shortest paths between clocks, and which of them bound each other, held against SciPy's.
+
+CLOCKS, LAST_NS = 5, 10_000_000
+#: A pair of events on two clocks: the first is earlier by so much.
+PAIRS = st.lists(
+    st.tuples(
+        st.integers(0, CLOCKS - 1),
+        st.integers(1, CLOCKS - 1),
+        st.integers(0, LAST_NS),
+        st.integers(0, 10_000),
+    ),
+    max_size=40,
+)
+
+
+def segments_of(pairs: list[tuple[int, int, int, int]]) -> ClockSegments:
+    """Return the bounds of pairs of (clock, places to the other one, time, how much earlier)."""
+    before, step, after_ns, early_ns = np.array(pairs, np.int64).reshape(-1, 4).T
+    after = (before + step) % CLOCKS
+    times = (after_ns - early_ns).astype(np.float64), after_ns.astype(np.float64)
+    extents = np.zeros(CLOCKS), np.full(CLOCKS, float(LAST_NS))
+    return segmented(before, after, *times, *extents)
+
+
+def searched(segments: ClockSegments, *, reverse: bool) -> list[list[float]]:
+    """Return shortest paths from the first clock, or to it, in each segment, by Johnson's."""
+    count = len(segments.middle_ns)
+    node = np.arange(CLOCKS * count).reshape(CLOCKS, count)
+    graph = np.full((CLOCKS * count, CLOCKS * count), np.inf)
+    drift = np.full(CLOCKS * (count - 1), DRIFT / 2 * segments.length_ns)
+    for tail, head, length in (
+        (node[segments.after, segments.segment], node[segments.before, segments.segment], None),
+        (node[:, :-1].ravel(), node[:, 1:].ravel(), drift),
+        (node[:, 1:].ravel(), node[:, :-1].ravel(), drift),
+    ):
+        graph[tail, head] = segments.limit_ns if length is None else length
+    rows, columns = np.nonzero(np.isfinite(graph))
+    arcs = csr_array((graph[rows, columns], (rows, columns)), shape=graph.shape)
+    paths = johnson(arcs.T.tocsr() if reverse else arcs, indices=node[0])
+    at = np.arange(count)
+    found: list[list[float]] = paths.reshape(count, CLOCKS, count)[at, :, at].T.tolist()
+    return found
+
+
+@given(PAIRS)
+def test_bands_are_shortest_paths(pairs: list[tuple[int, int, int, int]]) -> None:
+    segments = segments_of(pairs)
+
+    least, most = bands(segments, np.zeros(segments.captured.shape), 0.0, 0)
+
+    np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
+    np.testing.assert_allclose(-least, searched(segments, reverse=True), rtol=1e-12, atol=1e-6)
+
+
+def test_a_shortest_path_comes_to_a_clock_again_and_again() -> None:
+    # Clock 2 rises against clock 1 from 0 to 2 steps of drift and falls back, ten times; only
+    # where it rises is it the shorter way through time.
+    count, step_ns = 31, DRIFT / 2 * 1e6
+    rises = [(1, 2, 3 * k, 0.0) for k in range(10)]
+    falls = [(2, 1, 3 * k + 2, -2 * step_ns) for k in range(10)]
+    arcs = [(0, 1, 0, 0.0), *rises, *falls, (1, 3, count - 1, 0.0)]
+    after, before, segment = np.array([arc[:3] for arc in arcs], np.int64).T
+    limit_ns = np.array([arc[3] for arc in arcs], np.float64)
+    middle_ns = 1e6 * np.arange(0.5, count, dtype=np.float64)
+    captured = np.ones((CLOCKS, count), bool)
+    segments = ClockSegments(1e6, middle_ns, after, before, segment, limit_ns, captured)
+    potential = feasible(segments, 0.0)
+    assert potential is not None
+
+    _, most = bands(segments, potential, 0.0, 0)
+
+    np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7))), st.integers(0, 7))
+def test_clocks_are_known_that_reach_the_reference_and_are_reached(
+    arcs: list[tuple[int, int]], reference: int
+) -> None:
+    limit = np.full((8, 8), np.inf)
+    for after, before in arcs:
+        limit[after, before] = 1.0
+    np.fill_diagonal(limit, 0.0)
+
+    known = np.isfinite(intervals(limit, reference)[1])
+
+    _, part = connected_components(csr_array(np.isfinite(limit)), connection="strong")
+    assert known.tolist() == (part == part[reference]).tolist()
