@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -145,34 +146,28 @@ def histories_of(
         ready_ns=ready_ns[rows],
         end_ns=operations.end_ns[rows],
     )
-    begun_ns = _earliest(operations, spanned, first)
-    optimizer_ns = _earliest(operations, steps, first)
+
+    def earliest(rows: Ints) -> Ints:
+        """Return the earliest start of some operations in each iteration of each rank."""
+        at = first[operations.rank[rows]] + operations.iteration[rows]
+        found = np.full(int(first[-1]), _NONE_YET)
+        np.minimum.at(found, at, operations.start_ns[rows])
+        return found
+
+    optimizer_ns, begun_ns = earliest(steps), earliest(spanned)
+    # An iteration without any span starts with the next one that has.
+    for count in distinct(counts[counts > 1]).tolist():
+        at = first[:-1][counts == count][:, None] + np.arange(count)
+        begun_ns[at] = np.minimum.accumulate(begun_ns[at][:, ::-1], axis=1)[:, ::-1]
     return Histories(
         ends,
         np.searchsorted(ends.rank, np.arange(ranks + 1)),
         first,
-        _at_the_latest_with_next(begun_ns, counts, first),
+        begun_ns,
         np.where(optimizer_ns == _NONE_YET, np.nan, optimizer_ns),
         np.where(high >= low, (high - low) // np.maximum(counts, 1), 0),
         recorded_ns,
     )
-
-
-def _earliest(operations: RankOperations, rows: Ints, first: Ints) -> Ints:
-    """Return the earliest start of some operations in each iteration of each rank."""
-    at = first[operations.rank[rows]] + operations.iteration[rows]
-    start_ns = operations.start_ns[rows]
-    low, high = group_extents(at, int(first[-1]), start_ns, start_ns)
-    return np.where(high >= low, low, _NONE_YET)
-
-
-def _at_the_latest_with_next(start_ns: Ints, counts: Ints, first: Ints) -> Ints:
-    """Return starts; an iteration without any span starts with the next one that has."""
-    result = start_ns.copy()
-    for count in distinct(counts[counts > 1]).tolist():
-        at = first[:-1][counts == count][:, None] + np.arange(count)
-        result[at] = np.minimum.accumulate(start_ns[at][:, ::-1], axis=1)[:, ::-1]
-    return result
 
 
 @frozen
@@ -202,13 +197,7 @@ class Overlaps:
 
     def take(self, moves: slice) -> Overlaps:
         """Return those of some of the moves."""
-        return replace(
-            self,
-            move=self.move[moves],
-            first=self.first[moves],
-            second=self.second[moves],
-            held=self.held[moves],
-        )
+        return Overlaps(self.move[moves], self.first[moves], self.second[moves], self.held[moves])
 
 
 #: Differences below this are the grain of timestamps, and tell nothing.
@@ -221,301 +210,228 @@ _WITHIN = 4
 _LOOKS = math.log(2)
 #: Evidence of a fit, and of all that it consists of, in nats, at most.
 _MOST = 60.0
+#: Means of values, and of how many each; 0 where there is no such mean.
+_Means = tuple[Floats, Ints]
+#: Mean squares by which steps that are not the same differ, as a whole and within, of how many.
+_Chance = tuple[Floats, Floats, Ints]
 
 
 @frozen
-class Steps:
-    """Times from each iteration to the next one, by event, less what is usual.
+class Look:
+    """One way to compare lengths of iterations of two ranks, for many pairs and all moves.
 
     Attributes:
-        step_ns: shape (pairs of ranks, iterations - 1, events); 0 where unknown.
-        known: 1.0 where both iterations hold the event, else 0.0; the same shape.
-    """
-
-    step_ns: Floats
-    known: Floats
-
-
-def steps_of(times_ns: Floats, usual_ns: Floats) -> Steps:
-    """Return the steps of events; NaN stands for events that are missing.
-
-    Args:
-        times_ns: shape (pairs, iterations, events).
-        usual_ns: what is taken off all steps of a pair, so that little is lost to rounding.
-    """
-    step = np.diff(times_ns, axis=1) - usual_ns[:, None, None]
-    known = ~np.isnan(step)
-    return Steps(np.where(known, step, 0.0), known.astype(np.float64))
-
-
-@frozen
-class Samples:
-    """Some of many values, along the last axis.
-
-    Attributes:
-        values: all of them.
-        chosen: which of them there are; the same shape.
-    """
-
-    values: Floats
-    chosen: Bools
-
-    @property
-    def count(self) -> Ints:
-        """How many there are."""
-        return np.asarray(np.count_nonzero(self.chosen, axis=-1), np.int64)
-
-    def squares(self) -> Samples:
-        """Return the square of each."""
-        return Samples(self.values**2, self.chosen)
-
-    def median(self) -> Floats:
-        """Return the median; anything where there are none."""
-        if self.values.shape[-1] == 0:
-            return np.zeros(self.values.shape[:-1])
-        ordered = np.sort(np.where(self.chosen, self.values, np.inf), axis=-1)
-        count = self.count
-        ends = np.stack(((count - 1) // 2, count // 2), axis=-1)
-        middle = np.take_along_axis(ordered, np.maximum(ends, 0), axis=-1)
-        return np.asarray(middle.sum(axis=-1) / 2, np.float64)
-
-    def means(self) -> tuple[Means, Means]:
-        """Return the mean of all, and that without the largest, two of many.
-
-        A clock may have been set once.
-        """
-        count = self.count
-        kept = count - np.where(count < _FEW, 0, np.where(count < _MANY, 1, 2))
-        total = np.where(self.chosen, self.values, 0.0).sum(axis=-1)
-        ordered = np.sort(np.where(self.chosen, self.values, np.inf), axis=-1)
-        least = np.where(np.arange(ordered.shape[-1]) < kept[..., None], ordered, 0.0).sum(axis=-1)
-        return (
-            Means(total / np.maximum(count, 1), count),
-            Means(least / np.maximum(kept, 1), np.where(kept < count, kept, 0)),
-        )
-
-    def kept_mean(self) -> Floats:
-        """Return the mean without the largest, of many enough, else of all."""
-        every, most = self.means()
-        return np.where(most.count > 0, most.mean, every.mean)
-
-
-@frozen
-class Means:
-    """Means of values, and of how many each; 0 where there is no such mean."""
-
-    mean: Floats
-    count: Ints
-
-
-@frozen
-class Fits:
-    """How far apart steps of two ranks are: each of one with each of the other, by pair of ranks.
-
-    Attributes:
-        level_ns: mean difference over the events, shape (pairs, steps of one, steps of the other).
-        within: mean square of what the events differ beyond that; the same shape.
-        valid: whether they have enough events in common.
-    """
-
-    level_ns: Floats
-    within: Floats
-    valid: Bools
-
-    def rows(self, overlaps: Overlaps) -> tuple[Samples, Samples]:
-        """Return levels and mean squares of the steps that are one, shape (pairs, moves, steps)."""
-        at = slice(None), overlaps.first, overlaps.second
-        chosen = self.valid[at] & overlaps.held
-        return Samples(self.level_ns[at], chosen), Samples(self.within[at], chosen)
-
-    def lags(self) -> tuple[Samples, Samples]:
-        """Return those of all pairs of different steps, where a rank is fitted to itself."""
-        chosen = self.valid & np.triu(np.ones(self.valid.shape[1:], bool), 1)
-        flat = len(chosen), -1
-        chosen = chosen.reshape(flat)
-        return Samples(self.level_ns.reshape(flat), chosen), Samples(
-            self.within.reshape(flat), chosen
-        )
-
-
-def fits_of(a: Steps, b: Steps) -> Fits:
-    """Return how far the steps of a and of b are apart."""
-    other, other_known = b.step_ns.swapaxes(1, 2), b.known.swapaxes(1, 2)
-    count = a.known @ other_known
-    total = a.step_ns @ other_known - a.known @ other
-    squares = (a.step_ns**2) @ other_known + a.known @ (other**2) - 2 * a.step_ns @ other
-    level = total / np.maximum(count, 1.0)
-    within = np.maximum(squares / np.maximum(count, 1.0) - level**2, 0.0)
-    return Fits(level, within, count >= max(1.0, a.known.shape[2] / 4))
-
-
-@frozen
-class Fit:
-    """How well pairs of steps agree.
-
-    Attributes:
-        levels: mean squares of what whole steps differ: with and without the worst, and with and
-            without drift; the shape of each is that of what was compared.
+        own: how far either rank's steps are from one another; see :func:`_apart`.
+        freedom: for how many independent numbers the events within a step stand.
+        usual_ns: a usual step of each pair.
+        levels: mean squares of what whole steps differ, shape (pairs, moves): with and without the
+            worst, and with and without drift.
         within: the same of what events differ beyond that; empty where they are not compared.
     """
 
-    levels: tuple[Means, ...]
-    within: tuple[Means, ...]
-
-    def of(self, moves: Ints) -> Fit:
-        """Return the fit of one move of each pair, shape (pairs, 1)."""
-        return Fit(*(tuple(_of(one, moves) for one in part) for part in (self.levels, self.within)))
-
-
-def _of(means: Means, moves: Ints) -> Means:
-    at = moves[:, None]
-    return Means(
-        np.take_along_axis(means.mean, at, axis=1), np.take_along_axis(means.count, at, axis=1)
-    )
-
-
-@frozen
-class Chance:
-    """Mean squares by which steps differ where they are not the same, and of how many rows."""
-
-    level: Floats
-    within: Floats
-    rows: Ints
-
-    def at(self, lags: Ints) -> Chance:
-        """Return those of some lags of each pair, shape (pairs, lags)."""
-        return Chance(
-            np.take_along_axis(self.level, lags, axis=1),
-            np.take_along_axis(self.within, lags, axis=1),
-            np.take_along_axis(self.rows, lags, axis=1),
-        )
-
-
-@frozen
-class Variation:
-    """How much the steps of two ranks vary, each by itself, by pair of ranks.
-
-    Attributes:
-        own: fits of each rank's steps against its own.
-        freedom: for how many independent numbers the events within a step stand.
-        usual_ns: a usual step.
-    """
-
-    own: tuple[Fits, Fits]
+    own: tuple[tuple[Floats, Floats], ...]
     freedom: int
     usual_ns: Floats
+    levels: tuple[_Means, ...] = ()
+    within: tuple[_Means, ...] = ()
 
-    def fit(self, level: Samples, within: Samples | None) -> Fit:
-        """Return how well pairs agree.
+    @staticmethod
+    def at(times_ns: tuple[Floats, Floats], overlaps: Overlaps) -> Look:
+        """Return the look at events of two ranks.
+
+        Args:
+            times_ns: of each side, shape (pairs, iterations, events); NaN for those missing.
+            overlaps: which steps from one iteration to the next are one.
+        """
+        steps = [np.diff(times, axis=1) for times in times_ns]
+        every = np.concatenate([side.reshape(len(side), -1) for side in steps], axis=1)
+        usual_ns = np.nan_to_num(_median(every))
+        # Little is lost to rounding where what is usual is taken off.
+        one, other = (side - usual_ns[:, None, None] for side in steps)
+        freedom = min(max(one.shape[2] - 1, 0), _WITHIN)
+        look = Look((_apart(one, one), _apart(other, other)), freedom, usual_ns)
+        return look.fitted(*(_of_moves(part, overlaps) for part in _apart(one, other)))
+
+    def fitted(self, level_ns: Floats, within: Floats | None) -> Look:
+        """Return the look at how well pairs agree.
 
         Clocks that drift make all iterations of one rank longer: either the drift is taken off, or
         as much as there may be counts as noise.
 
         Args:
-            level: by how much the steps of each pair differ, in ns, shape (pairs, moves, steps).
+            level_ns: by how much the steps of each pair differ, shape (pairs, moves, steps).
             within: mean squares of what their events differ beyond that; None where not compared.
         """
         most_ns = (DRIFT * self.usual_ns)[:, None]
-        levels = [Means(own.mean + most_ns**2, own.count) for own in level.squares().means()]
-        drift = np.clip(np.where(level.count > 0, level.median(), 0.0), -most_ns, most_ns)
-        steady = Samples(level.values - drift[..., None], level.chosen)
-        enough = level.count >= _FEW
-        levels += [
-            Means(own.mean, np.where(enough & (own.count > 0), own.count - 1, 0))
-            for own in steady.squares().means()
+        drift = np.clip(np.nan_to_num(_median(level_ns)), -most_ns, most_ns)
+        enough = _count(level_ns) >= _FEW
+        noisy = ((mean + most_ns**2, count) for mean, count in _means(level_ns**2))
+        steady = (
+            (mean, np.where(enough & (count > 0), count - 1, 0))
+            for mean, count in _means((level_ns - drift[..., None]) ** 2)
+        )
+        means = () if within is None else _means(within)
+        return replace(self, levels=(*noisy, *steady), within=means)
+
+    def alone(self) -> Floats:
+        """Return the evidence for each move, whatever the right one is."""
+        return self._evidence(self.levels, self.within, self._any_chance())
+
+    def against(self, best: Ints, lags: Ints) -> tuple[Floats, Floats]:
+        """Return the evidence for the best move, and for each, if the right one were the other.
+
+        Args:
+            best: the best move of each pair.
+            lags: how far each move is from that, shape (pairs, moves).
+        """
+        level, inner, rows = self._chances(int(lags.max(initial=0)) + 1)
+        chance = (
+            np.take_along_axis(level, lags, axis=1),
+            np.take_along_axis(inner, lags, axis=1),
+            np.take_along_axis(rows, lags, axis=1),
+        )
+        own = [
+            tuple(
+                (
+                    np.take_along_axis(mean, best[:, None], axis=1),
+                    np.take_along_axis(count, best[:, None], axis=1),
+                )
+                for mean, count in part
+            )
+            for part in (self.levels, self.within)
         ]
-        return Fit(tuple(levels), () if within is None else within.means())
+        for_best = self._evidence(own[0], own[1], chance)
+        return for_best, self._evidence(self.levels, self.within, chance)
 
-    def any_chance(self) -> Chance:
+    def _any_chance(self) -> _Chance:
         """Return how steps of one rank differ from each other, shape (pairs, 1)."""
-        levels, withins, counts = [], [], []
-        for own in self.own:
-            level, within = own.lags()
-            none = level.count == 0
-            counts.append(level.count)
-            levels.append(np.where(none, np.inf, level.squares().kept_mean()))
-            withins.append(np.where(none, np.inf, within.kept_mean()))
-        return self._chance(levels, withins, counts)
+        found = []
+        for level_ns, within in self.own:
+            upper = np.triu(np.ones(level_ns.shape[1:], bool), 1)
+            pairs = [part[:, upper] for part in (level_ns, within)]
+            count = _count(pairs[0])
+            squares = (_kept_mean(pairs[0] ** 2), _kept_mean(pairs[1]))
+            found.append((*(np.where(count > 0, part, np.inf) for part in squares), count))
+        return self._least([[part[:, None] for part in side] for side in found])
 
-    def chances(self, lags: int) -> Chance:
+    def _chances(self, lags: int) -> _Chance:
         """Return how steps differ that are so far apart, from 0 on, shape (pairs, lags).
 
         Where a pattern repeats itself they hardly do. Few such pairs tell no pattern.
         """
-        levels, withins, counts = [], [], []
-        for own in self.own:
-            steps = own.valid.shape[1]
-            level, within = own.rows(Overlaps.of(np.arange(lags), steps, steps))
-            counts.append(level.count)
-            levels.append(level.squares().kept_mean())
-            withins.append(within.kept_mean())
-        few = np.minimum(*counts) < _FEW
-        told, other = self._chance(levels, withins, counts), self.any_chance()
-        return Chance(
-            np.where(few, other.level, told.level),
-            np.where(few, other.within, told.within),
-            np.where(few, other.rows, told.rows),
-        )
+        found = []
+        for level_ns, within in self.own:
+            steps = level_ns.shape[1]
+            overlaps = Overlaps.of(np.arange(lags), steps, steps)
+            level, inner = (_of_moves(part, overlaps) for part in (level_ns, within))
+            found.append([_kept_mean(level**2), _kept_mean(inner), _count(level)])
+        few = np.minimum(found[0][2], found[1][2]) < _FEW
+        told, other = self._least(found), self._any_chance()
+        level, inner, rows = (np.where(few, b, a) for a, b in zip(told, other, strict=True))
+        return level, inner, rows
 
-    def _chance(self, levels: list[Floats], withins: list[Floats], counts: list[Ints]) -> Chance:
+    def _least(self, sides: list[list[Any]]) -> _Chance:
         # Ranks that wait for each other vary alike, so they count as one, the one that varies less.
-        rows = np.minimum(np.maximum(*counts), self.own[0].valid.shape[1])
-        rows = rows if rows.ndim > 1 else rows[:, None]
-        return Chance(
-            np.minimum(*levels).reshape(rows.shape), np.minimum(*withins).reshape(rows.shape), rows
-        )
+        (level, within, count), (others, inner, number) = sides
+        rows = np.minimum(np.maximum(count, number), self.own[0][0].shape[1])
+        return np.minimum(level, others), np.minimum(within, inner), rows
 
-    def evidence(self, fit: Fit, chance: Chance) -> Floats:
+    def _evidence(
+        self, levels: tuple[_Means, ...], within: tuple[_Means, ...], chance: _Chance
+    ) -> Floats:
         """Return how unlikely it is, in nats, that pairs fit so well if they are the wrong ones.
 
         Wrong pairs are different iterations, and differ as those of one rank do. Where few
         iterations say how much their lengths vary, what events vary within them says it, too: what
         is early or late there adds up to them.
         """
-        chances = [(chance.level, chance.rows)]
+        level, inner, rows = chance
+        chances = [(level, rows)]
         freedom = self.freedom
         if freedom:
-            chances.append((np.minimum(chance.level, chance.within), freedom * chance.rows))
+            chances.append((np.minimum(level, inner), freedom * rows))
         total = _most(
-            _unlikely(own.mean, by_chance, own.count, of_chance)
-            for own in fit.levels
+            _unlikely(mean, by_chance, count, of_chance)
+            for mean, count in levels
             for by_chance, of_chance in chances
         )
-        if freedom and fit.within:
-            more = _most(
-                _unlikely(own.mean, chance.within, freedom * own.count, freedom * chance.rows)
-                for own in fit.within
+        if freedom and within:
+            total = total + _most(
+                _unlikely(mean, inner, freedom * count, freedom * rows) for mean, count in within
             )
-            total = total + more
             # That both are by chance is likelier than the product of the two.
             total = total - np.log1p(total)
-        known = (chance.rows > 0) & (fit.levels[0].count > 0)
+        known = (rows > 0) & (levels[0][1] > 0)
         return np.where(known, np.minimum(total, _MOST), 0.0)
+
+
+def _apart(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats]:
+    """Return how far apart steps of two ranks are, each of one with each of the other.
+
+    That is the mean difference over the events, shape (pairs, steps of a, steps of b), and the mean
+    square of what the events differ beyond that; NaN where too few events are common.
+
+    Args:
+        a_ns: steps of events of one rank, shape (pairs, steps, events); NaN for those missing.
+        b_ns: of the other.
+    """
+    other = b_ns.swapaxes(1, 2)
+    known, other_known = ((~np.isnan(side)).astype(np.float64) for side in (a_ns, other))
+    own, other = (np.where(np.isnan(side), 0.0, side) for side in (a_ns, other))
+    count = known @ other_known
+    total = own @ other_known - known @ other
+    squares = (own**2) @ other_known + known @ (other**2) - 2 * own @ other
+    level = total / np.maximum(count, 1.0)
+    within = np.maximum(squares / np.maximum(count, 1.0) - level**2, 0.0)
+    valid = count >= max(1.0, a_ns.shape[2] / 4)
+    return np.where(valid, level, np.nan), np.where(valid, within, np.nan)
+
+
+def _of_moves(apart: Floats, overlaps: Overlaps) -> Floats:
+    """Return those of the steps that are one, shape (pairs, moves, steps)."""
+    return np.where(overlaps.held, apart[:, overlaps.first, overlaps.second], np.nan)
+
+
+def _count(values: Floats) -> Ints:
+    """Return how many values there are along the last axis; NaN stands for none."""
+    return np.asarray(np.count_nonzero(~np.isnan(values), axis=-1), np.int64)
+
+
+def _median(values: Floats) -> Floats:
+    """Return the median along the last axis; NaN where there are no values."""
+    if values.shape[-1] == 0:
+        return np.full(values.shape[:-1], np.nan)
+    count = _count(values)
+    ends = np.stack(((count - 1) // 2, count // 2), axis=-1)
+    middle = np.take_along_axis(np.sort(values, axis=-1), np.maximum(ends, 0), axis=-1)
+    return np.asarray(middle.sum(axis=-1) / 2, np.float64)
+
+
+def _means(values: Floats) -> tuple[_Means, _Means]:
+    """Return the mean of all, and that without the largest, two of many.
+
+    A clock may have been set once.
+    """
+    count = _count(values)
+    kept = count - np.where(count < _FEW, 0, np.where(count < _MANY, 1, 2))
+    total = np.where(np.isnan(values), 0.0, values).sum(axis=-1)
+    least = np.arange(values.shape[-1]) < kept[..., None]
+    most = np.where(least, np.sort(values, axis=-1), 0.0).sum(axis=-1)
+    return (
+        (total / np.maximum(count, 1), count),
+        (most / np.maximum(kept, 1), np.where(kept < count, kept, 0)),
+    )
+
+
+def _kept_mean(values: Floats) -> Floats:
+    """Return the mean without the largest, of many enough, else of all."""
+    (every, _), (most, count) = _means(values)
+    return np.where(count > 0, most, every)
 
 
 def _most(parts: Iterable[Floats]) -> Floats:
     """Return the most of some evidence, less what the choice takes off."""
     return np.asarray(np.maximum(np.maximum.reduce(list(parts)) - _LOOKS, 0.0), np.float64)
-
-
-def usual_steps(*times_ns: Floats) -> Floats:
-    """Return the median of all steps of events from iteration to iteration, by pair; 0 for none.
-
-    Args:
-        times_ns: of each side, shape (pairs, iterations, events).
-    """
-    steps = [np.diff(times, axis=1).reshape(len(times), -1) for times in times_ns]
-    every = np.concatenate(steps, axis=1)
-    known = Samples(every, ~np.isnan(every))
-    return (
-        np.where(known.count > 0, known.median(), 0.0) if every.shape[1] else np.zeros(len(every))
-    )
-
-
-def variation_of(a: Steps, b: Steps, usual_ns: Floats) -> Variation:
-    """Return how much the steps of two ranks vary."""
-    freedom = min(max(a.known.shape[2] - 1, 0), _WITHIN)
-    return Variation((fits_of(a, a), fits_of(b, b)), freedom, usual_ns)
 
 
 def _unlikely(square: Floats, chance: Floats, freedom: Ints, of_chance: Ints) -> Floats:

@@ -7,17 +7,18 @@ they do not, the pairing is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from bubbleviz.align.iteration_fits import histories_of
 from bubbleviz.align.merge import JoinedRank
-from bubbleviz.align.possible_shifts import EQUAL, Link, Shift, links, shifts, shifts_beside
+from bubbleviz.align.possible_shifts import EQUAL, Link, Shift, links, shifts
 from bubbleviz.align.waits import Arrivals, KnownArrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import Groups, distinct, groups_of, looked_up, without
+from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -25,154 +26,12 @@ from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
-# Machine links: what to add to each machine's clock so that one pairing of iterations is possible.
-#
-# The machines are joined one after another, each by the first pair of ranks that decides how its
-# iterations pair with those of a machine that is already joined.
-
-
 #: With so many pairs of ranks a machine is tried.
 _TRIES = 6
 #: Of so many pairs links are found together at first.
 _AHEAD = 16
-
-
-@frozen
-class Neighbours:
-    """Two ranks next to each other: of a pipeline, or replicas (``beside``)."""
-
-    first: int
-    second: int
-    beside: bool
-
-
-@frozen
-class MachineLink:
-    """How two ranks of two machines were paired."""
-
-    first: int
-    second: int
-    link: Link
-
-
-@frozen
-class LinkedMachines:
-    """Machines whose iterations pair.
-
-    Attributes:
-        offset_ns: what to add to the clock of each, by its number.
-        links: one for each machine but the first: how it was joined, or what came closest.
-    """
-
-    offset_ns: Mapping[int, int]
-    links: tuple[MachineLink, ...]
-
-
-def linked(
-    find: Callable[[Sequence[Neighbours]], Sequence[Link]],
-    neighbours: Sequence[Neighbours],
-    machine: Sequence[int],
-) -> LinkedMachines:
-    """Return the machines that are linked to that of the first rank.
-
-    Args:
-        find: returns the links of some pairs of ranks.
-        neighbours: pairs of ranks, those of the first rank first.
-        machine: number of each rank's machine.
-    """
-    joining = _Joining(find, machine)
-    edges = [pair for pair in neighbours if machine[pair.first] != machine[pair.second]]
-    if not neighbours:
-        return LinkedMachines({}, ())
-    joining.offset_ns[machine[neighbours[0].first]] = 0
-    farther = list(_farther(joining, neighbours))
-    while joining.join_any(edges) or joining.join_any(farther):
-        pass
-    return LinkedMachines(joining.offset_ns, tuple(joining.links.values()))
-
-
-def _farther(joining: _Joining, neighbours: Sequence[Neighbours]) -> Iterator[Neighbours]:
-    """Yield pairs of ranks of one pipeline that have one other rank in between."""
-    for one, other in pairwise(neighbours):
-        if one.second == other.first and not one.beside and not other.beside:
-            pair = Neighbours(one.first, other.second, beside=False)
-            if joining.machine[pair.first] != joining.machine[pair.second]:
-                yield pair
-
-
-class _Joining:
-    """Machines while they are joined."""
-
-    def __init__(
-        self,
-        find: Callable[[Sequence[Neighbours]], Sequence[Link]],
-        machine: Sequence[int],
-    ) -> None:
-        self.find = find
-        self.machine = machine
-        self.offset_ns: dict[int, int] = {}
-        self.links: dict[int, MachineLink] = {}
-        self.found: dict[tuple[int, int], Link] = {}
-        self.tried: set[tuple[int, int]] = set()
-        self.tries: dict[int, int] = {}
-        self.ahead = _AHEAD
-
-    def join_any(self, pairs: Sequence[Neighbours]) -> bool:
-        """Join what these pairs join, and return whether that is anything."""
-        before = len(self.offset_ns)
-        for place, pair in enumerate(pairs):
-            sides = self.machine[pair.first], self.machine[pair.second]
-            joined = sides[0] in self.offset_ns, sides[1] in self.offset_ns
-            if joined[0] == joined[1] or (pair.first, pair.second) in self.tried:
-                continue
-            if self._may_try(pair, sides[joined[0]]):
-                if (pair.first, pair.second) not in self.found:
-                    self._find(pairs[at] for at in range(place, len(pairs)))
-                self._join(pair, sides, new=sides[joined[0]])
-        return len(self.offset_ns) > before
-
-    def _may_try(self, pair: Neighbours, new: int) -> bool:
-        """Note that a machine is tried with a pair, and return whether it may be."""
-        self.tries[new] = self.tries.get(new, 0) + 1
-        self.tried.add((pair.first, pair.second))
-        return self.tries[new] <= _TRIES
-
-    def _find(self, pairs: Iterable[Neighbours]) -> None:
-        """Find the links of the first pair, and of those that are tried if each one is decided.
-
-        The more of them were, the more are found at once.
-        """
-        joined = set(self.offset_ns)
-        wanted = []
-        for pair in pairs:
-            sides = self.machine[pair.first], self.machine[pair.second]
-            if (sides[0] in joined) != (sides[1] in joined):
-                joined.update(sides)
-                if (pair.first, pair.second) not in self.found:
-                    wanted.append(pair)
-            if len(wanted) >= self.ahead:
-                break
-        for pair, link in zip(wanted, self.find(wanted), strict=True):
-            self.found[pair.first, pair.second] = link
-
-    def _join(self, pair: Neighbours, sides: tuple[int, int], new: int) -> None:
-        """Join a new machine by the link of two ranks, if that is decided."""
-        ends = pair.first, pair.second
-        found = self.found[ends]
-        if new not in self.links or found.margin > self.links[new].link.margin:
-            self.links[new] = MachineLink(*ends, found)
-        if found.best is None or not found.decided:
-            self.ahead = 1
-            return
-        self.ahead *= 2
-        moved = round(found.best.offset_ns)
-        if new == sides[1]:
-            self.offset_ns[new] = self.offset_ns[sides[0]] + moved
-        else:
-            self.offset_ns[new] = self.offset_ns[sides[1]] - moved
-
-
-_ENDS = ("first", "second")
+#: Two ranks next to each other: of a pipeline, or replicas.
+Neighbours = tuple[int, int, bool]
 
 
 @frozen
@@ -184,14 +43,15 @@ class Pairing:
         names: of the iterations.
         known: whether it is known.
         own: each rank and one of its own iterations, and the number of that over all ranks.
-        links: how iterations of two machines were paired that have no names.
+        links: how machines were joined whose iterations have no names, or what came closest: one
+            for each but the first.
     """
 
     iteration: Ints
     names: tuple[str, ...]
     known: bool
     own: tuple[Ints, Ints, Ints]
-    links: tuple[MachineLink, ...] = ()
+    links: tuple[Link, ...] = ()
 
 
 @frozen
@@ -236,20 +96,14 @@ def pair_iterations(
     unnamed = without(operations.rank[counted], operations.rank[counted & (named >= 0)])
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
-    moves = _moves(operations, known.of(operations), virtual_stage, places, counted)
-    iteration = operations.iteration + moves.of_rank[operations.rank]
+    moves, told, joined = _moves(operations, known.of(operations), virtual_stage, places, counted)
+    iteration = operations.iteration + moves[operations.rank]
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
-    names = tuple(map(str, range(len(present))))
-    number = _renumbered(iteration, present)
-    owners = groups_of(operations.rank, operations.iteration)
-    own = _own(operations, owners, number[owners.first])
-    return Pairing(number, names, moves.known, own, moves.links)
-
-
-def _own(operations: RankOperations, owners: Groups, number: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the ranks and own iterations of groups of operations, and the number of each."""
-    return operations.rank[owners.first], operations.iteration[owners.first], number
+    number = found_in(present, iteration)
+    first = groups_of(operations.rank, operations.iteration).first
+    own = operations.rank[first], operations.iteration[first], number[first]
+    return Pairing(number, tuple(map(str, range(len(present)))), told, own, joined)
 
 
 def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
@@ -264,29 +118,14 @@ def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
     return looked_up((ranks, own), number, (rank, iteration))
 
 
-@frozen
-class _Moves:
-    """How rank's iteration numbers are moved.
-
-    Attributes:
-        of_rank: by rank.
-        known: whether all are known.
-        links: how those of two machines were found.
-    """
-
-    of_rank: Ints
-    known: bool
-    links: tuple[MachineLink, ...]
-
-
 def _moves(
     operations: RankOperations,
     inputs: Arrivals,
     virtual_stage: Ints,
     places: Places,
     counted: Bools,
-) -> _Moves:
-    """Return each rank's shift of iteration numbers.
+) -> tuple[Ints, bool, tuple[Link, ...]]:
+    """Return each rank's shift of iteration numbers, whether all are known, and the links.
 
     Each rank is put beside the one before it in its pipeline, a pipeline's first rank beside the
     first rank of all, and a copy beside the copy before it. The first rank of a machine is linked
@@ -303,30 +142,26 @@ def _moves(
     )
 
     def find(pairs: Sequence[Neighbours]) -> Sequence[Link]:
-        ends = [np.array([getattr(p, end) for p in pairs], np.int64) for end in _ENDS]
-        timed = places.timed[ends[0]] & places.timed[ends[1]]
-        return links(
-            histories, *ends, beside=np.array([p.beside for p in pairs], bool), timed=timed
-        )
+        one, other, replicas = (np.array(column) for column in zip(*pairs, strict=True))
+        timed = places.timed[one] & places.timed[other]
+        return links(histories, one, other, beside=replicas, timed=timed)
 
-    columns = zip(first.tolist(), second.tolist(), beside.tolist(), strict=True)
-    joined = linked(find, [Neighbours(*pair) for pair in columns], places.machine.tolist())
+    neighbours = list(zip(first.tolist(), second.tolist(), beside.tolist(), strict=True))
+    joined, found_links = linked(find, neighbours, places.machine.tolist())
     offset_ns = np.zeros(int(places.machine.max(initial=0)) + 1, np.int64)
-    offset_ns[list(joined.offset_ns)] = list(joined.offset_ns.values())
-    linked_ones = np.zeros(len(offset_ns), bool)
-    linked_ones[list(joined.offset_ns)] = True
+    offset_ns[list(joined)] = list(joined.values())
+    is_linked = np.zeros(len(offset_ns), bool)
+    is_linked[list(joined)] = True
     ends = places.machine[first], places.machine[second]
-    comparable = (ends[0] == ends[1]) | (linked_ones[ends[0]] & linked_ones[ends[1]])
-    by_ns = offset_ns[ends[1]] - offset_ns[ends[0]]
+    rows = np.flatnonzero((ends[0] == ends[1]) | (is_linked[ends[0]] & is_linked[ends[1]]))
+    by_ns = (offset_ns[ends[1]] - offset_ns[ends[0]])[rows]
     found: list[int | None] = [None] * len(first)
-    for own, on_one_clock in ((comparable & ~beside, shifts), (comparable & beside, shifts_beside)):
-        rows = np.flatnonzero(own)
-        moved = on_one_clock(histories, first[rows], second[rows], by_ns[rows])
-        for row, move in zip(rows.tolist(), moved, strict=True):
-            found[row] = move
+    moved = shifts(histories, first[rows], second[rows], by_ns, beside[rows])
+    for row, move in zip(rows.tolist(), moved, strict=True):
+        found[row] = move
     for one, other, move in zip(first.tolist(), second.tolist(), found, strict=True):
         moves[other] = moves[one] + (move or 0)
-    return _Moves(moves, None not in found, joined.links)
+    return moves, None not in found, found_links
 
 
 def _neighbours(order: Ints, places: Places) -> tuple[Ints, Ints, Bools]:
@@ -364,8 +199,8 @@ def _by_name(operations: RankOperations, named: Ints, counted: Bools) -> Pairing
     present = np.flatnonzero(working)
     first = pairs.first[present]
     names = tuple(map(_name, anchor[first].tolist(), away[first].tolist()))
-    number = _renumbered(of_owner, present)
-    own = _own(operations, owners, number)
+    number = found_in(present, of_owner)
+    own = operations.rank[owners.first], operations.iteration[owners.first], number
     return Pairing(number[group], names, known=True, own=own)
 
 
@@ -390,12 +225,96 @@ def _name(number: int, away: int) -> str:
     return where if abs(away) == 1 else f"{where} ({abs(away)})"
 
 
-def _renumbered(iteration: Ints, present: Ints) -> Ints:
-    """Return places in ``present``; -1 for what is not in it."""
-    at = np.minimum(np.searchsorted(present, iteration), max(len(present) - 1, 0))
-    if len(present) == 0:
-        return np.full(len(iteration), NONE, np.int64)
-    return np.where(present[at] == iteration, at, NONE)
+# Machine links: what to add to each machine's clock so that one pairing of iterations is possible.
+#
+# The machines are joined one after another, each by the first pair of ranks that decides how its
+# iterations pair with those of a machine that is already joined.
+
+
+def linked(
+    find: Callable[[Sequence[Neighbours]], Sequence[Link]],
+    neighbours: Sequence[Neighbours],
+    machine: Sequence[int],
+) -> tuple[dict[int, int], tuple[Link, ...]]:
+    """Return what to add to the clock of each machine that is linked to the first rank's.
+
+    And one link for each machine but that: how it was joined, or what came closest.
+
+    Args:
+        find: returns the links of some pairs of ranks.
+        neighbours: pairs of ranks, those of the first rank first.
+        machine: number of each rank's machine.
+    """
+    # At last ranks of one pipeline that have one other rank in between.
+    farther = [
+        (one[0], other[1], False)
+        for one, other in pairwise(neighbours)
+        if one[1] == other[0] and not one[2] and not other[2]
+    ]
+    near, far = (
+        [pair for pair in pairs if machine[pair[0]] != machine[pair[1]]]
+        for pairs in (neighbours, farther)
+    )
+    joining = _Joining(find, machine, {machine[one]: 0 for one, _, _ in neighbours[:1]})
+    while joining.any(near) or joining.any(far):
+        pass
+    return joining.offset_ns, tuple(joining.closest.values())
+
+
+class _Joining:
+    """Machines while they are joined."""
+
+    def __init__(
+        self,
+        find: Callable[[Sequence[Neighbours]], Sequence[Link]],
+        machine: Sequence[int],
+        offset_ns: dict[int, int],
+    ) -> None:
+        self.find, self.machine, self.offset_ns = find, machine, offset_ns
+        self.closest: dict[int, Link] = {}
+        self._found: dict[tuple[int, int], Link] = {}
+        self._tried: set[tuple[int, int]] = set()
+        self._tries: Counter[int] = Counter()
+        self._ahead = _AHEAD
+
+    def any(self, pairs: Sequence[Neighbours]) -> bool:
+        """Join what these pairs join, and return whether that is anything."""
+        before = len(self.offset_ns)
+        for place, (one, other, _) in enumerate(pairs):
+            sides = self.machine[one], self.machine[other]
+            joined = sides[0] in self.offset_ns, sides[1] in self.offset_ns
+            if joined[0] == joined[1] or (one, other) in self._tried:
+                continue
+            self._tried.add((one, other))
+            new, old = sides if joined[1] else sides[::-1]
+            self._tries[new] += 1
+            if self._tries[new] > _TRIES:
+                continue
+            if (one, other) not in self._found:
+                found = self.find(self._wanted(pairs[place:]))
+                self._found.update({(link.first, link.second): link for link in found})
+            link = self._found[one, other]
+            if new not in self.closest or link.margin > self.closest[new].margin:
+                self.closest[new] = link
+            # The more of them were decided, the more are found at once.
+            self._ahead = 2 * self._ahead if link.decided else 1
+            if link.best is not None and link.decided:
+                moved = round(link.best.offset_ns)
+                self.offset_ns[new] = self.offset_ns[old] + (moved if joined[0] else -moved)
+        return len(self.offset_ns) > before
+
+    def _wanted(self, pairs: Sequence[Neighbours]) -> list[Neighbours]:
+        """Return the first pair, and those that are tried if each one before is decided."""
+        joined, wanted = set(self.offset_ns), []
+        for pair in pairs:
+            sides = self.machine[pair[0]], self.machine[pair[1]]
+            if (sides[0] in joined) != (sides[1] in joined):
+                joined.update(sides)
+                if pair[:2] not in self._found:
+                    wanted.append(pair)
+            if len(wanted) >= self._ahead:
+                break
+        return wanted
 
 
 # Limitations of pairing: by what iterations of hosts were paired, or why they could not be.
@@ -411,8 +330,8 @@ _TO_TELL = (
 
 def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterator[Limitation]:
     """Yield a limitation on how iterations that have no names are paired across hosts."""
-    links = sorted(pairing.links, key=lambda one: one.link.margin)
-    undecided = [one for one in links if not one.link.decided]
+    links = sorted(pairing.links, key=lambda one: one.margin)
+    undecided = [one for one in links if not one.decided]
     if not pairing.known:
         why = f"{_undecided(undecided[0], ranks)}; " if undecided else ""
         yield Limitation(
@@ -424,32 +343,32 @@ def pairing_limitations(pairing: Pairing, ranks: Sequence[JoinedRank]) -> Iterat
         )
     elif links:
         weakest = links[0]
-        odds = f"10^{weakest.link.margin / np.log(10):.0f}"
+        odds = f"10^{weakest.margin / np.log(10):.0f}"
         sure = f"is {odds} times less likely"
-        if weakest.link.fit < _WORTH:
+        if weakest.fit < _WORTH:
             sure = "would need clocks that are off by more than half an iteration"
         yield Limitation(
             "how iterations of the hosts are paired",
-            f"they have no names, and are paired by {_evidence(weakest.link)}; of "
+            f"they have no names, and are paired by {_evidence(weakest)}; of "
             f"{_hosts(weakest, ranks)}, which are the least sure, the next best pairing "
-            f"{_described(weakest.link)}, and {sure}; "
+            f"{_described(weakest)}, and {sure}; "
             "name iterations in the ranges to be sure",
             len(links),
         )
 
 
-def _undecided(one: MachineLink, ranks: Sequence[JoinedRank]) -> str:
+def _undecided(one: Link, ranks: Sequence[JoinedRank]) -> str:
     """Return which pairings of two ranks remain possible."""
-    best, hosts = one.link.best, _hosts(one, ranks)
+    best, hosts = one.best, _hosts(one, ranks)
     if best is None:
         return f"those of {hosts} have no operation in common"
     return (
-        f"of {hosts}, {_pairing(best)} fits best, but another one, which {_described(one.link)}, "
+        f"of {hosts}, {_pairing(best)} fits best, but another one, which {_described(one)}, "
         "remains possible"
     )
 
 
-def _hosts(one: MachineLink, ranks: Sequence[JoinedRank]) -> str:
+def _hosts(one: Link, ranks: Sequence[JoinedRank]) -> str:
     return f"{ranks[one.first].host} and {ranks[one.second].host}"
 
 

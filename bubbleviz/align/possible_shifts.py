@@ -1,31 +1,221 @@
-"""Possible shifts: every way to pair the iterations of two ranks, and what speaks for it but fits.
+"""Possible shifts: every way to pair the iterations of two ranks, and what speaks for it.
 
-Of many pairs of ranks at once, those that have as many iterations, and of all shifts of each.
+Ranks of a pipeline wait for each other: every F on the upstream one of two ends before the other's
+input is there, and every B likewise the other way. Replicas step together. Pairs of ranks that have
+as many iterations and events are one table, so that what is asked of them is asked of all together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bubbleviz.align.common_events import CommonEvents, common_events
-from bubbleviz.align.iteration_fits import (
-    Chance,
-    Fit,
-    Histories,
-    Overlaps,
-    Samples,
-    Variation,
-    fits_of,
-    steps_of,
-    usual_steps,
-    variation_of,
-)
+from bubbleviz.align.iteration_fits import Histories, Look, Overlaps
 from bubbleviz.align.offsets import DRIFT, GRAIN_NS
-from bubbleviz.model.columns import Bools, Floats, Ints
-from bubbleviz.model.grouping import distinct, groups_of, rows_by_value
+from bubbleviz.align.waits import NEVER
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
+from bubbleviz.model.grouping import (
+    Groups,
+    distinct,
+    expanded,
+    first_of_each,
+    groups_of,
+    looked_up,
+    rows_by_value,
+)
 from bubbleviz.model.values import frozen
+
+#: So many events of an iteration are compared, spread evenly over all.
+_EVENTS = 64
+#: Numbers that are worked on at once.
+_AT_ONCE = 1 << 19
+
+
+@frozen
+class CommonEvents:
+    """Events of pairs of ranks of which one waits for the other, shape (pairs, iterations, events).
+
+    Attributes:
+        a_ns: times on the first rank's clock; NaN unknown.
+        b_ns: times on the second's.
+        a_end_ns: ends of the same operations.
+        b_end_ns: likewise.
+        a_leads: by pair and event, whether the second rank waits for the first.
+    """
+
+    a_ns: Floats
+    b_ns: Floats
+    a_end_ns: Floats
+    b_end_ns: Floats
+    a_leads: Bools
+
+    @property
+    def known(self) -> bool:
+        """Whether there are any."""
+        return bool(self.a_leads.shape[1])
+
+    def take(self, pairs: Ints) -> CommonEvents:
+        """Return those of some of the pairs."""
+        times = self.a_ns[pairs], self.b_ns[pairs], self.a_end_ns[pairs], self.b_end_ns[pairs]
+        return CommonEvents(*times, self.a_leads[pairs])
+
+    def bounds(self, overlaps: Overlaps) -> tuple[Floats, Floats]:
+        """Return for each pair of iterations the least and the most to add to b's clock.
+
+        Infinite where nothing bounds it; the shape is (pairs, moves, iterations).
+        """
+        return self._extremes(self.a_ns, self.b_ns, overlaps)
+
+    def loose_bounds(self, overlaps: Overlaps) -> tuple[Floats, Floats]:
+        """Return the same over all iterations, by ends alone, shape (pairs, moves).
+
+        A span may begin with kernels that need no input.
+        """
+        least, most = self._extremes(self.a_end_ns, self.b_end_ns, overlaps)
+        return least.max(axis=2, initial=-np.inf), most.min(axis=2, initial=np.inf)
+
+    def _extremes(self, a_ns: Floats, b_ns: Floats, overlaps: Overlaps) -> tuple[Floats, Floats]:
+        shape = len(a_ns), *overlaps.held.shape
+        least, most = np.full(shape, -np.inf), np.full(shape, np.inf)
+        leads = self.a_leads[:, None, None]
+        size = max(1, _AT_ONCE // max(len(a_ns) * shape[2] * a_ns.shape[2], 1))
+        for low in range(0, shape[1], size):
+            at = slice(low, low + size)
+            some = overlaps.take(at)
+            apart = a_ns[:, some.first] - b_ns[:, some.second]
+            seen = ~np.isnan(apart) & some.held[None, :, :, None]
+            least[:, at] = np.where(seen & leads, apart, -np.inf).max(axis=3, initial=-np.inf)
+            most[:, at] = np.where(seen & ~leads, apart, np.inf).min(axis=3, initial=np.inf)
+        return least, most
+
+
+_Tables = Iterator[tuple[Ints, CommonEvents | None]]
+
+
+def _tables(histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside: Bools) -> _Tables:
+    """Yield (numbers of pairs, their events): of pairs of one shape, some at a time.
+
+    Compared are virtual stages next to each other; replicas have no events.
+
+    Args:
+        histories: of all ranks.
+        first: a rank of each pair.
+        second: another one.
+        by_ns: what is added to the clock of that.
+        beside: whether the two are replicas.
+    """
+    counts, rows = histories.counts, np.diff(histories.first_end)
+    cells = (counts[first] + counts[second]) ** 2
+    larger = np.where(beside, cells, np.maximum(cells, rows[first] + rows[second]))
+    for replicas in (False, True):
+        pairs = np.flatnonzero(beside == replicas)
+        size = max(1, _AT_ONCE // max(int(larger[pairs].max(initial=1)), 1))
+        for low in range(0, len(pairs), size):
+            at = pairs[low : low + size]
+            if not replicas:
+                for own, events in _events(histories, first[at], second[at], by_ns[at]):
+                    yield at[own], events
+                continue
+            for _, own in rows_by_value(groups_of(counts[first[at]], counts[second[at]]).of_row):
+                yield at[own], None
+
+
+def _events(
+    histories: Histories, first: Ints, second: Ints, by_ns: Ints
+) -> Iterator[tuple[Ints, CommonEvents]]:
+    """Yield the events of pairs, by shape."""
+    ours, theirs = (_Entries(histories, ranks) for ranks in (first, second))
+    nearest = _nearest(ours.stages, theirs.stages)
+    found = looked_up(
+        (theirs.group, theirs.event),
+        np.arange(len(theirs.group)),
+        (nearest[ours.group], ours.event),
+    )
+    column = np.flatnonzero(found >= 0)
+    number = np.bincount(ours.pair[column], minlength=len(first))
+    kept = np.minimum(number, _EVENTS)
+    owner, nth = expanded(np.zeros_like(kept), kept)
+    begin = np.cumsum(number) - number
+    column = column[begin[owner] + nth * number[owner] // np.maximum(kept[owner], 1)]
+    partner = found[column]
+    leads = (ours.event[column] & 1 == 0) == (ours.stage[column] < theirs.stage[partner])
+    begin = np.cumsum(kept) - kept
+    sides = ours.times(np.zeros_like(by_ns)), theirs.times(by_ns)
+    counts = histories.counts[first], histories.counts[second]
+    for _, pairs in rows_by_value(groups_of(*counts, kept).of_row):
+        at = begin[pairs][:, None] + np.arange(kept[pairs[0]])
+        a_leads = leads[at]
+        (a_ready, a_end), (b_ready, b_end) = (
+            [times[rows[at], : count[pairs[0]]].swapaxes(1, 2) for times in side]
+            for side, rows, count in zip(sides, (column, partner), counts, strict=True)
+        )
+        a_ns = _inner(np.where(a_leads[:, None], a_end, a_ready))
+        b_ns = _inner(np.where(a_leads[:, None], b_ready, b_end))
+        yield pairs, CommonEvents(a_ns, b_ns, a_end, b_end, a_leads)
+
+
+class _Entries:
+    """The events of one rank of each pair: a row for each (pair, virtual stage, event), in order.
+
+    Args:
+        histories: of all ranks.
+        ranks: the rank of each pair.
+
+    Attributes:
+        stages: pair and virtual stage of each (pair, virtual stage).
+        pair: number of the pair of each event.
+        group: number of the (pair, virtual stage) of each.
+        stage: virtual stage of each.
+        event: which event it is.
+    """
+
+    def __init__(self, histories: Histories, ranks: Ints) -> None:
+        self._of_row, row = histories.rows_of(ranks)
+        self._ends = histories.ends.take(row)
+        stages = groups_of(self._of_row, self._ends.virtual_stage)
+        self._entries: Groups = groups_of(stages.of_row, self._ends.events)
+        first = self._entries.first
+        self.stages = self._of_row[stages.first], self._ends.virtual_stage[stages.first]
+        self.pair, self.group = self._of_row[first], stages.of_row[first]
+        self.stage, self.event = self._ends.virtual_stage[first], self._ends.events[first]
+        self._width = int(histories.counts[ranks].max(initial=0))
+
+    def times(self, by_ns: Ints) -> tuple[Floats, Floats]:
+        """Return when inputs were there, and ends, by event and iteration; NaN unknown.
+
+        Args:
+            by_ns: what is added, by pair.
+        """
+        ready, end = (np.full((len(self.pair), self._width), np.nan) for _ in range(2))
+        at = self._entries.of_row, self._ends.iteration
+        ready_ns, by = self._ends.ready_ns, by_ns[self._of_row]
+        ready[at] = np.where(ready_ns == NEVER, np.nan, ready_ns + by)
+        end[at] = self._ends.end_ns + by
+        return ready, end
+
+
+def _nearest(ours: tuple[Ints, Ints], theirs: tuple[Ints, Ints]) -> Ints:
+    """Return the row of theirs whose stage is nearest to each of ours in its pair; -1 for none.
+
+    Of two that are equally near it is the earlier one. Both are (pair, virtual stage), in order.
+    """
+    bounds = (np.searchsorted(theirs[0], ours[0], side) for side in ("left", "right"))
+    row, other = expanded(*bounds)
+    best = first_of_each(row, np.abs(ours[1][row] - theirs[1][other]), theirs[1][other])
+    nearest = np.full(len(ours[0]), NONE, np.int64)
+    nearest[row[best]] = other[best]
+    return nearest
+
+
+def _inner(times_ns: Floats) -> Floats:
+    """Return times without the first and last of each pair: a capture may have cut those."""
+    unknown = np.isnan(times_ns)
+    low = np.where(unknown, np.inf, times_ns).min(axis=(1, 2), initial=np.inf)
+    high = np.where(unknown, -np.inf, times_ns).max(axis=(1, 2), initial=-np.inf)
+    edge = (times_ns == low[:, None, None]) | (times_ns == high[:, None, None])
+    return np.where(edge, np.nan, times_ns)
+
 
 #: UTC clocks are seldom off by more, and may be off by seconds: so much speaks against that.
 _UTC_NS, _UTC = 1e8, 4.0
@@ -67,101 +257,70 @@ class Shift:
     shapes: int
 
 
-class RankPairs:
-    """Pairs of ranks with as many iterations each; ``events`` is None for replicas."""
-
-    def __init__(
-        self,
-        histories: Histories,
-        first: Ints,
-        second: Ints,
-        timed: Bools,
-        events: CommonEvents | None,
-    ) -> None:
-        self.timed, self.events = timed, events
-        self.counts = int(histories.counts[first[0]]), int(histories.counts[second[0]])
-        self.starts = histories.starts(first), histories.starts(second)
-        self.optimizers = histories.optimizers(first), histories.optimizers(second)
-        self.shapes = histories.shapes(first), histories.shapes(second)
-        self.length_ns = histories.length_ns[first], histories.length_ns[second]
-        recorded = histories.recorded_ns
-        self.recorded_ns = (
-            (recorded[0][first], recorded[1][first]),
-            (recorded[0][second], recorded[1][second]),
-        )
+#: All shifts of pairs, shape (pairs, moves): the columns of :class:`Shift` but the move.
+_Columns = tuple[Floats, Floats, Floats, Ints, Ints, Ints]
 
 
-@frozen
-class Shifts:
-    """All shifts of pairs, shape (pairs, moves); see :class:`Shift`."""
+def _possible_shifts(
+    histories: Histories,
+    pair: tuple[Ints, Ints],
+    timed: Bools,
+    events: CommonEvents | None,
+    moves: Ints,
+) -> tuple[Bools, _Columns]:
+    """Return which moves of pairs of ranks are possible, and what speaks for and against them.
 
-    move: Ints
-    possible: Bools
-    offset_ns: Floats
-    utc: Floats
-    equal: Floats
-    settings: Ints
-    unrecorded: Ints
-    shapes: Ints
-
-    @property
-    def prior(self) -> Floats:
-        """What speaks for each, in nats."""
-        prior = self.equal - self.utc
-        prior -= np.minimum(_SET * self.settings, _SET_OFTEN)
-        prior -= _UNRECORDED * self.unrecorded
-        prior -= np.minimum(_OTHER_SHAPE * self.shapes, _OTHER_SHAPES)
-        return prior
-
-    def of(self, pair: int, place: int) -> Shift:
-        """Return one of a pair."""
-        at = pair, place
-        return Shift(
-            move=int(self.move[place]),
-            offset_ns=float(self.offset_ns[at]),
-            utc=float(self.utc[at]),
-            equal=float(self.equal[at]),
-            settings=int(self.settings[at]),
-            unrecorded=int(self.unrecorded[at]),
-            shapes=int(self.shapes[at]),
-        )
-
-
-def possible_shifts(pairs: RankPairs, moves: Ints) -> Shifts:
-    """Return all shifts that leave an iteration in common."""
-    count_a, count_b = pairs.counts
-    overlaps = Overlaps.of(moves, count_a, count_b)
-    starts = pairs.starts[0][:, overlaps.first], pairs.starts[1][:, overlaps.second]
-    shape = len(pairs.timed), len(moves)
+    Args:
+        histories: of all ranks.
+        pair: the ranks of each pair; all pairs have as many iterations.
+        timed: whether the UTC of both is known.
+        events: of the pairs; None for replicas.
+        moves: those that leave an iteration in common.
+    """
+    begun_ns = histories.starts(pair[0]), histories.starts(pair[1])
+    overlaps = Overlaps.of(moves, begun_ns[0].shape[1], begun_ns[1].shape[1])
+    starts = begun_ns[0][:, overlaps.first], begun_ns[1][:, overlaps.second]
+    shape = len(timed), len(moves)
     settings = np.zeros(shape, np.int64)
-    if pairs.events is None:
+    if events is None:
         possible = np.ones(shape, bool)
         offset_ns = _medians(starts[0] - starts[1], overlaps.held)
     else:
-        least, most = pairs.events.loose_bounds(overlaps)
+        least, most = events.loose_bounds(overlaps)
         sides = np.isfinite(least), np.isfinite(most)
         possible = sides[0] | sides[1]
         total = np.where(sides[0], least, 0.0) + np.where(sides[1], most, 0.0)
         offset_ns = total / np.maximum(sides[0].astype(np.int64) + sides[1], 1)
-        settings = _settings(starts[0], overlaps.held, *pairs.events.bounds(overlaps))
-    utc = np.where(pairs.timed[:, None], np.log1p((offset_ns / _UTC_NS) ** 2), 0.0)
-    own, other = _inner(pairs.shapes[0])[:, overlaps.first], _inner(pairs.shapes[1])
-    other = other[:, overlaps.second]
+        settings = _settings(starts[0], overlaps.held, *events.bounds(overlaps))
+    utc = np.where(timed[:, None], np.log1p((offset_ns / _UTC_NS) ** 2), 0.0)
+    own, other = (histories.shapes(ranks) for ranks in pair)
+    for shapes in (own, other):
+        shapes[:, :1] = shapes[:, -1:] = -1  # a capture may have cut these
+    own, other = own[:, overlaps.first], other[:, overlaps.second]
     differ = (own != other) & (own >= 0) & (other >= 0) & overlaps.held
-    equal = np.where(possible & (moves == 0) & (count_a == count_b), EQUAL, 0.0)
+    alike = begun_ns[0].shape == begun_ns[1].shape
+    equal = np.where(possible & (moves == 0) & alike, EQUAL, 0.0)
     away = np.where(possible, np.abs(offset_ns), np.inf)
-    nearest = away.min(axis=1)[:, None]
-    in_time = pairs.timed[:, None] & (equal > 0) & (away == nearest)
-    return Shifts(
-        move=moves,
-        possible=possible,
-        offset_ns=offset_ns,
-        utc=np.minimum(utc, _UTC),
-        equal=equal + np.where(in_time, _EQUAL_IN_TIME, 0.0),
-        settings=settings,
-        unrecorded=_unrecorded(pairs, moves, 0) + _unrecorded(pairs, -moves, 1),
-        shapes=np.count_nonzero(differ, axis=2),
+    in_time = timed[:, None] & (equal > 0) & (away == away.min(axis=1)[:, None])
+    unrecorded = _unrecorded(histories, pair, moves) + _unrecorded(histories, pair[::-1], -moves)
+    return possible, (
+        offset_ns,
+        np.minimum(utc, _UTC),
+        equal + np.where(in_time, _EQUAL_IN_TIME, 0.0),
+        settings,
+        unrecorded,
+        np.count_nonzero(differ, axis=2),
     )
+
+
+def _prior(columns: _Columns) -> Floats:
+    """Return what speaks for each shift, in nats."""
+    _, utc, equal, settings, unrecorded, shapes = columns
+    prior = equal - utc
+    prior -= np.minimum(_SET * settings, _SET_OFTEN)
+    prior -= _UNRECORDED * unrecorded
+    prior -= np.minimum(_OTHER_SHAPE * shapes, _OTHER_SHAPES)
+    return prior
 
 
 def _medians(values: Ints, held: Bools) -> Floats:
@@ -171,20 +330,6 @@ def _medians(values: Ints, held: Bools) -> Floats:
     every = np.arange(len(count))
     ends = [ordered[:, every, at].astype(np.float64) for at in ((count - 1) // 2, count // 2)]
     return np.asarray((ends[0] + ends[1]) / 2, np.float64)
-
-
-def _inner(shapes: Ints) -> Ints:
-    """Return shapes of iterations; -1 where a capture may have cut them."""
-    inner = shapes.copy()
-    inner[:, :1] = inner[:, -1:] = -1
-    return inner
-
-
-def possible_moves(count_a: int, count_b: int) -> Ints:
-    """Return the shifts that leave an iteration in common; of very many those nearest to 0."""
-    if min(count_a, count_b) == 0:
-        return np.empty(0, np.int64)
-    return np.arange(max(1 - count_b, -_REACH), min(count_a, _REACH + 1))
 
 
 def _settings(start_ns: Ints, held: Bools, least: Floats, most: Floats) -> Ints:
@@ -218,17 +363,18 @@ def _settings(start_ns: Ints, held: Bools, least: Floats, most: Floats) -> Ints:
     return times
 
 
-def _unrecorded(pairs: RankPairs, moves: Ints, side: int) -> Ints:
+def _unrecorded(histories: Histories, pair: tuple[Ints, Ints], moves: Ints) -> Ints:
     """Return how many sides of b's capture lack an iteration of a that it would have recorded.
 
     Args:
-        pairs: of ranks.
+        histories: of all ranks.
+        pair: the ranks a and b of each pair.
         moves: of b against a.
-        side: which of the two ranks a is.
     """
-    a_ns, b_ns = pairs.starts[side], pairs.starts[1 - side]
-    begun_ns, ended_ns = (times[:, None] for times in pairs.recorded_ns[1 - side])
-    margin_ns = pairs.length_ns[side][:, None] // 2
+    a, b = pair
+    a_ns, b_ns = histories.starts(a), histories.starts(b)
+    begun_ns, ended_ns = (times[b][:, None] for times in histories.recorded_ns)
+    margin_ns = histories.length_ns[a][:, None] // 2
     step_ns = np.diff(a_ns, axis=1)
     if step_ns.shape[1] == 0:
         return np.zeros((len(a_ns), len(moves)), np.int64)
@@ -243,58 +389,64 @@ def _unrecorded(pairs: RankPairs, moves: Ints, side: int) -> Ints:
 
 # Shifts: by how many iterations one rank's capture begins later than another's, on one clock.
 #
-# Ranks of one machine share a clock, and there a wrong shift breaks data dependencies; so do
-# those of
-# machines whose clocks were set against each other by :mod:`bubbleviz.align.possible_shifts`.
+# Ranks of one machine share a clock, and there a wrong shift breaks data dependencies; so do those
+# of machines whose clocks were set against each other by links.
 
 
 #: By how many iterations more than their counts differ two captures may be moved.
 _MOVES = 2
 
 
-def shifts(histories: Histories, first: Ints, second: Ints, by_ns: Ints) -> list[int | None]:
+def shifts(
+    histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside: Bools
+) -> list[int | None]:
     """Return the differences of the iteration numbers, those of a less those of b; None unknown.
 
     Every microbatch's F ends upstream before it ends downstream, and its B likewise the other way
-    (ends, since a span may begin with kernels that need no input).
+    (ends, since a span may begin with kernels that need no input). Replicas step together, so
+    their iterations start at about the same time.
 
     Args:
         histories: of all ranks.
         first: a rank of each pair.
-        second: one that passes microbatches to it or gets them from it.
+        second: one that passes microbatches to it or gets them from it, or a replica of it.
         by_ns: what is added to the clock of the second, so that both are on one.
+        beside: whether it is a replica.
     """
     found: list[int | None] = [None] * len(first)
-    for pairs, events in common_events(histories, first, second, by_ns):
-        a, b = first[pairs], second[pairs]
-        length_ns = histories.length_ns[a]
-        counts = histories.counts[a[0]], histories.counts[b[0]]
+    for pairs, events in _tables(histories, first, second, by_ns, beside):
+        starts = histories.starts(first[pairs]), histories.starts(second[pairs])
+        starts = starts[0], starts[1] + by_ns[pairs, None]
+        length_ns = histories.length_ns[first[pairs]]
+        equal = starts[0].shape == starts[1].shape
         in_order = np.zeros(len(pairs), bool)
-        if counts[0] == counts[1] > 0:
+        if equal and starts[0].shape[1] > 0:
             # Mostly the first guess is right.
-            costs = _costs(events, Overlaps.of(np.zeros(1, np.int64), *counts))[:, 0]
-            in_order = costs <= length_ns // 4
+            in_order = _costs(starts, events, np.zeros(1, np.int64))[:, 0] <= length_ns // 4
         for pair in pairs[in_order].tolist():
             found[pair] = 0
         rest = np.flatnonzero(~in_order)
         if len(rest) == 0:
             continue
-        starts = histories.starts(a[rest]), histories.starts(b[rest]) + by_ns[pairs[rest], None]
+        starts, choose = (starts[0][rest], starts[1][rest]), _least_broken if events else _nearby
         candidates = [_candidates(*own) for own in zip(*starts, strict=True)]
         moves = distinct(np.array([m for own in candidates for m in own], np.int64))
-        costs = _costs(events.take(rest), Overlaps.of(moves, *counts))
+        costs = _costs(starts, events and events.take(rest), moves)
         place = {move: at for at, move in enumerate(moves.tolist())}
         for pair, own, row, length in zip(
-            pairs[rest].tolist(), candidates, costs, length_ns[rest].tolist(), strict=True
+            pairs[rest].tolist(), candidates, costs.tolist(), length_ns[rest].tolist(), strict=True
         ):
-            known = {move: float(row[place[move]]) for move in own}
-            known = {move: cost for move, cost in known.items() if not np.isnan(cost)}
-            found[pair] = _least_broken(known, bool(counts[0] == counts[1]), length)
+            known = {move: row[place[move]] for move in own if not np.isnan(row[place[move]])}
+            found[pair] = choose(known, equal, length)
     return found
 
 
-def _costs(events: CommonEvents, overlaps: Overlaps) -> Floats:
-    """Return how much moves break, shape (pairs, moves); NaN where nothing shows it."""
+def _costs(starts: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints) -> Floats:
+    """Return how much moves break, or take replicas apart, shape (pairs, moves); NaN unknown."""
+    overlaps = Overlaps.of(moves, starts[0].shape[1], starts[1].shape[1])
+    if events is None:
+        apart = np.abs(starts[0][:, overlaps.first] - starts[1][:, overlaps.second])
+        return np.floor(_medians(apart, overlaps.held))
     least, most = events.loose_bounds(overlaps)
     known = np.isfinite(least) | np.isfinite(most)
     return np.where(known, np.maximum(np.maximum(least, -most), 0.0), np.nan)
@@ -317,43 +469,13 @@ def _least_broken(costs: dict[int, float], equal: bool, length_ns: int) -> int |
     return cheapest[0]
 
 
-def shifts_beside(histories: Histories, first: Ints, second: Ints, by_ns: Ints) -> list[int | None]:
-    """Return the same for ranks that do not wait for each other, as replicas of a pipeline.
-
-    They step together, so their iterations start at about the same time.
-    """
-    found: list[int | None] = [None] * len(first)
-    counts = histories.counts
-    for _, pairs in rows_by_value(groups_of(counts[first], counts[second]).of_row):
-        a, b = first[pairs], second[pairs]
-        starts = histories.starts(a), histories.starts(b) + by_ns[pairs, None]
-        length_ns = histories.length_ns[a]
-        in_order = np.zeros(len(pairs), bool)
-        if counts[a[0]] == counts[b[0]] > 0:
-            apart_ns = np.median(np.abs(starts[0] - starts[1]), axis=1).astype(np.int64)
-            in_order = apart_ns <= length_ns // 4
-        for place, (pair, ordered) in enumerate(
-            zip(pairs.tolist(), in_order.tolist(), strict=True)
-        ):
-            own = starts[0][place], starts[1][place]
-            found[pair] = 0 if ordered else _beside(*own, int(length_ns[place]))
-    return found
-
-
-def _beside(a_ns: Ints, b_ns: Ints, length_ns: int) -> int | None:
-    """Return the shift of two ranks by when their iterations start."""
-    away = {}
-    for move in _candidates(a_ns, b_ns):
-        low, high = max(0, move), min(len(a_ns), len(b_ns) + move)
-        if high > low:
-            apart = np.abs(a_ns[low:high] - b_ns[low - move : high - move])
-            away[move] = int(np.median(apart))
+def _nearby(away: dict[int, float], equal: bool, length_ns: int) -> int | None:
+    """Return the only shift of two replicas by which their iterations start together."""
     near = [move for move, distance in away.items() if distance <= length_ns // 4]
     if len(near) == 1:
         return near[0]
     # Nothing else is possible for replicas that are not in step.
-    in_order = 0 in near or (not near and bool(away))
-    return 0 if len(a_ns) == len(b_ns) and in_order else None
+    return 0 if equal and (0 in near or (not near and away)) else None
 
 
 def _candidates(a_ns: Ints, b_ns: Ints) -> list[int]:
@@ -396,8 +518,6 @@ DECIDED = 7.0
 _ELSEWHERE = 5.0
 #: So many shifts are weighed against the best one.
 _WEIGHED = 64
-#: Numbers that are worked on at once, of pairs of replicas.
-_AT_ONCE = 1 << 19
 
 
 @frozen
@@ -405,12 +525,16 @@ class Link:
     """The shift between the iterations of two ranks.
 
     Attributes:
+        first: one of the ranks.
+        second: the other.
         best: the likeliest shift; None if there is none.
         rival: the next best; None for captures without a common iteration.
         margin: how much likelier the best is, in nats.
         fit: how much of that the lengths of iterations are.
     """
 
+    first: int
+    second: int
     best: Shift | None
     rival: Shift | None
     margin: float
@@ -435,66 +559,63 @@ def links(
         timed: whether the UTC of both is known.
     """
     found: dict[int, Link] = {}
-    pairs = np.flatnonzero(~beside)
-    for own, events in common_events(
-        histories, first[pairs], second[pairs], np.zeros(len(pairs), np.int64)
-    ):
-        at = pairs[own]
-        table = RankPairs(histories, first[at], second[at], timed[at], events)
-        found.update(zip(at.tolist(), _links(table), strict=True))
-    pairs = np.flatnonzero(beside)
-    counts = histories.counts
-    for _, own in rows_by_value(groups_of(counts[first[pairs]], counts[second[pairs]]).of_row):
-        each = int(counts[first[pairs[own[0]]]] + counts[second[pairs[own[0]]]]) ** 2
-        size = max(1, _AT_ONCE // max(each, 1))
-        for low in range(0, len(own), size):
-            at = pairs[own[low : low + size]]
-            table = RankPairs(histories, first[at], second[at], timed[at], None)
-            found.update(zip(at.tolist(), _links(table), strict=True))
+    still = np.zeros(len(first), np.int64)
+    for at, events in _tables(histories, first, second, still, beside):
+        own = _links(histories, (first[at], second[at]), timed[at], events)
+        found.update(zip(at.tolist(), own, strict=True))
     return [found[pair] for pair in range(len(first))]
 
 
-def _links(pairs: RankPairs) -> list[Link]:
-    """Return the link of each pair."""
-    moves = possible_moves(*pairs.counts)
-    count = len(pairs.timed)
-    if len(moves) == 0:
-        return [Link(None, None, 0.0, 0.0)] * count
-    shifts = possible_shifts(pairs, moves)
-    prior = np.where(shifts.possible, shifts.prior, -np.inf)
-    looks = _looks(pairs, moves)
+def _links(
+    histories: Histories, pair: tuple[Ints, Ints], timed: Bools, events: CommonEvents | None
+) -> list[Link]:
+    """Return the link of each pair; the arguments are those of :func:`_possible_shifts`."""
+    count_a, count_b = (int(histories.counts[ranks[0]]) for ranks in pair)
+    ends: list[tuple[int, int]] = list(zip(pair[0].tolist(), pair[1].tolist(), strict=True))
+    if min(count_a, count_b) == 0:
+        return [Link(*own, None, None, 0.0, 0.0) for own in ends]
+    # Of very many shifts those nearest to 0.
+    moves = np.arange(max(1 - count_b, -_REACH), min(count_a, _REACH + 1))
+    possible, columns = _possible_shifts(histories, pair, timed, events, moves)
+    prior = np.where(possible, _prior(columns), -np.inf)
+    looks = _looks(histories, pair, events, moves)
     alone = _fit(look.alone() for look in looks)
     likely = alone + prior
     most = likely.max(axis=1)
     best = np.where(likely == most[:, None], np.abs(moves), np.iinfo(np.int64).max).argmin(axis=1)
-    rows = np.arange(count)
+    rows = np.arange(len(ends))
     lags = np.abs(moves - moves[best][:, None])
-    fits = _fit(look.best(best, lags) for look in looks) - _fit(look.others(lags) for look in looks)
+    for_best, for_others = zip(*(look.against(best, lags) for look in looks), strict=True)
+    fits = _fit(for_best) - _fit(for_others)
     # Those that are worth weighing, the likeliest first.
     order = np.argsort(-likely, axis=1, kind="stable")[:, :_WEIGHED]
-    weighed = np.take_along_axis(shifts.possible, order, axis=1) & (order != best[:, None])
-    margins = fits + prior[rows, best][:, None] - np.where(shifts.possible, prior, 0.0)
+    weighed = np.take_along_axis(possible, order, axis=1) & (order != best[:, None])
+    margins = fits + prior[rows, best][:, None] - np.where(possible, prior, 0.0)
     margins = np.where(weighed, np.take_along_axis(margins, order, axis=1), np.inf)
     rival = order[rows, margins.argmin(axis=1)]
     margin = margins.min(axis=1)
-    any_shift = np.asarray(shifts.possible.any(axis=1), bool)
-    nearest = np.where(shifts.possible, -shifts.utc, -np.inf).max(axis=1)
+    any_shift = np.asarray(possible.any(axis=1), bool)
+    nearest = np.where(possible, -columns[1], -np.inf).max(axis=1)
     elsewhere = np.where(any_shift, nearest, 0.0) - _ELSEWHERE
     alone_margin = most - elsewhere
+
+    def shift(row: int, place: int) -> Shift:
+        return Shift(int(moves[place]), *(column[row, place].item() for column in columns))
+
     found = []
-    for row in rows.tolist():
-        if not any_shift[row]:
-            found.append(Link(None, None, 0.0, 0.0))
-            continue
-        own, other = int(best[row]), int(rival[row])
+    for row, own in enumerate(ends):
+        one, other = int(best[row]), int(rival[row])
         by_rival = margin[row] < alone_margin[row]
         found.append(
             Link(
-                shifts.of(row, own),
-                shifts.of(row, other) if by_rival else None,
+                *own,
+                shift(row, one),
+                shift(row, other) if by_rival else None,
                 float(margin[row] if by_rival else alone_margin[row]),
-                float(fits[row, other] if by_rival else alone[row, own]),
+                float(fits[row, other] if by_rival else alone[row, one]),
             )
+            if any_shift[row]
+            else Link(*own, None, None, 0.0, 0.0)
         )
     return found
 
@@ -507,77 +628,34 @@ def _fit(found: Iterable[Floats]) -> Floats:
     return np.asarray(np.maximum(best, 0.0), np.float64)
 
 
-@frozen
-class _Look:
-    """One way to compare the lengths of iterations of two ranks, of all pairs and moves.
-
-    Attributes:
-        variation: how much these vary on each.
-        fit: how well they agree, shape (pairs, moves).
-        chances: by how far apart steps are.
-    """
-
-    variation: Variation
-    fit: Fit
-    chances: Chance
-
-    def alone(self) -> Floats:
-        """Return the evidence for each move, whatever the right one is."""
-        return self.variation.evidence(self.fit, self.variation.any_chance())
-
-    def best(self, best: Ints, lags: Ints) -> Floats:
-        """Return the evidence for the best move if the right one is so far away."""
-        return self.variation.evidence(self.fit.of(best), self.chances.at(lags))
-
-    def others(self, lags: Ints) -> Floats:
-        """Return the evidence for each move if the right one is so far away."""
-        return self.variation.evidence(self.fit, self.chances.at(lags))
-
-
-def _looks(pairs: RankPairs, moves: Ints) -> list[_Look]:
+def _looks(
+    histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, moves: Ints
+) -> list[Look]:
     """Return the ways to compare the lengths of iterations.
 
     Ranks that wait for each other agree event by event, and best in those that waited least for
     anything else. Ranks that step together leave the collective before the Optimizer together, and
     replicas start the next iteration soon after.
     """
-    events = pairs.events
-    sides = [(pairs.optimizers[0][:, :, None], pairs.optimizers[1][:, :, None])]
+    counts = [int(histories.counts[ranks[0]]) for ranks in pair]
+    steps = Overlaps.of(moves, *(max(count - 1, 0) for count in counts))
+    optimizers = [histories.optimizers(ranks)[:, :, None] for ranks in pair]
+    looks = [Look.at((optimizers[0], optimizers[1]), steps)]
     if events is None:
-        sides.append((_whole(pairs, 0)[:, :, None], _whole(pairs, 1)[:, :, None]))
+        whole = [_whole(histories, ranks)[:, :, None] for ranks in pair]
+        looks.append(Look.at((whole[0], whole[1]), steps))
     elif events.known:
-        sides.append((events.a_ns, events.b_ns))
-    lags = int(np.ptp(moves)) + 1
-    steps = Overlaps.of(moves, *(max(count - 1, 0) for count in pairs.counts))
-    looks = []
-    for times in sides:
-        usual_ns = usual_steps(*times)
-        one, other = (steps_of(side, usual_ns) for side in times)
-        variation = variation_of(one, other, usual_ns)
-        fit = variation.fit(*fits_of(one, other).rows(steps))
-        looks.append(_Look(variation, fit, variation.chances(lags)))
-    if events is not None and events.known:
-        middle = middles(*events.bounds(Overlaps.of(moves, *pairs.counts)))
-        variation, chances = looks[-1].variation, looks[-1].chances
-        looks.append(_Look(variation, variation.fit(_differences(middle), None), chances))
+        looks.append(Look.at((events.a_ns, events.b_ns), steps))
+        least, most = events.bounds(Overlaps.of(moves, *counts))
+        known = np.isfinite(least) & np.isfinite(most)
+        middle = (np.where(known, least, np.nan) + np.where(known, most, np.nan)) / 2
+        looks.append(looks[-1].fitted(np.diff(middle, axis=-1), None))
     return looks
 
 
-def _differences(values: Floats) -> Samples:
-    """Return how much values differ from those before, along the last axis; NaN are left out."""
-    steps = np.diff(values, axis=-1)
-    return Samples(steps, ~np.isnan(steps))
-
-
-def _whole(pairs: RankPairs, side: int) -> Floats:
+def _whole(histories: Histories, ranks: Ints) -> Floats:
     """Return when iterations start; NaN for a first one that is not like the second."""
-    starts, shapes = pairs.starts[side].astype(np.float64), pairs.shapes[side]
+    starts, shapes = histories.starts(ranks).astype(np.float64), histories.shapes(ranks)
     if starts.shape[1] > 1:
         starts[shapes[:, 0] != shapes[:, 1], 0] = np.nan
     return starts
-
-
-def middles(least: Floats, most: Floats) -> Floats:
-    """Return the middles of bounds; NaN where they are infinite."""
-    known = np.isfinite(least) & np.isfinite(most)
-    return (np.where(known, least, np.nan) + np.where(known, most, np.nan)) / 2

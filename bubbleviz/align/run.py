@@ -11,11 +11,11 @@ import numpy as np
 from bubbleviz.align.clocks import (
     as_much_as_most,
     machines_of,
+    refuse_other_runs,
     refuse_unrelated,
     session_clocks,
     untimed,
 )
-from bubbleviz.align.common_events import refuse_other_runs
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.align.iteration_fits import Histories, OperationEnds
-from bubbleviz.align.possible_shifts import Link, links, shifts, shifts_beside
+from bubbleviz.align.possible_shifts import Link, links, shifts
 from bubbleviz.model.columns import Ints, joined
 
 MS = 1_000_000
@@ -77,14 +77,9 @@ def together(*ranks: Histories) -> Histories:
     )
 
 
-def shift(a: Histories, b: Histories) -> int | None:
+def shift(a: Histories, b: Histories, *, replicas: bool = False) -> int | None:
     """Return the shift of two ranks on one clock."""
-    return shifts(together(a, b), *PAIR, column((0,)))[0]
-
-
-def shift_beside(a: Histories, b: Histories) -> int | None:
-    """Return the shift of two replicas on one clock."""
-    return shifts_beside(together(a, b), *PAIR, column((0,)))[0]
+    return shifts(together(a, b), *PAIR, column((0,)), np.array([replicas]))[0]
 
 
 def link(a: Histories, b: Histories, *, beside: bool, timed: bool) -> Link:
@@ -141,17 +136,17 @@ def test_what_breaks_dependencies_on_one_clock_is_told_from_what_does_not() -> N
 def test_replicas_pair_by_when_their_iterations_start() -> None:
     one = track(range(5), 0)
 
-    assert shift_beside(one, track(range(1, 5), 0, off_ns=2 * MS)) == 1
+    assert shift(one, track(range(1, 5), 0, off_ns=2 * MS), replicas=True) == 1
     # Between starts nothing tells, unless the counts agree.
-    assert shift_beside(one, track(range(5), 0, off_ns=PERIOD // 2)) == 0
-    assert shift_beside(one, track(range(4), 0, PERIOD // 2)) is None
+    assert shift(one, track(range(5), 0, off_ns=PERIOD // 2), replicas=True) == 0
+    assert shift(one, track(range(4), 0, PERIOD // 2), replicas=True) is None
 
 
 def test_a_rank_without_iterations_has_no_shift() -> None:
     none = track((), 0)
 
     assert shift(none, track(range(3), 1)) is None
-    assert shift_beside(none, track(range(3), 0)) is None
+    assert shift(none, track(range(3), 0), replicas=True) is None
     assert not beside(none, track(range(3), 1)).decided
     assert not link(none, track(range(3), 0), beside=True, timed=True).decided
 
@@ -267,14 +262,10 @@ def test_many_pairs_at_once_are_linked_as_each_by_itself(
     told = np.array(replicas[: len(first)]), np.arange(len(first)) % 2 == 0
 
     found = links(together(*ranks), first, second, beside=told[0], timed=told[1])
-    moved = shifts(together(*ranks), first, second, column(range(len(first))))
+    moved = shifts(together(*ranks), first, second, column(range(len(first))), told[0])
 
-    alone = [
-        link(a, b, beside=bool(told[0][place]), timed=bool(told[1][place]))
-        for place, (a, b) in enumerate(pairwise(ranks))
-    ]
-    assert found == alone
-    assert moved == [
-        shifts(together(a, b), *PAIR, column((place,)))[0]
-        for place, (a, b) in enumerate(pairwise(ranks))
-    ]
+    for place, (a, b) in enumerate(pairwise(ranks)):
+        alone = link(a, b, beside=bool(told[0][place]), timed=bool(told[1][place]))
+        assert found[place] == replace(alone, first=place, second=place + 1)
+        own = shifts(together(a, b), *PAIR, column((place,)), told[0][place : place + 1])
+        assert moved[place] == own[0]
