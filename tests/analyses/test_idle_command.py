@@ -115,7 +115,7 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_threads_may_have_names(tmp_path: Path) -> None:
     file = profile(tmp_path, [k(0, 9, 1)], [c(-9, 0, 1)], threads=[T(1, "python")])
 
-    assert only(bubbleviz.idle(file)).breakdown.busy_ns == 9_000
+    assert only(bubbleviz.idle(file)).busy_ns == 9_000
 
 
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.M
 def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:
     rank = only(bubbleviz.idle(planted(tmp_path)))
 
-    spent_ns = rank.strip.spent_ns
-    assert spent_ns.sum() == rank.breakdown.span_ns
-    assert spent_ns[:3].sum() == rank.breakdown.busy_ns
+    spent_ns = rank.slice_ns
+    assert spent_ns.sum() == rank.span_ns
+    assert spent_ns[:3].sum() == rank.busy_ns
     assert spent_ns.sum(axis=0).max() - spent_ns.sum(axis=0).min() <= 1
 
 

@@ -109,7 +109,7 @@ HTA = {
 def test_idle_compute_and_overlap_are_those_of_hta(name: str) -> None:
     idle, compute, span, overlap = HTA[name]
 
-    own = only(bubbleviz.idle(DATA / "kineto" / f"{name}.json.gz")).breakdown
+    own = only(bubbleviz.idle(DATA / "kineto" / f"{name}.json.gz"))
 
     # What HTA calls non-compute is communication and copies that no compute hides.
     other_ns = own.exposed_communication_ns + own.exposed_copy_ns
@@ -151,6 +151,4 @@ def test_without_its_option_hta_rounds_idle_time_up() -> None:
 
     # 506,512 us is what HTA 0.5.0 tells as it is installed.
     assert (span - busy) / 1000 == 506_512
-    assert only(bubbleviz.idle(file)).breakdown.idle_ns == pytest.approx(
-        exact_span - exact, abs=5_000
-    )
+    assert only(bubbleviz.idle(file)).idle_ns == pytest.approx(exact_span - exact, abs=5_000)

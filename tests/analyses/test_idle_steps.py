@@ -283,7 +283,7 @@ def test_a_window_of_steps_tells_of_these_what_the_whole_tells(tmp_path: Path) -
 
     rank = only(report)
     assert rank.steps == whole.steps[1:3]
-    assert (rank.breakdown.start_ns, rank.breakdown.end_ns) == (100 * US, 360 * US)
+    assert (rank.start_ns, rank.end_ns) == (100 * US, 360 * US)
     assert json.loads(as_json(report, 5))["window"] == "iteration:4-5"
     add_up(rank)
 

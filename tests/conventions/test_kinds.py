@@ -195,7 +195,7 @@ def test_exposed_communication_under_another_name_is_measured(tmp_path: Path) ->
 
     report = bubbleviz.idle(profile(tmp_path, kernels, [c(0, 1, 1), c(1, 2, 2), c(2, 3, 3)]))
 
-    assert only(report).breakdown.exposed_communication_ns == 4_190_000
+    assert only(report).exposed_communication_ns == 4_190_000
     assert advice(report)[0].startswith("69.83 % of the time is exposed communication; ")
     assert not [note for note in report.limitations if "look like" in note.what]
 
@@ -210,8 +210,8 @@ def test_candidates_are_pointed_out_and_added_by_a_file(tmp_path: Path) -> None:
     (note,) = [note for note in before.limitations if "look like" in note.what]
     assert note.count == 1
     assert "0.030 ms of 'acme::all_reduce(int)' count as compute" in note.reason
-    assert only(before).breakdown.exposed_communication_ns == 0
-    assert only(after).breakdown.exposed_communication_ns == 30_000
+    assert only(before).exposed_communication_ns == 0
+    assert only(after).exposed_communication_ns == 30_000
     assert not [note for note in after.limitations if "look like" in note.what]
 
 

@@ -48,7 +48,6 @@ class NotebookIdleReport(IdleReport):
 
         tables = (
             replace(device_table(self, _MOST_ROWS), title="Devices"),
-            # Without an idle span there are none, and no shares of it.
             *([activity_table(self, _MOST_ROWS)] if self.activities else []),
             wait_table(self, _MOST_ROWS),
         )

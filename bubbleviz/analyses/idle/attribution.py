@@ -16,36 +16,26 @@ The parts of a gap, first that fits:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, holding, split
 from bubbleviz.analyses.idle.host import HostEvents, events_around
 from bubbleviz.analyses.idle.report import (
-    BUSY,
     ActivityIdle,
     AttributedIdle,
     Example,
     ProvedWait,
     StepIdle,
-    Strip,
 )
 from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
-from bubbleviz.conventions.host_activities import (
-    DEVICE,
-    LAUNCH,
-    MIGRATION,
-    PROFILER,
-    SHORT,
-    TRANSFER,
-    UNLINKED,
-    UNTRACED,
-)
+from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile
 
@@ -80,22 +70,23 @@ def attribute(
         numbers: of the activities' names.
     """
     start_ns, end_ns, row = gaps.start_ns, gaps.end_ns, np.arange(len(gaps))
-    known = gaps.thread != NONE
-    linked = ~gaps.short & known
+    called = gaps.thread != NONE
+    linked = ~gaps.short & called
     copies = gaps.after >= activities.kernels
     migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     migrations = migrates[activities.name_id[gaps.after]] & copies
-    unlinked = numbers.number(UNLINKED)
-    migration = numbers.number(MIGRATION) if migrations.any() else unlinked
-    whole = np.where(gaps.short, numbers.number(SHORT), np.where(migrations, migration, unlinked))
-    in_call = np.where(copies, numbers.number(TRANSFER), numbers.number(LAUNCH))
-    device = np.full(len(gaps), numbers.number(DEVICE))
+    unlinked = numbers.number(known.UNLINKED)
+    migration = numbers.number(known.MIGRATION) if migrations.any() else unlinked
+    whole = np.where(migrations, migration, unlinked)
+    whole = np.where(gaps.short, numbers.number(known.SHORT), whole)
+    in_call = np.where(copies, numbers.number(known.TRANSFER), numbers.number(known.LAUNCH))
+    device = np.full(len(gaps), numbers.number(known.DEVICE))
 
     # [start, entered) is the host's, [entered, under way) the launch's, the rest the device's, of
     # which [under way, until) is that of the event that the stream waited for.
     due_ns = np.maximum(gaps.call_end_ns, gaps.call_start_ns + LATENCY_NS)
     entered_ns, under_way_ns = (
-        np.clip(np.where(known, time_ns, end_ns), start_ns, end_ns)
+        np.clip(np.where(called, time_ns, end_ns), start_ns, end_ns)
         for time_ns in (gaps.call_start_ns, due_ns)
     )
     at = found_in(held.work, gaps.after)
@@ -104,85 +95,49 @@ def attribute(
     kind = np.append(held.kind, COMPUTE)[at]
     kinds = set(kind[at != NONE].tolist())
     blocked = [numbers.number(name) if k in kinds else NONE for k, name in enumerate(BLOCKED)]
-
-    before_call = np.flatnonzero(linked & (entered_ns > start_ns))
-    untraced = numbers.number(UNTRACED)
-    unknown = np.full(len(row), NONE)
+    untraced, unknown = numbers.number(known.UNTRACED), np.full(len(row), NONE)
     pieces = [
-        *_by_host(
-            before_call,
-            gaps.thread[before_call],
-            start_ns[before_call],
-            entered_ns[before_call],
-            host,
-            others,
-            untraced,
-        ),
-        *(
-            (row[mask], start[mask], end[mask], activity[mask], unknown[mask])
-            for mask, start, end, activity in (
-                (~linked, start_ns, end_ns, whole),
-                (linked, entered_ns, under_way_ns, in_call),
-                (linked, under_way_ns, until_ns, np.array(blocked, np.int64)[kind]),
-                (linked, until_ns, end_ns, device),
-            )
-        ),
+        (row[mask], start[mask], end[mask], activity[mask], unknown[mask])
+        for mask, start, end, activity in (
+            (~linked, start_ns, end_ns, whole),
+            (linked, entered_ns, under_way_ns, in_call),
+            (linked, under_way_ns, until_ns, np.array(blocked, np.int64)[kind]),
+            (linked, until_ns, end_ns, device),
+        )
     ]
+
+    # What the launching thread did before its call, else what other threads did.
+    waits = np.where(np.append(host.by, NONE) != NONE, np.arange(len(host) + 1), NONE)
+    activity = np.append(host.activity, untraced)
+    row = np.flatnonzero(linked & (entered_ns > start_ns))
+    start_ns, end_ns = start_ns[row], entered_ns[row]
+    for other in (None, *others):
+        thread = gaps.thread[row] if other is None else np.full(len(row), other, np.int64)
+        piece, start_ns, end_ns, event = events_around(host, thread, start_ns, end_ns)
+        row, seen = row[piece], event != NONE
+        columns = (row, start_ns, end_ns, activity[event], waits[event])
+        pieces.append(tuple(column[seen] for column in columns))
+        row, start_ns, end_ns = row[~seen], start_ns[~seen], end_ns[~seen]
+    none = np.full(len(row), NONE)
+    pieces.append((row, start_ns, end_ns, np.full(len(row), untraced), none))
     idle = AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
     idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
     idle = idle.take(idle.end_ns > idle.start_ns)
-    return _merged(_with_overhead(idle, overhead, numbers))
 
-
-def _by_host(
-    gap: Ints,
-    thread: Ints,
-    start_ns: Ints,
-    end_ns: Ints,
-    host: HostEvents,
-    others: Sequence[int],
-    untraced: int,
-) -> Iterator[tuple[Ints, ...]]:
-    """Yield columns of pieces: what the launching thread did, else what other threads did."""
-    waits = np.where(np.append(host.by, NONE) != NONE, np.arange(len(host) + 1), NONE)
-    activity = np.append(host.activity, untraced)
-    for other in (None, *others):
-        asked = thread if other is None else np.full(len(gap), other, np.int64)
-        row, start_ns, end_ns, event = events_around(host, asked, start_ns, end_ns)
-        gap, known = gap[row], event != NONE
-        columns = (gap, start_ns, end_ns, activity[event], waits[event])
-        yield tuple(column[known] for column in columns)
-        gap, start_ns, end_ns = gap[~known], start_ns[~known], end_ns[~known]
-    yield gap, start_ns, end_ns, np.full(len(gap), untraced), np.full(len(gap), NONE)
-
-
-def _with_overhead(
-    idle: AttributedIdle, overhead: intervals.Intervals, numbers: Numbering[str]
-) -> AttributedIdle:
-    """Return the pieces, those under the profiler's overhead attributed to it."""
-    if len(overhead[0]) == 0:
-        return idle
-    row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
-    under = holding(*overhead, start_ns) != NONE
-    activity = np.where(under, numbers.number(PROFILER), idle.activity[row])
-    waiting = np.where(under, NONE, idle.waiting[row])
-    return AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
-
-
-def _merged(idle: AttributedIdle) -> AttributedIdle:
-    """Return the pieces, neighbours of one activity (and call that waits) in one gap merged."""
-    first = np.zeros(len(idle.gap), bool)
+    # Pieces under the profiler's overhead are its own.
+    if len(overhead[0]):
+        row, start_ns, end_ns = split(idle.start_ns, idle.end_ns, distinct(*overhead))
+        under = holding(*overhead, start_ns) != NONE
+        activity = np.where(under, numbers.number(known.PROFILER), idle.activity[row])
+        waiting = np.where(under, NONE, idle.waiting[row])
+        idle = AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
+    # Neighbours of one activity (and call that waits) in one gap are one.
+    first = np.zeros(len(idle), bool)
     first[:1] = True
     for column in (idle.gap, idle.activity, idle.waiting):
         first[1:] |= column[1:] != column[:-1]
     last = np.append(first[1:], True)[: len(first)]
-    return AttributedIdle(
-        idle.gap[first],
-        idle.start_ns[first],
-        idle.end_ns[last],
-        idle.activity[first],
-        idle.waiting[first],
-    )
+    return replace(idle.take(first), end_ns=idle.end_ns[last])
 
 
 # Proved waits: what streams and hosts waited for, summed by who waited and for which work.
@@ -221,56 +176,49 @@ def proved_waits(
             return text
         return f"{profile.source.place(int(activities.ranks[rank, 1]))} {text}"
 
-    def summed(
-        who: Ints, by: Ints, kind: Ints, waiting_at: Callable[[int], str], *columns: Ints
-    ) -> Iterator[ProvedWait]:
-        each = groups_of(
-            who,
-            activities.rank[by].astype(np.int64),
-            waiting.streams[by],
-            activities.name_id[by].astype(np.int64),
-            kind,
-        )
-        sums = (intervals.group_sum(each.of_row, len(each), c).tolist() for c in columns)
-        for first, *spent in zip(each.first.tolist(), *sums, strict=True):
-            work = int(by[first])
-            name, kind_name = work_name(activities, work), KIND_NAMES[int(kind[first])]
-            yield ProvedWait(waiting_at(first), stream(work), name, kind_name, *spent)
-
+    # Rows are waits of streams, then pieces of idle time in which a host waited.
     rows = np.flatnonzero(activities.rank[held.work] == device.rank)
     low_ns, high_ns = (np.clip(t[rows], *device.span_ns) for t in (held.start_ns, held.end_ns))
     lasting = high_ns > low_ns
     rows, low_ns, high_ns = rows[lasting], low_ns[lasting], high_ns[lasting]
-    found: list[ProvedWait] = []
-    if len(rows):
-        work, blocked_ns = held.work[rows], high_ns - low_ns
-        computing_ns = intervals.measure_within(device.times["compute"], low_ns, high_ns)
-        idle_ns = _idle_by_held(device.gaps, held, idle, numbers)[rows]
-        found += summed(
-            waiting.streams[work],
-            held.by[rows],
-            held.kind[rows],
-            lambda first: stream(int(work[first])),
-            np.ones(len(rows), np.int64),
-            blocked_ns,
-            blocked_ns - computing_ns,
-            idle_ns,
-        )
     pieces = np.flatnonzero(idle.waiting != NONE)
-    if len(pieces):
-        call = idle.waiting[pieces]
-        by, spent_ns = host.by[call], idle.end_ns[pieces] - idle.start_ns[pieces]
-        # A call may be in several gaps.
-        once = np.zeros(len(pieces), np.int64)
-        once[np.unique(call, return_index=True)[1]] = 1
-        found += summed(
-            host.call[call],
-            by,
-            kinds_of(activities, by, kinds),
-            lambda first: f"host, {host.calls[int(host.call[call[first]])]}",
-            once,
-            *(spent_ns,) * 3,
+    call, spent_ns = idle.waiting[pieces], idle.end_ns[pieces] - idle.start_ns[pieces]
+    # A call may be in several gaps.
+    once = np.zeros(len(pieces), np.int64)
+    once[np.unique(call, return_index=True)[1]] = 1
+    of_host = np.append(np.zeros(len(rows), np.int64), np.ones(len(pieces), np.int64))
+    work, by = held.work[rows], np.append(held.by[rows], host.by[call])
+    who = np.append(waiting.streams[work], host.call[call])
+    kind = np.append(held.kind[rows], kinds_of(activities, host.by[call], kinds))
+    computing_ns = intervals.measure_within(device.times["compute"], low_ns, high_ns)
+    # Of the idle time before held work, what is attributed to its wait.
+    at = found_in(held.work, device.gaps.after)[idle.gap]
+    blocked = np.array([name in BLOCKED for name in numbers.values], bool)[idle.activity]
+    before = np.flatnonzero(
+        (at != NONE) & blocked & (idle.start_ns < np.append(held.end_ns, NONE)[at])
+    )
+    idle_ns = np.zeros(len(held), np.int64)
+    np.add.at(idle_ns, at[before], idle.end_ns[before] - idle.start_ns[before])
+    blocked_ns = high_ns - low_ns
+    columns = (
+        np.append(np.ones(len(rows), np.int64), once),
+        np.append(blocked_ns, spent_ns),
+        np.append(blocked_ns - computing_ns, spent_ns),
+        np.append(idle_ns[rows], spent_ns),
+    )
+    rank, name = activities.rank[by].astype(np.int64), activities.name_id[by].astype(np.int64)
+    each = groups_of(of_host, who, rank, waiting.streams[by], name, kind)
+    sums = (intervals.group_sum(each.of_row, len(each), column).tolist() for column in columns)
+    found = [
+        ProvedWait(
+            f"host, {host.calls[int(who[first])]}" if of_host[first] else stream(int(work[first])),
+            stream(int(by[first])),
+            work_name(activities, int(by[first])),
+            KIND_NAMES[int(kind[first])],
+            *spent,
         )
+        for first, *spent in zip(each.first.tolist(), *sums, strict=True)
+    ]
 
     def awaited_ns(part: str, kind: str) -> int:
         of_kind = held.kind[rows] == KIND_NAMES.index(kind)
@@ -285,24 +233,7 @@ def proved_waits(
     )
 
 
-def _idle_by_held(
-    gaps: Gaps, held: HeldWork, idle: AttributedIdle, numbers: Numbering[str]
-) -> Ints:
-    """Return the idle time that is attributed to each held work's wait."""
-    at = found_in(held.work, gaps.after)[idle.gap]
-    until_ns = np.append(held.end_ns, NONE)[at]
-    blocked: Bools = np.array([name in BLOCKED for name in numbers.values], bool)[idle.activity]
-    rows = np.flatnonzero((at != NONE) & blocked & (idle.start_ns < until_ns))
-    spent_ns = np.zeros(len(held), np.int64)
-    np.add.at(spent_ns, at[rows], idle.end_ns[rows] - idle.start_ns[rows])
-    return spent_ns
-
-
-# Totals: attributed idle time summed by activity, by step, and by slice of a strip.
-
-
-#: Slices of a strip: about as many as a picture has pixels.
-SLICES = 960
+# Totals: attributed idle time summed by activity, and by step.
 
 
 def by_activity(
@@ -385,28 +316,3 @@ def by_step(
         return tuple(inside)
     rest_busy_ns = intervals.measure(busy) - sum(step.busy_ns for step in inside)
     return (*inside, StepIdle(None, 0, rest_ns, rest_busy_ns, activities(NONE)))
-
-
-def strip_of(
-    idle: AttributedIdle,
-    device: Device,
-    activities: Sequence[ActivityIdle],
-    numbers: Numbering[str],
-) -> Strip:
-    """Return a rank's time in slices.
-
-    Args:
-        idle: attributed idle time of the rank.
-        device: that was idle.
-        activities: its idle time by activity.
-        numbers: of the activities' names.
-    """
-    start_ns, end_ns = device.span_ns
-    edges = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
-    shown = ("compute", "exposed_communication", "exposed_copy")
-    sets = [device.times[name] for name in shown]
-    for total in activities:
-        rows = idle.activity == numbers.number(total.activity)
-        sets.append((idle.start_ns[rows], idle.end_ns[rows]))
-    spent_ns = [intervals.measure_within(part, edges[:-1], edges[1:]) for part in sets]
-    return Strip((*BUSY, *(total.activity for total in activities)), np.stack(spent_ns))

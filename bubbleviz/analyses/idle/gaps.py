@@ -16,12 +16,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.report import Breakdown
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant
-from bubbleviz.model.grouping import distinct, found_in
-from bubbleviz.model.profile import Activities, Calls
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
+from bubbleviz.model.grouping import distinct
+from bubbleviz.model.profile import Activities
 from bubbleviz.model.values import frozen
 
 #: From the launching call's start to the work's start an idle device takes 5 to 10 us, with a clock
@@ -53,19 +52,6 @@ class Gaps(Table):
     call_start_ns: Ints
     call_end_ns: Ints
 
-    def launched_by(self, call: Codes, calls: Calls) -> Gaps:
-        """Return the gaps with the calls that launched the work after them.
-
-        Args:
-            call: row of the launching call of every activity; -1 unknown.
-            calls: some calls, in order of their rows; all others count as unknown.
-        """
-        at = found_in(calls.row, call[self.after].astype(np.int64))
-        thread, start_ns, end_ns = (
-            np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
-        )
-        return replace(self, thread=thread, call_start_ns=start_ns, call_end_ns=end_ns)
-
 
 @frozen
 class Device:
@@ -74,7 +60,7 @@ class Device:
     Attributes:
         rank: row of the profile's ranks.
         process: of the device.
-        times: intervals of each kind of time, by the names of :class:`.report.Breakdown`.
+        times: intervals of each kind of time, by the names of :class:`.report.RankIdle`.
         gaps: all of them.
         span_ns: from the start of its first work to the end of its last, inside the window.
         single: whether a single kernel or copy is all that it ran.
@@ -103,11 +89,6 @@ class Device:
         gaps = replace(gaps, start_ns=start_ns, end_ns=end_ns, short=short).take(end_ns > start_ns)
         times = {name: intervals.within(time, low_ns, high_ns) for name, time in self.times.items()}
         return replace(self, times=times, gaps=gaps, span_ns=(low_ns, high_ns))
-
-    def breakdown(self) -> Breakdown:
-        """Return the lengths of all kinds of time."""
-        lengths = {f"{name}_ns": intervals.measure(time) for name, time in self.times.items()}
-        return Breakdown(start_ns=self.span_ns[0], end_ns=self.span_ns[1], **lengths)
 
 
 def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterator[Device]:
@@ -138,10 +119,7 @@ def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterat
         )
         if not len(busy[0]):
             continue
-        start_ns, end_ns = (
-            np.concatenate(pair) for pair in zip(compute, communicating, strict=True)
-        )
-        kernels = intervals.union(start_ns, end_ns)
+        alone = intervals.difference(copying, compute)
         times = {
             "busy": busy,
             "compute": compute,
@@ -149,14 +127,14 @@ def devices_of(activities: Activities, kinds: Kinds, shortest_ns: int) -> Iterat
             "copy": copying,
             "exposed_communication": intervals.difference(communicating, compute),
             "exposed_point_to_point": intervals.difference(passing, compute),
-            "exposed_copy": intervals.difference(copying, kernels),
+            "exposed_copy": intervals.difference(alone, communicating),
         }
         span_ns = int(busy[0][0]), int(busy[1][-1])
-        gaps = gaps_of(activities, rows, shortest_ns)
+        gaps = _gaps(activities, rows, shortest_ns)
         yield Device(rank, process, times, gaps, span_ns, len(rows) == 1)
 
 
-def gaps_of(activities: Activities, rows: Ints, shortest_ns: int = 0) -> Gaps:
+def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
     """Return the gaps between the activities of a device; those without duration are ignored."""
     rows = rows[activities.end_ns[rows] > activities.start_ns[rows]]
     start_ns = activities.start_ns[rows]

@@ -19,25 +19,15 @@ import numpy as np
 
 from bubbleviz.analyses.idle.gaps import split, touching
 from bubbleviz.analyses.idle.waits import RecordTimes
-from bubbleviz.conventions.host_activities import (
-    FRAME,
-    KNOWN,
-    LAUNCH,
-    OTHER_DEVICE,
-    TRANSFER,
-    WAITING,
-    ActivityLookup,
-)
+from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
+from bubbleviz.model.columns import NONE, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
-from bubbleviz.model.intervals import Innermost, disjoint_layers
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
     Activities,
-    CallLog,
     Calls,
     Profile,
     Ranges,
@@ -61,15 +51,15 @@ _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
 def gap_calls_of(
-    log: CallLog,
+    profile: Profile,
     launching: Ints,
     idle: Mapping[int, intervals.Intervals],
-    records: RecordTimes | None = None,
+    records: RecordTimes | None,
 ) -> tuple[Calls, int]:
     """Return the calls that launched the work after a gap, or ran during one, by their rows.
 
     Args:
-        log: the profile's calls.
+        profile: with its calls.
         launching: rows of the calls that launched the work after gaps, distinct and ascending.
         idle: when a device of each process was idle.
         records: sees all calls; None for nothing.
@@ -79,12 +69,13 @@ def gap_calls_of(
     """
     kept: list[Calls] = []
     count, shortest_ns = 0, GRAIN_NS
-    for block in log.blocks():
+    for block in profile.calls.blocks():
         if records is not None:
             records.add(block)
-        lasting = block.end_ns - block.start_ns >= shortest_ns
-        in_gap = _in_idle_time(block.thread, block.start_ns, block.end_ns, idle, lasting)
-        kept.append(block.take((found_in(launching, block.row) != NONE) | in_gap))
+        rows = np.flatnonzero(block.end_ns - block.start_ns >= shortest_ns)
+        keep = found_in(launching, block.row) != NONE
+        keep[_in_idle_time(block, rows, idle)] = True
+        kept.append(block.take(keep))
         count += len(kept[-1])
         while count > _MOST + len(launching):
             shortest_ns *= 2
@@ -97,21 +88,14 @@ def gap_calls_of(
 
 
 def _in_idle_time(
-    thread: Ints,
-    start_ns: Ints,
-    end_ns: Ints,
-    idle: Mapping[int, intervals.Intervals],
-    chosen: Bools,
-) -> Bools:
-    """Tell which chosen intervals of threads touch a time in which a device was idle."""
-    inside = np.zeros(len(thread), bool)
-    chosen_rows = np.flatnonzero(chosen)
-    process = process_of(thread[chosen_rows])
-    for number in distinct(process).tolist():
-        if number in idle:
-            rows = chosen_rows[process == number]
-            inside[rows] = touching(start_ns[rows], end_ns[rows], idle[number])
-    return inside
+    table: Calls | Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
+) -> Ints:
+    """Return those of some rows that touch a time in which a device of their process was idle."""
+    process, found = process_of(table.thread[rows]), [np.empty(0, np.int64)]
+    for number in idle.keys() & distinct(process).tolist():
+        own = rows[process == number]
+        found.append(own[touching(table.start_ns[own], table.end_ns[own], idle[number])])
+    return np.sort(np.concatenate(found))
 
 
 @frozen
@@ -151,7 +135,9 @@ class HostEvents(Table):
             threads: that may have kept it waiting.
             numbers: of the activities' names.
         """
-        elsewhere, transfer, launch = map(numbers.number, (OTHER_DEVICE, TRANSFER, LAUNCH))
+        elsewhere, transfer, launch = map(
+            numbers.number, (known.OTHER_DEVICE, known.TRANSFER, known.LAUNCH)
+        )
         events = self.take(np.isin(self.thread, threads))
         activity = np.where(events.launched >= activities.kernels, transfer, launch)
         activity = np.where(activities.rank[events.launched] == rank, activity, elsewhere)
@@ -162,88 +148,60 @@ class HostEvents(Table):
 def host_events_of(
     ranges: Ranges,
     calls: Calls,
-    shortest_ns: int,
     call: Codes,
-    log: CallLog,
-    lookup: ActivityLookup,
+    profile: Profile,
+    lookup: known.ActivityLookup,
     numbers: Numbering[str],
-    waits: tuple[Ints, Ints, Ints],
+    waits: tuple[Ints, ...],
 ) -> HostEvents:
     """Return the ranges and calls of threads as activities.
 
     Args:
         ranges: of threads that launch, and of main threads, without steps.
         calls: the calls that matter, by their rows.
-        shortest_ns: shorter ones are left out.
         call: row of the launching call of each activity; -1 unknown.
-        log: of the profile's calls, for their names.
+        profile: with the names of its calls.
         lookup: activities of names.
         numbers: of the activities' names.
         waits: process and correlation id of calls in which a host waited, and for which work.
     """
+    of_range = [lookup.of(name) for name in ranges.names]
+    of_ranges = numbers.numbers(name for name, _ in of_range)
     launched = np.full(len(calls), NONE, np.int64)
     at = found_in(calls.row, call)
     rows = np.flatnonzero(at != NONE)
     launched[at[rows]] = rows
-    lasting = calls.end_ns - calls.start_ns >= shortest_ns
-    launches = calls.take(lasting & (launched != NONE))
-    others = calls.take(lasting & (launched == NONE))
-
-    of_range = [lookup.of(name) for name in ranges.names]
-    of_ranges = _with_frames_united(
-        _events(
-            ranges,
-            np.array([numbers.number(name) for name, _ in of_range], np.int64)[ranges.name_id],
-            np.array([strength for _, strength in of_range], np.int64)[ranges.name_id],
-        )
-    )
-
-    names = log.names(others.row)
-    of_call = {name: lookup.call(name) for name in set(names)}
-    waiting = np.array([of_call[name][0] == WAITING for name in names], bool)
-    ids = process_of(others.thread), others.correlation_id.astype(np.int64)
-    by = np.full(len(others), NONE, np.int64)
-    if len(waits[0]) and waiting.any():
-        wanted = [column[waiting] for column in ids]
-        by[waiting] = looked_up(waits[:2], waits[2], wanted)
-    texts = Numbering[str]()
-    of_others = replace(
-        _events(
-            others,
-            np.array([numbers.number(of_call[name][0]) for name in names], np.int64),
-            np.array([of_call[name][1] for name in names], np.int64),
-        ),
-        by=by,
-        call=np.array(
-            [
-                NONE if work == NONE else texts.number(name)
-                for name, work in zip(names, by.tolist(), strict=True)
-            ],
-            np.int64,
-        ),
+    others = np.flatnonzero(launched == NONE)
+    names = np.array(profile.calls.names(calls.row[others]), object)
+    of_call = {name: lookup.call(name) for name in set(names.tolist())}
+    activity, strength = np.full(len(calls), NONE), np.full(len(calls), known.KNOWN)
+    activity[others] = numbers.numbers(of_call[name][0] for name in names)
+    strength[others] = [of_call[name][1] for name in names]
+    by, text, texts = np.full(len(calls), NONE), np.full(len(calls), NONE), Numbering[str]()
+    waiting = np.array([of_call[name][0] == known.WAITING for name in names], bool)
+    if waits and waiting.any():
+        asked = others[waiting]
+        ids = process_of(calls.thread[asked]), calls.correlation_id[asked].astype(np.int64)
+        by[asked] = looked_up(waits[:2], waits[2], ids)
+        told = by[asked] != NONE
+        text[asked[told]] = texts.numbers(names[waiting][told])
+    none = constant(NONE, len(ranges))
+    of_strength = np.array([strength for _, strength in of_range], np.int64)
+    events = HostEvents(
+        thread=np.append(ranges.thread, calls.thread),
+        start_ns=np.append(ranges.start_ns, calls.start_ns),
+        end_ns=np.append(ranges.end_ns, calls.end_ns),
+        activity=np.append(of_ranges[ranges.name_id], activity),
+        strength=np.append(of_strength[ranges.name_id], strength),
+        launched=np.append(none, launched),
+        by=np.append(none, by),
+        call=np.append(none, text),
         calls=texts.values,
     )
-    of_launches = replace(
-        _events(launches, constant(NONE, len(launches)), constant(KNOWN, len(launches))),
-        launched=launched[lasting & (launched != NONE)],
-    )
-    return replace(joined((of_ranges, of_others, of_launches)), calls=of_others.calls)
-
-
-def _events(rows: Ranges | Calls, activity: Ints, strength: Ints) -> HostEvents:
-    none = constant(NONE, len(rows))
-    columns = (rows.thread, rows.start_ns, rows.end_ns, activity, strength, none, none, none)
-    return HostEvents(*columns, ())
-
-
-def _with_frames_united(host: HostEvents) -> HostEvents:
-    """Return the same, Python's frames united by thread if all have the same activity.
-
-    They lie a hundred deep.
-    """
-    frames = host.take(host.strength == FRAME)
+    # Python's frames lie a hundred deep: if all have the same activity, those of a thread are one.
+    frames = events.take(events.strength == known.FRAME)
     if len(frames) == 0 or (frames.activity != frames.activity[0]).any():
-        return host
+        return events
     threads, number = np.unique(frames.thread, return_inverse=True)
     group, start_ns, end_ns = intervals.group_union(
         number, len(threads), frames.start_ns, frames.end_ns
@@ -254,7 +212,7 @@ def _with_frames_united(host: HostEvents) -> HostEvents:
         start_ns=start_ns,
         end_ns=end_ns,
     )
-    return joined((host.take(host.strength != FRAME), united))
+    return joined((events.take(events.strength != known.FRAME), united))
 
 
 def events_around(
@@ -296,7 +254,8 @@ def events_around(
     depth = np.empty(len(events), np.int64)
     weakest_first = np.lexsort((order, host.start_ns[events], -length_ns, host.strength[events]))
     depth[weakest_first] = order
-    strongest = Innermost(low, high, depth, disjoint_layers(low, high)).around(begin, stop)
+    layers = intervals.disjoint_layers(low, high)
+    strongest = intervals.Innermost(low, high, depth, layers).around(begin, stop)
     return (
         row[piece],
         begin - start[piece] + start_ns[piece],
@@ -314,6 +273,9 @@ def host_ranges_of(
 ) -> Ranges:
     """Return the ranges of some threads that touch idle time, without steps.
 
+    A trace of XLA records modules and instructions on a device's own thread, in the device's time:
+    the host does not do them. They are named ``ON_DEVICE``, and others of such threads left out.
+
     Args:
         profile: as read.
         idle: when a device of each process was idle.
@@ -322,44 +284,29 @@ def host_ranges_of(
         shortest_ns: shorter gaps are not attributed, so shorter ranges do not count.
     """
     since, until = (np.concatenate(c) for c in zip(*idle.values(), strict=True))
-    lasting_ns = max(GRAIN_NS, shortest_ns)
     logs = [
-        log.lasting(lasting_ns, threads, since, until)
+        log.lasting(max(GRAIN_NS, shortest_ns), threads, since, until)
         for log in (profile.every_range, profile.system_calls)
         if log is not None
     ]
     first = np.cumsum([0, *(len(log.names) for log in logs)]).tolist()
     logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
     ranges = replace(joined(logs), names=tuple(name for log in logs for name in log.names))
-    everything = np.ones(len(ranges), bool)
-    inside = _in_idle_time(ranges.thread, ranges.start_ns, ranges.end_ns, idle, everything)
-    step_names = {name for table in steps.values() for name in table.names}
-
+    ranges = ranges.take(_in_idle_time(ranges, np.arange(len(ranges)), idle))
+    on_device = np.isin(
+        ranges.thread, [t.thread for t in profile.threads if t.name.startswith(DEVICE_THREAD)]
+    )
     # Names as conventions take them, without those of steps.
-    ranges = ranges.take(inside)
+    step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()
-    texts = (bare_name(ranges.names[name]) for name in used.tolist())
-    of_name = [NONE if text in step_names else names.number(text) for text in texts]
-    name_id = np.array(of_name, np.int64)[row]
-    ranges = replace(ranges, name_id=name_id, names=names.values).take(name_id != NONE)
-    return _on_device(ranges, profile.threads)
-
-
-def _on_device(ranges: Ranges, threads: Iterable[Thread]) -> Ranges:
-    """Return ranges in which those of XLA on a device's own thread are named ``ON_DEVICE``.
-
-    A trace records modules and instructions there in the device's time: the host does not do them.
-    Other ranges of such threads are left out.
-    """
-    device_threads = [thread.thread for thread in threads if thread.name.startswith(DEVICE_THREAD)]
-    if not device_threads:
-        return ranges
-    there = np.isin(ranges.thread, device_threads)
-    of_xla = np.array([_XLA.match(name) is not None for name in ranges.names], bool)
-    name_id = np.where(there, len(ranges.names), ranges.name_id)
-    keep = ~there | of_xla[ranges.name_id]
-    return replace(ranges, name_id=name_id, names=(*ranges.names, ON_DEVICE)).take(keep)
+    texts = [bare_name(ranges.names[name]) for name in used.tolist()]
+    name_id = np.array([NONE if t in step_names else names.number(t) for t in texts], np.int64)
+    of_xla = np.array([_XLA.match(text) is not None for text in texts], bool)
+    keep = (name_id[row] != NONE) & (~on_device | of_xla[row])
+    name_id = np.where(on_device, len(names), name_id[row])
+    every = (*names.values, ON_DEVICE) if on_device.any() else names.values
+    return replace(ranges, name_id=name_id, names=every).take(keep)
 
 
 def main_thread(process: int, threads: Iterable[Thread]) -> int:

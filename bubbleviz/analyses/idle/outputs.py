@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from bubbleviz._version import __version__
+from bubbleviz.analyses.idle import report as idle_report
 from bubbleviz.analyses.idle.report import (
     BUSY,
     DEFINITIONS,
     ActivityIdle,
+    Example,
     IdleReport,
     RankIdle,
-    StepIdle,
-    advice,
-    title_of,
 )
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.conventions.kinds import plain_name
+from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render.document import (
     Block,
@@ -36,25 +36,16 @@ from bubbleviz.render.document import (
 )
 
 SCHEMA = "bubbleviz.idle/1"
-#: Of breakdowns, in the JSON.
-_BREAKDOWN = (
+#: Of ranks, in the JSON: names, times and shares.
+_RANK = (
+    *("label", "profile", "host", "pid", "device_id", "device", "gpu"),
     *("start_ns", "end_ns", "span_ns", "busy_ns", "idle_ns", "compute_ns", "communication_ns"),
     *("copy_ns", "exposed_communication_ns", "exposed_point_to_point_ns", "exposed_copy_ns"),
-    "overlap",
+    *("overlap", "duty_cycle", "compute_duty"),
 )
 COLUMNS = (
-    "rank",
-    "host",
-    "pid",
-    "device_id",
-    "step",
-    "start_ns",
-    "end_ns",
-    "idle_ns",
-    "activity",
-    "before",
-    "after",
-    "chunks",
+    *("rank", "host", "pid", "device_id", "step", "start_ns", "end_ns", "idle_ns", "activity"),
+    *("before", "after", "chunks"),
 )
 
 
@@ -69,9 +60,9 @@ def as_json(report: IdleReport, top: int) -> str:
         "span_ns": report.span_ns,
         "idle_ns": report.idle_ns,
         "proved_idle_ns": report.proved_idle_ns,
-        "advice": advice(report)[0],
+        "advice": idle_report.advice(report)[0],
         "activities": [
-            _activity(total, report.idle_ns, with_rank=True) for total in report.activities
+            _activity(total, report.idle_ns, {"rank": total.rank}) for total in report.activities
         ],
         "meanings": dict(report.meaning),
         "ranks": [_rank(index, rank, top) for index, rank in enumerate(report.ranks)],
@@ -81,31 +72,47 @@ def as_json(report: IdleReport, top: int) -> str:
 
 
 def _rank(index: int, rank: RankIdle, top: int) -> dict[str, Any]:
+    gaps, renamed = rank.gaps, {"profile": "path", "device": "place"}
+    longest = np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")[:top]
     return {
         "index": index,
-        "label": rank.label,
-        "profile": rank.path,
-        "host": rank.host,
-        "pid": rank.pid,
-        "device_id": rank.device_id,
-        "device": rank.place,
-        "gpu": rank.gpu,
-        **{name: getattr(rank.breakdown, name) for name in _BREAKDOWN},
-        "duty_cycle": rank.duty_cycle,
-        "compute_duty": rank.compute_duty,
-        "activities": [_activity(total, rank.breakdown.idle_ns) for total in rank.activities],
+        **{key: getattr(rank, renamed.get(key, key)) for key in _RANK},
+        "activities": [_activity(total, rank.idle_ns, {}) for total in rank.activities],
         "steps_by": rank.steps_by,
-        "steps": [_step(step, rank) for step in rank.steps],
+        "steps": [
+            {
+                "name": step.name,
+                "start_ns": None if step.name is None else step.start_ns,
+                "end_ns": None if step.name is None else step.end_ns,
+                "length_ns": step.length_ns,
+                "busy_ns": step.busy_ns,
+                "idle_ns": step.idle_ns,
+                "duty_cycle": step.duty_cycle if rank.measured else None,
+                "activities": dict(step.activities),
+            }
+            for step in rank.steps
+        ],
         "waits": [asdict(wait) for wait in rank.waits],
         "awaited_communication_ns": rank.awaited_communication_ns,
         "awaited_copy_ns": rank.awaited_copy_ns,
-        "gaps": len(rank.gaps),
-        "longest_gaps": _longest_gaps(rank, top),
+        "gaps": len(gaps),
+        "longest_gaps": [
+            {
+                "start_ns": start,
+                "end_ns": end,
+                "idle_ns": end - start,
+                "step": step,
+                "activity": activity,
+                "before": before,
+                "after": after,
+                "chunks": [{"activity": a, "start_ns": b, "end_ns": e} for a, b, e in chunks],
+            }
+            for step, start, end, activity, before, after, chunks in _gaps(rank, longest, str)
+        ],
     }
 
 
-def _activity(total: ActivityIdle, idle_ns: int, *, with_rank: bool = False) -> dict[str, Any]:
-    rank = {"rank": total.rank} if with_rank else {}
+def _activity(total: ActivityIdle, idle_ns: int, rank: dict[str, int]) -> dict[str, Any]:
     return {
         "activity": total.activity,
         "idle_ns": total.idle_ns,
@@ -116,84 +123,40 @@ def _activity(total: ActivityIdle, idle_ns: int, *, with_rank: bool = False) -> 
     }
 
 
-def _step(step: StepIdle, rank: RankIdle) -> dict[str, Any]:
-    inside = step.name is not None
-    return {
-        "name": step.name,
-        "start_ns": step.start_ns if inside else None,
-        "end_ns": step.end_ns if inside else None,
-        "length_ns": step.length_ns,
-        "busy_ns": step.busy_ns,
-        "idle_ns": step.idle_ns,
-        "duty_cycle": None if rank.duty_cycle is None else step.duty_cycle,
-        "activities": dict(step.activities),
-    }
+def _gaps(rank: RankIdle, rows: Ints, text: Callable[[str], str]) -> Iterator[tuple[Any, ...]]:
+    """Yield step, start, end, activity, work before and after, and chunks of some gaps.
 
-
-def _longest_gaps(rank: RankIdle, top: int) -> list[dict[str, Any]]:
-    gaps = rank.gaps
-    length_ns = gaps.end_ns - gaps.start_ns
-    rows = np.argsort(-length_ns, kind="stable")[:top]
-    first = np.searchsorted(rank.chunks.gap, rows)
-    last = np.searchsorted(rank.chunks.gap, rows, side="right")
-    return [
-        {
-            "start_ns": int(gaps.start_ns[row]),
-            "end_ns": int(gaps.end_ns[row]),
-            "idle_ns": int(length_ns[row]),
-            "step": None if gaps.step[row] < 0 else rank.steps[int(gaps.step[row])].name,
-            "activity": gaps.activities[int(gaps.activity[row])],
-            "before": gaps.works[int(gaps.before[row])],
-            "after": gaps.works[int(gaps.after[row])],
-            "chunks": [
-                {"activity": gaps.activities[activity], "start_ns": start, "end_ns": end}
-                for activity, start, end in zip(
-                    rank.chunks.activity[low:high].tolist(),
-                    rank.chunks.start_ns[low:high].tolist(),
-                    rank.chunks.end_ns[low:high].tolist(),
-                    strict=True,
-                )
-            ],
-        }
-        for row, low, high in zip(rows.tolist(), first.tolist(), last.tolist(), strict=True)
-    ]
+    Chunks are (activity, start, end); all other names go through ``text``.
+    """
+    gaps, chunks = rank.gaps, rank.chunks.take(np.isin(rank.chunks.gap, rows))
+    works, activities = ([*map(text, names)] for names in (gaps.works, gaps.activities))
+    # The last place is that of no step.
+    steps = [*(None if step.name is None else text(step.name) for step in rank.steps), None]
+    names = (gaps.activities[activity] for activity in chunks.activity.tolist())
+    pieces = [*zip(names, chunks.start_ns.tolist(), chunks.end_ns.tolist(), strict=True)]
+    low, high = (np.searchsorted(chunks.gap, rows, side=s).tolist() for s in ("left", "right"))
+    gaps = gaps.take(rows)
+    columns = (gaps.step, gaps.start_ns, gaps.end_ns, gaps.activity, gaps.before, gaps.after)
+    cells = zip(*(column.tolist() for column in columns), low, high, strict=True)
+    for step, start, end, activity, before, after, first, last in cells:
+        own = activities[activity], works[before], works[after], pieces[first:last]
+        yield steps[step], start, end, *own
 
 
 def csv_of_gaps(report: IdleReport) -> str:
     """Return the attributed gaps as CSV, one row a gap; a cell holds its chunks as JSON."""
-    return csv_text(
-        COLUMNS, (row for index, rank in enumerate(report.ranks) for row in _rows(index, rank))
-    )
 
+    def rows() -> Iterator[tuple[object, ...]]:
+        for index, rank in enumerate(report.ranks):
+            place = index, inert(rank.host), rank.pid, rank.device_id
+            every = np.arange(len(rank.gaps))
+            for step, start, end, *names, chunks in _gaps(rank, every, inert):
+                spent_ns: dict[str, int] = {}
+                for name, begin, until in chunks:
+                    spent_ns[name] = spent_ns.get(name, 0) + until - begin
+                yield *place, step, start, end, end - start, *names, json.dumps(spent_ns)
 
-def _rows(index: int, rank: RankIdle) -> Iterator[tuple[object, ...]]:
-    gaps, chunks = rank.gaps, rank.chunks
-    works = [inert(name) for name in gaps.works]
-    activities = [inert(name) for name in gaps.activities]
-    steps = ["" if step.name is None else inert(step.name) for step in rank.steps]
-    bounds = np.searchsorted(chunks.gap, np.arange(len(gaps) + 1)).tolist()
-    activity, spent = chunks.activity.tolist(), (chunks.end_ns - chunks.start_ns).tolist()
-    columns = (gaps.start_ns, gaps.end_ns, gaps.activity, gaps.before, gaps.after, gaps.step)
-    cells = zip(*(column.tolist() for column in columns), strict=True)
-    for row, (start, end, main, before, after, step) in enumerate(cells):
-        spent_ns: dict[str, int] = {}
-        for at in range(bounds[row], bounds[row + 1]):
-            name = gaps.activities[activity[at]]
-            spent_ns[name] = spent_ns.get(name, 0) + spent[at]
-        yield (
-            index,
-            inert(rank.host),
-            rank.pid,
-            rank.device_id,
-            "" if step < 0 else steps[step],
-            start,
-            end,
-            end - start,
-            activities[main],
-            works[before],
-            works[after],
-            json.dumps(spent_ns, ensure_ascii=True),
-        )
+    return csv_text(COLUMNS, rows())
 
 
 # Text: devices, activities of their hosts, and steps.
@@ -205,6 +168,14 @@ _COMPARED = 5
 _FEW, _SOME = (3, 5, 3, 3), (5, 8, 0, 3)
 #: Characters of names in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
+#: Shares of the span by header.
+_SHARES = {
+    "duty %": "busy_ns",
+    "compute %": "compute_ns",
+    "exp. comm. %": "exposed_communication_ns",
+    "exp. copy %": "exposed_copy_ns",
+    "idle %": "idle_ns",
+}
 #: Characters of names in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
 
@@ -217,7 +188,7 @@ def sections(report: IdleReport, top: int) -> Iterator[Block]:
         top: rows of a table, at most.
     """
     yield Sentence(
-        f"{title_of(report)}\n"
+        f"{idle_report.title_of(report)}\n"
         f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
         "span = compute + exposed communication + exposed copies + idle."
     )
@@ -227,15 +198,21 @@ def sections(report: IdleReport, top: int) -> Iterator[Block]:
         yield activity_table(report, top)
         yield from _waits(report, top)
         shown = report.activities[:top]
-        if meanings := [text for total in shown if (text := _meaning(report, total))]:
+        short = (
+            f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
+            "from one kernel to the next"
+        )
+        meaning = {**report.meaning, SHORT: short}
+        known = [total.activity for total in shown if total.activity in meaning]
+        if known:
             yield Sentence("")
-            yield Bullets(meanings)
-        if examples := [_example(report, total) for total in shown if total.example]:
+            yield Bullets([f"{activity}: {meaning[activity]}" for activity in known])
+        if examples := [_example(report, own, own.example) for own in shown if own.example]:
             yield Heading("Longest gap by activity")
             yield Bullets(examples)
     by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
     yield from _steps(report, f"Steps ({by}), most idle ones", top)
-    yield Sentence("\n" + "\n".join(advice(report)) + "\n")
+    yield Sentence("\n" + "\n".join(idle_report.advice(report)) + "\n")
 
 
 def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Block]:
@@ -246,13 +223,15 @@ def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Block]:
         top: rows of a table, at most; None for as many as a screen holds.
     """
     devices, activities, steps, waits = (top,) * 4 if top else _FEW if _named(report) else _SOME
-    yield Sentence(f"{title_of(report)}\nduty cycle: {DEFINITIONS['busy']}, over the span")
+    yield Sentence(
+        f"{idle_report.title_of(report)}\nduty cycle: {DEFINITIONS['busy']}, over the span"
+    )
     yield device_table(report, devices, " (-v)")
     if report.activities:
         yield activity_table(report, activities, " (-v)")
     yield from _waits(report, waits, " (-v)")
     yield from _steps(report, "Steps, most idle ones", steps, " (-v)")
-    yield Sentence("\n" + "\n".join(advice(report)))
+    yield Sentence("\n" + "\n".join(idle_report.advice(report)))
     yield Sentence(
         "\nMore: -v (devices side by side, what activities mean, longest gaps); "
         "-o gaps.svg draws it",
@@ -282,29 +261,18 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> Table:
     """Return a row a device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
-        time = rank.breakdown
-        known = rank.duty_cycle is not None
-        compute, communication, copy, idle = (
-            in_percent(part_ns / time.span_ns if known else None)
-            for part_ns in (
-                time.compute_ns,
-                time.exposed_communication_ns,
-                time.exposed_copy_ns,
-                time.idle_ns,
-            )
-        )
+        shares = {
+            header: in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
+            for header, name in _SHARES.items()
+        }
         rows.append(
             {
                 "device": _short(rank.label),
-                "span ms": milliseconds(time.span_ns),
-                "duty %": in_percent(rank.duty_cycle),
-                "compute %": compute,
-                "exp. comm. %": communication,
-                "exp. copy %": copy,
-                "idle %": idle,
-                "idle ms": milliseconds(None if rank.on_host or rank.single else time.idle_ns),
-                "comm. ms": milliseconds(time.communication_ns),
-                "overlap %": in_percent(time.overlap),
+                "span ms": milliseconds(rank.span_ns),
+                **shares,
+                "idle ms": milliseconds(rank.idle_ns if rank.measured else None),
+                "comm. ms": milliseconds(rank.communication_ns),
+                "overlap %": in_percent(rank.overlap),
             }
         )
     giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
@@ -393,32 +361,18 @@ def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[Block]:
     parts = []
     if report.idle_ns:
         parts.append(f"{percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
-    devices = [rank for rank in report.devices if not rank.single]
     for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
-        awaited_ns = sum(getattr(rank, f"awaited_{name}") for rank in devices)
+        awaited_ns = report.summed(f"awaited_{name}")
         if awaited_ns:
             share = awaited_ns / report.summed(f"exposed_{name}")
             parts.append(f"{percent(share)} of exposed {what} held up launched work")
     yield Sentence(f"proved: {', '.join(parts)}")
 
 
-def _meaning(report: IdleReport, total: ActivityIdle) -> str:
-    if total.activity == SHORT:
-        return (
-            f"{SHORT}: below {report.shortest_ns / 1000:g} us, too short to be attributed: the "
-            "device goes from one kernel to the next"
-        )
-    meaning = report.meaning.get(total.activity)
-    return f"{total.activity}: {meaning}" if meaning else ""
-
-
-def _example(report: IdleReport, total: ActivityIdle) -> str:
+def _example(report: IdleReport, total: ActivityIdle, gap: Example) -> str:
     """Return where the longest gap of an activity is."""
-    gap = total.example
-    if gap is None:
-        return ""
     rank = report.ranks[total.rank]
-    at = milliseconds(gap.start_ns - rank.breakdown.start_ns)
+    at = milliseconds(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {one_line(gap.step, _NAME)}"
     device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
     where = " > ".join(one_line(name, _NAME) for name in gap.where)
@@ -430,19 +384,15 @@ def _example(report: IdleReport, total: ActivityIdle) -> str:
     )
 
 
-def _every_step(report: IdleReport) -> list[tuple[RankIdle, StepIdle]]:
-    return [(rank, step) for rank in report.devices for step in rank.steps]
-
-
 def _named(report: IdleReport) -> bool:
-    return any(step.name is not None for _, step in _every_step(report))
+    return any(step.name is not None for rank in report.devices for step in rank.steps)
 
 
 def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator[Block]:
     """Yield the steps with most idle time, in their own order; nothing where none has a name."""
     if not _named(report):
         return
-    steps = _every_step(report)
+    steps = [(rank, step) for rank in report.devices for step in rank.steps]
     most_idle = sorted(range(len(steps)), key=lambda at: (-steps[at][1].idle_ns, at))[:top]
     rows = [
         {

@@ -55,17 +55,17 @@ def draw_idle(report: IdleReport) -> str:
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
     left, right = page.left + room, page.right - _DUTY
     origin = {
-        rank.path: min(other.breakdown.start_ns for other in ranks if other.path == rank.path)
+        rank.path: min(other.start_ns for other in ranks if other.path == rank.path)
         for rank in ranks
     }
-    whole_ns = max(rank.breakdown.end_ns - origin[rank.path] for rank in ranks)
+    whole_ns = max(rank.end_ns - origin[rank.path] for rank in ranks)
     scale = (right - left) / max(whole_ns, 1)
     height = _STRIP if len(ranks) <= 8 else _LOW_STRIP
     page.text("duty", right + 10, page.y - 4, 9.5, ink="quiet")
     top = page.y
     for rank, label in zip(ranks, labels, strict=True):
-        start = left + (rank.breakdown.start_ns - origin[rank.path]) * scale
-        _draw_strip(page, rank, start, rank.breakdown.span_ns * scale, height, colours)
+        start = left + (rank.start_ns - origin[rank.path]) * scale
+        _draw_strip(page, rank, start, rank.span_ns * scale, height, colours)
         middle = page.y + height / 2 + 4
         page.text(fitted(label, size, room - 8), page.left, middle, size)
         page.text(percent(rank.duty_cycle), right + 10, middle, size)
@@ -95,7 +95,7 @@ def _colours(report: IdleReport) -> dict[str, str]:
 def _draw_strip(
     page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
 ) -> None:
-    spent = rank.strip.gathered(list(colours))
+    spent = rank.slices(list(colours))
     whole = np.maximum(spent.sum(axis=0), 1)
     # Whole tenths of a pixel, so that what lies beside each other meets.
     edges = np.rint(np.cumsum(spent, axis=0) / whole * height * 10) / 10
@@ -159,7 +159,7 @@ def _draw_legend(page: Page, report: IdleReport, colours: dict[str, str]) -> Non
     names = list(colours)
     totals_ns = np.zeros(len(names), np.int64)
     for rank in report.ranks:
-        totals_ns += rank.strip.gathered(names).sum(axis=1)
+        totals_ns += rank.slices(names).sum(axis=1)
     x, line = page.left, 18.0
     for (name, colour), total_ns in zip(colours.items(), totals_ns.tolist(), strict=True):
         share = total_ns / report.span_ns if report.span_ns else 0.0

@@ -8,52 +8,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.analyses.idle.attribution import (
-    COPY_NAME,
-    attribute,
-    by_activity,
-    by_step,
-    proved_waits,
-    strip_of,
-    work_name,
-)
-from bubbleviz.analyses.idle.gaps import Device, devices_of, holding, idle_by_process
-from bubbleviz.analyses.idle.host import (
-    GRAIN_NS,
-    ON_DEVICE,
-    HostEvents,
-    gap_calls_of,
-    host_events_of,
-    host_ranges_of,
-    main_thread,
-    names_around,
-)
-from bubbleviz.analyses.idle.report import AttributedIdle, Example, IdleGaps, RankIdle
+from bubbleviz.analyses.idle import attribution, host
+from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
+from bubbleviz.analyses.idle.report import Example, IdleGaps, RankIdle
 from bubbleviz.analyses.idle.waits import (
     RecordTimes,
     Waiting,
-    nothing_proved,
     synchronisation_of,
     waiting_of,
     with_streams_of,
 )
-from bubbleviz.conventions.host_activities import (
-    DEVICE,
-    KNOWN,
-    SHORT,
-    UNLINKED,
-    UNTRACED,
-    ActivityList,
-    ActivityLookup,
-)
+from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
 from bubbleviz.interpret.communication import candidates_of, with_added_communication
 from bubbleviz.interpret.iterations import Steps, frequent_names, steps_of
-from bubbleviz.interpret.linking import link
+from bubbleviz.interpret.linking import LinkedProfile, link
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Synchronisation
-from bubbleviz.model.columns import NONE, Codes, Ints
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Profile, Ranges, pid_of
@@ -63,6 +36,8 @@ from bubbleviz.sources.in_memory import no_ranges
 
 #: Steps are no shorter than this part of a device's time.
 _SHORTEST_STEP = 20_000
+#: Slices of a picture: about as many as it has pixels.
+SLICES = 960
 #: Of the ranges around an example, so many of the innermost are shown.
 _WHERE = 6
 
@@ -81,28 +56,9 @@ class IdleOptions:
 
     shortest_ns: int
     step: re.Pattern[str] | None
-    activities: ActivityList
+    activities: known.ActivityList
     kinds: Kinds
     window: Window | None = None
-
-
-@frozen
-class _Linked:
-    """A profile with the work whose times can be, and its devices.
-
-    Attributes:
-        profile: itself.
-        call: row of the launching call of each kernel and copy; -1 unknown.
-        launched_ns: when that began; means nothing where there is none.
-        devices: on which work took any time.
-        limitations: what is lost.
-    """
-
-    profile: Profile
-    call: Codes
-    launched_ns: Ints
-    devices: tuple[Device, ...]
-    limitations: tuple[Limitation, ...]
 
 
 @frozen
@@ -122,7 +78,7 @@ class _Evidence:
 
     devices: tuple[Device, ...]
     ranges: Ranges
-    host: HostEvents
+    host: host.HostEvents
     steps: Mapping[int, Steps]
     lead: Mapping[int, int]
     numbers: Numbering[str]
@@ -141,14 +97,14 @@ def ranks_of(
         UsageError: no range has the name of a step that the user gave.
     """
     found, unread = synchronisation_of(profile)
-    linked = _linked(profile, options)
+    linked, devices = _linked(profile, options)
     found = found and with_streams_of(linked.profile.activities, found, profile.activities)
     profile = linked.profile
-    evidence = _evidence_of(linked, options, found)
+    evidence = _evidence_of(linked, devices, options, found)
     if options.window is not None:
         low_ns, high_ns = _extent(profile, options.window, evidence.steps)
-        parts = [device.within(low_ns, high_ns, options.shortest_ns) for device in linked.devices]
-        devices = tuple(device for device in parts if device is not None)
+        parts = [device.within(low_ns, high_ns, options.shortest_ns) for device in devices]
+        devices = [device for device in parts if device is not None]
         if not devices:
             raise NothingToAnalyseError(
                 f"{profile.source.path}: no device has any work in --window {options.window.text}; "
@@ -158,7 +114,7 @@ def ranks_of(
             process: table.within(low_ns, high_ns) for process, table in evidence.steps.items()
         }
         whole = replace(evidence, steps=steps)
-        evidence = _evidence_of(replace(linked, devices=devices), options, whole=whole)
+        evidence = _evidence_of(linked, devices, options, whole=whole)
     ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
     losses = (
         *profile.limitations,
@@ -177,23 +133,23 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
         InputError: no step lies in it.
         NothingToAnalyseError: no work took any time.
     """
-    linked = _linked(profile, options)
-    return _extent(linked.profile, window, _evidence_of(linked, options).steps)
+    linked, devices = _linked(profile, options)
+    return _extent(linked.profile, window, _evidence_of(linked, devices, options).steps)
 
 
-def _linked(profile: Profile, options: IdleOptions) -> _Linked:
+def _linked(profile: Profile, options: IdleOptions) -> tuple[LinkedProfile, list[Device]]:
+    """Return a profile with its links, and its devices."""
     linked = link(with_added_communication(profile, options.kinds), no_ranges())
-    profile = linked.profile
-    devices = tuple(devices_of(profile.activities, options.kinds, options.shortest_ns))
+    devices = list(devices_of(linked.profile.activities, options.kinds, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
             f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
         )
-    links = linked.links
-    return _Linked(profile, links.call, links.launched_ns, devices, linked.limitations)
+    return linked, devices
 
 
 def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
+    """Return the start and end of a window, by the steps of all processes."""
     if window.times_ns is not None:
         return window.times_ns
     tables = tuple(steps.values())
@@ -213,7 +169,8 @@ def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tup
 
 
 def _evidence_of(
-    linked: _Linked,
+    linked: LinkedProfile,
+    devices: Sequence[Device],
     options: IdleOptions,
     found: Synchronisation | None = None,
     whole: _Evidence | None = None,
@@ -221,7 +178,8 @@ def _evidence_of(
     """Return the evidence for the idle time of devices.
 
     Args:
-        linked: a profile with its devices, or parts of them.
+        linked: a profile.
+        devices: its devices, or parts of them.
         options: of the analysis.
         found: what the profile holds of waiting.
         whole: where devices are parts, the evidence for the whole, with the steps of the parts.
@@ -229,14 +187,20 @@ def _evidence_of(
     Raises:
         UsageError: no range has the name of a step that the user gave.
     """
-    profile, call = linked.profile, linked.call
-    idle = idle_by_process(linked.devices)
+    profile, call = linked.profile, linked.links.call
+    idle = {}
+    for process in {device.process for device in devices}:
+        gaps = [device.long_gaps for device in devices if device.process == process]
+        start_ns, end_ns = (
+            np.concatenate(c) for c in zip(*((t.start_ns, t.end_ns) for t in gaps), strict=True)
+        )
+        idle[process] = intervals.union(start_ns, end_ns)
     launching = distinct(
-        np.concatenate([call[d.long_gaps.after].astype(np.int64) for d in linked.devices])
+        np.concatenate([call[d.long_gaps.after].astype(np.int64) for d in devices])
     )
     records = RecordTimes(found.records) if found else None
-    calls, shortest_ns = gap_calls_of(profile.calls, launching[launching != NONE], idle, records)
-    waiting = whole.waiting if whole else nothing_proved()
+    calls, shortest_ns = host.gap_calls_of(profile, launching[launching != NONE], idle, records)
+    waiting = whole.waiting if whole else Waiting()
     if found and records:
 
         def returned_ns(rows: Ints) -> Ints:
@@ -248,34 +212,41 @@ def _evidence_of(
             records,
             profile.activities,
             call,
-            linked.launched_ns,
+            linked.links.launched_ns,
             returned_ns,
             options.kinds,
         )
-    devices = tuple(replace(d, gaps=d.gaps.launched_by(call, calls)) for d in linked.devices)
+
+    def launched(device: Device) -> Device:
+        """Return the device with the calls that launched the work after its gaps."""
+        at = found_in(calls.row, call[device.gaps.after].astype(np.int64))
+        thread, start_ns, end_ns = (
+            np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
+        )
+        gaps = replace(device.gaps, thread=thread, call_start_ns=start_ns, call_end_ns=end_ns)
+        return replace(device, gaps=gaps)
+
+    devices = tuple(map(launched, devices))
     lead = whole.lead if whole else {device.rank: _lead(device) for device in devices}
     processes = distinct(profile.activities.ranks[:, 0]).tolist()
-    main = [main_thread(process, profile.threads) for process in processes]
+    main = [host.main_thread(process, profile.threads) for process in processes]
     threads = without(
-        distinct(
-            np.array([*main, *lead.values()], np.int64), *(device.gaps.thread for device in devices)
-        ),
+        distinct(np.array([*main, *lead.values()], np.int64), *(d.gaps.thread for d in devices)),
         np.array([NONE]),
     )
     lookup, numbers = options.activities.lookup(), Numbering[str]()
     steps = whole.steps if whole else _steps(profile, devices, threads, lookup, options.step)
-    ranges = host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
-    lookup.known[ON_DEVICE] = DEVICE, KNOWN
-    host = host_events_of(
-        ranges, calls, shortest_ns, call, profile.calls, lookup, numbers, waiting.hosts
-    )
+    ranges = host.host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
+    lookup.known[host.ON_DEVICE] = known.DEVICE, known.KNOWN
+    calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
+    events = host.host_events_of(ranges, calls, call, profile, lookup, numbers, waiting.hosts)
     lost = Limitation(
         f"short {profile.source.api} API calls in gaps",
         f"{profile.source.path}: they are too many; those of less than {shortest_ns:,} ns count as "
         "part of what is around them",
     )
-    limitations = (lost,) if shortest_ns > GRAIN_NS else ()
-    return _Evidence(devices, ranges, host, steps, lead, numbers, waiting, limitations)
+    limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
+    return _Evidence(devices, ranges, events, steps, lead, numbers, waiting, limitations)
 
 
 def _lead(device: Device) -> int:
@@ -289,7 +260,7 @@ def _steps(
     profile: Profile,
     devices: Sequence[Device],
     threads: Ints,
-    lookup: ActivityLookup,
+    lookup: known.ActivityLookup,
     pattern: re.Pattern[str] | None,
 ) -> dict[int, Steps]:
     """Return the steps of each process.
@@ -314,132 +285,112 @@ def _steps(
 
 
 def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOptions) -> RankIdle:
+    """Return a device with its idle time attributed and summed."""
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
-    lead, main = evidence.lead[device.rank], main_thread(device.process, profile.threads)
-    others = list(dict.fromkeys((lead, main)))
-    threads = distinct(np.append(device.gaps.thread, others))
+    steps, gaps = evidence.steps[device.process], device.gaps
+    lead = evidence.lead[device.rank], host.main_thread(device.process, profile.threads)
+    others = list(dict.fromkeys(lead))
+    threads = distinct(np.append(gaps.thread, others))
     overheads = profile.overheads.take(profile.overheads.process == device.process)
-    host = evidence.host.seen_from(activities, device.rank, threads, numbers)
-    idle = attribute(
-        device.gaps,
+    events = evidence.host.seen_from(activities, device.rank, threads, numbers)
+    idle = attribution.attribute(
+        gaps,
         activities,
         evidence.waiting.held,
-        host,
+        events,
         others,
         intervals.union(overheads.start_ns, overheads.end_ns),
         numbers,
     )
-    steps = evidence.steps[device.process]
+    step_of_gap = holding(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64)
 
     def example(gap: int, number: int) -> Example | None:
-        if numbers.values[number] == SHORT:
+        """Return where a gap is, and what the host did around its longest piece of an activity."""
+        if numbers.values[number] == known.SHORT:
             return None
-        return _example(device, profile, evidence, idle, others, gap, number)
+        low, high = np.searchsorted(idle.gap, (gap, gap + 1)).tolist()
+        start_ns, end_ns = idle.start_ns[low:high], idle.end_ns[low:high]
+        length_ns = np.where(idle.activity[low:high] == number, end_ns - start_ns, NONE)
+        longest = int(length_ns.argmax())
+        # Once the work after it is launched, the time of that call counts.
+        middle_ns = int(start_ns[longest] + end_ns[longest]) // 2
+        time_ns = min(middle_ns, int(gaps.call_start_ns[gap]))
+        thread = int(gaps.thread[gap])
+        where: tuple[str, ...] = ()
+        for candidate in () if thread == NONE else (thread, *others):
+            around = host.names_around(evidence.ranges, candidate, time_ns)
+            where = tuple(name for name in around if name != host.ON_DEVICE)[-_WHERE:]
+            if where:
+                break
+        step = int(step_of_gap[gap])
+        return Example(
+            start_ns=int(gaps.start_ns[gap]),
+            end_ns=int(gaps.end_ns[gap]),
+            before=attribution.work_name(activities, int(gaps.before[gap])),
+            after=attribution.work_name(activities, int(gaps.after[gap])),
+            step=None if step == NONE else steps.names[int(steps.name_id[step])],
+            where=where,
+        )
 
-    totals, most = by_activity(idle, len(device.gaps), numbers.values, example)
-    gaps, chunks = _gap_tables(device, profile, idle, most, steps, numbers.values)
-    waits, awaited_communication_ns, awaited_copy_ns = proved_waits(
-        device, profile, evidence.waiting, host, idle, numbers, options.kinds
+    totals, most = attribution.by_activity(idle, len(gaps), numbers.values, example)
+    waits, awaited_communication_ns, awaited_copy_ns = attribution.proved_waits(
+        device, profile, evidence.waiting, events, idle, numbers, options.kinds
     )
+    # The gaps that are attributed, and these cut by activity.
+    long = device.long_gaps
+    place = np.where(gaps.short, NONE, np.cumsum(~gaps.short) - 1)
+    pieces = idle.take(place[idle.gap] != NONE)
+    works = (*activities.names, attribution.COPY_NAME)
+    before, after = (
+        np.where(name == NONE, len(works) - 1, name).astype(np.int64)
+        for name in (activities.name_id[column] for column in (long.before, long.after))
+    )
+    # What a picture shows of each slice of time.
+    start_ns, end_ns = device.span_ns
+    edges = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
+    shown = ("compute", "exposed_communication", "exposed_copy")
+    sets = [device.times[name] for name in shown]
+    for total in totals:
+        rows = idle.activity == numbers.number(total.activity)
+        sets.append((idle.start_ns[rows], idle.end_ns[rows]))
     process, device_id = activities.ranks[device.rank].tolist()
-    pid = pid_of(process)
+    pid, place_text = pid_of(process), source.place(device_id)
     # A device is described for a process, or for all of them.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
+    lengths = {f"{name}_ns": intervals.measure(time) for name, time in device.times.items()}
     return RankIdle(
-        label=f"{source.host} pid {pid} {source.place(device_id)}",
+        label=f"{source.host} pid {pid} {place_text}",
         path=source.path,
         host=source.host,
         pid=pid,
         device_id=device_id,
-        place=source.place(device_id),
+        place=place_text,
         on_host=source.on_host,
         single=device.single and not source.on_host,
         gpu=models[0] if models and models[0] else None,
-        breakdown=device.breakdown(),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        **lengths,
         activities=totals,
-        steps=by_step(idle, device, steps, numbers.values),
+        steps=attribution.by_step(idle, device, steps, numbers.values),
         steps_by=steps.by,
-        gaps=gaps,
-        chunks=chunks,
-        strip=strip_of(idle, device, totals, numbers),
+        gaps=IdleGaps(
+            start_ns=long.start_ns,
+            end_ns=long.end_ns,
+            before=before,
+            after=after,
+            activity=most[~gaps.short],
+            step=step_of_gap[~gaps.short],
+            works=works,
+            activities=numbers.values,
+        ),
+        chunks=replace(pieces, gap=place[pieces.gap]),
+        slice_ns=np.stack([intervals.measure_within(s, edges[:-1], edges[1:]) for s in sets]),
         format=source.format,
         waits=waits,
         awaited_communication_ns=awaited_communication_ns,
         awaited_copy_ns=awaited_copy_ns,
     )
-
-
-def _example(
-    device: Device,
-    profile: Profile,
-    evidence: _Evidence,
-    idle: AttributedIdle,
-    others: Sequence[int],
-    gap: int,
-    number: int,
-) -> Example:
-    """Return where a gap is, and what the host did around the longest piece of an activity."""
-    gaps, steps = device.gaps, evidence.steps[device.process]
-    step = int(holding(steps.start_ns, steps.end_ns, gaps.start_ns[gap : gap + 1])[0])
-    low, high = np.searchsorted(idle.gap, (gap, gap + 1)).tolist()
-    start_ns, end_ns = idle.start_ns[low:high], idle.end_ns[low:high]
-    length_ns = np.where(idle.activity[low:high] == number, end_ns - start_ns, NONE)
-    longest = int(length_ns.argmax())
-    # Once the work after it is launched, the time of that call counts.
-    middle_ns = int(start_ns[longest] + end_ns[longest]) // 2
-    time_ns = min(middle_ns, int(gaps.call_start_ns[gap]))
-    thread = int(gaps.thread[gap])
-    where: tuple[str, ...] = ()
-    for candidate in () if thread == NONE else (thread, *others):
-        around = names_around(evidence.ranges, candidate, time_ns)
-        where = tuple(name for name in around if name != ON_DEVICE)[-_WHERE:]
-        if where:
-            break
-    return Example(
-        start_ns=int(gaps.start_ns[gap]),
-        end_ns=int(gaps.end_ns[gap]),
-        before=work_name(profile.activities, int(gaps.before[gap])),
-        after=work_name(profile.activities, int(gaps.after[gap])),
-        step=None if step == NONE else steps.names[int(steps.name_id[step])],
-        where=where,
-    )
-
-
-def _gap_tables(
-    device: Device,
-    profile: Profile,
-    idle: AttributedIdle,
-    most: Ints,
-    steps: Steps,
-    names: tuple[str, ...],
-) -> tuple[IdleGaps, AttributedIdle]:
-    """Return the gaps that are attributed, and these cut by activity.
-
-    Args:
-        device: whose gaps they are.
-        profile: with its work.
-        idle: its idle time, attributed.
-        most: the activity with most of each gap.
-        steps: of its process.
-        names: of activities.
-    """
-    gaps, activities = device.long_gaps, profile.activities
-    place = np.where(device.gaps.short, NONE, np.cumsum(~device.gaps.short) - 1)
-    pieces = idle.take(place[idle.gap] != NONE)
-    works = (*activities.names, COPY_NAME)
-    work_ids = [activities.name_id[column].astype(np.int64) for column in (gaps.before, gaps.after)]
-    before, after = (np.where(ids == NONE, len(works) - 1, ids) for ids in work_ids)
-    table = IdleGaps(
-        start_ns=gaps.start_ns,
-        end_ns=gaps.end_ns,
-        before=before,
-        after=after,
-        activity=most[~device.gaps.short],
-        step=holding(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64),
-        works=works,
-        activities=names,
-    )
-    return table, replace(pieces, gap=place[pieces.gap])
 
 
 def _limitations(
@@ -463,7 +414,7 @@ def _limitations(
             waiting.unrecorded,
         )
     totals = [total for rank in ranks for total in rank.activities]
-    unlinked = [total for total in totals if total.activity == UNLINKED]
+    unlinked = [total for total in totals if total.activity == known.UNLINKED]
     if unlinked:
         yield Limitation(
             "who launched the work after gaps",
@@ -471,7 +422,7 @@ def _limitations(
             "recorded, or cut off); its idle time is not attributed",
             sum(total.gaps for total in unlinked),
         )
-    untraced = any(total.activity == UNTRACED for total in totals)
+    untraced = any(total.activity == known.UNTRACED for total in totals)
     if untraced and len(evidence.ranges) == 0:
         yield Limitation(
             "what hosts did outside of API calls",

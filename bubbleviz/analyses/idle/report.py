@@ -32,67 +32,6 @@ DEFINITIONS = {
 
 
 @frozen
-class Breakdown:
-    """How a device spent the time from the start of its first work to the end of its last.
-
-    ``span = compute + exposed_communication + exposed_copy + idle``, exactly. All are lengths of
-    unions over streams: work that runs on two streams at a time counts once.
-
-    Attributes:
-        start_ns: start of the first work.
-        end_ns: end of the last.
-        busy_ns: anything ran (the duty cycle of XProf: active time over all time).
-        compute_ns: a kernel ran that is no communication.
-        communication_ns: a communication kernel ran.
-        copy_ns: a copy or memset ran.
-        exposed_communication_ns: communication ran, and no compute.
-        exposed_point_to_point_ns: the part of it in which a send or receive kernel ran.
-        exposed_copy_ns: a copy or memset ran alone.
-    """
-
-    start_ns: int
-    end_ns: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    copy_ns: int
-    exposed_communication_ns: int
-    exposed_point_to_point_ns: int
-    exposed_copy_ns: int
-
-    @property
-    def span_ns(self) -> int:
-        """From the start of the first work to the end of the last."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def idle_ns(self) -> int:
-        """How long nothing ran."""
-        return self.span_ns - self.busy_ns
-
-    @property
-    def duty_cycle(self) -> float | None:
-        """Busy time over the span; None for an empty span."""
-        return ratio(self.busy_ns, self.span_ns)
-
-    @property
-    def compute_duty(self) -> float | None:
-        """Compute time over the span; None for an empty span."""
-        return ratio(self.compute_ns, self.span_ns)
-
-    @property
-    def overlap(self) -> float | None:
-        """Communication beside compute over all communication; None without communication."""
-        overlapped_ns = self.communication_ns - self.exposed_communication_ns
-        return ratio(overlapped_ns, self.communication_ns)
-
-
-def ratio(part_ns: int, whole_ns: int) -> float | None:
-    """Return a part over the whole; None where the whole is 0."""
-    return part_ns / whole_ns if whole_ns else None
-
-
-@frozen
 class Example:
     """The longest gap of an activity.
 
@@ -200,7 +139,7 @@ class StepIdle:
     @property
     def duty_cycle(self) -> float | None:
         """Busy time over the length; None for an empty step."""
-        return ratio(self.busy_ns, self.length_ns)
+        return self.busy_ns / self.length_ns if self.length_ns else None
 
 
 @frozen
@@ -254,36 +193,11 @@ REST = "everything else"
 
 
 @frozen
-class Strip:
-    """A rank's time in slices of equal length, for a picture.
-
-    Attributes:
-        names: ``compute``, ``communication`` and ``copies``, each where none before it ran; then
-            the activities of idle time, the longest first.
-        spent_ns: shape (names, slices); the values of a slice add up to its length.
-    """
-
-    names: tuple[str, ...]
-    spent_ns: Ints
-
-    def gathered(self, names: Sequence[str]) -> Ints:
-        """Return what is spent on each of some names, of which the last takes all others.
-
-        Args:
-            names: distinct, one at least.
-
-        Returns:
-            Nanoseconds; shape (names, slices).
-        """
-        place = {name: at for at, name in enumerate(names)}
-        spent_ns = np.zeros((len(names), self.spent_ns.shape[1]), np.int64)
-        np.add.at(spent_ns, [place.get(name, len(names) - 1) for name in self.names], self.spent_ns)
-        return spent_ns
-
-
-@frozen
 class RankIdle:
-    """A device of a process.
+    """A device of a process, and how it spent the time from its first work to the end of its last.
+
+    ``span = compute + exposed_communication + exposed_copy + idle``, exactly. All are lengths of
+    unions over streams: work that runs on two streams at a time counts once.
 
     Attributes:
         label: short name for people.
@@ -297,13 +211,22 @@ class RankIdle:
         single: whether it is a device that ran a single kernel or copy: its span is that one's, so
             it has no duty cycle, and counts in no sum.
         gpu: model of the device; None unknown.
-        breakdown: how it spent its time.
+        start_ns: start of the first work.
+        end_ns: end of the last.
+        busy_ns: anything ran (the duty cycle of XProf: active time over all time).
+        compute_ns: a kernel ran that is no communication.
+        communication_ns: a communication kernel ran.
+        copy_ns: a copy or memset ran.
+        exposed_communication_ns: communication ran, and no compute.
+        exposed_point_to_point_ns: the part of it in which a send or receive kernel ran.
+        exposed_copy_ns: a copy or memset ran alone.
         activities: its idle time by activity, the longest first; they add up to it.
         steps: in order; the time outside of them last, if there is any.
         steps_by: how steps were recognised.
         gaps: those that are attributed to activities.
         chunks: these gaps, cut by activity.
-        strip: its time in slices.
+        slice_ns: its time in slices of equal length, for a picture; shape (names, slices). The
+            names are those of :data:`BUSY`, then of ``activities``.
         format: of its profile; "" unknown.
         waits: what its streams and hosts waited for, as far as it is proved, the most time
             without compute first.
@@ -321,27 +244,68 @@ class RankIdle:
     on_host: bool
     single: bool
     gpu: str | None
-    breakdown: Breakdown
+    start_ns: int
+    end_ns: int
+    busy_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    exposed_communication_ns: int
+    exposed_point_to_point_ns: int
+    exposed_copy_ns: int
     activities: tuple[ActivityIdle, ...]
     steps: tuple[StepIdle, ...]
     steps_by: str
     gaps: IdleGaps
     chunks: AttributedIdle
-    strip: Strip
-    format: str = ""
-    waits: tuple[ProvedWait, ...] = ()
-    awaited_communication_ns: int = 0
-    awaited_copy_ns: int = 0
+    slice_ns: Ints
+    format: str
+    waits: tuple[ProvedWait, ...]
+    awaited_communication_ns: int
+    awaited_copy_ns: int
+
+    @property
+    def span_ns(self) -> int:
+        """From the start of the first work to the end of the last."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def idle_ns(self) -> int:
+        """How long nothing ran."""
+        return self.span_ns - self.busy_ns
+
+    @property
+    def measured(self) -> bool:
+        """Whether it has a duty cycle: it is a device, and ran more than a kernel or copy."""
+        return not self.on_host and not self.single
 
     @property
     def duty_cycle(self) -> float | None:
-        """Busy time over the span; None for an empty span, a host, and a single kernel or copy."""
-        return None if self.on_host or self.single else self.breakdown.duty_cycle
+        """Busy time over the span; None for a host, and a single kernel or copy."""
+        return self.busy_ns / self.span_ns if self.measured else None
 
     @property
     def compute_duty(self) -> float | None:
         """Compute time over the span; None where there is no duty cycle."""
-        return None if self.on_host or self.single else self.breakdown.compute_duty
+        return self.compute_ns / self.span_ns if self.measured else None
+
+    @property
+    def overlap(self) -> float | None:
+        """Communication beside compute over all communication; None without communication."""
+        whole_ns = self.communication_ns
+        return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
+
+    def slices(self, names: Sequence[str]) -> Ints:
+        """Return what each slice is spent on, by distinct names: the last one takes all others.
+
+        Returns:
+            Nanoseconds; shape (names, slices), of which the values of a slice add up to its length.
+        """
+        own = (*BUSY, *(total.activity for total in self.activities))
+        place = {name: at for at, name in enumerate(names)}
+        spent_ns = np.zeros((len(names), self.slice_ns.shape[1]), np.int64)
+        np.add.at(spent_ns, [place.get(name, len(names) - 1) for name in own], self.slice_ns)
+        return spent_ns
 
 
 @frozen
@@ -372,8 +336,8 @@ class IdleReport:
         return tuple(rank for rank in self.ranks if not rank.on_host)
 
     def summed(self, name: str) -> int:
-        """Return a time of the breakdown over all devices that ran more than one kernel or copy."""
-        return sum(getattr(rank.breakdown, name) for rank in self.devices if not rank.single)
+        """Return a time over all devices that ran more than one kernel or copy."""
+        return sum(getattr(rank, name) for rank in self.ranks if rank.measured)
 
     @property
     def idle_ns(self) -> int:
@@ -383,8 +347,7 @@ class IdleReport:
     @property
     def proved_idle_ns(self) -> int:
         """Idle time of all devices in which a stream or a host is proved to have waited."""
-        ranks = (rank for rank in self.devices if not rank.single)
-        return sum(wait.idle_ns for rank in ranks for wait in rank.waits)
+        return sum(wait.idle_ns for rank in self.ranks if rank.measured for wait in rank.waits)
 
     @property
     def span_ns(self) -> int:
@@ -402,12 +365,12 @@ class IdleReport:
             idle time, and :data:`REST` if there are more; shares of the span, shape
             (devices, names), whose rows add up to 1.
         """
-        shown = tuple(at for at, rank in enumerate(self.ranks) if rank.duty_cycle is not None)
+        shown = tuple(at for at, rank in enumerate(self.ranks) if rank.measured)
         main = tuple(total.activity for total in self.activities[:activities])
         names = (*BUSY, *main, *([REST] if len(self.activities) > len(main) else ()))
         spent_ns = np.zeros((len(shown), len(names)), np.int64)
         for row, at in enumerate(shown):
-            spent_ns[row] = self.ranks[at].strip.gathered(names).sum(axis=1)
+            spent_ns[row] = self.ranks[at].slices(names).sum(axis=1)
         return shown, names, spent_ns / spent_ns.sum(axis=1, keepdims=True)
 
 
@@ -462,32 +425,53 @@ def title_of(report: IdleReport, written: Callable[[float | None], str] = percen
 
 def advice(report: IdleReport) -> tuple[str, ...]:
     """Return what to look at, in sentences: first what takes most of the time; at least one."""
+    span_ns = report.span_ns
     if not report.devices:
+        record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
+        if {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}:
+            record = (
+                "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those "
+                "that JAX finds), and record it again"
+            )
         return (
-            "no work of any device was recorded: how long devices were idle is unknown; "
-            f"{_how_to_record(report)}",
+            f"no work of any device was recorded: how long devices were idle is unknown; {record}",
         )
-    if not report.span_ns:
+    if not span_ns:
         return (
             "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of "
             "the run",
         )
     waiting_ns = report.summed("exposed_point_to_point_ns")
-    exposed_ns = [
-        (waiting_ns, _WAITING),
-        (report.summed("exposed_communication_ns") - waiting_ns, _COMMUNICATION),
-        (report.summed("exposed_copy_ns"), _COPIES),
-    ]
+    communication_ns = report.summed("exposed_communication_ns")
+    copy_ns = report.summed("exposed_copy_ns")
     found = [
-        (ns, f"{percent(ns / report.span_ns)} {sentence}")
-        for ns, sentence in exposed_ns
-        if ns >= _SHARE * report.span_ns
+        (ns, f"{percent(ns / span_ns)} {sentence}")
+        for ns, sentence in (
+            (waiting_ns, _WAITING),
+            (communication_ns - waiting_ns, _COMMUNICATION),
+            (copy_ns, _COPIES),
+        )
+        if ns >= _SHARE * span_ns
     ]
-    if report.idle_ns >= _LITTLE * report.span_ns:
+    if report.idle_ns >= _LITTLE * span_ns:
         found.append((report.idle_ns, _advice_on_idle_devices(report)))
-    # The sort is stable: what stands first in the list goes first among equals.
+    # The sorts are stable: what stands first in a list goes first among equals.
     found.sort(key=lambda part: -part[0])
-    return tuple(sentence for _, sentence in found) or (_advice_on_busy_devices(report),)
+    if found:
+        return tuple(sentence for _, sentence in found)
+    exposed = [
+        (communication_ns, "communicate", "communication"),
+        (copy_ns, "copy or fill memory", "copies"),
+    ]
+    exposed = [part for part in exposed if part[0] and part[0] >= _LITTLE * span_ns]
+    if not exposed:
+        return ("devices are idle for less than 1 % of the time: there is little to win here",)
+    exposed.sort(key=lambda part: -part[0])
+    shares = (f"only {verb} for {percent(ns / span_ns)}" for ns, verb, _ in exposed)
+    return (
+        f"devices are idle for less than 1 % of the time, and {' and '.join(shares)} of it: "
+        f"overlap {' and '.join(noun for _, _, noun in exposed)} with compute",
+    )
 
 
 def _advice_on_idle_devices(report: IdleReport) -> str:
@@ -499,31 +483,3 @@ def _advice_on_idle_devices(report: IdleReport) -> str:
     of_span = percent(longest.idle_ns / report.span_ns)
     name = one_line(longest.activity, _NAME)
     return f'{percent(share)} of the idle time ({of_span} of all) goes to "{name}": {hint}'
-
-
-def _how_to_record(report: IdleReport) -> str:
-    """Return how the work of devices is recorded by the profilers that recorded hosts alone."""
-    if {rank.format for rank in report.ranks} <= {"xplane", "xla-trace"}:
-        return (
-            "XLA ran on CPUs: run the program on its accelerator (jax.devices() lists those that "
-            "JAX finds), and record it again"
-        )
-    return "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
-
-
-def _advice_on_busy_devices(report: IdleReport) -> str:
-    """Return the advice on devices that are hardly idle: overlap what no compute covers."""
-    span_ns = report.span_ns
-    exposed = [
-        (report.summed("exposed_communication_ns"), "communicate", "communication"),
-        (report.summed("exposed_copy_ns"), "copy or fill memory", "copies"),
-    ]
-    exposed = [part for part in exposed if part[0] and part[0] >= _LITTLE * span_ns]
-    exposed.sort(key=lambda part: -part[0])
-    if not exposed:
-        return "devices are idle for less than 1 % of the time: there is little to win here"
-    shares = (f"only {verb} for {percent(ns / span_ns)}" for ns, verb, _ in exposed)
-    return (
-        f"devices are idle for less than 1 % of the time, and {' and '.join(shares)} of it: "
-        f"overlap {' and '.join(noun for _, _, noun in exposed)} with compute"
-    )

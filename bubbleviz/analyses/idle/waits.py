@@ -15,22 +15,17 @@ was not recorded: nothing is concluded from these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from bubbleviz.analyses.idle.gaps import LATENCY_NS
-from bubbleviz.conventions.host_activities import (
-    BLOCKED_BY_COMMUNICATION,
-    BLOCKED_BY_COMPUTE,
-    BLOCKED_BY_COPIES,
-)
+from bubbleviz.conventions import host_activities
 from bubbleviz.conventions.kinds import Kinds, matching
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up
-from bubbleviz.model.intervals import last_before
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 from bubbleviz.model.values import frozen
@@ -46,7 +41,11 @@ SLACK_NS = 1_000
 COMPUTE, COMMUNICATION, COPY = range(3)
 #: What tables call them, and the activity that idle time is attributed to.
 KIND_NAMES = ("compute", "communication", "copy")
-BLOCKED = (BLOCKED_BY_COMPUTE, BLOCKED_BY_COMMUNICATION, BLOCKED_BY_COPIES)
+BLOCKED = (
+    host_activities.BLOCKED_BY_COMPUTE,
+    host_activities.BLOCKED_BY_COMMUNICATION,
+    host_activities.BLOCKED_BY_COPIES,
+)
 
 
 @frozen
@@ -81,17 +80,11 @@ class Waiting:
         unrecorded: for how many of them no record of the event is known.
     """
 
-    held: HeldWork
-    hosts: tuple[Ints, Ints, Ints]
-    streams: Ints
+    held: HeldWork = field(default_factory=HeldWork.none)
+    hosts: tuple[Ints, ...] = ()
+    streams: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     asked: int = 0
     unrecorded: int = 0
-
-
-def nothing_proved() -> Waiting:
-    """Return that of a profile that says nothing of waiting."""
-    none = np.empty(0, np.int64)
-    return Waiting(HeldWork(*(none.copy() for _ in range(5))), (none, none, none), none)
 
 
 def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
@@ -115,12 +108,9 @@ def synchronisation_of(
     processes = distinct(profile.activities.ranks[:, 0])
     if found is None or len(processes) != 1:
         return found, lost
-
-    def filled(process: Ints) -> Ints:
-        return np.where(process < 0, processes[0], process)
-
-    records = replace(found.records, process=filled(found.records.process))
-    waits = replace(found.waits, process=filled(found.waits.process))
+    records, waits = found.records, found.waits
+    records = replace(records, process=np.where(records.process < 0, processes, records.process))
+    waits = replace(waits, process=np.where(waits.process < 0, processes, waits.process))
     return replace(found, records=records, waits=waits), lost
 
 
@@ -261,14 +251,6 @@ def latest_so_far(run: Ints, value: Ints) -> Ints:
     return latest
 
 
-def _stream_numbers(*streams: tuple[Ints, Ints]) -> tuple[Ints, ...]:
-    """Return the numbers of streams in several tables of (rank, stream); -1 where either is."""
-    ranks, numbers = (np.concatenate(column) for column in zip(*streams, strict=True))
-    number = groups_of(ranks, numbers).of_row
-    number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
-    return tuple(np.split(number, np.cumsum([len(table[0]) for table in streams])[:-1]))
-
-
 def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
     """Return the record that each wait is for; -1 unknown, or none.
 
@@ -295,7 +277,7 @@ def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Int
             numbers = groups_of(*map(np.concatenate, columns)).of_row
             wanted = open_to & (waits.event != NONE) & (waits.process != NONE) & (found == NONE)
             wanted = np.flatnonzero(wanted)
-            last = last_before(
+            last = intervals.last_before(
                 numbers[named],
                 called_ns[named],
                 numbers[len(records) :][wanted],
@@ -303,81 +285,6 @@ def _record_of_each(records: EventRecords, called_ns: Ints, waits: Waits) -> Int
             )
             found[wanted] = np.append(named, NONE)[last]
     return found
-
-
-@frozen
-class _WaitRuns:
-    """The waits of streams for events, those between the same two pieces of work in a run.
-
-    Attributes:
-        record: that each wait is for; by stream and time.
-        stream: number of its stream.
-        start_ns: when the host asked for it.
-        anchor: place of the last work before it, in the order of streams; -1 none.
-        run: number of its run.
-    """
-
-    record: Ints
-    stream: Ints
-    start_ns: Ints
-    anchor: Ints
-    run: Ints
-
-
-def _runs_of(order: StreamOrder, stream: Ints, start_ns: Ints, record: Ints) -> _WaitRuns:
-    """Return the runs of waits; those of which it is unknown what lies before are left out."""
-    rows = np.flatnonzero((stream != NONE) & (record != NONE))
-    rows = rows[np.lexsort((start_ns[rows], stream[rows]))]
-    anchor = order.before(stream[rows], start_ns[rows])
-    keep = order.trusted(anchor) & ~order.at_one_time(stream[rows], start_ns[rows])
-    rows, anchor = rows[keep], anchor[keep]
-    run = groups_of(stream[rows], anchor).of_row
-    return _WaitRuns(record[rows], stream[rows], start_ns[rows], anchor, run)
-
-
-def _completions_of(
-    records: EventRecords,
-    stream: Ints,
-    called_ns: Ints,
-    order: StreamOrder,
-    launched_with: tuple[Ints, Ints],
-    runs: _WaitRuns,
-) -> tuple[Ints, Ints]:
-    """Return when events completed: with the work before them, and with the waits behind that.
-
-    Args:
-        records: of events.
-        stream: number of the stream of each; -1 unknown.
-        called_ns: when the host made it.
-        order: of the work of streams.
-        launched_with: as :func:`_same_launch` returns it.
-        runs: of waits of streams.
-
-    Returns:
-        The end of the work that each stands behind, :data:`NEVER` unknown, and row of that work
-        among the activities, -1 unknown.
-    """
-    done_ns, closing = launched_with
-    at = np.full(len(records), NONE, np.int64)
-    last = at.copy()
-    known = np.flatnonzero(stream != NONE)
-    at[known] = order.before(stream[known], called_ns[known])
-    certain = (stream != NONE) & order.trusted(at)
-    work = np.append(order.work, NONE)[at]
-    behind_work = certain & (at != NONE)
-    time_ns = np.maximum(np.append(done_ns, NEVER)[work], records.completed_ns)
-    time_ns = np.where(behind_work, time_ns, NEVER)
-    by = np.where(behind_work, np.append(closing, NONE)[work], NONE)
-    last[known] = last_before(runs.stream, runs.start_ns, stream[known], called_ns[known])
-    # A wait before that work is over when the work begins.
-    held = np.flatnonzero(certain & (last != NONE) & (np.append(runs.anchor, NONE)[last] == at))
-    for _ in range(_DEEPEST):
-        latest = runs.record[latest_so_far(runs.run, time_ns[runs.record])[last[held]]]
-        later = time_ns[latest] > time_ns[held]
-        if not later.any():
-            break
-        time_ns[held[later]], by[held[later]] = time_ns[latest[later]], by[latest[later]]
-    return time_ns, by
 
 
 def _same_launch(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
@@ -401,6 +308,76 @@ def _same_launch(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     return end_ns[closing], closing
 
 
+def _completions(
+    order: StreamOrder,
+    made: EventRecords,
+    stream: Ints,
+    called_ns: Ints,
+    launched_with: tuple[Ints, Ints],
+    runs: tuple[Ints, ...],
+) -> tuple[Ints, Ints]:
+    """Return when events completed, :data:`NEVER` unknown, and behind which work, -1 unknown.
+
+    They complete with the work before them, or with the waits behind that: a wait before that work
+    is over when the work begins.
+    """
+    record, run_stream, start_ns, anchor, run = runs
+    done_ns, closing = launched_with
+    at = np.where(stream != NONE, order.before(stream, called_ns), NONE)
+    certain = (stream != NONE) & order.trusted(at)
+    behind_work = certain & (at != NONE)
+    work = np.append(order.work, NONE)[at]
+    completed_ns = np.maximum(np.append(done_ns, NEVER)[work], made.completed_ns)
+    completed_ns = np.where(behind_work, completed_ns, NEVER)
+    completed_by = np.where(behind_work, np.append(closing, NONE)[work], NONE)
+    last = intervals.last_before(run_stream, start_ns, stream, called_ns)
+    held = np.flatnonzero(certain & (last != NONE) & (np.append(anchor, NONE)[last] == at))
+    for _ in range(_DEEPEST):
+        latest = record[latest_so_far(run, completed_ns[record])[last[held]]]
+        later = completed_ns[latest] > completed_ns[held]
+        if not later.any():
+            break
+        completed_ns[held[later]] = completed_ns[latest[later]]
+        completed_by[held[later]] = completed_by[latest[later]]
+    return completed_ns, completed_by
+
+
+def _held(
+    order: StreamOrder,
+    runs: tuple[Ints, ...],
+    completed_ns: Ints,
+    done_ns: Ints,
+    activities: Activities,
+    call: Codes,
+    launched_ns: Ints,
+    returned_ns: Callable[[Ints], Ints],
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the record that work behind runs waited for last, the work, and from when to when.
+
+    It must be the next one after the run's anchor, and its launch known.
+    """
+    record, stream, start_ns, anchor, run = runs
+    last = np.flatnonzero(np.append(run[1:] != run[:-1], True)[: len(run)])
+    latest = record[latest_so_far(run, completed_ns[record])[last]]
+    behind, anchor = order.after(stream[last], start_ns[last]), anchor[last]
+    keep = (behind == anchor + 1) | (anchor == NONE)
+    keep &= (behind != NONE) & order.trusted(behind) & (completed_ns[latest] != NEVER)
+    latest, behind, anchor = latest[keep], behind[keep], anchor[keep]
+    work = order.work[behind]
+    called = call[work].astype(np.int64)
+    distinct_calls = distinct(called)
+    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, called)]
+    due_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
+    before = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
+    since_ns = np.maximum(due_ns, np.append(done_ns, NEVER)[before])
+    until_ns = np.minimum(completed_ns[latest], activities.start_ns[work])
+    real = until_ns > since_ns
+    real &= completed_ns[latest] <= activities.start_ns[work] + SLACK_NS
+    rows = np.flatnonzero(real)
+    rows = rows[np.argsort(work[rows], kind="stable")]
+    return latest[rows], work[rows], since_ns[rows], until_ns[rows]
+
+
 def waiting_of(
     found: Synchronisation,
     records: RecordTimes,
@@ -421,58 +398,48 @@ def waiting_of(
         returned_ns: gives the ends of the calls of some rows (distinct, ascending).
         kinds: names of communication kernels.
     """
+    if not (known := call != NONE).any():
+        return Waiting()
     waits = found.waits
     rows, called_ns = records.called_ns()
     made = found.records.take(rows)
-
-    def rank_of(process: Ints, device: Ints) -> Ints:
-        ranks = activities.ranks[:, 0], activities.ranks[:, 1]
-        return looked_up(ranks, np.arange(len(activities.ranks)), (process, device))
-
-    rank, wait_rank = activities.rank.astype(np.int64), rank_of(waits.process, waits.device)
-    stream, record_stream, wait_stream = _stream_numbers(
-        (rank, found.streams),
-        (rank_of(made.process, made.device), made.stream),
-        (wait_rank, waits.stream),
+    # Streams are numbered across ranks; -1 where either is unknown.
+    places = activities.ranks[:, 0], activities.ranks[:, 1]
+    rank = activities.rank.astype(np.int64)
+    made_rank, wait_rank = (
+        looked_up(places, np.arange(len(activities.ranks)), (table.process, table.device))
+        for table in (made, waits)
     )
-    known = call != NONE
-    if not known.any():
-        return nothing_proved()
-    streams = 1 + max(int(n.max(initial=NONE)) for n in (stream, record_stream, wait_stream))
+    ranks = np.concatenate((rank, made_rank, wait_rank))
+    numbers = np.concatenate((found.streams, made.stream, waits.stream))
+    number = groups_of(ranks, numbers).of_row
+    number = np.where((ranks == NONE) | (numbers == NONE), NONE, number)
+    stream, made_stream, wait_stream = np.split(number, np.cumsum((len(rank), len(made))))
     extent_ns = int(launched_ns[known].min()) - 1, int(launched_ns[known].max()) + 1
+    streams = 1 + int(number.max())
     order = StreamOrder(stream, activities.start_ns, launched_ns, known, streams, extent_ns)
     record = _record_of_each(made, called_ns, waits)
     # Before the first launch and after the last all times are alike.
     called_ns, waited_ns = (np.clip(t, *extent_ns) for t in (called_ns, waits.start_ns))
     of_streams = np.asarray((waits.stream != NONE) & (waits.event != NONE), bool)
-    runs = _runs_of(order, np.where(of_streams, wait_stream, NONE), waited_ns, record)
-    done_ns, closing = _same_launch(call.astype(np.int64), activities.end_ns)
-    completed_ns, completed_by = _completions_of(
-        made, record_stream, called_ns, order, (done_ns, closing), runs
-    )
 
-    # The work behind runs of waits, and what it waited for last. It must be the next one after the
-    # run's anchor, and its launch known.
-    last = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
-    latest = runs.record[latest_so_far(runs.run, completed_ns[runs.record])[last]]
-    behind, anchor = order.after(runs.stream[last], runs.start_ns[last]), runs.anchor[last]
-    keep = (behind == anchor + 1) | (anchor == NONE)
-    keep &= (behind != NONE) & order.trusted(behind) & (completed_ns[latest] != NEVER)
-    latest, behind, anchor = latest[keep], behind[keep], anchor[keep]
-    work = order.work[behind]
-    called = call[work].astype(np.int64)
-    distinct_calls = distinct(called)
-    call_end_ns = returned_ns(distinct_calls)[np.searchsorted(distinct_calls, called)]
-    due_ns = np.maximum(call_end_ns, launched_ns[work] + LATENCY_NS)
-    before = np.where(anchor == NONE, NONE, np.append(order.work, NONE)[anchor])
-    since_ns = np.maximum(due_ns, np.append(done_ns, NEVER)[before])
-    until_ns = np.minimum(completed_ns[latest], activities.start_ns[work])
-    real = until_ns > since_ns
-    real &= completed_ns[latest] <= activities.start_ns[work] + SLACK_NS
-    rows = np.flatnonzero(real)
-    rows = rows[np.argsort(work[rows], kind="stable")]
-    by = completed_by[latest][rows]
-    held = HeldWork(work[rows], since_ns[rows], until_ns[rows], by, kinds_of(activities, by, kinds))
+    # Waits of a stream between the same two pieces of work are a run. The anchor is the place of
+    # the last work before it; those of which it is unknown are left out.
+    rows = np.flatnonzero(of_streams & (wait_stream != NONE) & (record != NONE))
+    rows = rows[np.lexsort((waited_ns[rows], wait_stream[rows]))]
+    anchor = order.before(wait_stream[rows], waited_ns[rows])
+    keep = order.trusted(anchor) & ~order.at_one_time(wait_stream[rows], waited_ns[rows])
+    rows, anchor = rows[keep], anchor[keep]
+    run = groups_of(wait_stream[rows], anchor).of_row
+    done_ns, closing = _same_launch(call.astype(np.int64), activities.end_ns)
+
+    runs = record[rows], wait_stream[rows], waited_ns[rows], anchor, run
+    completed_ns, completed_by = _completions(
+        order, made, made_stream, called_ns, (done_ns, closing), runs
+    )
+    latest, held_work, since_ns, until_ns = _held(
+        order, runs, completed_ns, done_ns, activities, call, launched_ns, returned_ns
+    )
 
     # A host that waits for no event waits for a stream, or for all of a device.
     awaited = np.append(completed_by, NONE)[record]
@@ -481,50 +448,24 @@ def waiting_of(
     last_work = order.last_work(wait_stream[on_host], waited_ns[on_host])
     awaited[on_host] = np.append(closing, NONE)[last_work]
     on_host = np.flatnonzero((waits.event == NONE) & (waits.stream == NONE))
-    awaited[on_host] = _last_of_device(
-        order, closing, done_ns, rank, stream, wait_rank[on_host], waited_ns[on_host]
-    )
+    ended_ns = np.full(len(waits), NEVER)
+    owner = np.full(streams, NONE)
+    owner[stream[stream != NONE]] = rank[stream != NONE]
+    # Streams are few: a loop over them, each for all times.
+    for one in np.flatnonzero(np.isin(owner, wait_rank[on_host])).tolist():
+        rows = on_host[wait_rank[on_host] == owner[one]]
+        work = np.append(closing, NONE)[order.last_work(np.full(len(rows), one), waited_ns[rows])]
+        end_ns = np.where(work == NONE, NEVER, done_ns[work])
+        later = end_ns > ended_ns[rows]
+        awaited[rows[later]], ended_ns[rows[later]] = work[later], end_ns[later]
     told = (awaited != NONE) & (waits.correlation_id != NONE) & (waits.process != NONE)
     rows = np.flatnonzero(told)
     rows = rows[np.lexsort((waits.correlation_id[rows], waits.process[rows]))]
+    by = completed_by[latest]
     return Waiting(
-        held=held,
+        held=HeldWork(held_work, since_ns, until_ns, by, kinds_of(activities, by, kinds)),
         hosts=(waits.process[rows], waits.correlation_id[rows], awaited[rows]),
         streams=found.streams,
         asked=int(of_streams.sum()),
         unrecorded=int((record[of_streams] == NONE).sum()),
     )
-
-
-def _last_of_device(
-    order: StreamOrder,
-    closing: Ints,
-    done_ns: Ints,
-    rank: Ints,
-    stream: Ints,
-    wanted: Ints,
-    time_ns: Ints,
-) -> Ints:
-    """Return which work, of that devices were given before some times, ended last; -1 none.
-
-    Args:
-        order: of the work of streams.
-        closing: row of the activity that ended last of each launch.
-        done_ns: when that was.
-        rank: of each activity.
-        stream: number of its stream; -1 unknown.
-        wanted: ranks of the devices.
-        time_ns: the times.
-    """
-    best, ended_ns = np.full(len(wanted), NONE, np.int64), np.full(len(wanted), NEVER, np.int64)
-    owner = np.full(int(stream.max(initial=NONE)) + 1, NONE, np.int64)
-    owner[stream[stream != NONE]] = rank[stream != NONE]
-    # Streams are few: a loop over them, each for all times.
-    for number in np.flatnonzero(np.isin(owner, wanted)).tolist():
-        rows = np.flatnonzero(wanted == owner[number])
-        last = order.last_work(np.full(len(rows), number), time_ns[rows])
-        work = np.append(closing, NONE)[last]
-        end_ns = np.where(work == NONE, NEVER, done_ns[work])
-        later = end_ns > ended_ns[rows]
-        best[rows[later]], ended_ns[rows[later]] = work[later], end_ns[later]
-    return best
