@@ -10,9 +10,8 @@ import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.members import Split, bus_factor, byte_factor
-from bubbleviz.analyses.nccl.outputs import as_json, summary
+from bubbleviz.analyses.nccl.outputs import as_json, summary, totals_of
 from bubbleviz.analyses.nccl.profiles import find_inputs
-from bubbleviz.analyses.nccl.totals import totals_of
 from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError, UsageError
 from bubbleviz.model.window import parse_window
 from tests.support.nccl_event_files import Op, Plugin, Step, line

@@ -12,8 +12,7 @@ import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.nccl.members import Split
-from bubbleviz.analyses.nccl.outputs import COLUMNS
-from bubbleviz.analyses.nccl.totals import totals_of
+from bubbleviz.analyses.nccl.outputs import COLUMNS, totals_of
 from bubbleviz.cli.app import main
 from bubbleviz.sources.nccl.events import UNKNOWN
 from tests.support.nccl_event_files import Op, Plugin, line

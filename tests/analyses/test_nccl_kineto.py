@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.outputs import as_json, csv_of_operations, sections
-from bubbleviz.analyses.nccl.totals import Communication, Total, totals_of
+from bubbleviz.analyses.nccl.analysis import Communication
+from bubbleviz.analyses.nccl.outputs import Total, as_json, csv_of_operations, sections, totals_of
 from bubbleviz.conventions.kinds import operation_of
 from bubbleviz.errors import BubblevizError
 from bubbleviz.model.collectives import Group

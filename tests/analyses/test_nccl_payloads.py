@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.kernels import parse_kernel_name
 from bubbleviz.analyses.nccl.members import Split
-from bubbleviz.analyses.nccl.profiles import read_nccl_profile
-from bubbleviz.analyses.nccl.totals import totals_of
+from bubbleviz.analyses.nccl.outputs import totals_of
+from bubbleviz.analyses.nccl.profiles import parse_kernel_name
 from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
@@ -181,10 +180,10 @@ def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
     ]
     kernels = [K(200, 300, 1, ALLREDUCE), K(300, 400, 2, SENDRECV), K(400, 500, 3, ALLREDUCE)]
     calls = [C(71 + 2 * n, 72 + 2 * n, n) for n in (1, 2, 3)]
-    called = read_nccl_profile(str(profile(tmp_path, kernels, calls, ranges))).operations
+    called = measure_communication(profile(tmp_path, kernels, calls, ranges)).operations
 
     assert [called.names[n] for n in called.name.tolist()] == ["AllReduce", "Send", "AllReduce"]
-    assert called.first.tolist() == [0, 1, 2]
+    assert called.kernel.tolist() == [0, 1, 2]
 
 
 def test_kernels_pair_by_their_order_where_nothing_else_tells(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.analyses.nccl import measure_communication
-from bubbleviz.analyses.nccl.outputs import as_json, sections, summary
-from bubbleviz.analyses.nccl.totals import Communication, sums_of, totals_of
+from bubbleviz.analyses.nccl.analysis import Communication
+from bubbleviz.analyses.nccl.outputs import as_json, sections, summary, sums_of, totals_of
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN

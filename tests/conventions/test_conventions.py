@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bubbleviz.analyses.nccl.kernels import _FAMILY
+from bubbleviz.analyses.nccl.profiles import _FAMILY
 from bubbleviz.analyses.pgle import instructions
 from bubbleviz.cli.app import main
 from bubbleviz.conventions import range_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bubbleviz.analyses.nccl.totals import Communication
+from bubbleviz.analyses.nccl.analysis import Communication
 from tests.support.nccl_event_files import Op, Plugin
 
 ALLREDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

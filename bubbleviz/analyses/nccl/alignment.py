@@ -1,7 +1,7 @@
 """Alignment: the clocks of event files, put onto the profiles' by kernels or by anchors.
 
 Of each GPU's operations the GPU's own clock is matched with the kernels of a profile where it was
-recorded, else the host's (:mod:`~bubbleviz.analyses.nccl.matching`).
+recorded, else the host's (:mod:`~bubbleviz.analyses.nccl.alignment`).
 """
 
 from __future__ import annotations
@@ -13,21 +13,335 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.kernels import KernelPool, Starts, family_of
-from bubbleviz.analyses.nccl.matching import (
-    GPU_TOLERANCE_NS,
-    HOST_TOLERANCE_NS,
-    ClockLine,
-    Match,
-    beside,
-    match,
-)
 from bubbleviz.analyses.nccl.members import Alignment, RecordingClock, Timing
+from bubbleviz.analyses.nccl.profiles import Kernels, Starts, family_of
 from bubbleviz.errors import UsageError
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import LONGEST_NS, UNKNOWN, EventFile, NcclEvents, OperationKind
+
+# Matching: which kernel of a profile is which recorded operation, and what lies between clocks.
+#
+# Both hold the same kernels in the same order, each on its own clock, and either may lack some. The
+# offset is where the most differences kernel start - operation start agree::
+#
+#     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
+#     kernels        |  |     |  |  |                             └─ densest
+#
+# Blocks of operations are searched on their own: within one the drift of a clock is negligible.
+# From the block that agrees best a line, offset and drift, is followed to all.
+
+
+#: A GPU's clock has the start of a channel's work: within this of the start of its kernel.
+GPU_TOLERANCE_NS = 20_000
+#: A host records it later, by what its thread slept.
+HOST_TOLERANCE_NS = 1_000_000
+#: Kernels last as long as their work but for this share of their length and this time: the two are
+#: recorded at different points.
+_LENGTH_SHARE, _LENGTH_SLACK_NS = 0.25, 50_000
+#: Operations of a block: so many that chance does not put most onto kernels, few enough that a
+#: drift does not pull them apart. A block may lie where the profile recorded nothing, so several
+#: are tried.
+_BLOCK_OPERATIONS, _MOST_BLOCKS = 64, 8
+#: Differences that are sorted at a time, about: bounds the memory.
+_DIFFERENCES_AT_ONCE = 1 << 20
+#: An offset is clear if it matches so many times what the next best one does, in a block of which
+#: it matches half. Less is chance, or a run that repeats itself.
+_CLEAR_RATIO = 1.5
+#: Among all operations an offset is clear if it matches so many times what others do. A run that
+#: repeats itself matches nearly as well one period away.
+_CLEAR_RATIO_OF_ALL = 1.25
+#: Offsets so many tolerances away, on either side and at no even distance, match by chance alone.
+_CHANCE_TOLERANCES = (-7, -3, 3, 7)
+#: Fewer pairs, or a shorter time, give a drift of their jitter.
+_DRIFT_PAIRS, _DRIFT_SPAN_NS = 16, 1_000_000_000
+#: A drift must leave at most this share of the distances that remain without one.
+_DRIFT_RESIDUAL = 0.5
+
+
+@frozen
+class ClockLine:
+    """A clock put onto another: t becomes t + offset_ns + round((t - middle_ns) drift).
+
+    Attributes:
+        offset_ns: what is added.
+        middle_ns: where that is exact.
+        drift: what is added by time.
+    """
+
+    offset_ns: int
+    middle_ns: int
+    drift: float
+
+    def of(self, time_ns: Ints) -> Ints:
+        """Return times on the other clock; unknown ones stay so."""
+        known = time_ns != UNKNOWN
+        since = np.where(known, time_ns - self.middle_ns, 0)
+        moved = since + (self.middle_ns + self.offset_ns) + np.rint(since * self.drift).astype(int)
+        return np.where(known, moved, UNKNOWN)
+
+
+@frozen
+class Match(ClockLine):
+    """The line that puts most operations onto kernels.
+
+    Attributes:
+        kernel: the kernel of each operation; -1 none.
+        far_ns: distance between each operation that has one and its kernel, after that.
+        clear: whether no other offset does nearly as well, or none is left over on either side.
+    """
+
+    kernel: Ints
+    far_ns: Ints
+    clear: bool
+
+
+@frozen
+class StartPairs:
+    """Recorded operations and the kernels that they may be.
+
+    Attributes:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: the largest distance of an operation and its kernel on one clock.
+    """
+
+    operations: Starts
+    kernels: Starts
+    tolerance_ns: int
+
+    def alike(self, row: Ints | int, kernel: Ints | slice) -> Bools:
+        """Whether operations can be kernels: of one family, and about as long."""
+        family, kernel_family = self.operations.family[row], self.kernels.family[kernel]
+        length_ns, kernel_ns = self.operations.length_ns[row], self.kernels.length_ns[kernel]
+        slack_ns = _LENGTH_SHARE * kernel_ns + _LENGTH_SLACK_NS
+        fits = (length_ns < 0) | (np.abs(kernel_ns - length_ns) <= slack_ns)
+        same = (family == kernel_family) | (family < 0) | (kernel_family < 0)
+        return np.asarray(fits & same, bool)
+
+    def nearest(self, line: ClockLine, rows: Ints) -> tuple[Ints, Ints]:
+        """Return the kernel nearest to each operation, -1 none, and how much later it begins."""
+        wanted, kernel_ns = line.of(self.operations.start_ns[rows]), self.kernels.start_ns
+        best = np.full(len(rows), NONE, np.int64)
+        least = np.full(len(rows), self.tolerance_ns + 1, np.int64)
+        after = np.searchsorted(kernel_ns, wanted)
+        # Kernels of other families may lie between.
+        for step in (0, -1, 1, -2, 2, -3):
+            at = after + step
+            inside = (at >= 0) & (at < len(kernel_ns))
+            place = np.clip(at, 0, len(kernel_ns) - 1)
+            far = np.abs(kernel_ns[place] - wanted)
+            nearer = inside & (far < least) & self.alike(rows, place)
+            best, least = np.where(nearer, place, best), np.where(nearer, far, least)
+        return best, np.where(best == NONE, 0, kernel_ns[best] - wanted)
+
+    def matched(self, line: ClockLine, offset_ns: int) -> int:
+        """Return the number of operations that another offset puts onto kernels."""
+        rows = np.arange(len(self.operations.start_ns))
+        kernel, _ = self.nearest(ClockLine(offset_ns, line.middle_ns, line.drift), rows)
+        return int((kernel != NONE).sum())
+
+    def differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
+        """Return the differences, between two bounds, of each operation and its possible kernels.
+
+        Args:
+            rows: operations.
+            low_ns: the least difference that counts.
+            high_ns: the largest one.
+        """
+        start_ns, kernel_ns = self.operations.start_ns[rows], self.kernels.start_ns
+        first = np.searchsorted(kernel_ns, start_ns + low_ns).tolist()
+        last = np.searchsorted(kernel_ns, start_ns + high_ns, side="right").tolist()
+        return [
+            kernel_ns[low:high][self.alike(row, slice(low, high))] - start_ns[at]
+            for at, (row, low, high) in enumerate(zip(rows.tolist(), first, last, strict=True))
+        ]
+
+
+def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints, Ints]:
+    """Return the kernel beside each operation of the same clock, and how much later it begins.
+
+    Args:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: how far apart the two may begin; -1 stands for a kernel farther off.
+    """
+    rows = np.arange(len(operations.start_ns))
+    if len(kernels.start_ns) == 0:
+        return np.full(len(rows), NONE, np.int64), np.zeros(len(rows), np.int64)
+    return StartPairs(operations, kernels, tolerance_ns).nearest(ClockLine(0, 0, 0.0), rows)
+
+
+def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
+    """Return the offset that puts most operations onto kernels; None where none puts any.
+
+    Args:
+        operations: as recorded.
+        kernels: as profiled.
+        tolerance_ns: the largest distance of an operation and its kernel.
+    """
+    count = len(operations.start_ns)
+    if count == 0 or len(kernels.start_ns) == 0:
+        return None
+    pairs = StartPairs(operations, kernels, tolerance_ns)
+    begins = [0]
+    if count > _BLOCK_OPERATIONS:
+        # Few, and spread over all.
+        begins = np.linspace(0, count - _BLOCK_OPERATIONS, _MOST_BLOCKS).astype(int).tolist()
+    best: tuple[Ints, int, int, int, int] | None = None
+    for begin in sorted(set(begins)):
+        rows = np.arange(begin, min(begin + _BLOCK_OPERATIONS, count))
+        found = densest_offset(pairs, rows)
+        if found is not None and (best is None or found[0] > best[1]):
+            best = rows, *found
+            if 2 * found[0] >= len(rows) and found[0] >= _CLEAR_RATIO * found[2]:
+                break
+    if best is None:
+        return None
+    rows, agreed, offset_ns, rival, rival_ns = best
+    line = _line_through(pairs, rows, offset_ns)
+    kernel, distance_ns = pairs.nearest(line, np.arange(count))
+    far_ns = np.abs(distance_ns[kernel != NONE])
+    # Of a few dozen operations chance may put some onto kernels, but not most of all.
+    clear = agreed >= _CLEAR_RATIO * rival and 2 * len(far_ns) >= count
+    return Match(
+        **vars(line),
+        kernel=kernel,
+        far_ns=far_ns,
+        clear=clear or _is_clear(pairs, rival_ns, line, kernel),
+    )
+
+
+def _is_clear(pairs: StartPairs, rival_ns: int, line: ClockLine, kernel: Ints) -> bool:
+    """Whether no other offset matches nearly as well, or nothing is left on either side."""
+    matched = int((kernel != NONE).sum())
+    families, kernel_families = pairs.operations.family, pairs.kernels.family
+    able = kernel_families < 0
+    able |= np.isin(kernel_families, families) | bool((families < 0).any())
+    if matched == len(kernel) and len(distinct(kernel)) == int(able.sum()):
+        return True
+    chance_ns = (line.offset_ns + far * pairs.tolerance_ns for far in _CHANCE_TOLERANCES)
+    most = max(pairs.matched(line, at_ns) for at_ns in (rival_ns, *chance_ns))
+    return matched >= _CLEAR_RATIO_OF_ALL * most
+
+
+def densest_offset(pairs: StartPairs, rows: Ints) -> tuple[int, int, int, int] | None:
+    """Return the offset on which most operations of a block agree, and the next best.
+
+    A cluster of differences within one tolerance is (minus its number, its spread, its begin): the
+    least has the most differences, of equal numbers it is the closest one.
+
+    Returns:
+        How many operations agree on it, the offset, how many agree on the next best one (0 for
+        none), and that one; None where no kernel can be an operation.
+    """
+    start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
+    tolerance_ns = pairs.tolerance_ns
+    # Bounds of offsets between which about as many differences lie each.
+    every = max(_DIFFERENCES_AT_ONCE // len(rows), 1)
+    between = (kernel_ns[every::every] - int(start_ns[len(rows) // 2])).tolist()
+    low, high = int(kernel_ns[0] - start_ns[-1]), int(kernel_ns[-1] - start_ns[0])
+    bounds_ns = [low, *(at for at in between if low < at < high), high]
+
+    def best(number: int, without_ns: int | None = None) -> tuple[int, int, int] | None:
+        low_ns, high_ns = bounds_ns[number], bounds_ns[number + 1] + tolerance_ns
+        differences_ns = np.sort(np.concatenate(pairs.differences(rows, low_ns, high_ns)))
+        return _largest_cluster(differences_ns, tolerance_ns, without_ns)
+
+    def agreed(begin_ns: int) -> tuple[int, int]:
+        by_operation = pairs.differences(rows, begin_ns, begin_ns + tolerance_ns)
+        # An operation beside many kernels counts once.
+        agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)
+        return agreeing, round(float(np.median(np.concatenate(by_operation))))
+
+    found = [(best(number), number) for number in range(len(bounds_ns) - 1)]
+    clusters = [(cluster, number) for cluster, number in found if cluster is not None]
+    if not clusters:
+        return None
+    begin_ns = min(cluster for cluster, _ in clusters)[2]
+    rivals = (
+        cluster if abs(cluster[2] - begin_ns) > 2 * tolerance_ns else best(number, begin_ns)
+        for cluster, number in clusters
+    )
+    rival = min((cluster for cluster in rivals if cluster is not None), default=None)
+    return (*agreed(begin_ns), *((0, 0) if rival is None else agreed(rival[2])))
+
+
+def _largest_cluster(
+    differences_ns: Ints, tolerance_ns: int, without_ns: int | None
+) -> tuple[int, int, int] | None:
+    """Return the cluster of most differences; None where there is none.
+
+    A number of differences fits if some difference and the one so many places further on are
+    within the tolerance; if a number fits, all smaller ones do.
+
+    Args:
+        differences_ns: ascending.
+        tolerance_ns: the longest that a cluster may be.
+        without_ns: clusters that begin within two tolerances of this do not count.
+    """
+
+    def spread(count: int) -> Ints:
+        ends = differences_ns[count - 1 :]
+        spread_ns = ends - differences_ns[: len(ends)]
+        if without_ns is not None:
+            near = without_ns - 2 * tolerance_ns, without_ns + 2 * tolerance_ns
+            low = int(np.searchsorted(differences_ns, near[0]))
+            high = int(np.searchsorted(differences_ns, near[1], side="right"))
+            spread_ns[low:high] = tolerance_ns + 1
+        return spread_ns
+
+    def fits(count: int) -> bool:
+        return bool(spread(count).min(initial=tolerance_ns + 1) <= tolerance_ns)
+
+    if not fits(1):
+        return None
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    spread_ns = spread(low)
+    at = int(spread_ns.argmin())
+    return -low, int(spread_ns[at]), int(differences_ns[at])
+
+
+def _line_through(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
+    """Return the line through a block's offset, followed from there to all operations."""
+    start_ns = pairs.operations.start_ns
+    line = ClockLine(offset_ns, int(start_ns[rows[len(rows) // 2]]), 0.0)
+    low, high = int(rows[0]), int(rows[-1]) + 1
+    while True:
+        nearby = np.arange(low, high)
+        kernel, distance_ns = pairs.nearest(line, nearby)
+        hit = kernel != NONE
+        if hit.any():
+            since_ns = start_ns[nearby[hit]] - line.middle_ns
+            moved_ns, drift = _correction(since_ns, distance_ns[hit], line.drift)
+            line = replace(line, offset_ns=line.offset_ns + moved_ns, drift=drift)
+        if low == 0 and high == len(start_ns):
+            return line
+        more = high - low
+        low, high = max(low - more, 0), min(high + more, len(start_ns))
+
+
+def _correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
+    """Return the correction of an offset, and the drift, that make distances vanish."""
+    flat = float(np.median(distance_ns))
+    span = int(since_ns.max() - since_ns.min())
+    if len(since_ns) < _DRIFT_PAIRS or span < _DRIFT_SPAN_NS:
+        return round(flat), drift
+    slope, begin = np.polyfit(since_ns.astype(float), distance_ns.astype(float), 1)
+    left = np.median(np.abs(distance_ns - (begin + slope * since_ns)))
+    if left > _DRIFT_RESIDUAL * np.median(np.abs(distance_ns - flat)):
+        return round(flat), drift
+    return round(float(begin)), drift + float(slope)
+
+
+# Clocks of event files, by kernels or by anchors.
+
 
 #: A GPU's clock counts since 1970, a host's since its profiler began.
 _GPU_CLOCK_NS = 10**15
@@ -131,20 +445,21 @@ class EventGpu:
     gpu_ns: Ints
     bridge_ns: int | None
 
-    def places(self, pool: KernelPool, taken: set[int]) -> list[int]:
+    def places(self, pool: Kernels, taken: set[int]) -> list[int]:
         """Return the places that can be this GPU: those of its process, else all that are left.
 
         Of several hosts' equal processes, that of the host that the file is named after.
         """
-        same = [at for at, place in enumerate(pool.places) if place.pid == self.pid]
-        same = [at for at in same if f"-{pool.places[at].host}-" in self.label] or same
+        same = [at for at, (pid, *_) in enumerate(pool.places) if pid == self.pid]
+        same = [at for at in same if f"-{pool.places[at][2]}-" in self.label] or same
         return [at for at in same or range(len(pool.places)) if at not in taken]
 
-    def starts(self, pool: KernelPool, time_ns: Ints) -> tuple[Ints, Starts]:
+    def starts(self, pool: Kernels, time_ns: Ints) -> tuple[Ints, Starts]:
         """Return the operations that kernels can be, in order of time, and their places."""
         rows = np.flatnonzero(time_ns != UNKNOWN)
         rows = rows[np.argsort(time_ns[rows], kind="stable")]
-        names = [pool.families.get(family_of(name), NONE) for name in self.events.names]
+        number = {name: place for place, name in enumerate(pool.families)}
+        names = [number.get(family_of(name), NONE) for name in self.events.names]
         family = np.array([*names, NONE], np.int64)[self.events.name[self.rows[rows]]]
         # A proxy's sends and receives may be of any operation.
         known = (family >= 0) | (self.events.kind[self.rows[rows]] == OperationKind.PROXY)
@@ -229,7 +544,7 @@ _Aligned = tuple[RecordingClock, Ints, Ints, Ints]
 
 
 def align_events(
-    files: Sequence[EventFile], pool: KernelPool, anchors: Sequence[Anchor]
+    files: Sequence[EventFile], pool: Kernels, anchors: Sequence[Anchor]
 ) -> tuple[Mapping[str, Ints], tuple[RecordingClock, ...], int]:
     """Return the times of recorded operations, on the profiles' clock where theirs can be aligned.
 
@@ -281,14 +596,14 @@ def align_events(
             columns["duration_ns"][at] = _durations(gpu, start_ns, end_ns)
             columns["clock"][at], columns["timing"][at] = number, gpu.timing
             matched = columns["kernel"][at]
-            places = pool.place_of(matched[matched != NONE][:1])
+            places = pool.place[matched[matched != NONE][:1]]
             columns["gpu"][at] = places[0] if len(places) else gpu_number
             gpu_number += 1
         begin += len(file.events)
     return columns, tuple(clocks), ambiguous
 
 
-def _by_kernels(gpu: EventGpu, pool: KernelPool, taken: set[int]) -> tuple[_Aligned | None, bool]:
+def _by_kernels(gpu: EventGpu, pool: Kernels, taken: set[int]) -> tuple[_Aligned | None, bool]:
     """Return a GPU aligned by the kernels of a profile, and whether several offsets fit."""
     use_gpu = bool((gpu.gpu_ns != UNKNOWN).any())
     rows, starts = gpu.starts(pool, gpu.gpu_ns if use_gpu else gpu.start_ns)
@@ -296,19 +611,16 @@ def _by_kernels(gpu: EventGpu, pool: KernelPool, taken: set[int]) -> tuple[_Alig
     best: tuple[Match, int] | None = None
     several = False
     for at in gpu.places(pool, taken):
-        candidate = match(starts, pool.starts_of(pool.places[at]), tolerance_ns)
+        candidate = match(starts, pool.starts(at), tolerance_ns)
         if candidate is not None and not candidate.clear:
             several = True
-        elif candidate is not None and (
-            best is None
-            or (candidate.matched, -candidate.median_ns) > (best[0].matched, -best[0].median_ns)
-        ):
+        elif candidate is not None and (best is None or _quality(candidate) > _quality(best[0])):
             best = candidate, at
     if best is None:
         return None, several
     matched, at = best
     # The threads of a process with one GPU write files of their own.
-    if sum(place.pid == gpu.pid for place in pool.places) != 1:
+    if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
         taken.add(at)
     back_ns = gpu.bridge_ns if use_gpu else 0
     if back_ns is None:
@@ -320,21 +632,21 @@ def _by_kernels(gpu: EventGpu, pool: KernelPool, taken: set[int]) -> tuple[_Alig
             for t in (gpu.start_ns, gpu.end_ns)
         )
     kernel = np.full(len(start_ns), NONE, np.int64)
-    kernel[rows] = np.where(matched.kernel == NONE, NONE, matched.kernel + pool.places[at].first)
-    clock = RecordingClock(
-        label=gpu.label,
-        aligned_by=Alignment.KERNELS,
-        matched=matched.matched,
-        of=len(rows),
-        median_ns=matched.median_ns,
-        largest_ns=matched.largest_ns,
-        drift_ppm=1e6 * matched.drift if matched.drift else None,
+    first = int(np.searchsorted(pool.place, at))
+    kernel[rows] = np.where(matched.kernel == NONE, NONE, matched.kernel + first)
+    clock = RecordingClock.measured(
+        gpu.label, Alignment.KERNELS, len(rows), matched.far_ns, matched.drift
     )
     return (clock, start_ns, end_ns, kernel), False
 
 
+def _quality(found: Match) -> tuple[int, int]:
+    far_ns = found.far_ns
+    return len(far_ns), -round(float(np.median(far_ns))) if len(far_ns) else 0
+
+
 def _by_anchors(
-    gpu: EventGpu, pool: KernelPool, taken: set[int], anchors: Sequence[Anchor]
+    gpu: EventGpu, pool: Kernels, taken: set[int], anchors: Sequence[Anchor]
 ) -> _Aligned:
     """Return a GPU aligned by anchors.
 
@@ -356,31 +668,16 @@ def _by_anchors(
     offset_ns = int(apart[0]) if drift else round(float(np.median(apart)))
     line = ClockLine(offset_ns, from_ns[0], drift)
     far_ns = np.abs(line.of(np.array(from_ns)) - to_ns)
-    clock = RecordingClock(
-        label=gpu.label,
-        aligned_by=Alignment.ANCHOR,
-        matched=len(apart),
-        of=len(apart),
-        median_ns=round(float(np.median(far_ns))),
-        largest_ns=int(far_ns.max()),
-        drift_ppm=1e6 * drift if drift else None,
-    )
+    clock = RecordingClock.measured(gpu.label, Alignment.ANCHOR, len(apart), far_ns, drift)
     start_ns, end_ns = line.of(gpu.start_ns), line.of(gpu.end_ns)
     rows, starts = gpu.starts(pool, start_ns)
     best = 0
     for at in gpu.places(pool, taken):
-        place = pool.places[at]
-        nearest, distance_ns = beside(starts, pool.starts_of(place), HOST_TOLERANCE_NS)
+        nearest, distance_ns = beside(starts, pool.starts(at), HOST_TOLERANCE_NS)
         hit = nearest != NONE
         if int(hit.sum()) > best:
-            best = int(hit.sum())
-            kernel[rows] = np.where(hit, nearest + place.first, NONE)
+            best, first = int(hit.sum()), int(np.searchsorted(pool.place, at))
+            kernel[rows] = np.where(hit, nearest + first, NONE)
             far_ns = np.abs(distance_ns[hit])
-            clock = replace(
-                clock,
-                matched=best,
-                of=len(rows),
-                median_ns=round(float(np.median(far_ns))),
-                largest_ns=int(far_ns.max()),
-            )
+            clock = RecordingClock.measured(gpu.label, Alignment.ANCHOR, len(rows), far_ns, drift)
     return clock, start_ns, end_ns, kernel

@@ -11,32 +11,85 @@ import numpy as np
 
 from bubbleviz.align.clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
-from bubbleviz.analyses.nccl.kernels import pool_of
 from bubbleviz.analyses.nccl.members import (
+    SIZES,
     Alignment,
     Communications,
+    Communicator,
     RecordingClock,
     Split,
     aligned_by_ends,
+    communications,
     instances_of,
     paired_by_order,
     split,
 )
-from bubbleviz.analyses.nccl.profiles import NcclProfile, find_inputs, read_nccl_profile
-from bubbleviz.analyses.nccl.totals import Communication, FileRead, operations_of, with_shared
+from bubbleviz.analyses.nccl.profiles import (
+    Kernels,
+    NcclProfile,
+    find_inputs,
+    pooled,
+    read_nccl_profile,
+)
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.columns import NONE, Ints, constant, joined
+from bubbleviz.model.grouping import Numbering, distinct, groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import listed
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
-from bubbleviz.sources.nccl.events import UNKNOWN, EventFile
+from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import read_each
+
+
+@frozen
+class FileRead:
+    """A file that was read.
+
+    Attributes:
+        path: as given.
+        format: ``nsys``, or the name of a format of event files.
+        operations: communication operations that it recorded, those of the window alone.
+        events: how many events each category has; empty for profiles.
+    """
+
+    path: str
+    format: str
+    operations: int
+    events: tuple[tuple[str, int], ...]
+
+
+@frozen
+class Communication:
+    """What ranks did in communication operations.
+
+    Attributes:
+        operations: one row each.
+        ranks: number of ranks of each communicator; None unknown.
+        clocks: that ``operations.clock`` refers to; the first is the report's.
+        files: that were read.
+        limitations: what could not be measured, and why.
+        window: the analysed part of the run, as the user wrote it; None for all.
+    """
+
+    operations: Communications
+    ranks: tuple[int | None, ...]
+    clocks: tuple[RecordingClock, ...]
+    files: tuple[FileRead, ...]
+    limitations: tuple[Limitation, ...]
+    window: str | None = None
+
+    @property
+    def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
+        """The communicators of the operations, and how many ranks each has; None unknown."""
+        of_all = self.operations.communicators
+        used = distinct(self.operations.communicator)
+        return tuple((of_all[row], self.ranks[row]) for row in used[used != NONE].tolist())
 
 
 def measure_communication(
@@ -117,12 +170,7 @@ def merge_communication(
         UsageError: an anchor names no file.
     """
     clocks, machines, offsets_ns = _profile_clocks([profile.source for profile in profiles])
-    pool = pool_of(
-        [
-            (profile.kernels, profile.source.host, offset_ns)
-            for profile, offset_ns in zip(profiles, offsets_ns, strict=True)
-        ]
-    )
+    pool = pooled([profile.kernels for profile in profiles], offsets_ns)
     times, event_clocks, ambiguous = align_events(recorded, pool, anchors)
     table = operations_of(recorded, profiles, pool, times)
     added, bases = _clock_bases(event_clocks, times, machines, profiles)
@@ -130,7 +178,7 @@ def merge_communication(
     table, all_clocks = aligned_by_ends(table, instance, (*clocks, *added), (*machines, *bases))
     compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(all_clocks)]
     family = np.append(pool.family, NONE)[table.kernel]
-    in_order = paired_by_order(table, pool.place_of(table.kernel), family)
+    in_order = paired_by_order(table, np.append(pool.place, NONE)[table.kernel], family)
     # How long proxy threads waited, and moved data; 0 for operations of profiles.
     proxy_ns = np.zeros((2, len(table)), np.int64)
     for row, name in enumerate(("peer_wait_ns", "transfer_ns")):
@@ -145,13 +193,100 @@ def merge_communication(
         FileRead(path, kind, count, events)
         for (path, kind, events), count in zip(read, counts, strict=True)
     )
-    limitations = (
-        *(limitation for file in recorded for limitation in _file_limitations(file)),
-        *(limitation for profile in profiles for limitation in _profile_limitations(profile)),
-        *_clock_limitations(table, ambiguous, all_clocks, len(profiles)),
-        *_member_limitations(table, instance, ranks),
-    )
-    return Communication(table, ranks, all_clocks, files, limitations)
+    communication = Communication(table, ranks, all_clocks, files, ())
+    limitations = _limitations(recorded, profiles, communication, ambiguous, instance)
+    return replace(communication, limitations=tuple(limitations))
+
+
+# Rows: the operations of event files, and of profiles, in one table.
+
+
+#: More elements than any operation has.
+_MOST_COUNT = 1 << 59
+#: Columns that stand in events as they do here, and those whose values are names.
+_OF_EVENTS = ("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns")
+_NAMES = ("name", "datatype", "algorithm", "protocol")
+
+
+def operations_of(
+    recorded: Sequence[EventFile],
+    profiles: Sequence[NcclProfile],
+    pool: Kernels,
+    times: Mapping[str, Ints],
+) -> Communications:
+    """Return the operations of event files, then those of profiles that no event file has.
+
+    Args:
+        recorded: event files.
+        profiles: as read.
+        pool: their kernels.
+        times: columns of the recorded operations, with clocks of event files from 0.
+
+    Raises:
+        NothingToAnalyseError: there is none.
+    """
+    tables, begin = [], 0
+    for source, file in enumerate(recorded):
+        events = file.events
+        rows = slice(begin, begin + len(events))
+        begin = rows.stop
+        element = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
+        size = element[events.datatype]
+        sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
+        counted = np.where(sized, np.where(sized, events.count, 0) * size, NONE)
+        columns = {
+            **{name: getattr(events, name) for name in (*_OF_EVENTS, *_NAMES, "communicator")},
+            **{name: time[rows] for name, time in times.items()},
+            "source": source,
+            "bytes": np.where(counted >= 0, counted, events.payload),
+            "clock": times["clock"][rows] + len(profiles),
+        }
+        tables.append(communications(len(events), columns, events.names, events.communicators))
+    matched = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
+    taken = np.concatenate([np.empty(0, np.int64), *matched])
+    first, place = 0, 0
+    for clock, profile in enumerate(profiles):
+        table, kernel = profile.operations, first + profile.operations.kernel
+        table = replace(
+            table,
+            source=constant(len(recorded) + clock, len(table)),
+            clock=constant(clock, len(table)),
+            kernel=kernel,
+            gpu=place + table.gpu,
+            start_ns=pool.start_ns[kernel],
+            end_ns=pool.start_ns[kernel] + table.duration_ns,
+        )
+        tables.append(table.take(~np.isin(kernel, taken)))
+        first, place = first + len(profile.kernels), place + len(profile.kernels.places)
+    if sum(map(len, tables)) == 0:
+        paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
+        others = next((f"; {profile.others}" for profile in profiles if profile.others), "")
+        raise NothingToAnalyseError(
+            f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
+            "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx or "
+            "rocprofv3 --runtime-trace; list the kernels of another library under communication "
+            f"in a TOML file, and give it with --convention{others}"
+        )
+    names, communicators = Numbering[str](), Numbering[Communicator]()
+    renumbered = []
+    for table in tables:
+        # At the end, where -1 leads, is none.
+        name = np.append(names.numbers(table.names), NONE)
+        communicator = np.append(communicators.numbers(table.communicators), NONE)
+        named = {column: name[getattr(table, column)] for column in _NAMES}
+        renumbered.append(replace(table, **named, communicator=communicator[table.communicator]))
+    return replace(joined(renumbered), names=names.values, communicators=communicators.values)
+
+
+def with_shared(table: Communications) -> Communications:
+    """Return the operations with how many have the same kernel, or the same times."""
+    shared = np.ones(len(table), np.int64)
+    timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
+    if len(timed):
+        columns = (table.clock, table.kernel, table.start_ns, table.end_ns)
+        groups = groups_of(*(column[timed] for column in columns))
+        shared[timed] = np.bincount(groups.of_row)[groups.of_row]
+    return replace(table, shared=shared)
 
 
 def _profile_clocks(
@@ -217,52 +352,55 @@ def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int 
     )
 
 
-# Limitations: what event files and profiles do not show of communication, and why.
-
-
-def _file_limitations(file: EventFile) -> Iterator[Limitation]:
-    """Yield what an event file lacks, or holds without use."""
-    for what, count, reason in (
-        ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
-        ("events without an end", file.unfinished, "the job, or the file, ended before"),
-        ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
-        ("operations recorded twice", file.repeated, "the profiler wrote them again; once counts"),
-        ("events of unknown categories", file.strange, "they are left out"),
-        (
-            "times of GPUs far from their others",
-            file.strange_clocks,
-            "damaged; these operations have the host's times",
-        ),
-    ):
-        if count:
-            yield Limitation(what, f"{file.path}: {reason}", count)
-
-
-def _profile_limitations(profile: NcclProfile) -> Iterator[Limitation]:
-    """Yield what a profile does not say of its operations."""
-    yield from profile.limitations
-    if profile.without_kernels:
-        reason = f"{profile.source.path}: they ran in graphs, or beyond the capture"
-        yield Limitation("calls of NCCL without kernels", reason, profile.without_kernels)
-
-
-def _clock_limitations(
-    table: Communications, ambiguous: int, clocks: Sequence[RecordingClock], profiles: int
+def _limitations(
+    recorded: Sequence[EventFile],
+    profiles: Sequence[NcclProfile],
+    communication: Communication,
+    ambiguous: int,
+    instance: Ints,
 ) -> Iterator[Limitation]:
-    """Yield what is unknown of times: durations, and clocks that are not or only roughly aligned.
+    """Yield what event files and profiles do not show of communication, and why.
 
     Args:
-        table: operations.
+        recorded: event files.
+        profiles: as read.
+        communication: what is known of it.
         ambiguous: operations whose clock several offsets put onto kernels equally well.
-        clocks: of profiles, then of event files.
-        profiles: how many of them are of profiles.
+        instance: a number that the members of each operation share; -1 unknown.
     """
+    for file in recorded:
+        for what, count, reason in (
+            ("objects that are no event", file.unreadable, "cut, or damaged; they are left out"),
+            ("events without an end", file.unfinished, "the job, or the file, ended before"),
+            ("ends without a begin", file.unbegun, "their begin is missing; they are left out"),
+            (
+                "operations recorded twice",
+                file.repeated,
+                "the profiler wrote them again; once counts",
+            ),
+            ("events of unknown categories", file.strange, "they are left out"),
+            (
+                "times of GPUs far from their others",
+                file.strange_clocks,
+                "damaged; these operations have the host's times",
+            ),
+        ):
+            if count:
+                yield Limitation(what, f"{file.path}: {reason}", count)
+    for profile in profiles:
+        yield from profile.limitations
+    table, clocks = communication.operations, communication.clocks
     alignments = [clock.aligned_by for clock in clocks]
-    loose = [clock.label for clock in clocks[profiles:] if not clock.aligned] if profiles else []
+    of_files = clocks[len(profiles) :] if profiles else ()
+    loose = [clock.label for clock in of_files if not clock.aligned]
+    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    sizes = np.array([size or 0 for size in communication.ranks], np.int64)
+    members = groups_of(instance[rows]).of_row
+    few = np.bincount(members)[members] < sizes[table.communicator[rows]]
     for what, count, reason in (
         (
             "operations of unknown duration",
-            int((table.duration_ns < 0).sum()),
+            (table.duration_ns < 0).sum(),
             "neither the GPU nor a proxy thread recorded their end; record kernel events "
             "(NCCL_PROFILE_EVENT_MASK=4095), give a profile, and end the job in order",
         ),
@@ -293,49 +431,26 @@ def _clock_limitations(
             f"{listed(loose, 3)}: none of their operations is one of the profiles' kernels, and "
             "totals count both; measure them apart, or give an instant with --anchor",
         ),
-    ):
-        if count:
-            yield Limitation(what, reason, count)
-
-
-def _member_limitations(
-    table: Communications, instance: Ints, ranks: Sequence[int | None]
-) -> Iterator[Limitation]:
-    """Yield the operations whose members are missing, or assumed.
-
-    Args:
-        table: operations.
-        instance: a number that the members of each share; -1 unknown.
-        ranks: number of ranks of each communicator; None unknown.
-    """
-    alone = (table.split == Split.UNKNOWN) & (table.duration_ns >= 0)
-    if alone.any():
-        yield Limitation(
+        (
             "operations whose waiting is unknown",
+            ((table.split == Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
             "there is no other member on an aligned clock, and no proxy thread; give the files of "
             "all ranks",
-            int(alone.sum()),
-        )
-    ordered = int((table.split == Split.ORDER).sum())
-    if ordered:
-        yield Limitation(
+        ),
+        (
             "operations paired by their order alone",
+            (table.split == Split.ORDER).sum(),
             "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
             "and these are taken for one operation",
-            ordered,
-        )
-    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
-    if len(rows):
-        members = groups_of(instance[rows])
-        sizes = np.array([size or 0 for size in ranks], np.int64)
-        whole = sizes[table.communicator[rows]]
-        few = np.bincount(members.of_row)[members.of_row] < whole
-        if few.any():
-            yield Limitation(
-                "operations of which not all members were recorded",
-                "a missing member may have begun later: they waited at least as long",
-                int(few.sum()),
-            )
+        ),
+        (
+            "operations of which not all members were recorded",
+            few.sum(),
+            "a missing member may have begun later: they waited at least as long",
+        ),
+    ):
+        if count:
+            yield Limitation(what, reason, int(count))
 
 
 def _within(

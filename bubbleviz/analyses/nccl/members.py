@@ -10,7 +10,7 @@ Data moves once the last member has begun::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import Enum, IntEnum
 
@@ -19,10 +19,10 @@ import numpy as np
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Group
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
+from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 # Communications: the tables of operations and of the clocks that recorded them.
 
@@ -133,45 +133,25 @@ class RecordingClock:
     largest_ns: int | None = None
     drift_ppm: float | None = None
 
+    @staticmethod
+    def measured(
+        label: str, aligned_by: Alignment, of: int, far_ns: Ints, drift: float = 0.0
+    ) -> RecordingClock:
+        """Return a clock aligned by pairs, of which these are the distances that remain."""
+        return RecordingClock(
+            label,
+            aligned_by,
+            matched=len(far_ns),
+            of=of,
+            median_ns=round(float(np.median(far_ns))) if len(far_ns) else 0,
+            largest_ns=int(far_ns.max(initial=0)),
+            drift_ppm=1e6 * drift if drift else None,
+        )
+
     @property
     def aligned(self) -> bool:
         """Whether its times are on the report's clock."""
         return self.aligned_by is not Alignment.UNALIGNED
-
-
-@frozen
-class KernelOperations(Table):
-    """Operations that the kernels of a profile carry out, from ranges or PyTorch; -1 is none.
-
-    Attributes:
-        first: row of the kernels: the first that carries it out.
-        last: row of the kernels: the last one.
-        name: row of ``names``.
-        communicator: row of ``communicators``.
-        bytes: of the message.
-        peer: rank that it goes to or comes from.
-        root: rank that it starts from or ends at.
-        rank: in the communicator.
-        sequence: number among the communicator's operations.
-        count: elements.
-        datatype: row of ``names``.
-        names: of operations and datatypes.
-        communicators: NCCL's hashes, or PyTorch's groups.
-    """
-
-    first: Ints
-    last: Ints
-    name: Ints
-    communicator: Ints
-    bytes: Ints
-    peer: Ints
-    root: Ints
-    rank: Ints
-    sequence: Ints
-    count: Ints
-    datatype: Ints
-    names: tuple[str, ...] = field(metadata={"shared": True})
-    communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
 
 
 @frozen
@@ -239,6 +219,22 @@ class Communications(Table):
     split: Ints
     names: tuple[str, ...] = field(metadata={"shared": True})
     communicators: tuple[Communicator, ...] = field(metadata={"shared": True})
+
+
+def communications(
+    rows: int,
+    columns: Mapping[str, Ints | int],
+    names: tuple[str, ...],
+    communicators: tuple[Communicator, ...],
+) -> Communications:
+    """Return operations with some columns, or values of whole columns; the others hold none."""
+    values: dict[str, Ints | int] = dict.fromkeys(Communications.column_names(), NONE)
+    values |= {"split": 0, "shared": 1, "state_ns": np.zeros((rows, len(STATES)), np.int64)}
+    every = {
+        name: constant(value, rows) if isinstance(value, int) else value
+        for name, value in {**values, **columns}.items()
+    }
+    return Communications(**every, names=names, communicators=communicators)
 
 
 #: Of k-th kernels, the share that must run at one time.
@@ -362,13 +358,9 @@ def aligned_by_ends(
         for place in np.flatnonzero(of_clock == number).tolist():
             if clocks[place].aligned_by not in {Alignment.UNALIGNED, Alignment.UTC}:
                 continue
-            result[place] = replace(
-                clocks[place],
-                aligned_by=Alignment.OPERATIONS,
-                matched=len(apart),
-                of=int((group == number).sum()),
-                median_ns=round(float(np.median(far_ns))),
-                largest_ns=int(far_ns.max()),
+            of = int((group == number).sum())
+            result[place] = RecordingClock.measured(
+                clocks[place].label, Alignment.OPERATIONS, of, far_ns
             )
         rest.remove(number)
     return replace(table, start_ns=start_ns, end_ns=end_ns), tuple(result)

@@ -3,33 +3,214 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
+from itertools import pairwise
 
 import numpy as np
 
 from bubbleviz._version import __version__
+from bubbleviz.analyses.nccl.analysis import Communication
 from bubbleviz.analyses.nccl.members import (
     Alignment,
+    Communications,
     Communicator,
     RecordingClock,
     Split,
     Timing,
+    bus_factor,
+    byte_factor,
     communicator_text,
 )
-from bubbleviz.analyses.nccl.totals import (
-    DEFINITIONS,
-    Communication,
-    Sums,
-    Total,
-    bandwidths_of,
-    sums_of,
-    totals_of,
-)
+from bubbleviz.model import intervals
 from bubbleviz.model.collectives import stretches
 from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
+from bubbleviz.model.values import frozen
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, milliseconds, shortened
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
+
+#: The terms of the report; below the table and in the JSON.
+DEFINITIONS = (
+    "n: ranks of the communicator, from NCCL's ranges or PyTorch's groups, else the highest rank "
+    "seen plus one",
+    "MB, ms, waiting, moving: sums over the operations, (k) over k of them where the others' are "
+    "unknown",
+    "bytes: elements times their size, as one rank hands in or takes them (an AllGather's: of one "
+    "rank's part)",
+    "ms: from start to end, over all ranks; operations that share a kernel each have all its time",
+    "busy: ms in which GPUs run any of these operations, each instant of a GPU once (an operation "
+    "without a known start counts whole); rows that share kernels, or run at one time, overlap: "
+    "they add up to more than is busy in all",
+    "waiting: from a rank's own start to the start of the operation's last member; where no other "
+    "member is known, while a step of its proxy thread waits for the peer (SendPeerWait, RecvWait) "
+    "and none moves data (SendWait, RecvFlushWait)",
+    "moving: the rest of the operation's time, where its end is known",
+    "GB/s: 10^9 bytes a second; alg: bytes over time, all ranks' parts together; bus: times "
+    "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
+    "in nccl-tests; moving: bus, over the time in which data moves",
+)
+
+
+def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the bandwidth that each operation achieved; not a number where unknown.
+
+    As in nccl-tests (``doc/PERFORMANCE.md``): the algorithm's is bytes over time, of all ranks
+    together where each hands in a part; the bus's is that times a factor, which makes it comparable
+    with the hardware's.
+
+    Returns:
+        Bytes that move in all; and in gigabytes (10^9 bytes) a second the algorithm's over the
+        whole time, the bus's, and the bus's over the time in which data moves.
+    """
+    table = communication.operations
+    sizes, names = (*communication.ranks, None), (*table.names, "")
+    pairs = groups_of(table.name, table.communicator)
+    columns = (table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist())
+    of_pair = [(names[name], sizes[number]) for name, number in zip(*columns, strict=True)]
+    # None becomes what is not a number.
+    times = np.array([byte_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    factor = np.array([bus_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    size = np.where(table.bytes >= 0, table.bytes, np.nan) * times
+    algorithm = size / np.where(table.duration_ns > 0, table.duration_ns, np.nan)
+    moving_ns = np.where(table.moving_ns > 0, table.moving_ns, np.nan)
+    return size, algorithm, algorithm * factor, size * factor / moving_ns
+
+
+@frozen
+class Total:
+    """Operations summed: all, or those of one communicator, name, peer, algorithm and protocol.
+
+    Each sum is over those whose value is known, and None where none is.
+
+    Attributes:
+        operations: how many.
+        bytes: what the ranks hand in or take.
+        sized: number of operations whose bytes are known.
+        duration_ns: from start to end; operations of one kernel each have all of its time.
+        timed: number of operations whose duration is known.
+        busy_ns: time in which any of them runs, at each instant of a GPU once; those whose start
+            is unknown are added whole.
+        waiting_ns: time before the last member began.
+        waited: number of operations whose waiting is known.
+        moving_ns: the rest of the duration.
+        moved: number of operations whose moving is known.
+        rows: of the operations; None for all.
+        communicator: NCCL's hash, or PyTorch's group; None unknown.
+        ranks: number of its ranks; None unknown.
+        name: of the operations.
+        peers: ranks that they went to or came from, or the root.
+        algorithm: "" unknown.
+        protocol: "" unknown.
+        algorithm_gbps: gigabytes a second over the whole time, of the operations whose bytes and
+            time are known; None unknown.
+        bus_gbps: the same of the bus.
+        moving_gbps: the same of the bus, while data moves.
+    """
+
+    operations: int
+    bytes: int | None
+    sized: int
+    duration_ns: int | None
+    timed: int
+    busy_ns: int | None
+    waiting_ns: int | None
+    waited: int
+    moving_ns: int | None
+    moved: int
+    rows: Ints | None = None
+    communicator: Communicator | None = None
+    ranks: int | None = None
+    name: str = ""
+    peers: tuple[int, ...] = ()
+    algorithm: str = ""
+    protocol: str = ""
+    algorithm_gbps: float | None = None
+    bus_gbps: float | None = None
+    moving_gbps: float | None = None
+
+
+def sums_of(table: Communications) -> Total:
+    """Return the sums over operations."""
+    columns = table.bytes, table.duration_ns, table.waiting_ns, table.moving_ns
+    known = [column[column >= 0] for column in columns]
+    (size, sized), (duration_ns, timed), *parts = (
+        (int(column.sum(dtype=object)) if len(column) else None, len(column)) for column in known
+    )
+    busy_ns = None
+    if timed:
+        placed = (table.duration_ns >= 0) & (table.start_ns != UNKNOWN)
+        rest_ns = table.duration_ns[(table.duration_ns >= 0) & ~placed].sum()
+        start_ns, length_ns = table.start_ns[placed], table.duration_ns[placed]
+        # The times of two clocks do not compare.
+        clocks = groups_of(table.gpu[placed], table.clock[placed])
+        covered_ns = intervals.group_measure(
+            clocks.of_row, len(clocks), start_ns, start_ns + length_ns
+        )
+        busy_ns = int(rest_ns) + int(covered_ns.sum())
+    return Total(len(table), size, sized, duration_ns, timed, busy_ns, *parts[0], *parts[1])
+
+
+def totals_of(communication: Communication) -> tuple[Total, ...]:
+    """Return the totals, those that took longest first.
+
+    Sends and receives of one communicator are one total each, whatever their peers.
+    """
+    table = communication.operations
+    sizes, names = bandwidths_of(communication)[0], (*table.names, "")
+    groups = groups_of(table.communicator, table.name, table.algorithm, table.protocol)
+    order = np.argsort(groups.of_row, kind="stable")
+    bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
+    totals = []
+    for low, high in pairwise(bounds):
+        rows = order[low:high]
+        of_total = table.take(rows)
+        number, first = int(table.communicator[rows[0]]), rows[0]
+        other = np.where(of_total.peer != NONE, of_total.peer, of_total.root)
+        name = names[table.name[first]]
+        ranks = None if number == NONE else communication.ranks[number]
+        factor = bus_factor(name, ranks)
+        whole, moving = (
+            _over(sizes[rows], length_ns)
+            for length_ns in (of_total.duration_ns, of_total.moving_ns)
+        )
+        totals.append(
+            replace(
+                sums_of(of_total),
+                rows=rows,
+                communicator=None if number == NONE else table.communicators[number],
+                ranks=ranks,
+                name=name,
+                peers=tuple(distinct(other[other != NONE]).tolist()),
+                algorithm=names[table.algorithm[first]],
+                protocol=names[table.protocol[first]],
+                algorithm_gbps=whole,
+                bus_gbps=None if whole is None or factor is None else whole * factor,
+                moving_gbps=None if moving is None or factor is None else moving * factor,
+            )
+        )
+    totals.sort(
+        key=lambda total: (
+            -(total.duration_ns or 0),
+            communicator_text(total.communicator),
+            total.name,
+            total.algorithm,
+            total.protocol,
+        )
+    )
+    return tuple(totals)
+
+
+def _over(size: Floats, length_ns: Ints) -> float | None:
+    """Return bytes a nanosecond over the operations with known size and time; None for none."""
+    known = ~np.isnan(size) & (length_ns > 0)
+    if not known.any():
+        return None
+    return float(size[known].sum() / length_ns[known].sum(dtype=float))
+
+
+# JSON and CSV.
+
 
 SCHEMA = "bubbleviz.nccl/1"
 COLUMNS = (
@@ -38,6 +219,19 @@ COLUMNS = (
     *("duration_ns", "timing", "waiting_ns", "moving_ns", "split", "shared"),
     *("algorithm_gbps", "bus_gbps", "moving_gbps"),
 )
+#: Total in the JSON.
+_SUMS = {
+    "operations": "operations",
+    "bytes": "bytes",
+    "sized_operations": "sized",
+    "duration_ns": "duration_ns",
+    "timed_operations": "timed",
+    "busy_ns": "busy_ns",
+    "waiting_ns": "waiting_ns",
+    "waiting_operations": "waited",
+    "moving_ns": "moving_ns",
+    "moving_operations": "moved",
+}
 #: Codes in words.
 _KINDS = {
     OperationKind.COLLECTIVE: "collective",
@@ -102,10 +296,8 @@ def _total(total: Total) -> dict[str, object]:
     }
 
 
-def _sums(sums: Sums) -> dict[str, object]:
-    keys = {"sized": "sized_operations", "timed": "timed_operations"}
-    keys |= {"waited": "waiting_operations", "moved": "moving_operations"}
-    return {keys.get(own.name, own.name): getattr(sums, own.name) for own in fields(Sums)}
+def _sums(sums: Total) -> dict[str, object]:
+    return {key: getattr(sums, name) for key, name in _SUMS.items()}
 
 
 def csv_of_operations(communication: Communication) -> str:
@@ -220,7 +412,7 @@ def summary(communication: Communication) -> str:
     )
 
 
-def _size(sums: Sums) -> str:
+def _size(sums: Total) -> str:
     if sums.bytes is None:
         return "unknown bytes"
     size = f"{sums.bytes / 1e6:,.3f} MB"
@@ -229,7 +421,7 @@ def _size(sums: Sums) -> str:
     return f"{size} in the {counted(sums.sized, 'operation')} whose bytes are known"
 
 
-def _time(sums: Sums) -> str:
+def _time(sums: Total) -> str:
     if sums.duration_ns is None:
         return "unknown times"
     operations = "operations"
@@ -261,7 +453,11 @@ def _table(communication: Communication, most: int) -> Table:
             }
         )
     if rest := totals[most:]:
-        summed = sums_of(operations.take(np.concatenate([total.rows for total in rest])))
+        summed = sums_of(
+            operations.take(
+                np.concatenate([total.rows for total in rest if total.rows is not None])
+            )
+        )
         words = f"{counted(len(rest), 'more row')}, summed"
         rows.append({"communicator": words, **_sum_cells(summed)})
     if len(totals) > 1:
@@ -278,7 +474,7 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:,.3f}"
 
 
-def _sum_cells(sums: Sums) -> dict[str, str]:
+def _sum_cells(sums: Total) -> dict[str, str]:
     """Return count, MB, ms, busy, waiting and moving; ``(k)`` where a sum is over k operations."""
 
     def partial(text: str, known: int) -> str:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bubbleviz.analyses.idle.ranks import IdleOptions, window_extent
-from bubbleviz.analyses.nccl.kernels import (
-    Kernels,
-    family_of,
-    kernel_family,
-    kernels_of,
-    parse_kernel_name,
-)
-from bubbleviz.analyses.nccl.members import Communicator, KernelOperations
+from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.conventions.kinds import OPERATION_GLOBS, Kinds, default_kinds, operation_of
+from bubbleviz.conventions.kinds import (
+    OPERATION_GLOBS,
+    Kinds,
+    is_nccl,
+    matching,
+    operation_of,
+    plain_name,
+)
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.collectives import (
     sound_collectives,
@@ -34,17 +34,139 @@ from bubbleviz.interpret.linking import link
 from bubbleviz.interpret.record import opened_profile, other_commands, renamed_limitations
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE, Ints, Table, joined
 from bubbleviz.model.grouping import Numbering, distinct, groups_of, looked_up
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.pointers import pointer_words
-from bubbleviz.model.profile import Profile, Ranges, Source, process_of
+from bubbleviz.model.profile import Activities, Profile, Ranges, Source, pid_of, process_of
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import head_of
+from bubbleviz.sources.nccl.events import OperationKind
 from bubbleviz.sources.nccl.formats import EventFileFormat, format_of
 from bubbleviz.sources.paths import InputFile, find_profiles, refuse_twins
+
+_FAMILY = re.compile(r"nccl(?:(?!nccl)\w)*?Kernel_?([A-Z][A-Za-z]*)")
+#: Operations that kernels named SendRecv carry out.
+_PASSING = frozenset(("Send", "Recv", "SendRecv", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+_ALGORITHM = re.compile(r"_(TREE|RING|COLLNET_DIRECT|COLLNET_CHAIN|NVLS_TREE|NVLS|PAT)(?=_|\(|$)")
+_PROTOCOL = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")
+
+
+def family_of(name: str) -> str:
+    """Return the family of an operation's kernels; sends, receives and the like share one."""
+    name = {"Bcast": "Broadcast"}.get(name, name)
+    return "SendRecv" if name in _PASSING else name
+
+
+def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
+    """Return operation, algorithm and protocol from a kernel's name; "" unknown.
+
+    The operation of a kernel that is none of NCCL's is its plain name.
+    """
+    if not is_nccl(kernel):
+        return plain_name(kernel), "", ""
+    found = (part.search(kernel) for part in (_FAMILY, _ALGORITHM, _PROTOCOL))
+    operation, algorithm, protocol = (match[1] if match else "" for match in found)
+    return "" if operation == "Generic" else operation, algorithm, protocol
+
+
+@frozen
+class Starts(Table):
+    """Where recorded operations or profiled kernels begin on some clock, ascending.
+
+    Attributes:
+        start_ns: start of each.
+        family: number of what it does; -1 for anything.
+        length_ns: how long it lasts; -1 unknown.
+    """
+
+    start_ns: Ints
+    family: Ints
+    length_ns: Ints
+
+
+@frozen
+class Kernels(Table):
+    """Kernels of NCCL, and added ones: by (place, start).
+
+    Attributes:
+        start_ns: start on the device, or on the report's clock.
+        end_ns: end there.
+        place: row of ``places``.
+        name: row of ``names``.
+        family: row of ``families``: what it does; -1 anything.
+        names: of kernels.
+        families: as :func:`family_of` has them.
+        places: process id, number of the device, and name of the host.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    place: Ints
+    name: Ints
+    family: Ints
+    names: tuple[str, ...] = field(default=(), metadata={"shared": True})
+    families: tuple[str, ...] = field(default=(), metadata={"shared": True})
+    places: tuple[tuple[int, int, str], ...] = field(default=(), metadata={"shared": True})
+
+    def starts(self, place: int) -> Starts:
+        """Return the kernels of a place."""
+        own = self.take(self.place == place)
+        return Starts(own.start_ns, own.family, own.end_ns - own.start_ns)
+
+
+def kernels_of(activities: Activities, kinds: Kinds, host: str) -> tuple[Kernels, Ints]:
+    """Return the kernels of NCCL by place and time, and their rows of the activities.
+
+    Args:
+        activities: kernels, then copies.
+        kinds: lists of what kernels are; what a user added to them counts as well.
+        host: on which they were recorded.
+    """
+    listed = matching(activities.names, kinds.added_communication)
+    listed |= np.array([is_nccl(name) for name in activities.names], bool)
+    rows = np.flatnonzero(listed[activities.name_id[: activities.kernels]])
+    rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]
+    used, name = np.unique(activities.name_id[rows], return_inverse=True)
+    names = tuple(activities.names[number] for number in used.tolist())
+    families = Numbering[str]()
+    texts = (family_of(parse_kernel_name(kernel)[0]) for kernel in names)
+    family = np.array([families.number(text) if text else NONE for text in texts], np.int64)
+    kernels = Kernels(
+        start_ns=activities.start_ns[rows],
+        end_ns=activities.end_ns[rows],
+        place=activities.rank[rows].astype(np.int64),
+        name=name.reshape(-1).astype(np.int64),
+        family=family[name.reshape(-1)],
+        names=names,
+        families=families.values,
+        places=tuple((pid_of(process), gpu, host) for process, gpu in activities.ranks.tolist()),
+    )
+    return kernels, rows
+
+
+def pooled(tables: Sequence[Kernels], offsets_ns: Sequence[int]) -> Kernels:
+    """Return the kernels of profiles, on the report's clock; ``offsets_ns`` move their times."""
+    names, families = Numbering[str](), Numbering[str]()
+    places: list[tuple[int, int, str]] = []
+    moved = [Kernels.none()]
+    for table, offset_ns in zip(tables, offsets_ns, strict=True):
+        moved.append(
+            replace(
+                table,
+                start_ns=table.start_ns + offset_ns,
+                end_ns=table.end_ns + offset_ns,
+                place=table.place + len(places),
+                name=names.numbers(table.names)[table.name],
+                family=np.append(families.numbers(table.families), NONE)[table.family],
+            )
+        )
+        places += table.places
+    every = joined(moved)
+    return replace(every, names=names.values, families=families.values, places=tuple(places))
+
 
 # NVTX operations: the ranges that NCCL opens, and the kernels that carry them out.
 #
@@ -64,41 +186,86 @@ _OPERATION = re.compile(
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 
 
+def _operations(
+    kernels: Kernels,
+    first: Ints,
+    last: Ints,
+    columns: Mapping[str, Ints],
+    names: Sequence[str],
+    communicators: tuple[Communicator, ...] = (),
+) -> Communications:
+    """Return the operations of a profile, on its clock, then kernels that carry out none.
+
+    Args:
+        kernels: that ran.
+        first: of each operation its first kernel.
+        last: its last kernel.
+        columns: of the operations: ``name``, and what else is known of them.
+        names: of operations and datatypes.
+        communicators: of the operations.
+    """
+    carries = np.zeros(len(kernels), bool)
+    carries[first] = carries[last] = True
+    bare = np.flatnonzero(~carries)
+    none = np.full(len(bare), NONE)
+    fields = [parse_kernel_name(name) for name in kernels.names]
+    numbers = Numbering[str]()
+    of_names = np.append(numbers.numbers(names), NONE)
+    # The name of a kernel's operation is "unknown" where it has none, other fields are empty.
+    of_kernel = numbers.numbers(operation or "unknown" for operation, _, _ in fields)
+    algorithm, protocol = (
+        np.array([numbers.number(f[part]) if f[part] else NONE for f in fields], np.int64)
+        for part in (1, 2)
+    )
+    every = {name: np.append(column, none) for name, column in columns.items()}
+    every["name"] = np.append(of_names[columns["name"]], of_kernel[kernels.name[bare]])
+    if "datatype" in columns:
+        every["datatype"] = np.append(of_names[columns["datatype"]], none)
+    first, last = np.append(first, bare), np.append(last, bare)
+    pids = np.array([pid for pid, *_ in kernels.places], np.int64)
+    every |= {
+        "pid": pids[kernels.place[first]],
+        "algorithm": algorithm[kernels.name[first]],
+        "protocol": protocol[kernels.name[first]],
+        "duration_ns": kernels.end_ns[last] - kernels.start_ns[first],
+        "kernel": first,
+        "gpu": kernels.place[first],
+    }
+    codes = {"kind": int(OperationKind.KERNEL), "timing": int(Timing.KERNEL)}
+    return communications(len(first), {**every, **codes}, numbers.values, communicators)
+
+
 def operations_of_ranges(
     ranges: Ranges, kernels: Kernels, range_of_kernel: Ints, payloads: Payloads | None
-) -> tuple[KernelOperations, int]:
+) -> tuple[Communications, int]:
     """Return the operations that have kernels, and how many have none.
 
     Args:
         ranges: of NCCL.
         kernels: that ran.
         range_of_kernel: row of the ranges; -1 none.
-        payloads: of ranges; None without any.
+        payloads: of ranges.
     """
     matches = [_OPERATION.fullmatch(name) for name in ranges.names]
-    texts = ["" if match is None else match[1] for match in matches]
-    numbering = Numbering(filter(None, texts))
-    of_name = np.array([numbering.number(text) if text else NONE for text in texts], np.int64)
-    name = of_name[ranges.name_id] if len(of_name) else np.empty(0, np.int64)
-    names = numbering.values
+    names = Numbering(match[1] for match in matches if match)
+    of_name = np.array([names.number(m[1]) if m else NONE for m in matches], np.int64)
+    name = of_name[ranges.name_id]
     group = _groups(ranges)
     rows = np.flatnonzero(name != NONE)
     rows = rows[np.lexsort((ranges.start_ns[rows], ranges.thread[rows]))]
     inside = np.flatnonzero(range_of_kernel != NONE)
     kernel_group = group[range_of_kernel[inside]]
-    families = Numbering[str]()
-    of_operation = families.numbers(map(family_of, names))
-    of_kernel = families.numbers(map(kernel_family, kernels.names))
+    families = Numbering(kernels.families)
+    of_operation = families.numbers(map(family_of, names.values))
     first, last = distribute(
-        (group[rows], of_operation[name[rows]]), (kernel_group, of_kernel[kernels.name[inside]])
+        (group[rows], of_operation[name[rows]]), (kernel_group, kernels.family[inside])
     )
     # A kernel whose name has no operation is distributed by its group alone.
     rest = np.flatnonzero(first == NONE)
     first[rest], last[rest] = distribute((group[rows[rest]],), (kernel_group,))
     found = first != NONE
     rows, first, last = rows[found], inside[first[found]], inside[last[found]]
-    none = np.full(len(rows), NONE)
-    columns = dict.fromkeys(KernelOperations.column_names(), none)
+    columns = {"name": name[rows]}
     communicators: tuple[int, ...] = ()
     if payloads is not None:
         keys = payloads.start_ns, payloads.thread
@@ -106,12 +273,11 @@ def operations_of_ranges(
         at = looked_up(keys, np.arange(len(payloads)), wanted)
         for column in ("communicator", "bytes", "peer", "root"):
             columns[column] = np.where(at == NONE, NONE, getattr(payloads, column)[at])
-        device = np.array([number for _, number in kernels.places], np.int64)[kernels.place[first]]
+        device = np.array([gpu for _, gpu, _ in kernels.places], np.int64)[kernels.place[first]]
         process = process_of(ranges.thread[rows])
         columns["rank"] = _ranks(payloads, process, columns["communicator"], device)
         communicators = payloads.communicators
-    columns |= {"first": first, "last": last, "name": name[rows]}
-    operations = KernelOperations(**columns, names=names, communicators=communicators)
+    operations = _operations(kernels, first, last, columns, names.values, communicators)
     return operations, int((~found).sum())
 
 
@@ -197,9 +363,8 @@ class NcclProfile:
     Attributes:
         source: the profile.
         kernels: that ran.
-        operations: that they carry out.
+        operations: that they carry out; their kernels and places are rows of ``kernels``.
         sizes: number of ranks of each communicator.
-        without_kernels: calls whose kernels were not found.
         limitations: what could not be read, and why.
         others: a clause on the commands that tell something of it without communication.
         window_ns: start and end (exclusive) of the window of iterations to analyse; None for none.
@@ -207,9 +372,8 @@ class NcclProfile:
 
     source: Source
     kernels: Kernels
-    operations: KernelOperations
+    operations: Communications
     sizes: Mapping[Communicator, int]
-    without_kernels: int
     limitations: tuple[Limitation, ...]
     others: str
     window_ns: tuple[int, int] | None = None
@@ -220,7 +384,7 @@ def read_nccl_profile(
     jobs: int = 1,
     watch: Watch = unwatched,
     *,
-    kinds: Kinds | None = None,
+    kinds: Kinds,
     keep_export: bool = False,
     window: Window | None = None,
 ) -> NcclProfile:
@@ -230,7 +394,7 @@ def read_nccl_profile(
         path: of the profile.
         jobs: threads that read it.
         watch: receives how much of it has been read.
-        kinds: lists of what kernels are, with the user's additions; None without any.
+        kinds: lists of what kernels are, with the user's additions.
         keep_export: leave an export made of a ``.nsys-rep`` report beside it.
         window: of iterations, to find on the profile's clock.
 
@@ -238,7 +402,6 @@ def read_nccl_profile(
         ProfileError: it cannot be read.
         InputError: it holds no iteration of the window.
     """
-    kinds = kinds or default_kinds()
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         whole = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
         profile = _nccl_profile(whole, kinds)
@@ -267,10 +430,12 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     profile = with_added_communication(profile, kinds)
     path = profile.source.path
     ranges = profile.ranges
-    of_nccl = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
-    ranges = ranges.take(of_nccl[ranges.name_id])
+    own = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
+    ranges = ranges.take(own[ranges.name_id])
     linked = link(profile, ranges)
-    kernels, rows = kernels_of(linked.profile.activities, kinds)
+    activities = linked.profile.activities
+    kernels, rows = kernels_of(activities, kinds, profile.source.host)
+    of_nccl = np.array([is_nccl(name) for name in kernels.names], bool)[kernels.name]
     sizes: dict[Communicator, int] = {}
     without = 0
     if profile.collectives is not None:
@@ -279,7 +444,7 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
         operations = operations_of_pytorch(known, kernels, rows)
         sizes = {group: group.size for group in collectives.groups if group.size}
         notes = ()
-        bare = int((~np.isin(rows, collectives.kernel) & kernels.of_nccl).sum())
+        bare = int((~np.isin(rows, collectives.kernel) & of_nccl).sum())
         outside = Limitation(
             "kernels of NCCL without a recorded collective",
             f"{path}: only their names and ranges are known; PyTorch records collectives that it "
@@ -293,23 +458,28 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
             sized = payloads.take((payloads.communicator >= 0) & (payloads.ranks > 0))
             known_as = (payloads.communicators[row] for row in sized.communicator.tolist())
             sizes.update(zip(known_as, sized.ranks.tolist(), strict=True))
-        bare = int(((range_of_kernel == NONE) & kernels.of_nccl).sum())
+        bare = int(((range_of_kernel == NONE) & of_nccl).sum())
         outside = Limitation(
             "kernels of NCCL outside its ranges",
             f"{path}: only their names are known; {_RECORD_RANGES[profile.source.api]}",
             bare,
         )
+    beyond = Limitation(
+        "calls of NCCL without kernels",
+        f"{path}: they ran in graphs, or beyond the capture",
+        without,
+    )
     return NcclProfile(
         source=profile.source,
         kernels=kernels,
         operations=operations,
         sizes=sizes,
-        without_kernels=without,
         limitations=(
             *profile.limitations,
             *linked.limitations,
             *(notes if len(rows) else ()),
             *([outside] if bare else []),
+            *([beyond] if without else []),
         ),
         others="",
     )
@@ -332,9 +502,7 @@ _SIZES = {
 _TAKING = frozenset(("ReduceScatter", "Scatter", "Recv"))
 
 
-def operations_of_pytorch(
-    collectives: Collectives, kernels: Kernels, rows: Ints
-) -> KernelOperations:
+def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints) -> Communications:
     """Return the operations that kernels of NCCL carry out.
 
     Args:
@@ -369,21 +537,19 @@ def operations_of_pytorch(
     of_bytes = np.where((counted >= 0) & (size > 0), counted * size, NONE)
     name = np.where(name == NONE, of_kernel[kernels.name[first]], name)
     datatypes = len(known)
-    return KernelOperations(
-        first=first,
-        last=last,
-        name=np.where(name == NONE, datatypes + collectives.name, name),
-        communicator=collectives.group,
-        bytes=of_bytes,
-        peer=collectives.peer,
-        root=collectives.root,
-        rank=collectives.rank,
-        sequence=collectives.sequence,
-        count=counted,
-        datatype=np.where(collectives.datatype == NONE, NONE, datatypes + collectives.datatype),
-        names=(*known, *collectives.names),
-        communicators=collectives.groups,
-    )
+    columns = {
+        "name": np.where(name == NONE, datatypes + collectives.name, name),
+        "communicator": collectives.group,
+        "bytes": of_bytes,
+        "peer": collectives.peer,
+        "root": collectives.root,
+        "rank": collectives.rank,
+        "sequence": collectives.sequence,
+        "count": counted,
+        "datatype": np.where(collectives.datatype == NONE, NONE, datatypes + collectives.datatype),
+    }
+    texts = [*known, *collectives.names]
+    return _operations(kernels, first, last, columns, texts, collectives.groups)
 
 
 def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> Ints:
