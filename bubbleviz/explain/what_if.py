@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.forward_waits import all_token_waits
 from bubbleviz.explain.graph import Graph, ordered_work
-from bubbleviz.explain.recognition.plan_distance import Deviation
+from bubbleviz.explain.recognition.recognition import Deviation
 from bubbleviz.explain.slowdown.replay import replay_of
 from bubbleviz.explain.slowdown.run_work import computing_rows, early_starts
 from bubbleviz.explain.slowdown_source import SlowdownSource

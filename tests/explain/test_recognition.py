@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.explain.recognition import candidates
-from bubbleviz.explain.recognition.candidates import Verdict, verdict
-from bubbleviz.explain.recognition.orders import PipelineOrders
-from bubbleviz.explain.recognition.plan_distance import Deviation, Plans, difference
-from bubbleviz.explain.recognition.recognition import Recognition, compared, schedule_of
+from bubbleviz.explain.recognition import recognition
+from bubbleviz.explain.recognition.orders import PipelineOrders, difference
+from bubbleviz.explain.recognition.recognition import (
+    Deviation,
+    Plans,
+    Recognition,
+    Verdict,
+    compared,
+    schedule_of,
+)
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.methods import methods
@@ -523,13 +528,13 @@ def test_stages_of_a_pipeline_fed_from_both_ends_may_be_told_wrong() -> None:
 
 
 def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = []
+    judged, real = [], recognition.verdict
 
     def counted(ran: PipelineOrders, plans: Plans) -> Verdict:
         judged.append(ran)
-        return verdict(ran, plans)
+        return real(ran, plans)
 
-    monkeypatch.setattr(candidates, "verdict", counted)
+    monkeypatch.setattr(recognition, "verdict", counted)
     orders = devices_of(planned("zb-h1", 8, 16))
     cells = [
         (8 * n + rank, time, order)

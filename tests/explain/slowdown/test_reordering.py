@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.recognition.plan_distance import Deviation, difference
+from bubbleviz.explain.recognition.orders import difference
+from bubbleviz.explain.recognition.recognition import Deviation
 from bubbleviz.explain.what_if import turns_of
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
