@@ -16,7 +16,7 @@ from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.receives import Receives
+from bubbleviz.explain.phase_times import Receives
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, TableT, joined
 from bubbleviz.model.operations import HostActivities, Operations, Rank

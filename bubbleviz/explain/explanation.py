@@ -14,15 +14,20 @@ from bubbleviz.align.waits import arrivals
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_pipeline
+from bubbleviz.explain import phase_times
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
-from bubbleviz.explain.chunk_costs import ChunkCost, ChunkTimes, chunk_costs_of, chunk_times_of
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
 from bubbleviz.explain.diagnosis.findings import Diagnosis
 from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand, joined_rows, moved_rows
 from bubbleviz.explain.graph import CriticalPath, critical_path, graph_of
-from bubbleviz.explain.phase_times import PhaseSamples, PhaseTimes, phase_samples_of, phase_times_of
-from bubbleviz.explain.receives import CommunicationTimes, Receives, communication_of, receives_of
+from bubbleviz.explain.phase_times import (
+    ChunkCost,
+    CommunicationTimes,
+    PhaseSamples,
+    PhaseTimes,
+    Receives,
+)
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.explain.slowdown_source import SlowdownSource
 from bubbleviz.explain.stretch import (
@@ -33,7 +38,7 @@ from bubbleviz.explain.stretch import (
     stretches_of,
 )
 from bubbleviz.explain.what_if import WhatIf, what_if
-from bubbleviz.model.columns import NONE, Bools, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
@@ -58,7 +63,6 @@ class StretchExplanation:
         idle_ns: idle time by cause, as of :class:`.CauseTimes`.
         communication: of its ranks.
         samples: what phase times are worked out from.
-        chunks: forwards whose tokens are known.
         received: of each iteration, how many receives it has.
         crossing: of each iteration, whether any operation takes from another rank.
         kept: rows of the ranks that are kept, with numbers of the stretch.
@@ -71,7 +75,6 @@ class StretchExplanation:
     idle_ns: Mapping[str, Ints]
     communication: CommunicationTimes
     samples: PhaseSamples
-    chunks: ChunkTimes
     received: Ints
     crossing: Bools
     kept: ExplainedRows
@@ -93,9 +96,9 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     known = arrivals(operations)
     causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
     bubbles = with_host_activity(bubbles, stretch.hosts)
-    receives = receives_of(operations, inputs, known, idle)
+    receives = phase_times.receives_of(operations, inputs, known, idle)
     stage, _ = stage_and_pipeline(stretch.ranks)
-    samples = phase_samples_of(
+    samples = phase_times.phase_samples_of(
         operations, stage, averaged, receives, inputs, known, stretch.first_row
     )
     iterations = len(averaged)
@@ -111,11 +114,10 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
         count=len(operations),
         elsewhere=stretch.elsewhere,
         idle_ns=causes.idle_ns,
-        communication=communication_of(
+        communication=phase_times.communication_of(
             stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
         ),
         samples=samples,
-        chunks=chunk_times_of(operations, stage, averaged),
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
         kept=rows.placed(lambda row: row, operations.take(slice(0))),
@@ -269,12 +271,14 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         listed_ratio=kept.bubbles.ratio,
         received=np.sum([own.received for own in parts], axis=0),
         communication=CommunicationTimes(*joined_ranks([vars(p.communication) for p in parts])),
-        phase_times=phase_times_of([own.samples for own in parts]),
+        phase_times=phase_times.phase_times_of([own.samples for own in parts]),
         path=path,
         what_if=changes,
         no_path_reason=reason,
         slowdown_source=source,
-        chunk_costs=chunk_costs_of(joined([own.chunks for own in parts])),
+        chunk_costs=phase_times.chunk_costs_of(
+            operations, stage_and_pipeline(run.ranks)[0], averaged
+        ),
         replayed_ranks=part,
         replayed_source=None if part is None else replayed,
     )

@@ -1,74 +1,182 @@
-"""Phase times: how long operations take by stage, chunk and phase, and which are stragglers.
+"""Phase times: how long operations, receives, their transfers and chunks take.
 
-A transfer (T_comm) is measured where an input was waited for: from when it was ready on the peer
-until it was there. It stands under the phase of the receive. A receive shows it that waited for
-its input. Where receives are only seen to start, as in recordings without a profiler, an operation
-shows it whose rank idled when the input was ready::
+A receive's kernel runs from the moment it is launched, and spins until the peer sends::
 
     peer    ██████ F3 ██████│ready
-    rank    █████ F2 █████│        │██ F3
-                            ├──────┤ transfer
-
-A gap is between an operation whose input was there and the one before it on its rank: the host, a
-launch, a framework at work.
+    RECV       ├▒▒ waits ▒▒▒│▓▓ transfer ▓▓┤
+    rank    █████ F2 █████│        exposed │██ F3
+                                   ├───────┤
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from numpy.polynomial import Polynomial
 
 from bubbleviz.align.waits import NEVER, Arrivals
+from bubbleviz.count.time_breakdown import time_within
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.explain.receives import Receives
-from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined
-from bubbleviz.model.grouping import groups_of, looked_up, sorted_rows
-from bubbleviz.model.intervals import last_before
+from bubbleviz.explain.stretch import Stretch
+from bubbleviz.model import intervals
+from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table
+from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.values import frozen
 
+
+@frozen
+class Receives(Table):
+    """The last receive of each operation whose input is known.
+
+    Attributes:
+        operation: row of the operation that took the received data.
+        start_ns: start of the receive's kernel.
+        ready_ns: when the peer had finished the input.
+        end_ns: end of the receive's kernel.
+        exposed_ns: how much of the time from ready to the end the rank was idle, and no collective
+            moved data.
+    """
+
+    operation: Ints
+    start_ns: Ints
+    ready_ns: Ints
+    end_ns: Ints
+    exposed_ns: Ints
+
+    @property
+    def wait_ns(self) -> Ints:
+        """How long the receive's kernel waited for its input."""
+        return np.clip(self.ready_ns, self.start_ns, self.end_ns) - self.start_ns
+
+    @property
+    def transfer_ns(self) -> Ints:
+        """How long it ran once its input was ready."""
+        return self.end_ns - self.start_ns - self.wait_ns
+
+
+@frozen
+class CommunicationTimes:
+    """How long ranks communicated in iterations; columns of shape (iterations, ranks).
+
+    Attributes:
+        wait_ns: receives, before their input was ready; and in the window, collectives whose
+            members are known, before the last of these had entered.
+        transfer_ns: receives, once their input was ready, and such collectives, from then on.
+        exposed_ns: the part of the transfers in which the rank was idle, that of other collectives
+            too, and time in which one ran and no compute kernel in an operation.
+        communication_ns: union of all communication kernels in the rank's window of the ratio that
+            bubbles are shown in, and from the start of its first receive on where that is earlier.
+        overlapped_ns: the part of it in which compute kernels ran as well.
+    """
+
+    wait_ns: Ints
+    transfer_ns: Ints
+    exposed_ns: Ints
+    communication_ns: Ints
+    overlapped_ns: Ints
+
+
+def receives_of(
+    operations: Operations, inputs: Inputs, known: Arrivals, idle: IdleIntervals
+) -> Receives:
+    """Return the receives of operations.
+
+    Args:
+        operations: of all ranks.
+        inputs: that they took from other ranks.
+        known: when receives show that these were there.
+        idle: idle intervals of all ranks.
+    """
+    inside = operations.received_ns != NONE
+    named = np.append(operations.start_ns, NONE)[known.receive]
+    named_end = np.append(operations.end_ns, NONE)[known.receive]
+    spanned = np.append(operations.has_span, 0)[known.receive] == 1
+    of_name = (known.receive >= 0) & spanned & (~inside | (named_end > operations.received_ns))
+    start_ns = np.where(of_name, named, operations.receive_start_ns)
+    rows = np.flatnonzero((known.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
+    start_ns, end_ns, ready_ns = start_ns[rows], known.exact_ns[rows], inputs.ready_ns[rows]
+    uncollected = tuple(cause for cause in Cause if cause is not Cause.COLLECTIVE)
+    moving_ns = np.clip(ready_ns, start_ns, end_ns)
+    exposed_ns = idle.time_within(uncollected, operations.rank[rows], moving_ns, end_ns)
+    return Receives(rows, start_ns, ready_ns, end_ns, exposed_ns)
+
+
+def communication_of(
+    stretch: Stretch, receives: Receives, collective_idle_ns: Ints
+) -> CommunicationTimes:
+    """Return how long the ranks of a stretch communicated in each iteration.
+
+    That counts in a rank's window of the listed ratio, and from the start of the iteration's first
+    receive on where that comes before. Where an iteration has no such window, its last work ends
+    it.
+
+    Args:
+        stretch: whole pipelines of a run.
+        receives: of its operations.
+        collective_idle_ns: how long ranks idled in the windows while a collective moved data, or
+            may have; shape (iterations, ranks).
+    """
+    operations, running, extents = stretch.operations, stretch.running, stretch.extents
+    window, shape = stretch.windows[stretch.listed], stretch.extents.present.shape
+    known = window.known[:, None] & extents.present
+    low_ns = np.where(known, window.start_ns, extents.first_ns)
+    high_ns = np.maximum(np.where(known, window.end_ns, extents.last_ns), low_ns)
+    iteration = operations.iteration[receives.operation]
+    received = receives.take(iteration >= 0)
+    at = iteration[iteration >= 0], operations.rank[received.operation]
+    np.minimum.at(low_ns, at, received.start_ns)
+    met = stretch.collectives.take((stretch.collectives.iteration >= 0) & stretch.collectives.known)
+    inside = met.iteration, met.rank
+    start_ns, moving_ns, end_ns = (
+        np.clip(time_ns, low_ns[inside], high_ns[inside])
+        for time_ns in (met.start_ns, met.moving_ns, met.end_ns)
+    )
+
+    def summed(cells: tuple[Ints, Ints], time_ns: Ints) -> Ints:
+        cell = cells[0] * shape[1] + cells[1]
+        return intervals.group_sum(cell, shape[0] * shape[1], time_ns).reshape(shape)
+
+    exposed_ns = collective_idle_ns + stretch.collective_gap_ns
+    return CommunicationTimes(
+        wait_ns=summed(at, received.wait_ns) + summed(inside, moving_ns - start_ns),
+        transfer_ns=summed(at, received.transfer_ns) + summed(inside, end_ns - moving_ns),
+        exposed_ns=summed(at, received.exposed_ns) + exposed_ns,
+        communication_ns=time_within(running, running.communication_ns, low_ns, high_ns),
+        overlapped_ns=time_within(running, running.overlapped_ns, low_ns, high_ns),
+    )
+
+
+# Phase times: how long operations take by stage, chunk and phase, and which are stragglers.
+#
+# A transfer (T_comm) is measured where an input was waited for: from when it was ready on the peer
+# until it was there. It stands under the phase of the receive. A receive shows it that waited for
+# its input. Where receives are only seen to start, as in recordings without a profiler, an
+# operation shows it whose rank idled when the input was ready::
+#
+#     peer    ██████ F3 ██████│ready
+#     rank    █████ F2 █████│        │██ F3
+#                             ├──────┤ transfer
+#
+# A gap is between an operation whose input was there and the one before it on its rank: the host, a
+# launch, a framework at work.
+
+
 #: A message may be as late by chance.
 _LATE_NS = 500_000
 _LONGEST = np.iinfo(np.int64).max
-#: Virtual stage, stage and chunk of operations, and their phase.
+#: Virtual stage, stage and chunk of operations, and their phase; -1 for what is unknown.
 KindKey = tuple[int, int, int, int]
-
-
-@frozen(shown=False)
-class Kinds(Table):
-    """Kinds of operations, and how many samples each has.
-
-    Attributes:
-        virtual_stage: place of the model chunk in the model's order; -1 unknown.
-        stage: of the rank; -1 unknown.
-        chunk: model chunk; -1 none.
-        phase: of the operations; of transfers that of the receive.
-        count: of samples.
-    """
-
-    virtual_stage: Ints
-    stage: Ints
-    chunk: Ints
-    phase: Ints
-    count: Ints
-
-
-@frozen(eq=False, shown=False)
-class Samples:
-    """Times of operations, kind by kind; within one in a fixed order.
-
-    Attributes:
-        kinds: of the samples.
-        columns: of these, in as few bits as they need: of operations and transfers the row in the
-            run, the microbatch, and the time; of gaps the time and the room.
-    """
-
-    kinds: Kinds
-    columns: tuple[Codes, ...]
+#: Times, kind by kind, within one in a fixed order: the kinds, ascending, as columns of a
+#: :data:`KindKey` and of how many samples each has; and columns of the samples, in as few bits as
+#: they need: of operations and transfers the row in the run, the microbatch, and the time; of gaps
+#: the time and the room.
+Samples = tuple[Ints, tuple[Codes, ...]]
 
 
 @frozen(eq=False, shown=False)
@@ -136,20 +244,19 @@ def phase_samples_of(
     """
     counted = _counted(operations, averaged)
     is_forward = among(operations.phase, (Phase.F, Phase.FB))
-    edge = edges_of(operations.virtual_stage, operations.phase)
+    edge = _edges_of(operations.virtual_stage, operations.phase)
     edges = int(operations.virtual_stage.max(initial=NONE)) * 2 + 4
     least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
 
     def samples(row: Ints, phase: Ints, *columns: Ints) -> Samples:
         """Return the samples of some operations, with a phase each."""
         of_rank, chunk = stage[operations.rank[row]], operations.chunk[row]
-        keys = operations.virtual_stage[row], of_rank, chunk, phase
+        keys = np.stack((operations.virtual_stage[row], of_rank, chunk, phase))
         groups = groups_of(*keys)
-        virtual_stage, of_rank, chunk, phase = (key[groups.first] for key in keys)
         count = np.bincount(groups.of_row, minlength=len(groups))
-        kinds = Kinds(virtual_stage, of_rank, chunk, phase, count)
         order = sorted_rows(groups.of_row)
-        return Samples(kinds, tuple(_narrowed(column[order]) for column in columns))
+        kinds = np.concatenate((keys[:, groups.first], count[None]))
+        return kinds, tuple(_narrowed(column[order]) for column in columns)
 
     def timed(row: Ints, phase: Ints, time_ns: Ints) -> Samples:
         return samples(row, phase, row + first_row, operations.microbatch[row], time_ns)
@@ -187,7 +294,7 @@ def _narrowed(column: Ints) -> Codes:
     return column if most > np.iinfo(np.int32).max else column.astype(np.int32)
 
 
-def edges_of(virtual_stage: Ints, phase: Ints) -> Ints:
+def _edges_of(virtual_stage: Ints, phase: Ints) -> Ints:
     """Return a number of the virtual stage and the direction in which inputs come.
 
     Args:
@@ -228,7 +335,7 @@ def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> tu
     rows = np.flatnonzero(shown)
     if len(rows):
         work = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
-        last = last_before(
+        last = intervals.last_before(
             operations.rank[work],
             operations.end_ns[work],
             operations.rank[rows],
@@ -273,19 +380,18 @@ def _by_kind(parts: Sequence[Samples]) -> Iterator[tuple[KindKey, list[Ints]]]:
     Args:
         parts: samples of each stretch.
     """
-    every = joined([part.kinds for part in parts])
-    of_part = np.repeat(np.arange(len(parts)), [len(part.kinds) for part in parts]).tolist()
-    end = np.concatenate([np.cumsum(part.kinds.count) for part in parts])
-    begin, end = (end - every.count).tolist(), end.tolist()
-    keys = every.virtual_stage, every.stage, every.chunk, every.phase
-    groups = groups_of(*keys)
+    every = np.concatenate([kinds for kinds, _ in parts], axis=1)
+    of_part = np.repeat(np.arange(len(parts)), [kinds.shape[1] for kinds, _ in parts]).tolist()
+    end = np.concatenate([np.cumsum(kinds[-1]) for kinds, _ in parts])
+    begin, end = (end - every[-1]).tolist(), end.tolist()
+    groups = groups_of(*every[:-1])
     bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
     places = np.split(sorted_rows(groups.of_row), bounds[:-1])
-    for own, *key in zip(places, *(key[groups.first].tolist() for key in keys), strict=False):
-        rows = [(parts[of_part[at]].columns, slice(begin[at], end[at])) for at in own.tolist()]
+    for own, key in zip(places, every[:-1, groups.first].T.tolist(), strict=False):
+        rows = [(parts[of_part[at]][1], slice(begin[at], end[at])) for at in own.tolist()]
         of_parts = [[column[some] for column in columns] for columns, some in rows]
         columns = [np.concatenate(c).astype(np.int64) for c in zip(*of_parts, strict=True)]
-        yield (key[0], key[1], key[2], key[3]), columns
+        yield tuple(key), columns
 
 
 #: An operation is a straggler if it takes more than this many times the median of its kind.
@@ -367,7 +473,7 @@ def phase_times_of(parts: Sequence[PhaseSamples]) -> PhaseTimes:
     for key, (gap_ns, room_ns) in _by_kind([part.gaps for part in parts]):
         # An input was there if it had been ready for the longest transfer of its edge; where none
         # shows, only operations that take nothing from other ranks show gaps.
-        longest = longest_ns[edges_of(np.array(key[:1]), np.array(key[3:]))[0]]
+        longest = longest_ns[_edges_of(np.array(key[:1]), np.array(key[3:]))[0]]
         gaps[key] = gap_ns[(room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))]
     kinds, slow = [], [(np.empty(0, np.int64), np.empty(0))]
     for key, (row, microbatch, time_ns) in _by_kind([part.operations for part in parts]):
@@ -382,7 +488,7 @@ def phase_times_of(parts: Sequence[PhaseSamples]) -> PhaseTimes:
         _phase_time(key, microbatch, time_ns)
         for key, (_, microbatch, time_ns) in _by_kind(transfers)
     ]
-    waited_ns = np.concatenate([part.columns[2] for part in transfers])
+    waited_ns = np.concatenate([columns[2] for _, columns in transfers])
     row, times = (np.concatenate(columns) for columns in zip(*slow, strict=True))
     slowest = sorted_rows(-times, row)[:_LISTED].tolist()
     return PhaseTimes(
@@ -403,21 +509,19 @@ def _sent(parts: Sequence[PhaseSamples]) -> tuple[list[Samples], Ints]:
         longest_ns[own] = np.maximum(longest_ns[own], part.longest_ns)
     sent = []
     for part in parts:
-        kinds, columns = part.started.kinds, part.started.columns
-        phase = np.where(kinds.phase == Phase.RECV_F, Phase.F, Phase.B)
-        of_kind = np.repeat(np.arange(len(kinds)), kinds.count)
-        edge = edges_of(kinds.virtual_stage, phase)[of_kind]
+        kinds, columns = part.started
+        phase = np.where(kinds[3] == Phase.RECV_F, Phase.F, Phase.B)
+        of_kind = np.repeat(np.arange(len(phase)), kinds[-1])
+        edge = _edges_of(kinds[0], phase)[of_kind]
         time_ns = columns[2].astype(np.int64)
         shown = _sent_at_once(edge, time_ns, least_ns)
         np.maximum.at(longest_ns, edge[shown], time_ns[shown])
         others, others_ns = part.uncounted
         of_others = _sent_at_once(others, others_ns, least_ns)
         np.maximum.at(longest_ns, others[of_others], others_ns[of_others])
-        if not shown.all():
-            count = np.bincount(of_kind[shown], minlength=len(kinds))
-            kinds = replace(kinds, count=count).take(count > 0)
-            columns = tuple(column[shown] for column in columns)
-        sent.append(Samples(kinds, columns))
+        count = np.bincount(of_kind[shown], minlength=len(phase))
+        kinds = np.concatenate((kinds[:-1], count[None]))[:, count > 0]
+        sent.append((kinds, tuple(column[shown] for column in columns)))
     return sent, longest_ns
 
 
@@ -481,3 +585,136 @@ def _imbalance(kinds: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
         if mean > 0:
             imbalance.append((phase.label, max(by_stage.values()) / mean - 1))
     return tuple(imbalance)
+
+
+# Chunk costs: how long each stage takes for a chunk of so many tokens.
+#
+# Attention makes long chunks cost more than their share, the rest of a layer makes them cost their
+# share, and launches cost the same for all::
+#
+#     time = a + b tokens [+ c tokens^2]
+#
+# Schedulers that divide prompts into chunks of equal cost fit the same (SGLang's
+# ``ChunkSizePredictor`` in ``scheduler_pp_mixin.py``, vLLM's pull request 41247).
+
+
+#: The square counts from so many different lengths on, if it is so many standard errors, and if it
+#: makes this share of the time of the longest chunk.
+_LENGTHS, _SURE, _SHARE = 4, 4.0, 0.01
+#: A power that adds less than this to the lower ones is not shown by the lengths.
+_SHOWN = 1e-6
+
+
+@frozen
+class ChunkCost:
+    """What chunks cost on one virtual stage.
+
+    Attributes:
+        stage: of the ranks (smallest virtual stage); -1 unknown.
+        virtual_stage: place of the model chunk in the model's order; -1 unknown.
+        n: number of chunks.
+        least_tokens: of the shortest chunk.
+        most_tokens: of the longest.
+        fixed_ns: a; the mean where all chunks are equally long.
+        token_ns: b, for each token; None where all chunks are equally long.
+        token_squared_ns: c; 0 where a line fits as well, None as above.
+        residual_ns: standard deviation of what is left; None where no chunk is left to show it.
+        explained: share of the variance that the length explains; None where there is none.
+    """
+
+    stage: int
+    virtual_stage: int
+    n: int
+    least_tokens: int
+    most_tokens: int
+    fixed_ns: float
+    token_ns: float | None
+    token_squared_ns: float | None
+    residual_ns: float | None
+    explained: float | None
+
+    def time_ns(self, tokens: Floats) -> Floats:
+        """Return the fitted times of chunks of so many tokens."""
+        line = self.fixed_ns + (self.token_ns or 0.0) * tokens
+        return np.asarray(line + (self.token_squared_ns or 0.0) * tokens**2)
+
+
+def chunk_costs_of(operations: Operations, stage: Ints, averaged: Bools) -> tuple[ChunkCost, ...]:
+    """Return what chunks cost by virtual stage; none where no name tells their tokens.
+
+    Args:
+        operations: of all ranks.
+        stage: of each rank; -1 unknown.
+        averaged: of each iteration, whether it is averaged.
+    """
+    rows = costed(operations, averaged)
+    virtual_stage, of_rank = operations.virtual_stage[rows], stage[operations.rank[rows]]
+    groups, costs = groups_of(virtual_stage, of_rank), []
+    for number, first in enumerate(groups.first.tolist()):
+        own = rows[groups.of_row == number]
+        tokens, time_ns = operations.tokens[own], operations.busy_ns[own].astype(np.float64)
+        factors, left_ns = _fit(tokens, time_ns)
+        spread = float(((time_ns - time_ns.mean()) ** 2).sum())
+        free = len(own) - len(factors)
+        lengths = len(factors) > 1
+        costs.append(
+            ChunkCost(
+                stage=int(of_rank[first]),
+                virtual_stage=int(virtual_stage[first]),
+                n=len(own),
+                least_tokens=int(tokens.min()),
+                most_tokens=int(tokens.max()),
+                fixed_ns=factors[0],
+                token_ns=factors[1] if lengths else None,
+                token_squared_ns=(*factors, 0.0)[2] if lengths else None,
+                residual_ns=float(np.sqrt((left_ns**2).sum() / free)) if free > 0 else None,
+                explained=1 - float((left_ns**2).sum()) / spread if lengths and spread else None,
+            )
+        )
+    return tuple(costs)
+
+
+def costed(operations: Operations, averaged: Bools) -> Ints:
+    """Return the rows of the forwards whose tokens are known.
+
+    Args:
+        operations: of all ranks.
+        averaged: of each iteration, whether it is averaged.
+    """
+    known = (operations.phase == Phase.F) & (operations.has_span == 1) & (operations.cut == 0)
+    known &= (operations.tokens >= 0) & (operations.iteration >= 0)
+    return np.flatnonzero(known & np.append(averaged, False)[operations.iteration])
+
+
+def _fit(tokens: Ints, time_ns: Floats) -> tuple[tuple[float, ...], Floats]:
+    """Return the factors of the simplest curve that fits, and what it leaves of each time."""
+    lengths = len(distinct(tokens))
+    if lengths < 2:
+        return (float(time_ns.mean()),), time_ns - time_ns.mean()
+    line, left_ns, _ = _least_squares(tokens, time_ns, 1)
+    if lengths >= _LENGTHS and len(tokens) > _LENGTHS:
+        curve, curve_left_ns, error = _least_squares(tokens, time_ns, 2)
+        part_ns = curve[2] * float(tokens.max()) ** 2
+        if curve[2] > _SURE * error and part_ns > _SHARE * float(time_ns.max()):
+            return curve, curve_left_ns
+    return line, left_ns
+
+
+def _least_squares(
+    tokens: Ints, time_ns: Floats, degree: int
+) -> tuple[tuple[float, ...], Floats, float]:
+    """Return the factors by rising power, what is left, and the standard error of the last one."""
+    # Lengths far from zero and close together: their powers are alike unless they are centred.
+    ends = float(tokens.min()), float(tokens.max())
+    middle, half = (ends[0] + ends[1]) / 2, (ends[1] - ends[0]) / 2
+    powers = ((tokens[:, None] - middle) / half) ** np.arange(degree + 1)
+    factors = np.linalg.lstsq(powers, time_ns, rcond=None)[0]
+    left_ns = time_ns - powers @ factors
+    free = max(len(tokens) - degree - 1, 1)
+    # What the last power adds to the others: 0 where these lengths do not show it.
+    added = abs(float(np.linalg.qr(powers)[1][-1, -1]))
+    shown = added > _SHOWN
+    error = np.sqrt(float((left_ns**2).sum()) / free) / added if shown else np.inf
+    in_tokens = Polynomial(factors, domain=ends).convert().coef.tolist()
+    in_tokens += [0.0] * (degree + 1 - len(in_tokens))
+    return tuple(in_tokens), left_ns, float(error) / half**degree

@@ -18,7 +18,7 @@ from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain.causes.cause_times import CauseTimes
 from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand, renumbered
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.receives import CommunicationTimes
+from bubbleviz.explain.phase_times import CommunicationTimes
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations, RankIntervals

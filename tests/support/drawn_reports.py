@@ -20,8 +20,7 @@ from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand
 from bubbleviz.explain.explanation import Explanation
-from bubbleviz.explain.phase_times import PhaseTimes
-from bubbleviz.explain.receives import CommunicationTimes, Receives
+from bubbleviz.explain.phase_times import CommunicationTimes, PhaseTimes, Receives
 from bubbleviz.model.columns import Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (

@@ -16,7 +16,7 @@ from itertools import starmap
 import drawsvg
 import numpy as np
 
-from bubbleviz.explain.chunk_costs import ChunkCost, costed
+from bubbleviz.explain.phase_times import ChunkCost, costed
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted, one_line
