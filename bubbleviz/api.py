@@ -12,9 +12,8 @@ from bubbleviz.align.run import RunHints, merge
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.count.count import count
 from bubbleviz.errors import UsageError
-from bubbleviz.explain.explanation import explain
+from bubbleviz.explain.explanation import explain, windowed
 from bubbleviz.explain.recognition.recognition import compared
-from bubbleviz.explain.windowed import windowed
 from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all, refuse_same_content
 from bubbleviz.interpret.record import ReadOptions
 from bubbleviz.model.choices import ALIGNMENTS, one_of

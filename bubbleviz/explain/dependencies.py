@@ -28,18 +28,20 @@ _LISTED, _FEW = 4, 1024
 
 @frozen
 class Dependencies(Table):
-    """Pairs of operations, in order of ``after``.
+    """Pairs of rows, of operations or of the work of a run.
 
     Attributes:
-        after: row of the operation that takes the result.
-        before: row of its producer; among indistinguishable replicas, the last to finish before
-            the other started, else the first to finish.
-        remote: whether they ran on different ranks.
+        after: what begins once the other has ended; for operations in this order.
+        before: the other: of an operation's result the producer; among indistinguishable replicas,
+            the last to finish before the other started, else the first to finish.
     """
 
     after: Ints
     before: Ints
-    remote: Bools
+
+    def remote(self, rank: Ints) -> Bools:
+        """Tell which rows ran on different ranks; ``rank`` is that of each row."""
+        return np.not_equal(rank[self.after], rank[self.before])
 
 
 @frozen
@@ -58,16 +60,6 @@ class Inputs(Table):
     unknown: Bools
 
 
-@frozen
-class _Halves(Table):
-    """Forwards and backwards, an ``FB`` being one of each."""
-
-    row: Ints
-    phase: Ints
-    microbatch: Ints
-    virtual_stage: Ints
-
-
 def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
     """Return the dependencies of operations on each other.
 
@@ -75,53 +67,54 @@ def dependencies_of(operations: Operations, ranks: tuple[Rank, ...]) -> Dependen
         operations: of all ranks, ``iteration`` counted over all of them.
         ranks: by number.
     """
-    halves = _halves(operations)
-    known = (halves.microbatch >= 0) & (halves.virtual_stage >= 0)
-    known &= (operations.has_span[halves.row] == 1) & (operations.iteration[halves.row] >= 0)
-    halves = halves if known.all() else halves.take(known)
+    row, phase, number, stage = _halves(operations)
+    known = (number >= 0) & (stage >= 0)
+    known &= (operations.has_span[row] == 1) & (operations.iteration[row] >= 0)
+    if not known.all():
+        row, phase, number, stage = row[known], phase[known], number[known], stage[known]
     pipeline = stage_and_pipeline(ranks)[1]
     microbatch = groups_of(
-        pipeline[operations.rank[halves.row]],
-        operations.iteration[halves.row],
-        operations.sequence[halves.row],
-        halves.microbatch,
+        pipeline[operations.rank[row]], operations.iteration[row], operations.sequence[row], number
     ).of_row
-    stages = int(halves.virtual_stage.max(initial=NONE)) + 1
+    stages = int(stage.max(initial=NONE)) + 1
 
     def slot(half: Ints, forward: Bools, stage: Ints) -> Ints:
         """Return a number of a result of the microbatch of halves; -1 where no stage gives it."""
         inside = (stage >= 0) & (stage < stages)
         return np.where(inside, (2 * microbatch[half] + forward) * stages + stage, NONE)
 
-    forward, backward = halves.phase == Phase.F, halves.phase == Phase.B
-    stage, every, own = halves.virtual_stage, np.arange(len(halves)), np.flatnonzero(backward)
-    gives = np.flatnonzero((halves.phase != Phase.W) & (operations.occurrence[halves.row] == 0))
+    forward, backward = phase == Phase.F, phase == Phase.B
+    every, own = np.arange(len(row)), np.flatnonzero(backward)
+    gives = np.flatnonzero((phase != Phase.W) & (operations.occurrence[row] == 0))
     # Forwards take from the stage before, backwards from that behind, a W from its own backward;
     # and each backward from its own forward.
     beside = slot(every, forward, stage - forward + backward)
+    taken = np.full((len(row), 2), NONE, np.int64)
     before = _producers(
         operations,
-        (halves.row[gives], slot(gives, forward[gives], stage[gives])),
+        (row[gives], slot(gives, forward[gives], stage[gives])),
         (
-            np.concatenate((halves.row, halves.row[own])),
+            np.concatenate((row, row[own])),
             np.concatenate((beside, slot(own, backward[own], stage[own]))),
         ),
     )
-    taken = np.full((len(halves), 2), NONE, np.int64)
-    taken[:, 0], taken[own, 1] = before[: len(halves)], before[len(halves) :]
+    taken[:, 0], taken[own, 1] = before[: len(row)], before[len(row) :]
     # In order of the rows that take something.
     taken.sort(axis=1)
-    after, before = np.repeat(halves.row, 2), taken.reshape(-1)
+    after, before = np.repeat(row, 2), taken.reshape(-1)
     pairs = np.flatnonzero((before != NONE) & (before != after))
     after, before = after[pairs], before[pairs]
-    if (halves.row[1:] <= halves.row[:-1]).any():
+    if (row[1:] <= row[:-1]).any():
         order = sorted_rows(after, before)
         after, before = after[order], before[order]
-    return Dependencies(after, before, operations.rank[after] != operations.rank[before])
+    return Dependencies(after, before)
 
 
-def _halves(operations: Operations) -> _Halves:
-    """Return forwards and backwards: an ``FB`` as both, a fused backward as a backward."""
+def _halves(operations: Operations) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return forwards and backwards: an ``FB`` as both, a fused backward as a backward.
+
+    Each with the row of its operation, its phase, microbatch and virtual stage.
+    """
     phase = operations.phase
     single = np.flatnonzero(among(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
     both = np.flatnonzero(phase == Phase.FB)
@@ -134,13 +127,11 @@ def _halves(operations: Operations) -> _Halves:
     alone = np.where(phase[single] == Phase.BW, Phase.B, phase[single])
     forward, backward = np.full(len(both), Phase.F), np.full(len(both), Phase.B)
     stage, microbatch = operations.virtual_stage, operations.microbatch
-    return _Halves(
-        row=np.concatenate((single, both, both)),
-        phase=np.concatenate((alone, forward, backward)).astype(np.int64),
-        microbatch=np.concatenate(
-            (microbatch[single], microbatch[both], operations.second_microbatch[both])
-        ),
-        virtual_stage=np.concatenate((stage[single], stage[both], behind)),
+    return (
+        np.concatenate((single, both, both)),
+        np.concatenate((alone, forward, backward)).astype(np.int64),
+        np.concatenate((microbatch[single], microbatch[both], operations.second_microbatch[both])),
+        np.concatenate((stage[single], stage[both], behind)),
     )
 
 
@@ -212,7 +203,7 @@ def inputs_of(
         stages_known: whether the virtual stages that operations have are those that they ran.
         passing: whether several ranks of the run have operations that take from other ranks.
     """
-    remote = dependencies.take(dependencies.remote)
+    remote = dependencies.take(dependencies.remote(operations.rank))
     count = len(operations)
     end_ns = operations.end_ns[remote.before]
     ready_ns = group_extents(remote.after, count, end_ns, end_ns)[1]

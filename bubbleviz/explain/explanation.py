@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
+from functools import cache, cached_property, partial
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -14,13 +14,12 @@ from bubbleviz.align.waits import arrivals
 from bubbleviz.count.count import Counts
 from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_pipeline
+from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain import phase_times
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
-from bubbleviz.explain.diagnosis.findings import Diagnosis
-from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand, joined_rows, moved_rows
-from bubbleviz.explain.graph import CriticalPath, critical_path, graph_of
+from bubbleviz.explain.diagnosis.findings import Diagnosis, diagnosis_of
 from bubbleviz.explain.phase_times import (
     ChunkCost,
     CommunicationTimes,
@@ -28,8 +27,19 @@ from bubbleviz.explain.phase_times import (
     PhaseTimes,
     Receives,
 )
-from bubbleviz.explain.slowdown.slowdowns import Slowdowns
-from bubbleviz.explain.slowdown_source import SlowdownSource
+from bubbleviz.explain.slowdown.run_work import (
+    ExplainedRows,
+    ReplayedRun,
+    joined_rows,
+    moved_rows,
+    renumbered,
+)
+from bubbleviz.explain.slowdown.slowdowns import (
+    Scenarios,
+    Slowdowns,
+    scenarios_of_run,
+    slowdowns_of,
+)
 from bubbleviz.explain.stretch import (
     ReplayedRanks,
     Stretch,
@@ -37,13 +47,15 @@ from bubbleviz.explain.stretch import (
     stages_contradicted,
     stretches_of,
 )
-from bubbleviz.explain.what_if import WhatIf, what_if
+from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph_of, what_if
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.operations import Operations, RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
+from bubbleviz.model.window import Window
 
 # The explanation of one stretch, and what it hands on to that of the run.
 #
@@ -104,7 +116,7 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     iterations = len(averaged)
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
-    crossing[operations.iteration[dependencies.after[dependencies.remote]]] = True
+    crossing[operations.iteration[dependencies.after[dependencies.remote(operations.rank)]]] = True
     rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
     if not stretch.kept.all():
         rows = rows.of_ranks(stretch.kept, operations.rank)
@@ -158,7 +170,7 @@ class Explanation:
 
     Attributes:
         causes: idle time by cause.
-        explained: the tables that have rows for single operations.
+        explained: returns the tables that have rows for single operations.
         listed_ratio: name of the ratio in whose windows bubbles are.
         received: of each iteration, how many receives it has whose input is known.
         communication: how long receives waited, and how long their transfers took.
@@ -176,7 +188,7 @@ class Explanation:
     """
 
     causes: CauseTimes
-    explained: RowsOnDemand
+    explained: Callable[[], ExplainedRows]
     listed_ratio: str
     received: Ints
     communication: CommunicationTimes
@@ -184,10 +196,10 @@ class Explanation:
     path: CriticalPath | None
     what_if: tuple[WhatIf, ...]
     no_path_reason: str = ""
-    slowdown_source: SlowdownSource | None = None
+    slowdown_source: ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
     replayed_ranks: ReplayedRanks | None = None
-    replayed_source: SlowdownSource | None = None
+    replayed_source: ReplayedRun | None = None
 
     @property
     def bubbles(self) -> Bubbles:
@@ -195,29 +207,33 @@ class Explanation:
 
         Of a run of many ranks they are worked out when they are first asked for, as receives are.
         """
-        return self.explained.rows.bubbles
+        return self.explained().bubbles
 
     @property
     def receives(self) -> Receives:
         """How long single receives waited, and how long their transfers took."""
-        return self.explained.rows.receives
+        return self.explained().receives
 
-    @property
+    @cached_property
+    def scenarios(self) -> Scenarios | None:
+        """The averaged iterations of all ranks, to be replayed; None where that is unknown.
+
+        They are worked out when they are first asked for, which takes seconds for a million
+        operations.
+        """
+        return None if self.slowdown_source is None else scenarios_of_run(self.slowdown_source)
+
+    @cached_property
     def slowdowns(self) -> Slowdowns | None:
-        """What stragglers cost over all averaged iterations; None where that is unknown.
+        """What stragglers cost over all averaged iterations; None where that is unknown."""
+        return None if self.scenarios is None else slowdowns_of(self.scenarios)
 
-        It is worked out when it is first asked for, which takes seconds for a million operations.
-        """
-        return None if self.slowdown_source is None else self.slowdown_source.slowdowns
-
-    @property
+    @cached_property
     def diagnosis(self) -> Diagnosis | None:
-        """What makes the averaged iterations long; None where that is unknown.
-
-        It is worked out when it is first asked for.
-        """
-        source = self.replayed_source or self.slowdown_source
-        return None if source is None else source.diagnosis
+        """What makes the averaged iterations long; None where that is unknown."""
+        part, source = self.replayed_source, self.replayed_source or self.slowdown_source
+        scenarios = self.scenarios if part is None else scenarios_of_run(part)
+        return None if source is None or scenarios is None else diagnosis_of(source, scenarios)
 
 
 def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
@@ -237,8 +253,8 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     kept = rows_of_run(parts, operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     whole = part is None or len(parts) == 1
-    rows = RowsOnDemand((lambda: kept) if whole else partial(_all_rows, run, counts))
-    source = replayed = SlowdownSource(
+    rows = cache((lambda: kept) if whole else partial(_all_rows, run, counts))
+    source = replayed = ReplayedRun(
         operations,
         run.ranks,
         rows,
@@ -289,7 +305,7 @@ def _all_rows(run: Run, counts: Counts) -> ExplainedRows:
     return rows_of_run(list(map(explain_stretch, stretches_of(run, counts))), run.operations)
 
 
-def _no_path_reason(run: Run, replayed: SlowdownSource, shown: Iteration) -> str:
+def _no_path_reason(run: Run, replayed: ReplayedRun, shown: Iteration) -> str:
     """Return why the critical path of an iteration is unknown; empty where it is not.
 
     Without known dependencies between ranks, each rank would stand alone.
@@ -302,8 +318,8 @@ def _no_path_reason(run: Run, replayed: SlowdownSource, shown: Iteration) -> str
             f"iteration {shown.name} holds {counted(count, 'operation')}; at most "
             f"{MOST_OPERATIONS:,} are replayed"
         )
-    dependencies = replayed.dependencies
-    crossing = (dependencies.remote & of_iteration[dependencies.after]).any()
+    dependencies = replayed.explained().dependencies
+    crossing = (dependencies.remote(operations.rank) & of_iteration[dependencies.after]).any()
     return _unordered_reason(run, shown, crossing=bool(crossing))
 
 
@@ -345,3 +361,165 @@ def _no_replay_reason(run: Run, crossing: Bools, shown: Iteration | None) -> str
 def _comparable(iteration: Iteration) -> bool:
     ratio = iteration.ratios.get("schedule")
     return ratio is not None and ratio.value is not None
+
+
+# Windowed: a run, its counts and their explanation, cut to the iterations of a window.
+#
+# Clocks, stages, overlap of iterations, and the start of the iteration after the window (where the
+# last period ends) come from the whole capture. Only the contents of the report are cut.
+
+
+#: Subject of the limitation for the rest of the capture.
+OUTSIDE = "iterations outside the window"
+
+IterationColumns = TypeVar("IterationColumns", Extents, Windows, CommunicationTimes)
+
+
+def windowed(
+    window: Window | None, run: Run, counts: Counts, explanation: Explanation
+) -> tuple[Run, Counts, Explanation]:
+    """Return a run, its counts and their explanation, cut to the iterations inside a window.
+
+    Args:
+        window: of the report; None for the whole run.
+        run: the merged profiles.
+        counts: its ratios, counted with this window.
+        explanation: of the run.
+    """
+    if window is None or counts.inside.all():
+        return run, counts, explanation
+    numbers = _numbered(counts.inside)
+    rows = _numbered(np.append(counts.inside, False)[run.operations.iteration])
+    cut = _cut_run(run, counts, numbers, rows)
+    note = _left_out(window, counts)
+    return (
+        replace(cut, limitations=(*note, *run.limitations)),
+        _cut_counts(counts, numbers[0]),
+        _cut_explanation(explanation, numbers, rows, cut.operations),
+    )
+
+
+def _numbered(kept: Bools) -> tuple[Ints, Ints]:
+    """Return what is kept, and the new number of each of all; -1 for others, and for -1."""
+    number = np.where(kept, np.cumsum(kept) - 1, NONE)
+    return np.flatnonzero(kept), np.append(number, NONE)
+
+
+def _of_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
+    """Return columns of shape (iterations, ...) of some iterations."""
+    some: dict[str, Any] = {
+        n: None if column is None else column[iterations] for n, column in vars(columns).items()
+    }
+    return replace(columns, **some)
+
+
+def _left_out(window: Window, counts: Counts) -> tuple[Limitation, ...]:
+    """Return the limitation for the rest of the capture."""
+    outside = int((~counts.inside).sum())
+    start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
+    end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
+    cut = int((window.touches(start_ns, end_ns) & ~counts.inside).sum())
+    partly = f" ({cut} of them lie partly in it)" if cut else ""
+    reason = (
+        f"--window {window.text} leaves them out{partly}; what is reported of whole profiles, such "
+        "as the share of attributed kernel time, covers the whole capture"
+    )
+    return (Limitation(OUTSIDE, reason, outside),)
+
+
+def _cut_run(run: Run, counts: Counts, numbers: tuple[Ints, Ints], rows: tuple[Ints, Ints]) -> Run:
+    (iterations, number), (kept, row) = numbers, rows
+    # From the first start to the last end of the windows of all ratios.
+    extents, present = counts.extents, counts.extents.present & counts.inside[:, None]
+    starts, ends = [extents.first_ns[present]], [extents.step_last_ns[present]]
+    for window in counts.windows.values():
+        known = present & window.known[:, None]
+        starts.append(window.start_ns[known])
+        ends.append(window.end_ns[known])
+    extent_ns = (
+        (int(np.concatenate(starts).min()), int(np.concatenate(ends).max()))
+        if present.any()
+        else (0, 0)
+    )
+
+    def clipped(times: RankIntervals) -> RankIntervals:
+        start_ns, end_ns = np.clip(times.start_ns, *extent_ns), np.clip(times.end_ns, *extent_ns)
+        some = end_ns > start_ns
+        return RankIntervals(times.rank[some], start_ns[some], end_ns[some])
+
+    operations = run.operations.take(kept)
+    busy = run.busy.take(row[run.busy.operation] >= 0)
+    hosts = run.hosts.take((run.hosts.operation == NONE) | (row[run.hosts.operation] >= 0))
+    met = run.collectives.take(number[run.collectives.iteration] >= 0)
+    return replace(
+        run,
+        operations=operations.changed(iteration=number[operations.iteration]),
+        busy=replace(busy, operation=row[busy.operation]),
+        active_ns=run.active_ns[iterations],
+        kernel_ns=run.kernel_ns[iterations],
+        gap_ns=run.gap_ns[iterations],
+        collective_gap_ns=run.collective_gap_ns[iterations],
+        unattributed=clipped(run.unattributed),
+        exposed=clipped(run.exposed),
+        collectives=met.changed(iteration=number[met.iteration], operation=row[met.operation]),
+        overheads=clipped(run.overheads),
+        pauses=clipped(run.pauses),
+        hosts=replace(hosts, operation=row[hosts.operation]),
+        iteration_names=tuple(run.iteration_names[k] for k in iterations.tolist()),
+    )
+
+
+def _cut_counts(counts: Counts, iterations: Ints) -> Counts:
+    whole = [counts.iterations[k] for k in iterations.tolist()]
+    return replace(
+        counts,
+        iterations=tuple(replace(i, index=index) for index, i in enumerate(whole)),
+        extents=_of_iterations(counts.extents, iterations),
+        windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
+        one_clock=counts.one_clock[iterations],
+        inside=counts.inside[iterations],
+    )
+
+
+def _cut_explanation(
+    explanation: Explanation,
+    numbers: tuple[Ints, Ints],
+    rows: tuple[Ints, Ints],
+    operations: Operations,
+) -> Explanation:
+    (iterations, number), (kept, row) = numbers, rows
+    times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
+    source, replayed = explanation.slowdown_source, explanation.replayed_source
+    stragglers = (replace(s, operation=int(row[s.operation])) for s in times.stragglers)
+    return replace(
+        explanation,
+        causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
+        explained=cache(partial(_cut_rows, explanation, number, row, operations)),
+        received=explanation.received[iterations],
+        communication=_of_iterations(explanation.communication, iterations),
+        phase_times=replace(times, stragglers=tuple(stragglers)),
+        path=path
+        and replace(
+            path,
+            iteration=int(number[path.iteration]),
+            operations=row[path.operations],
+            slack_ns=path.slack_ns[kept],
+        ),
+        slowdown_source=source and replace(source, numbers=number[:-1]),
+        replayed_source=replayed and replace(replayed, numbers=number[:-1]),
+    )
+
+
+def _cut_rows(
+    explanation: Explanation, number: Ints, row: Ints, operations: Operations
+) -> ExplainedRows:
+    """Return the bubbles and receives of the window; what is replayed has its own rows.
+
+    Bubbles keep no references to operations outside it.
+    """
+    rows = explanation.explained()
+    receives = rows.receives.take(row[rows.receives.operation] >= 0)
+    bubbles = rows.bubbles.take(number[rows.bubbles.iteration] >= 0)
+    bubbles = renumbered(bubbles, row.__getitem__)
+    bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
+    return replace(rows, bubbles=bubbles, receives=renumbered(receives, row.__getitem__))

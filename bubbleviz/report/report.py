@@ -18,8 +18,8 @@ from bubbleviz.count.count import Counts, Summary
 from bubbleviz.count.iterations import Iteration, Iterations, typical
 from bubbleviz.count.rank_iterations import indices_of, lacking
 from bubbleviz.explain.causes.cause_times import Bubbles
-from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.explanation import Explanation
+from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
 from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
 from bubbleviz.interpret.recording import Recording

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, UsageError
-from bubbleviz.explain.windowed import OUTSIDE
+from bubbleviz.explain.explanation import OUTSIDE
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.window import Window, parse_window
@@ -278,13 +278,12 @@ def test_a_window_of_time_is_that_of_the_iterations_in_it(profiles: Path) -> Non
 
 def test_slowdowns_number_iterations_as_the_report_does(profiles: Path) -> None:
     part = analysed(profiles, "iteration:9-11")
-    source = part.explanation.slowdown_source
+    scenarios = part.explanation.scenarios
     assert part.slowdowns is not None
-    assert source is not None
-    assert source.scenarios is not None
+    assert scenarios is not None
 
     assert list(part.slowdowns.by_iteration) == [i.index for i in part.iterations if i.averaged]
-    assert set(source.scenarios.work.iteration.tolist()) <= {i.index for i in part.iterations}
+    assert set(scenarios.work.iteration.tolist()) <= {i.index for i in part.iterations}
 
 
 def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.explain.graph import CriticalPath, Graph, graph_of
+from bubbleviz.explain.what_if import CriticalPath, Graph, graph_of
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import document
 from bubbleviz.report.report import Report

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.count import rank_iterations
 from bubbleviz.explain import explanation, stretch
-from bubbleviz.explain.explained_rows import moved_rows
 from bubbleviz.explain.explanation import StretchExplanation, explain_stretch
 from bubbleviz.explain.phase_times import times_median_of
+from bubbleviz.explain.slowdown.run_work import moved_rows
 from bubbleviz.model.columns import NONE
 from bubbleviz.render import json_document as json
 from bubbleviz.render.formats.csv import render_bubbles

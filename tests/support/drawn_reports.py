@@ -15,12 +15,11 @@ from bubbleviz.count.iterations import Account, Iteration, Iterations, RankItera
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
-from bubbleviz.explain.causes.forward_waits import TokenWaits
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.explained_rows import ExplainedRows, RowsOnDemand
 from bubbleviz.explain.explanation import Explanation
 from bubbleviz.explain.phase_times import CommunicationTimes, PhaseTimes, Receives
+from bubbleviz.explain.slowdown.run_work import ExplainedRows
 from bubbleviz.model.columns import Table
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import (
@@ -161,14 +160,12 @@ def unexplained(iterations: int, ranks: int, operations: Operations) -> Explanat
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
-        explained=RowsOnDemand(
-            lambda: ExplainedRows(
-                empty(Dependencies),
-                empty(Receives),
-                IdleIntervals.none(),
-                Bubbles.empty("schedule", operations),
-                TokenWaits.none(),
-            )
+        explained=lambda: ExplainedRows(
+            Dependencies.none(),
+            Receives.none(),
+            IdleIntervals.none(),
+            Bubbles.empty("schedule", operations),
+            Dependencies.none(),
         ),
         listed_ratio="schedule",
         received=np.zeros(iterations, np.int64),

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.replay import COMPUTING, Order, Role, Work, numbered
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, numbered
 from bubbleviz.explain.slowdown.run_work import CLOCK_NS, Pairs, chained, message_order
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns, scenarios_of, slowdowns_of
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -224,7 +225,7 @@ _ENDING = (
 )
 
 
-def recorded_order(work: Work, messages: PointToPoint) -> Order:
+def recorded_order(work: Work, messages: PointToPoint) -> Dependencies:
     """Return what each row follows on its rank.
 
     Args:
@@ -244,7 +245,7 @@ def recorded_order(work: Work, messages: PointToPoint) -> Order:
     ]
     if overlapped:
         pairs += _gradients(work)
-    return Order(
+    return Dependencies(
         np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
     )
 
@@ -307,7 +308,7 @@ def _ending(work: Work, computes: Ints, *, overlapped: bool) -> list[Pairs]:
     return pairs
 
 
-def recorded(work: Work) -> tuple[Work, Order]:
+def recorded(work: Work) -> tuple[Work, Dependencies]:
     """Return recorded work with its meetings, and what each of its rows follows.
 
     Args:
@@ -331,7 +332,7 @@ def recorded_slowdowns(work: Work) -> Slowdowns | None:
 # Small recorded tables, row by row.
 
 
-NO_ORDER = Order(np.empty(0, np.int64), np.empty(0, np.int64))
+NO_ORDER = Dependencies(np.empty(0, np.int64), np.empty(0, np.int64))
 NUMBER = {name: number for number, name in enumerate(KINDS)}
 Row = tuple[int, int, int, str, int, int, int]
 

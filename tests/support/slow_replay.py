@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bubbleviz.explain.slowdown.replay import Order, Work
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.replay import Work
 
 
 def slow_ends(
-    work: Work, order: Order, own_ns: Sequence[int], delay_ns: Sequence[int]
+    work: Work, order: Dependencies, own_ns: Sequence[int], delay_ns: Sequence[int]
 ) -> list[int | None]:
     """Return when each row ends from the start of its iteration; None for never."""
     rows = range(len(work))
     before: list[list[int]] = [[] for _ in rows]
-    for row, earlier in zip(order.row.tolist(), order.before.tolist(), strict=True):
+    for row, earlier in zip(order.after.tolist(), order.before.tolist(), strict=True):
         before[row].append(earlier)
     numbers = work.meeting.tolist()
     members = {n: [row for row in rows if numbers[row] == n] for n in set(numbers) if n >= 0}

@@ -18,9 +18,9 @@ import numpy as np
 from bubbleviz.align.waits import Arrivals
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.cause import ALWAYS, Cause
-from bubbleviz.explain.causes.forward_waits import TokenWaits, forward_waits
+from bubbleviz.explain.causes.forward_waits import forward_waits
 from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
-from bubbleviz.explain.dependencies import Inputs
+from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.arrow import ArrowTable, Column, coded, identifiers, numbers
@@ -212,7 +212,7 @@ class _Pieces(Table):
 
 def causes_of(
     stretch: Stretch, inputs: Inputs, known: Arrivals
-) -> tuple[CauseTimes, Bubbles, IdleIntervals, TokenWaits]:
+) -> tuple[CauseTimes, Bubbles, IdleIntervals, Dependencies]:
     """Return idle times by cause, the bubbles of the kept ranks, and all idle intervals.
 
     The last is which steps waited for the token of another one, in runs that only go forward.
@@ -224,7 +224,7 @@ def causes_of(
     """
     shape = (*stretch.extents.present.shape, len(Cause))
     bubbles = Bubbles.empty(stretch.listed, stretch.operations, stretch.collectives.kinds)
-    idle, tokens = idle_of(stretch, inputs, known), TokenWaits.none()
+    idle, tokens = idle_of(stretch, inputs, known), Dependencies.none()
     if stretch.forward:
         idle, tokens = forward_waits(stretch.operations, stretch.ranks, inputs, idle)
     idle_ns = {name: np.zeros(shape, np.int64) for name in stretch.windows}

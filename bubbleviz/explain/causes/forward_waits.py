@@ -26,29 +26,15 @@ from bubbleviz.align.waits import NEVER
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.idle import IdleIntervals, divided
-from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, joined
+from bubbleviz.explain.dependencies import Dependencies, Inputs
+from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 #: Causes of waits for no other rank that say no more than when the host launched.
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
-
-
-@frozen
-class TokenWaits(Table):
-    """Steps that waited for the token of another one.
-
-    Attributes:
-        after: row of the operation on the first stage.
-        before: row of that on the last stage which gave the token.
-    """
-
-    after: Ints
-    before: Ints
 
 
 def forward_waits(
@@ -56,7 +42,7 @@ def forward_waits(
     ranks: Sequence[Rank],
     inputs: Inputs,
     idle: IdleIntervals,
-) -> tuple[IdleIntervals, TokenWaits]:
+) -> tuple[IdleIntervals, Dependencies]:
     """Return idle intervals with the causes of forward pipelines.
 
     Every interval is only divided further, so that all parts still add up.
@@ -80,12 +66,12 @@ def forward_waits(
             own, waits = _first_stage(operations, in_pipeline, inputs, own)
             tokens.append(waits)
         of_rank[rank] = _later_stage(operations, inputs, own, of_rank)
-    return joined(of_rank), joined(tokens) if tokens else TokenWaits.none()
+    return joined(of_rank), joined(tokens) if tokens else Dependencies.none()
 
 
 def _first_stage(
     operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
-) -> tuple[IdleIntervals, TokenWaits]:
+) -> tuple[IdleIntervals, Dependencies]:
     """Return the idle intervals of a rank of the first stage, and which tokens it waited for.
 
     Args:
@@ -104,7 +90,7 @@ def _first_stage(
         & in_pipeline[operations.rank]
     )
     if len(waits) == 0 or len(rows) == 0:
-        return idle, TokenWaits.none()
+        return idle, Dependencies.none()
     # The chunks of the pipeline by their ends on the last stage, and how long each took from the
     # first stage on; 0 unknown.
     stage = operations.virtual_stage[rows]
@@ -141,7 +127,7 @@ def _first_stage(
     waited = came & ~idle_for_none & (token_ns > low_ns)
     return (
         _in_order(rest, replace(pieces, cause=cause)),
-        TokenWaits(after[waited], ended[place[waited]]),
+        Dependencies(after[waited], ended[place[waited]]),
     )
 
 
@@ -235,7 +221,7 @@ def _in_order(*parts: IdleIntervals) -> IdleIntervals:
 # the token that leaves as many in flight as there ever were.
 
 
-def all_token_waits(operations: Operations, tokens: TokenWaits, more: int = 0) -> TokenWaits:
+def all_token_waits(operations: Operations, tokens: Dependencies, more: int = 0) -> Dependencies:
     """Return for which tokens steps wait with some more chunks in flight than there were.
 
     Args:
@@ -251,14 +237,14 @@ def all_token_waits(operations: Operations, tokens: TokenWaits, more: int = 0) -
         most = int((number + 1 - done).max())
         token = number - most - more
         some = (token >= 0) & (token < len(ended))
-        waits.append(TokenWaits(begun[some], ended[token[some]]))
+        waits.append(Dependencies(begun[some], ended[token[some]]))
         own = tokens.take(operations.rank[tokens.after] == first)
         at = np.searchsorted(ended, own.before) - more
-        waits.append(TokenWaits(own.after[at >= 0], ended[at[at >= 0]]))
+        waits.append(Dependencies(own.after[at >= 0], ended[at[at >= 0]]))
     return joined(waits) if waits else tokens
 
 
-def usual_depth(operations: Operations, tokens: TokenWaits) -> int:
+def usual_depth(operations: Operations, tokens: Dependencies) -> int:
     """Return how many chunks were in flight where steps waited for tokens (median); 0 for none."""
     if not len(tokens):
         return 0
@@ -271,7 +257,7 @@ def usual_depth(operations: Operations, tokens: TokenWaits) -> int:
     return int(depth[(len(depth) - 1) // 2])
 
 
-def _pairs_of_ranks(operations: Operations, tokens: TokenWaits) -> list[tuple[int, int]]:
+def _pairs_of_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
     """Return each rank that waited for tokens, and the one that gave them last."""
     first = operations.rank[tokens.after]
     return [

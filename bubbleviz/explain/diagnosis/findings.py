@@ -6,16 +6,31 @@ with it. So each is removed alone, and pairs are where they save clearly more th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
 
-from bubbleviz.explain.diagnosis.faults import SHAPES, Evidence, Fault
-from bubbleviz.explain.slowdown.replay import Replay, Role, Work, scenarios_at_once
+from bubbleviz.align.waits import NEVER
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.explain.causes.forward_waits import all_token_waits, usual_depth
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.diagnosis import faults as shapes
+from bubbleviz.explain.diagnosis.effects import effects_of
+from bubbleviz.explain.diagnosis.faults import Evidence, Fault
+from bubbleviz.explain.slowdown.replay import Replay, Role, Work, replay_of, scenarios_at_once
+from bubbleviz.explain.slowdown.run_work import (
+    ReplayedRun,
+    computing_rows,
+    delays_of,
+    outside_operations,
+    work_of_run,
+)
+from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import groups_of
-from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.intervals import group_extents, group_sum
+from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.values import frozen
 
 #: A saving of less than this share of an iteration is none.
@@ -61,18 +76,15 @@ class Diagnosis:
     length_ns: float
 
 
-def diagnose(
-    seen: Evidence, replay: Replay, early_ns: Ints, eased: Sequence[tuple[Fault, Replay]] = ()
-) -> Diagnosis:
-    """Return what makes iterations long.
+def diagnosis_of(run: ReplayedRun, scenarios: Scenarios) -> Diagnosis:
+    """Return what makes the iterations of a run long.
 
     Args:
-        seen: the run.
-        replay: of its work.
-        early_ns: how much each row starts after all that it follows, whatever else changes.
-        eased: faults that make work follow other work, each with the replay without that.
+        run: what its ranks did.
+        scenarios: the replay of it.
     """
-    delays_ns = early_ns + seen.late_ns + seen.profiler_ns
+    seen, replay = _evidence(run, scenarios), scenarios.replay
+    delays_ns = scenarios.early_ns + seen.late_ns + seen.profiler_ns
 
     def lengths_without(scenarios: Sequence[Sequence[Fault]], replay: Replay = replay) -> Ints:
         """Return how long iterations take without some faults, shape (iterations, scenarios)."""
@@ -98,9 +110,9 @@ def diagnose(
         saved_iterations = int((saved_ns > _LEAST * base_ns).sum())
         return Finding(faults, mean_ns, mean_ns / max(length_ns, 1.0), saved_iterations)
 
-    faults = [(fault,) for shape in SHAPES for fault in shape(seen)]
+    faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
     alone = list(map(finding, faults, lengths_without(faults).T))
-    alone += [finding((fault,), lengths_without([()], free)[:, 0]) for fault, free in eased]
+    alone += [finding((fault,), lengths_without([()], free)[:, 0]) for fault, free in _eased(run)]
     ranked = sorted(alone, key=lambda f: -f.saving_ns)
     tried = [f.faults[0] for f in ranked[:_PAIRED] if f.faults[0].kind != "token"]
     pairs = [
@@ -122,7 +134,69 @@ def diagnose(
     return Diagnosis(tuple(findings), len(base_ns), length_ns)
 
 
-def diagnosed_times(work: Work) -> Ints:
+def _evidence(run: ReplayedRun, scenarios: Scenarios) -> Evidence:
+    """Return what is known of a run beside times."""
+    work, operations = scenarios.work, run.operations
+    rows = computing_rows(operations, run.averaged)
+    gap_ns = np.zeros(len(work), np.int64)
+    gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
+    late_ns, profiler_ns = (
+        _delayed_ns(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
+    )
+    beside = outside_operations(run.collectives, operations, run.averaged)
+    late_ns[len(work) - len(beside) :] += beside.late_ns
+    hosts = sorted({rank.host for rank in run.ranks})
+    return Evidence(
+        work,
+        _own_times(work),
+        effects_of(work),
+        np.array([hosts.index(rank.host) for rank in run.ranks], np.int64),
+        late_ns,
+        profiler_ns,
+        gap_ns,
+        shapes.beside_operations(run.hosts, distinct(operations.name_id), operations.phase),
+    )
+
+
+def _eased(run: ReplayedRun) -> Iterator[tuple[Fault, Replay]]:
+    """Yield the faults that too few chunks are in flight, with the replay of more."""
+    operations, tokens = run.operations, run.explained().tokens
+    if len(tokens):
+        rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)
+        more = all_token_waits(operations, tokens, 1), Dependencies.none()
+        for what, waits in zip((shapes.ONE_MORE, shapes.ENOUGH), more, strict=True):
+            yield shapes.token_fault(what, rank, depth), replay_of(*work_of_run(run, waits))
+
+
+def _delayed_ns(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
+    """Return how late each row of the work started for one cause, its input being there.
+
+    ``rows`` are those of the operations that compute, the first of the work.
+    """
+    operations, explained, work = run.operations, run.explained(), scenarios.work
+    bubbles = explained.bubbles
+    bubbles = bubbles.take((bubbles.cause == cause) & (bubbles.after >= 0))
+    if run_kind(operations.phase) == INFERENCE:
+        # In a run that only goes forward, what a rank waits for its input has the causes of the
+        # idle time of the ranks before. It is over where the input is ready.
+        ready_ns = np.full(len(operations), NEVER, np.int64)
+        dependencies = explained.dependencies
+        np.maximum.at(ready_ns, dependencies.after, operations.end_ns[dependencies.before])
+        bubbles = bubbles.take(bubbles.start_ns >= ready_ns[bubbles.after])
+    # Where windows overlap, an idle interval is in both.
+    bubbles = bubbles.take(bubbles.iteration == operations.iteration[bubbles.after])
+    of_operation = group_sum(bubbles.after, len(operations), bubbles.end_ns - bubbles.start_ns)
+    late_ns = np.zeros(len(work), np.int64)
+    late_ns[: len(rows)] = of_operation[rows]
+    last = np.flatnonzero(work.role == Role.OPTIMIZER)
+    ready_ns = work.start_ns[last] - np.maximum(delays_of(work, scenarios.order)[last], 0)
+    late_ns[last] = explained.idle.time_within(
+        (cause,), work.rank[last], ready_ns, work.start_ns[last]
+    )
+    return late_ns
+
+
+def _own_times(work: Work) -> Ints:
     """Return how long each row took itself, without waiting.
 
     Of a collective the member that entered last waited least, so none moved data for longer than

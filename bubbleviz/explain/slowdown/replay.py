@@ -19,6 +19,7 @@ from enum import IntEnum
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
+from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
@@ -171,14 +172,6 @@ def numbered(group: Ints, *by: Ints) -> Ints:
 _AT_ONCE = 1 << 23
 
 
-@frozen(shown=False)
-class Order(Table):
-    """Pairs of rows of a work table: each ``row`` starts after the end of ``before``."""
-
-    row: Ints
-    before: Ints
-
-
 @frozen
 class _Level:
     """Rows that start together, and those that end once these have started.
@@ -295,7 +288,7 @@ def scenarios_at_once(rows: int) -> int:
     return max(1, _AT_ONCE // (rows + 1))
 
 
-def replay_of(work: Work, order: Order) -> Replay:
+def replay_of(work: Work, order: Dependencies) -> Replay:
     """Return work in the order in which it is replayed.
 
     Args:
@@ -324,7 +317,7 @@ def replay_of(work: Work, order: Order) -> Replay:
     return Replay(rows, levels, iterations[first], closing, first, unordered)
 
 
-def _levels(meeting: Ints, order: Order) -> tuple[Ints, Ints]:
+def _levels(meeting: Ints, order: Dependencies) -> tuple[Ints, Ints]:
     """Return the level in which each row starts, and that in which it ends; -1 for never.
 
     Args:
@@ -332,10 +325,10 @@ def _levels(meeting: Ints, order: Order) -> tuple[Ints, Ints]:
         order: what each follows.
     """
     count = len(meeting)
-    waiting = np.bincount(order.row, minlength=count)
+    waiting = np.bincount(order.after, minlength=count)
     missing = np.bincount(meeting)
     members, member_first = _listed(meeting, np.arange(count), len(missing))
-    followers, follower_first = _listed(order.before, order.row, count)
+    followers, follower_first = _listed(order.before, order.after, count)
     started, ended = np.full((2, count), NONE, np.int64)
     ready, level = np.flatnonzero(waiting == 0), 0
     while len(ready):
@@ -367,12 +360,12 @@ def _by_level(
     ended: Ints,
     meeting: Ints,
     meets: Bools,
-    order: Order,
+    order: Dependencies,
 ) -> Iterator[_Level]:
     """Yield the levels of rows that stand in their order."""
     count = int(started[rows].max(initial=NONE)) + 1
     first = np.searchsorted(started[rows], np.arange(count + 1)).tolist()
-    followed, followed_first = _listed(order.row, place[order.before], len(place))
+    followed, followed_first = _listed(order.after, place[order.before], len(place))
     follows = followed_first[1:] - followed_first[:-1]
     met = rows[meets[rows]]
     met = met[sorted_rows(ended[met], meeting[met])]

@@ -1,4 +1,4 @@
-"""Work of a run: its operations, the messages between them, and its collectives, as one table.
+"""The work of a run: operations, the messages between them, and its collectives, as one table.
 
 A message that is seen is a send and a receive that meet; any other consumer just follows its
 producer.
@@ -6,31 +6,185 @@ producer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from bubbleviz.align.waits import NEVER, arrivals
 from bubbleviz.count.rank_iterations import stage_and_pipeline
-from bubbleviz.explain.causes.forward_waits import TokenWaits
-from bubbleviz.explain.explained_rows import ReplayedRun
+from bubbleviz.explain.causes.cause_times import Bubbles
+from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.phase_times import Receives
 from bubbleviz.explain.slowdown.replay import (
     COMPUTING,
     POINT_TO_POINT,
     Kind,
-    Order,
     Role,
     Work,
     numbered,
 )
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
-from bubbleviz.model.operations import Operations
+from bubbleviz.model.operations import HostActivities, Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
+
+# Explained rows: the tables of an explanation that have rows for single operations.
+#
+# They take more memory than a run itself. Where a run is several stretches only those of the ranks
+# that are replayed are kept; those of all are worked out once an output asks for them.
+
+
+#: Columns of these tables that hold rows of operations.
+_OPERATIONS = ("operation", "before", "after", "peer_operation")
+
+
+@frozen(eq=False, shown=False)
+class ExplainedRows:
+    """What is known of single operations, and of the idle time between them.
+
+    Attributes:
+        dependencies: between operations.
+        receives: of operations.
+        idle: idle intervals up to the last optimizers.
+        bubbles: those in the windows of one ratio.
+        tokens: which operations waited for the token of which.
+    """
+
+    dependencies: Dependencies
+    receives: Receives
+    idle: IdleIntervals
+    bubbles: Bubbles
+    tokens: Dependencies
+
+    def of_ranks(self, chosen: Bools, rank: Ints) -> ExplainedRows:
+        """Return the rows of some ranks, none of which takes anything from any other.
+
+        Args:
+            chosen: of each rank.
+            rank: of each operation.
+        """
+        return ExplainedRows(
+            self.dependencies.take(chosen[rank[self.dependencies.after]]),
+            self.receives.take(chosen[rank[self.receives.operation]]),
+            self.idle.take(chosen[self.idle.rank]),
+            self.bubbles.take(chosen[self.bubbles.rank]),
+            self.tokens.take(chosen[rank[self.tokens.after]]),
+        )
+
+    def placed(
+        self, row: Callable[[Ints], Ints], operations: Operations, first_rank: int = 0
+    ) -> ExplainedRows:
+        """Return the same with other numbers.
+
+        Args:
+            row: new rows of operations; of -1, -1.
+            operations: that they are rows of.
+            first_rank: by how much numbers of ranks are larger.
+        """
+        tables = {n: renumbered(table, row, first_rank) for n, table in vars(self).items()}
+        rows = ExplainedRows(**tables)
+        return replace(rows, bubbles=replace(rows.bubbles, operations=operations))
+
+
+def renumbered(table: TableT, row: Callable[[Ints], Ints], first_rank: int = 0) -> TableT:
+    """Return a table of explained rows with other rows of operations.
+
+    Args:
+        table: one of :class:`ExplainedRows`.
+        row: new rows of operations; of -1, -1.
+        first_rank: by how much numbers of ranks are larger.
+    """
+    columns = {n: row(column) for n, column in vars(table).items() if n in _OPERATIONS}
+    if "rank" in vars(table):
+        columns["rank"] = vars(table)["rank"] + first_rank
+    return type(table)(**{**vars(table), **columns})
+
+
+def joined_rows(parts: Sequence[ExplainedRows]) -> ExplainedRows:
+    """Return the rows of stretches as one; these have the numbers of the run."""
+    return ExplainedRows(
+        joined([part.dependencies for part in parts]),
+        joined([part.receives for part in parts]),
+        joined([part.idle for part in parts]).compacted(),
+        joined([part.bubbles for part in parts]).compacted(),
+        joined([part.tokens for part in parts]),
+    )
+
+
+def moved_rows(first: int, count: int, elsewhere: Ints) -> Callable[[Ints], Ints]:
+    """Return what turns rows of a stretch into those of the run.
+
+    Args:
+        first: its first operation in the run.
+        count: its operations.
+        elsewhere: rows of the run that its rows from ``count`` on stand for.
+    """
+
+    def moved(row: Ints) -> Ints:
+        if not len(elsewhere):
+            return np.where(row == NONE, NONE, row + first) if first else row
+        outside = row >= count
+        placed = np.where(row == NONE, NONE, row + first)
+        placed[outside] = elsewhere[row[outside] - count]
+        return placed
+
+    return moved
+
+
+@frozen(eq=False, shown=False)
+class ReplayedRun:
+    """What ranks did, from which the work of any of its iterations follows.
+
+    Attributes:
+        operations: of all ranks.
+        ranks: by number.
+        explained: returns the tables that have rows for these.
+        collectives: of all ranks.
+        averaged: of each iteration, whether it is replayed.
+        hosts: what launching threads did before late launches.
+        numbers: of each iteration in the report, which a window cuts; -1 where it is left out.
+        reason: why nothing is replayed; empty where it is.
+    """
+
+    operations: Operations
+    ranks: tuple[Rank, ...]
+    explained: Callable[[], ExplainedRows]
+    collectives: CollectiveIntervals
+    averaged: Bools
+    hosts: HostActivities
+    numbers: Ints
+    reason: str = ""
+
+    def of_ranks(self, chosen: Bools, rows: ExplainedRows) -> ReplayedRun:
+        """Return the same of some ranks, none of which takes anything from any other.
+
+        Rows of operations are numbered anew, ranks are not.
+
+        Args:
+            chosen: of each rank.
+            rows: the tables, with those of these ranks at least.
+        """
+        kept = chosen[self.operations.rank]
+        row = np.append(np.where(kept, np.cumsum(kept) - 1, NONE), NONE)
+        operations = self.operations.take(kept)
+        rows = rows.of_ranks(chosen, self.operations.rank)
+        rows = rows.placed(lambda own: row[own], operations)
+        collectives = self.collectives.take(chosen[self.collectives.rank])
+        hosts = self.hosts.take(chosen[self.hosts.rank])
+        return replace(
+            self,
+            operations=operations,
+            explained=lambda: rows,
+            collectives=collectives.changed(operation=row[collectives.operation]),
+            hosts=replace(hosts, operation=row[hosts.operation]),
+        )
+
 
 # Messages of a run: what operations take from other ranks, and the sends and receives of it.
 #
@@ -76,11 +230,12 @@ def messages_of(run: ReplayedRun, rows: Ints) -> Messages:
         run: the operations of all ranks.
         rows: of the operations between which messages are wanted.
     """
-    operations, receives, dependencies = run.operations, run.receives, run.dependencies
+    operations, rows_of = run.operations, run.explained()
+    receives, dependencies = rows_of.receives, rows_of.dependencies
     chosen = np.zeros(len(operations), bool)
     chosen[rows] = True
     consumer, producer = dependencies.after, dependencies.before
-    wanted = dependencies.remote & chosen[consumer] & chosen[producer]
+    wanted = dependencies.remote(operations.rank) & chosen[consumer] & chosen[producer]
     wanted &= operations.iteration[consumer] == operations.iteration[producer]
     consumer, producer = consumer[wanted], producer[wanted]
     # Which carry activations; of two overlapped pairs the stages tell.
@@ -274,23 +429,19 @@ _MESSAGES = (
 )
 
 
-def work_of_run(run: ReplayedRun, included: Bools, tokens: TokenWaits) -> tuple[Work, Order, Ints]:
-    """Return what ranks did in some iterations, what each row follows, and late collectives.
-
-    The last is by how much hosts launched each row late that is a collective; 0 elsewhere.
+def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
+    """Return what ranks did in the averaged iterations, and what each row of it follows.
 
     Args:
         run: all ranks.
-        included: of each iteration, whether it is wanted.
         tokens: which operations wait for the token of which.
     """
-    rows = computing_rows(run.operations, included)
+    rows = computing_rows(run.operations, run.averaged)
     messages = messages_of(run, rows)
-    beside = outside_operations(run.collectives, run.operations, included)
+    beside = outside_operations(run.collectives, run.operations, run.averaged)
     work = run_work(run, rows, messages, beside)
-    late_ns = np.zeros(len(work), np.int64)
-    late_ns[len(work) - len(beside) :] = beside.late_ns
-    return work, run_order(work, rows, messages, run.operations, tokens), late_ns
+    order = run_order(work, rows, messages, run.operations, tokens)
+    return replace(work, iteration=run.numbers[work.iteration]), order
 
 
 def run_work(
@@ -461,8 +612,8 @@ def _kinds(
 
 
 def run_order(
-    work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: TokenWaits
-) -> Order:
+    work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
+) -> Dependencies:
     """Return what each row of a run's work follows.
 
     Args:
@@ -497,7 +648,7 @@ def run_order(
         _followed(work, computes, collective),
     ]
     row, before = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    return Order(row, before)
+    return Dependencies(row, before)
 
 
 def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
@@ -571,22 +722,22 @@ def _extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
     return low[:-1], high[:-1]
 
 
-def delays_of(work: Work, order: Order) -> Ints:
+def delays_of(work: Work, order: Dependencies) -> Ints:
     """Return how long each row started after all that it follows had ended.
 
     The launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``; of a row that
     follows none it counts from the first start of its iteration.
     """
     ready_ns = group_extents(
-        order.row, len(work), work.end_ns[order.before], work.end_ns[order.before]
+        order.after, len(work), work.end_ns[order.before], work.end_ns[order.before]
     )[1]
     iterations = distinct(work.iteration)
     first_ns = _extents(work, iterations)[0][np.searchsorted(iterations, work.iteration)]
-    follows = np.bincount(order.row, minlength=len(work)) > 0
+    follows = np.bincount(order.after, minlength=len(work)) > 0
     return work.start_ns - np.where(follows, ready_ns, first_ns)
 
 
-def early_starts(work: Work, order: Order) -> Ints:
+def early_starts(work: Work, order: Dependencies) -> Ints:
     """Return how long before all that it follows had ended each row started, as negative numbers.
 
     Operations can begin with work that needs no input; any other row starts no earlier.

@@ -24,23 +24,28 @@ from itertools import islice
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
+from bubbleviz.explain.causes.forward_waits import all_token_waits
+from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.replay import (
-    Order,
     Replay,
     Work,
     link_of,
     replay_of,
     scenarios_at_once,
 )
-from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
+from bubbleviz.explain.slowdown.run_work import (
+    ReplayedRun,
+    delays_of,
+    early_starts,
+    measured_ns,
+    work_of_run,
+)
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
 from bubbleviz.model.values import frozen
 
 #: One worker in so many is among the slowest ones, at least one (3 %).
 _SLOWEST_PERCENT = 3
-#: More replicas than these are replayed apart: they meet in collectives alone.
-_FEW = 8
 
 
 @frozen(eq=False, shown=False)
@@ -56,7 +61,7 @@ class Scenarios:
     """
 
     work: Work
-    order: Order
+    order: Dependencies
     replay: Replay
     early_ns: Ints
 
@@ -184,7 +189,7 @@ class Scenarios:
             closing: rows that follow several groups and end iterations, and these iterations.
             values: of the groups.
         """
-        pairs = self.order.take(mixed[self.order.row])
+        pairs = self.order.take(mixed[self.order.after])
         given = np.zeros(len(mixed), bool)
         given[pairs.before[~mixed[pairs.before]]] = True
         rows = np.flatnonzero(mixed | given)
@@ -194,7 +199,7 @@ class Scenarios:
         work = self.work.take(rows)
         # What follows a single group is only there with its end.
         work = replace(work, meeting=np.where(given, NONE, work.meeting))
-        replay = replay_of(work, Order(place[pairs.row], place[pairs.before]))
+        replay = replay_of(work, Dependencies(place[pairs.after], place[pairs.before]))
         own_ns = np.where(of_rows, self.own_ns[rows], ends_ns[rows, 0])
         ideal_ns = np.where(of_rows, self.ideal_ns[rows], ends_ns[rows, 1])
         early_ns = np.where(of_rows, self.early_ns[rows], 0)
@@ -214,7 +219,7 @@ class Scenarios:
         return lengths_ns
 
 
-def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scenarios | None:
+def scenarios_of(work: Work, order: Dependencies, early_ns: Ints | None = None) -> Scenarios | None:
     """Return the replay of work and of its ideal; None where no iteration can be replayed.
 
     Args:
@@ -227,6 +232,14 @@ def scenarios_of(work: Work, order: Order, early_ns: Ints | None = None) -> Scen
         return None
     early_ns = np.zeros(len(work), np.int64) if early_ns is None else early_ns
     return Scenarios(work, order, replay, early_ns)
+
+
+def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
+    """Return the replay of the averaged iterations of a run; None where that is unknown."""
+    if run.reason:
+        return None
+    work, order = work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
+    return scenarios_of(work, order, early_starts(work, order))
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:
@@ -365,15 +378,14 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
 
 def _put_back(scenarios: Scenarios, labels: Mapping[str, Ints]) -> dict[str, dict[int, float]]:
     """Return S of each group by its label; -1 is in none."""
-    values = {name: distinct(label[label != NONE]) for name, label in labels.items()}
-    apart = "replica" if len(values["replica"]) > _FEW else ""
-    groups = [(name, v) for name, of in values.items() if name != apart for v in of.tolist()]
-    means = scenarios.put_back([(labels[name], value) for name, value in groups]).tolist()
     by: dict[str, dict[int, float]] = {name: {} for name in labels}
-    for (name, value), mean in zip(groups, means, strict=True):
-        by[name][value] = mean / scenarios.ideal
-    if apart:
-        means = scenarios.put_back_apart(labels[apart], values[apart]).tolist()
-        own = zip(values[apart].tolist(), means, strict=True)
-        by[apart] = {value: mean / scenarios.ideal for value, mean in own}
+    values = {name: distinct(label[label != NONE]) for name, label in labels.items()}
+    # Replicas meet in collectives alone.
+    replicas = values.pop("replica")
+    means = scenarios.put_back_apart(labels["replica"], replicas) / scenarios.ideal
+    by["replica"] = dict(zip(replicas.tolist(), means.tolist(), strict=True))
+    groups = [(name, value) for name, of in values.items() for value in of.tolist()]
+    means = scenarios.put_back([(labels[name], value) for name, value in groups])
+    for (name, value), slowdown in zip(groups, (means / scenarios.ideal).tolist(), strict=True):
+        by[name][value] = slowdown
     return by

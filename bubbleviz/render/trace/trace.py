@@ -474,7 +474,9 @@ def _flows_of(report: Report) -> tuple[Ints, Ints]:
     operations = report.operations
     dependencies = dependencies_of(operations, report.ranks)
     stage = operations.virtual_stage
-    steps = dependencies.remote | (stage[dependencies.after] != stage[dependencies.before])
+    steps = dependencies.remote(operations.rank) | (
+        stage[dependencies.after] != stage[dependencies.before]
+    )
     stepped = np.zeros(len(operations), bool)
     stepped[dependencies.after[steps]] = True
     kept = (operations.phase[dependencies.after] != Phase.W) & (

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.slowdown.replay import Kind, Order, Role, Work, numbered, replay_of
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.replay import Kind, Role, Work, numbered, replay_of
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
 from tests.support.recorded_work import NO_ORDER
 from tests.support.slow_replay import slow_ends
@@ -30,14 +31,16 @@ def work_of(rows: list[tuple[int, int, int, int, int, int]]) -> Work:
     )
 
 
-def order_of(*pairs: tuple[int, int]) -> Order:
+def order_of(*pairs: tuple[int, int]) -> Dependencies:
     """Return an order of (row, before)."""
     columns = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
-    return Order(columns[0], columns[1])
+    return Dependencies(columns[0], columns[1])
 
 
 @st.composite
-def works(draw: st.DrawFn) -> tuple[Work, Order, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
+def works(
+    draw: st.DrawFn,
+) -> tuple[Work, Dependencies, np.ndarray[tuple[int, int], np.dtype[np.int64]]]:
     """Draw work, its order (which may run in circles), and its times in two scenarios."""
     small = st.integers(0, 3)
     rows = draw(
@@ -115,7 +118,7 @@ def test_an_iteration_in_a_circle_is_left_out() -> None:
 
 @given(works())
 def test_equal_to_one_row_at_a_time(
-    drawn: tuple[Work, Order, np.ndarray[tuple[int, int], np.dtype[np.int64]]],
+    drawn: tuple[Work, Dependencies, np.ndarray[tuple[int, int], np.dtype[np.int64]]],
 ) -> None:
     work, order, times = drawn
     replay = replay_of(work, order)
@@ -135,7 +138,7 @@ def test_equal_to_one_row_at_a_time(
 
 @given(works())
 def test_with_its_delays_an_iteration_takes_as_long_as_measured(
-    drawn: tuple[Work, Order, np.ndarray[tuple[int, int], np.dtype[np.int64]]],
+    drawn: tuple[Work, Dependencies, np.ndarray[tuple[int, int], np.dtype[np.int64]]],
 ) -> None:
     work, order, _ = drawn
     work = replace(work, kind=np.minimum(work.kind, 1))

@@ -43,23 +43,23 @@ def report(planting: Planting) -> Report:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -> None:
-    source = report(RUNS[name]).explanation.slowdown_source
+    explanation = report(RUNS[name]).explanation
+    source, scenarios = explanation.slowdown_source, explanation.scenarios
     assert source is not None
-    if source.scenarios is None:
+    if scenarios is None:
         assert source.reason or not source.averaged.any()
         return
-    replay = source.scenarios.replay
+    work, replay = scenarios.work, scenarios.replay
     assert len(replay.unordered) == 0
-    work, order, _ = source._work
-    delayed = replay.lengths_ns(source.scenarios.own_ns[:, None], delays_of(work, order))[:, 0]
+    delays_ns = delays_of(work, scenarios.order)
+    delayed = replay.lengths_ns(work.own_ns[:, None], delays_ns)[:, 0]
     assert delayed.tolist() == measured_ns(work, replay.iterations).tolist()
 
 
 def test_every_computing_operation_of_an_averaged_iteration_is_work() -> None:
-    found = report(EVEN)
-    source = found.explanation.slowdown_source
-    assert source is not None
-    work = source._work[0]
+    scenarios = report(EVEN).explanation.scenarios
+    assert scenarios is not None
+    work = scenarios.work
 
     assert (~work.communicates).sum() == 3 * 4 * (2 * 8 + 1)
     assert set(work.iteration.tolist()) == {0, 1, 2}

@@ -163,7 +163,7 @@ def chunked(*rows: Chunked) -> Work:
 def follows(work: Work) -> set[tuple[int, int]]:
     """Return pairs of rows of which the first follows the second."""
     order = recorded(work)[1]
-    return set(zip(order.row.tolist(), order.before.tolist(), strict=True))
+    return set(zip(order.after.tolist(), order.before.tolist(), strict=True))
 
 
 def meets(work: Work) -> list[tuple[int, ...]]:
