@@ -19,8 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.forward_waits import all_token_waits
-from bubbleviz.explain.causes.idle import IdleIntervals
+from bubbleviz.explain.causes.idle import IdleIntervals, all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.recognition.recognition import Deviation
 from bubbleviz.explain.slowdown import run_work

@@ -22,7 +22,6 @@ import pytest
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import RankIteration
-from bubbleviz.explain.causes import idle
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.render import json_document
@@ -146,21 +145,6 @@ def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the
 
 
 ONE_SERVER = [name for name in RUNS if name not in ("two servers", "dualpipe-v")]
-
-
-@pytest.mark.parametrize("name", ["all of it", "replicas reduce", "two servers"])
-def test_causes_of_ranks_do_not_depend_on_how_many_lie_on_a_line(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, report = planted(name)
-    monkeypatch.setattr(idle, "_ON_A_LINE", 1)
-    alone = bubbleviz.analyze(path.parent)
-
-    for ratio, idle_ns in report.explanation.causes.idle_ns.items():
-        assert idle_ns.tolist() == alone.explanation.causes.idle_ns[ratio].tolist()
-    for column in report.bubbles.column_names():
-        found, expected = getattr(report.bubbles, column), getattr(alone.bubbles, column)
-        assert found.tolist() == expected.tolist(), column
 
 
 @pytest.mark.parametrize("name", ONE_SERVER)

@@ -18,8 +18,7 @@ import numpy as np
 from bubbleviz.align.waits import Arrivals
 from bubbleviz.count.ratios import CountedWork, RatioDefinition, ratio_definitions
 from bubbleviz.explain.causes.cause import ALWAYS, Cause
-from bubbleviz.explain.causes.forward_waits import forward_waits
-from bubbleviz.explain.causes.idle import IdleIntervals, idle_of
+from bubbleviz.explain.causes.idle import IdleIntervals, forward_waits, idle_of
 from bubbleviz.explain.dependencies import Dependencies, Inputs
 from bubbleviz.explain.stretch import Stretch
 from bubbleviz.model import intervals
@@ -189,27 +188,6 @@ def _by_label(idle_ns: Ints) -> dict[str, int]:
     return dict(zip(_LABELS, idle_ns.tolist(), strict=True))
 
 
-@frozen
-class _Pieces(Table):
-    """Idle time in the windows of a ratio, by rank and iteration, each in order of time.
-
-    Attributes:
-        rank: the rank.
-        iteration: whose window it is.
-        idle: row of the idle intervals.
-        start_ns: start.
-        end_ns: end.
-        cause: code of :class:`Cause` in this window.
-    """
-
-    rank: Ints
-    iteration: Ints
-    idle: Ints
-    start_ns: Ints
-    end_ns: Ints
-    cause: Ints
-
-
 def causes_of(
     stretch: Stretch, inputs: Inputs, known: Arrivals
 ) -> tuple[CauseTimes, Bubbles, IdleIntervals, Dependencies]:
@@ -243,22 +221,32 @@ def causes_of(
         )
         first = np.searchsorted(ends, from_ns, side="right")
         cut, row = expanded(first, np.maximum(first, np.searchsorted(starts, to_ns)))
-        own, of_region = idle.cause[row], given[cut]
-        pieces = _Pieces(
-            rank=rank[cut],
-            iteration=iteration[cut],
-            idle=row,
-            start_ns=np.maximum(idle.start_ns[row], low[cut]),
-            end_ns=np.minimum(idle.end_ns[row], high[cut]),
-            cause=np.where((of_region == NONE) | _COUNTS_ALWAYS[own], own, of_region),
-        )
-        cell = (pieces.iteration * shape[1] + pieces.rank) * shape[2] + pieces.cause
-        length_ns = pieces.end_ns - pieces.start_ns
-        idle_ns[ratio.name] = intervals.group_sum(cell, prod(shape), length_ns).reshape(shape)
+        rank, iteration, own, of_region = rank[cut], iteration[cut], idle.cause[row], given[cut]
+        start_ns = np.maximum(idle.start_ns[row], low[cut])
+        end_ns = np.minimum(idle.end_ns[row], high[cut])
+        cause = np.where((of_region == NONE) | _COUNTS_ALWAYS[own], own, of_region)
+        cell = (iteration * shape[1] + rank) * shape[2] + cause
+        sums = intervals.group_sum(cell, prod(shape), end_ns - start_ns)
+        idle_ns[ratio.name] = sums.reshape(shape)
         if ratio.name == stretch.listed:
+            none = constant(NONE, len(row))
+            bubbles = bubbles.changed(
+                rank=rank,
+                iteration=iteration,
+                interval=idle.interval[row],
+                start_ns=start_ns,
+                end_ns=end_ns,
+                cause=cause,
+                before=idle.before[row],
+                after=idle.after[row],
+                peer_operation=idle.peer_operation[row],
+                collective=idle.collective[row],
+                host_call_id=none,
+                host_range_id=none,
+            )
             if not stretch.kept.all():
-                pieces = pieces.take(stretch.kept[pieces.rank])
-            bubbles = _bubbles(idle, pieces, inputs.producer, bubbles)
+                bubbles = bubbles.take(stretch.kept[rank])
+            bubbles = _whole(bubbles, inputs.producer)
     return CauseTimes(idle_ns), bubbles, idle, tokens
 
 
@@ -294,39 +282,27 @@ def _regions(stretch: Stretch, ratio: RatioDefinition) -> tuple[Ints, Ints, Ints
     return rank, iteration, since, until, causes[region]
 
 
-def _bubbles(idle: IdleIntervals, pieces: _Pieces, producer: Ints, nothing: Bubbles) -> Bubbles:
-    """Return the idle time in windows, by cause; ``nothing`` if there is none."""
+def _whole(pieces: Bubbles, producer: Ints) -> Bubbles:
+    """Return bubbles of which adjacent pieces with the same cause are one row.
+
+    Args:
+        pieces: whose ``peer_operation`` is that before which the last rank entered a collective.
+        producer: of the input of each operation.
+    """
     if len(pieces) == 0:
-        return nothing
-    interval = idle.interval[pieces.idle]
-    # Adjacent pieces of one interval with the same cause are one row.
-    continues = (pieces.rank[1:] == pieces.rank[:-1]) & (interval[1:] == interval[:-1])
-    continues &= pieces.iteration[1:] == pieces.iteration[:-1]
-    continues &= (pieces.cause[1:] == pieces.cause[:-1]) & (
-        pieces.start_ns[1:] == pieces.end_ns[:-1]
-    )
-    waits_for, collective = idle.peer_operation[pieces.idle], idle.collective[pieces.idle]
-    continues &= (waits_for[1:] == waits_for[:-1]) & (collective[1:] == collective[:-1])
-    first, last = np.append(True, ~continues), np.append(~continues, True)
-    shown = pieces.take(first)
+        return pieces
+    continues = pieces.start_ns[1:] == pieces.end_ns[:-1]
+    for name in ("rank", "iteration", "interval", "cause", "peer_operation", "collective"):
+        column = getattr(pieces, name)
+        continues &= column[1:] == column[:-1]
+    shown = pieces.take(np.append(True, ~continues))
     # The operation after the drain is of the next iteration: nothing waited for it.
-    after = np.where(shown.cause == Cause.DRAIN, NONE, idle.after[shown.idle])
-    waits_for, collective = waits_for[first], collective[first]
-    peer = np.where((after != NONE) & (collective == NONE), np.append(producer, NONE)[after], NONE)
-    waits = (waits_for != NONE) & (shown.cause != Cause.PROFILER)
-    peer = np.where(waits, waits_for, peer)
-    return replace(
-        nothing,
-        rank=shown.rank,
-        iteration=shown.iteration,
-        interval=interval[first],
-        start_ns=shown.start_ns,
-        end_ns=pieces.end_ns[last],
-        cause=shown.cause,
-        before=idle.before[shown.idle],
+    after = np.where(shown.cause == Cause.DRAIN, NONE, shown.after)
+    takes = (after != NONE) & (shown.collective == NONE)
+    peer = np.where(takes, np.append(producer, NONE)[after], NONE)
+    waits = (shown.peer_operation != NONE) & (shown.cause != Cause.PROFILER)
+    return shown.changed(
+        end_ns=pieces.end_ns[np.append(~continues, True)],
         after=after,
-        peer_operation=peer,
-        collective=collective,
-        host_call_id=constant(NONE, len(after)),
-        host_range_id=constant(NONE, len(after)),
+        peer_operation=np.where(waits, shown.peer_operation, peer),
     ).compacted()

@@ -15,22 +15,23 @@ recorded, its launch and end are the cuts; the operation's own launch counts fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from bubbleviz.align.waits import NEVER, Arrivals
-from bubbleviz.count.rank_iterations import of_ranks
+from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.collective_waits import CollectiveWaits
-from bubbleviz.explain.dependencies import Inputs
-from bubbleviz.explain.stretch import Stretch
+from bubbleviz.explain.dependencies import Dependencies, Inputs
+from bubbleviz.explain.stretch import CollectiveWaits, Stretch
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant, joined
-from bubbleviz.model.grouping import distinct, sorted_rows
-from bubbleviz.model.operations import BusyIntervals, Operations, RankIntervals
+from bubbleviz.model.grouping import distinct, found_in, looked_up, sorted_rows
+from bubbleviz.model.operations import Operations, Rank, RankIntervals
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COMPUTE
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.model.values import frozen
 
 # Idle intervals as pieces with a cause each, and what is laid over their causes.
@@ -150,78 +151,28 @@ def _covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-#: Busy intervals of the ranks that are laid on one line at a time: few enough for little memory.
-_ON_A_LINE = 1 << 19
-
-
 def idle_of(stretch: Stretch, inputs: Inputs, known: Arrivals) -> IdleIntervals:
     """Return the idle intervals of each rank between its earliest and its latest window."""
     operations, ranks = stretch.operations, len(stretch.ranks)
-    waits = _waits(operations, inputs, known)
-    # The earliest start and the latest end of each rank's windows; without any, its start is after
-    # its end.
-    present = stretch.extents.present
-    low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
-    for window in stretch.windows.values():
-        has_window = window.known[:, None] & present
-        starts_ns = np.where(has_window, window.start_ns, _LATEST)
-        ends_ns = np.where(has_window, window.end_ns, _EARLIEST)
-        low_ns = np.minimum(low_ns, starts_ns.min(axis=0, initial=_LATEST))
-        high_ns = np.maximum(high_ns, ends_ns.max(axis=0, initial=_EARLIEST))
+    looked_at, since, until = _looked_at(stretch)
     computing = stretch.busy.take(among(operations.phase, COMPUTE)[stretch.busy.operation])
-    bounds = np.searchsorted(operations.rank[computing.operation], np.arange(ranks + 1))
-    idle = [IdleIntervals.none()]
-    first = 0
-    while first < ranks:
-        end = int(np.searchsorted(bounds, bounds[first] + _ON_A_LINE, side="right")) - 1
-        end = max(first + 1, end)
-        own = computing.take(slice(*bounds[[first, end]].tolist()))
-        idle.append(_idle_on_line(stretch, own, (low_ns, high_ns), (first, end), waits))
-        first = end
-    return joined(idle[1:] or idle).compacted()
-
-
-def _idle_on_line(
-    stretch: Stretch,
-    computing: BusyIntervals,
-    windows: tuple[Ints, Ints],
-    ranks: tuple[int, int],
-    waits: _Waits,
-) -> IdleIntervals:
-    """Return the idle intervals of some ranks, which are laid on one line.
-
-    Args:
-        stretch: of a run.
-        computing: when operations that compute keep them busy, in order of rank.
-        windows: earliest start and latest end of each rank's windows; without any, the start is
-            after the end.
-        ranks: first and end of the ranks on the line.
-        waits: what operations waited for.
-    """
-    first, end = ranks
-    unattributed, exposed, overheads = (
-        of_ranks(table, ranks)
-        for table in (stretch.unattributed, stretch.exposed, stretch.overheads)
-    )
-    is_exposed = np.zeros(end - first, bool)
+    busy_rank = operations.rank[computing.operation]
+    unattributed, exposed, overheads = stretch.unattributed, stretch.exposed, stretch.overheads
+    is_exposed = np.zeros(ranks, bool)
     is_exposed[exposed.rank] = True
-    collectives = of_ranks(stretch.collectives, ranks)
-    collectives = collectives.take(is_exposed[collectives.rank])
-    busy_rank = stretch.operations.rank[computing.operation] - first
-    known = np.flatnonzero(windows[0][first:end] <= windows[1][first:end])
-    since, until = (column[first:end][known] for column in windows)
+    collectives = stretch.collectives.take(is_exposed[stretch.collectives.rank])
     # A line with room for all times of each rank.
-    low_ns, high_ns = np.full(end - first, _LATEST), np.full(end - first, _EARLIEST)
+    low_ns, high_ns = np.full(ranks, _LATEST), np.full(ranks, _EARLIEST)
     for rank, start_ns, end_ns in (
         (busy_rank, computing.start_ns, computing.end_ns),
-        (known, since, until),
+        (looked_at, since, until),
         *(
             (table.rank, table.start_ns, table.end_ns)
             for table in (unattributed, exposed, overheads, collectives)
         ),
     ):
-        low, high = intervals.group_extents(rank, end - first, start_ns, end_ns)
-        some = np.zeros(end - first, bool)
+        low, high = intervals.group_extents(rank, ranks, start_ns, end_ns)
+        some = np.zeros(ranks, bool)
         some[rank] = True
         low_ns[some] = np.minimum(low_ns[some], low[some])
         high_ns[some] = np.maximum(high_ns[some], high[some])
@@ -241,7 +192,7 @@ def _idle_on_line(
         np.concatenate((start_ns, loose[0])), np.concatenate((end_ns, loose[1]))
     )
     gaps = intervals.difference(
-        intervals.union(packing.place(known, since), packing.place(known, until)), covered
+        intervals.union(packing.place(looked_at, since), packing.place(looked_at, until)), covered
     )
     rank = packing.groups(gaps[0])
 
@@ -254,7 +205,7 @@ def _idle_on_line(
     after = of_rank(np.append(every, NONE)[np.searchsorted(start_ns, gaps[1])])
     last = np.searchsorted(end_ns[by_end], gaps[0], side="right") - 1
     before = of_rank(np.append(by_end, NONE)[last])
-    idle = _cut(waits.take(after), gaps, packing.shift_ns[rank])
+    idle = _cut_by_waits(operations, inputs, known, after, gaps, packing.shift_ns[rank])
     # Intervals count from the first of their rank.
     number = np.arange(len(rank)) - np.searchsorted(rank, rank)
     idle = replace(
@@ -276,37 +227,44 @@ def _idle_on_line(
         under = _covering(*held, idle.start_ns) != NONE
         idle = replace(idle, cause=np.where(under, Cause.PROFILER, idle.cause))
     shift_ns = packing.shift_ns[idle.rank]
-    return replace(
-        idle,
-        rank=idle.rank + first,
-        start_ns=idle.start_ns - shift_ns,
-        end_ns=idle.end_ns - shift_ns,
-    )
+    idle = replace(idle, start_ns=idle.start_ns - shift_ns, end_ns=idle.end_ns - shift_ns)
+    return idle.compacted()
 
 
-@frozen
-class _Waits(Table):
-    """What each operation waited for, in this order; the last row stands for no operation.
+def _looked_at(stretch: Stretch) -> tuple[Ints, Ints, Ints]:
+    """Return ranks that have windows, with the earliest start and the latest end of these."""
+    present, windows = stretch.extents.present, stretch.windows.values()
+    since, until = np.full(present.shape[1], _LATEST), np.full(present.shape[1], _EARLIEST)
+    for window in windows:
+        known = window.known[:, None] & present
+        starts_ns = np.where(known, window.start_ns, _LATEST)
+        ends_ns = np.where(known, window.end_ns, _EARLIEST)
+        since = np.minimum(since, starts_ns.min(axis=0, initial=_LATEST))
+        until = np.maximum(until, ends_ns.max(axis=0, initial=_EARLIEST))
+    some = np.flatnonzero(since <= until)
+    return some, since[some], until[some]
 
-    Attributes:
-        ready_ns: until its input was ready on another rank; ``NEVER`` where it needs none.
-        receive_launched_ns: until its receive was launched.
-        received_ns: until the receive ended.
-        launched_ns: until the operation itself was launched.
-        remote: whether it takes anything from another rank.
-        unknown: whether it may, and neither its producer nor a receive shows until when.
+
+def _cut_by_waits(
+    operations: Operations,
+    inputs: Inputs,
+    known: Arrivals,
+    after: Ints,
+    gaps: intervals.Intervals,
+    shift_ns: Ints,
+) -> IdleIntervals:
+    """Return idle intervals cut by what the operation after them waited for.
+
+    Their ranks and operations are to be filled in.
+
+    Args:
+        operations: of all ranks.
+        inputs: what they waited for.
+        known: when receives show that it was there.
+        after: the operation after each gap; -1 none.
+        gaps: on a line.
+        shift_ns: by how much times on it are later than the rank's own.
     """
-
-    ready_ns: Ints
-    receive_launched_ns: Ints
-    received_ns: Ints
-    launched_ns: Ints
-    remote: Bools
-    unknown: Bools
-
-
-def _waits(operations: Operations, inputs: Inputs, known: Arrivals) -> _Waits:
-    """Return the waits of operations."""
     # When the last receive of each was launched.
     inside = operations.received_ns != NONE
     named = (known.receive >= 0) & (np.append(operations.has_span, 0)[known.receive] == 1)
@@ -316,54 +274,291 @@ def _waits(operations: Operations, inputs: Inputs, known: Arrivals) -> _Waits:
     receive_ns = np.where(inside, operations.receive_launched_ns, NONE)
     receive_ns = np.where(later, of_name, receive_ns)
     has_producer, received = inputs.ready_ns != NEVER, known.exact_ns != NEVER
-    # With an unknown producer, waiting and transfer look the same: the receive counts as waiting.
-    ready_ns = np.where(has_producer, inputs.ready_ns, known.exact_ns)
     launched_ns = operations.launched_ns
-    return _Waits(
-        np.append(ready_ns, NEVER),
-        np.append(np.where(receive_ns == NONE, NEVER, receive_ns), NEVER),
-        np.append(known.exact_ns, NEVER),
-        np.append(np.where(launched_ns == NONE, NEVER, launched_ns), NEVER),
-        np.append(has_producer | received, False),
-        np.append(inputs.unknown & ~received, False),
-    )
-
-
-def _cut(wait: _Waits, gaps: intervals.Intervals, shift_ns: Ints) -> IdleIntervals:
-    """Return idle intervals cut by what the operation after them waited for.
-
-    Their ranks and operations are to be filled in.
-
-    Args:
-        wait: of the operation after each gap.
-        gaps: on a line.
-        shift_ns: by how much times on it are later than the rank's own.
-    """
     low, high = gaps
-    kinds = (Cause.DEPENDENCY, Cause.HOST, Cause.COMMUNICATION, Cause.HOST)
-    ends = wait.ready_ns, wait.receive_launched_ns, wait.received_ns, wait.launched_ns
     cuts, causes, cut = [low], [], low
-    for end_ns, kind in zip(ends, kinds, strict=True):
-        if not (end_ns != NEVER).any():
-            continue  # most tables tell of no receives and launches
-        placed_ns = np.where(end_ns == NEVER, NEVER, end_ns + shift_ns)
-        cut = np.clip(placed_ns, cut, high)
-        cuts.append(cut)
-        causes.append(np.full(len(low), kind, np.int64))
-    causes.append(np.where(wait.remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
+    for until_ns, cause in (
+        # With an unknown producer, waiting and transfer look the same: the receive counts as
+        # waiting.
+        (np.where(has_producer, inputs.ready_ns, known.exact_ns), Cause.DEPENDENCY),
+        (np.where(receive_ns == NONE, NEVER, receive_ns), Cause.HOST),
+        (known.exact_ns, Cause.COMMUNICATION),
+        (np.where(launched_ns == NONE, NEVER, launched_ns), Cause.HOST),
+    ):
+        end_ns = np.append(until_ns, NEVER)[after]
+        if (end_ns != NEVER).any():  # most tables tell of no receives and launches
+            cut = np.clip(np.where(end_ns == NEVER, NEVER, end_ns + shift_ns), cut, high)
+            cuts.append(cut)
+            causes.append(np.full(len(low), cause, np.int64))
+    remote = np.append(has_producer | received, False)[after]
+    unknown = np.append(inputs.unknown & ~received, False)[after]
+    causes.append(np.where(remote, Cause.COMMUNICATION, Cause.OTHER).astype(np.int64))
     start_ns, end_ns = np.stack(cuts, axis=1), np.stack((*cuts[1:], high), axis=1)
     some = end_ns > start_ns
-    cause = np.where(wait.unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some]
-    interval = np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some]
-    none = constant(NONE, len(interval))
+    none = constant(NONE, int(some.sum()))
     return IdleIntervals(
         rank=none,
         start_ns=start_ns[some],
         end_ns=end_ns[some],
-        cause=cause,
-        interval=interval,
+        cause=np.where(unknown[:, None], Cause.UNKNOWN, np.stack(causes, axis=1))[some],
+        interval=np.broadcast_to(np.arange(len(low))[:, None], some.shape)[some],
         before=none,
         after=none,
         peer_operation=none,
         collective=none,
     )
+
+
+# Forward waits: why ranks of a run that only goes forward waited, down to where it began.
+#
+# The first stage waits for a token: a request's next step can start there once the last stage has
+# ended the one before. Then its host schedules that step, and launches it. Where the pipeline stays
+# empty for longer than the last chunk took from end to end, no request was there::
+#
+#     last stage   ── F6 ──┤                             ┌────────── F7
+#     first stage  ────────┼───────────┬────────┤ F7 ├───┘
+#                    token │   host    │ other                  or all of it: requests
+#                          ends    launched
+#
+# Every later stage gets a chunk late since the one before it did, so idle time travels down the
+# pipeline with its cause; and it waits by as much as the stage before takes longer for a chunk than
+# this one (stages), and this chunk longer than the last one (chunks).
+
+
+#: Causes of waits for no other rank that say no more than when the host launched.
+_UNDIVIDED = (Cause.HOST, Cause.OTHER)
+
+
+def forward_waits(
+    operations: Operations,
+    ranks: Sequence[Rank],
+    inputs: Inputs,
+    idle: IdleIntervals,
+) -> tuple[IdleIntervals, Dependencies]:
+    """Return idle intervals with the causes of forward pipelines.
+
+    Every interval is only divided further, so that all parts still add up.
+
+    Args:
+        operations: of all ranks, of a run that only goes forward.
+        ranks: in the order of their numbers.
+        inputs: what operations took from other ranks.
+        idle: idle intervals of all ranks, with the causes of any run.
+    """
+    bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
+    of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
+    tokens = []
+    stages, pipelines = stage_and_pipeline(ranks)
+    for rank in sorted_rows(stages).tolist():
+        own = of_rank[rank]
+        if stages[rank] == 0:
+            # Where pipelines are unknown, chunks of any rank may be those of this one.
+            same = pipelines == pipelines[rank]
+            in_pipeline = same | (pipelines[rank] == NONE)
+            own, waits = _first_stage(operations, in_pipeline, inputs, own)
+            tokens.append(waits)
+        of_rank[rank] = _later_stage(operations, inputs, own, of_rank)
+    return joined(of_rank), joined(tokens) if tokens else Dependencies.none()
+
+
+def _first_stage(
+    operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
+) -> tuple[IdleIntervals, Dependencies]:
+    """Return the idle intervals of a rank of the first stage, and which tokens it waited for.
+
+    Args:
+        operations: of all ranks.
+        in_pipeline: of each rank, whether it is of the same pipeline.
+        inputs: what operations took from other ranks.
+        idle: idle intervals of the rank.
+    """
+    own = (idle.after >= 0) & np.isin(idle.cause, _UNDIVIDED)
+    own &= np.append(inputs.ready_ns, 0)[idle.after] == NEVER
+    waits, rest = idle.take(own), idle.take(~own)
+    rows = np.flatnonzero(
+        (operations.phase == Phase.F)
+        & (operations.has_span == 1)
+        & (operations.virtual_stage >= 0)
+        & in_pipeline[operations.rank]
+    )
+    if len(waits) == 0 or len(rows) == 0:
+        return idle, Dependencies.none()
+    # The chunks of the pipeline by their ends on the last stage, and how long each took from the
+    # first stage on; 0 unknown.
+    stage = operations.virtual_stage[rows]
+    first, ended = rows[stage == 0], rows[stage == stage.max()]
+    ended = ended[sorted_rows(operations.end_ns[ended])]
+    keys = operations.iteration, operations.microbatch, operations.sequence
+    begun = looked_up(tuple(key[first] for key in keys), first, tuple(key[ended] for key in keys))
+    length_ns = operations.end_ns[ended] - operations.start_ns[begun]
+    length_ns = np.where(begun == NONE, 0, length_ns)
+    # The latest end of those that began up to each, on any stage.
+    rows = rows[sorted_rows(operations.start_ns[rows])]
+    latest_ns = np.maximum.accumulate(operations.end_ns[rows])
+    number = distinct(waits.interval)
+    of_row = np.searchsorted(number, waits.interval)
+    low_ns, high_ns = intervals.group_extents(of_row, len(number), waits.start_ns, waits.end_ns)
+    after = np.empty(len(number), np.int64)
+    after[of_row] = waits.after
+    launched_ns = operations.launched_ns[after]
+    limit_ns = np.where(launched_ns == NONE, high_ns, np.clip(launched_ns, low_ns, high_ns))
+    end_ns = operations.end_ns[ended]
+    place = np.searchsorted(end_ns, limit_ns, side="right") - 1
+    # The token of the chunk that this rank ran last cannot have come before it ran.
+    came = (place >= 0) & (end_ns[place] >= low_ns)
+    token_ns = np.where(came, end_ns[place], low_ns)
+    before_ns = np.append(latest_ns, 0)[np.searchsorted(operations.start_ns[rows], high_ns) - 1]
+    empty = came & (before_ns <= token_ns)
+    idle_for_none = empty & (limit_ns - token_ns > np.maximum(length_ns[place], 1))
+    pieces = divided(waits, token_ns, limit_ns)
+    of_piece = np.searchsorted(number, pieces.interval)
+    before_launch = pieces.start_ns < limit_ns[of_piece]
+    waiting = came[of_piece] & (pieces.start_ns < token_ns[of_piece])
+    cause = np.where(waiting, Cause.TOKEN, pieces.cause)
+    cause = np.where(idle_for_none[of_piece] & before_launch, Cause.REQUESTS, cause)
+    waited = came & ~idle_for_none & (token_ns > low_ns)
+    return (
+        _in_order(rest, replace(pieces, cause=cause)),
+        Dependencies(after[waited], ended[place[waited]]),
+    )
+
+
+def _later_stage(
+    operations: Operations,
+    inputs: Inputs,
+    idle: IdleIntervals,
+    idle_of_ranks: Sequence[IdleIntervals],
+) -> IdleIntervals:
+    """Return the idle intervals of a rank, waits for another one divided by where they began.
+
+    A chunk comes as late as the rank before got it, and by as much as it took longer there than the
+    chunk before it took here::
+
+        wait for F7 here = idle before F7 there + F7 there - F6 here - launch, transfer of F6 here
+    """
+    producer = np.append(inputs.producer, NONE)[idle.after]
+    waits = (idle.cause == Cause.DEPENDENCY) & (idle.peer_operation == NONE)
+    waits &= (idle.collective == NONE) & (producer >= 0) & (idle.before >= 0)
+    pieces = idle.take(waits)
+    if len(pieces) == 0:
+        return idle
+    number, first, of_piece = np.unique(pieces.interval, return_index=True, return_inverse=True)
+    after, before, source = pieces.after[first], pieces.before[first], producer[waits][first]
+    parts_ns = np.zeros((len(number), len(Cause)), np.int64)
+    upstream = operations.rank[source]
+    for rank in distinct(upstream).tolist():
+        rows = upstream == rank
+        parts_ns[rows] = _idle_before(idle_of_ranks[rank], source[rows])
+    parts_ns -= _idle_before(idle.take(idle.cause != Cause.DEPENDENCY), before)
+    here_ns = operations.busy_ns[after]
+    parts_ns[:, Cause.STAGES] += operations.busy_ns[source] - here_ns
+    parts_ns[:, Cause.CHUNKS] += here_ns - operations.busy_ns[before]
+    parts_ns = np.maximum(parts_ns, 0)
+    length_ns = intervals.group_sum(of_piece, len(number), pieces.end_ns - pieces.start_ns)
+    unexplained_ns = np.maximum(length_ns - parts_ns.sum(axis=1), 0)
+    parts_ns[:, Cause.DEPENDENCY] += unexplained_ns
+    until_ns = np.cumsum(parts_ns, axis=1)
+    until_ns = np.rint(length_ns[:, None] * (until_ns / until_ns[:, -1:])).astype(np.int64)
+    return _in_order(idle.take(~waits), _cut(pieces, of_piece, until_ns))
+
+
+def _idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
+    """Return how long a rank was idle before each operation, shape (operations, causes)."""
+    held = distinct(idle.after)
+    time_ns = np.zeros((len(held) + 1, len(Cause)), np.int64)
+    place = np.searchsorted(held, idle.after)
+    np.add.at(time_ns, (place, idle.cause), idle.end_ns - idle.start_ns)
+    return time_ns[found_in(held, operation)]
+
+
+def _cut(pieces: IdleIntervals, of_piece: Ints, until_ns: Ints) -> IdleIntervals:
+    """Return pieces of idle intervals, each of which is cut where its causes end.
+
+    Args:
+        pieces: in the order of their intervals, and of time.
+        of_piece: place of the interval of each.
+        until_ns: where each cause ends within each interval, shape (intervals, causes).
+    """
+    length_ns = pieces.end_ns - pieces.start_ns
+    done_ns = np.cumsum(length_ns) - length_ns
+    done_ns -= done_ns[np.searchsorted(of_piece, of_piece)]
+    ends_ns = np.clip(until_ns[of_piece] - done_ns[:, None], 0, length_ns[:, None])
+    starts_ns = np.concatenate((np.zeros((len(pieces), 1), np.int64), ends_ns[:, :-1]), axis=1)
+    row, cause = np.nonzero(ends_ns > starts_ns)
+    parts = pieces.take(row)
+    return replace(
+        parts,
+        start_ns=parts.start_ns + starts_ns[row, cause],
+        end_ns=parts.start_ns + ends_ns[row, cause],
+        cause=cause.astype(np.int64),
+    )
+
+
+def _in_order(*parts: IdleIntervals) -> IdleIntervals:
+    """Return all pieces in the order of their starts."""
+    pieces = joined(parts)
+    return pieces.take(sorted_rows(pieces.start_ns))
+
+
+# Token order: which steps of a run that only goes forward follow the token of another step.
+#
+# The pipeline holds so many chunks at a time; the next one starts once the token of another came
+# back. With one chunk more in flight it would need that of the chunk before::
+#
+#     last stage    ── F0 ──── F1 ──── F2 ──
+#                           └──────┐└──────┐
+#     first stage                  F3      F4          with one more: F4 after F1
+#
+# A step that waited for no token would wait for one if the pipeline were faster, so that all follow
+# the token that leaves as many in flight as there ever were.
+
+
+def all_token_waits(operations: Operations, tokens: Dependencies, more: int = 0) -> Dependencies:
+    """Return for which tokens steps wait with some more chunks in flight than there were.
+
+    Args:
+        operations: of all ranks.
+        tokens: which operations waited for which; without any, no number of chunks is a limit.
+        more: chunks in flight beyond those that there were.
+    """
+    waits = []
+    for first, last in _pairs_of_ranks(operations, tokens):
+        begun, ended = _chunks(operations, first), _chunks(operations, last)
+        number = np.arange(len(begun))
+        done = np.searchsorted(operations.end_ns[ended], operations.start_ns[begun], side="right")
+        most = int((number + 1 - done).max())
+        token = number - most - more
+        some = (token >= 0) & (token < len(ended))
+        waits.append(Dependencies(begun[some], ended[token[some]]))
+        own = tokens.take(operations.rank[tokens.after] == first)
+        at = np.searchsorted(ended, own.before) - more
+        waits.append(Dependencies(own.after[at >= 0], ended[at[at >= 0]]))
+    return joined(waits) if waits else tokens
+
+
+def usual_depth(operations: Operations, tokens: Dependencies) -> int:
+    """Return how many chunks were in flight where steps waited for tokens (median); 0 for none."""
+    if not len(tokens):
+        return 0
+    depths = []
+    for first, last in _pairs_of_ranks(operations, tokens):
+        own = tokens.take(operations.rank[tokens.after] == first)
+        begun = np.searchsorted(_chunks(operations, first), own.after)
+        depths.append(begun - np.searchsorted(_chunks(operations, last), own.before))
+    depth = np.sort(np.concatenate(depths))
+    return int(depth[(len(depth) - 1) // 2])
+
+
+def _pairs_of_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
+    """Return each rank that waited for tokens, and the one that gave them last."""
+    first = operations.rank[tokens.after]
+    return [
+        (rank, int(operations.rank[tokens.before[first == rank]].max()))
+        for rank in distinct(first).tolist()
+    ]
+
+
+def _chunks(operations: Operations, rank: int) -> Ints:
+    """Return the rows of a rank's chunks, in the order of their starts."""
+    own = operations.rank == rank
+    return np.flatnonzero(own & (operations.phase == Phase.F) & (operations.has_span == 1))

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.explain.causes.forward_waits import all_token_waits, usual_depth
+from bubbleviz.explain.causes.idle import all_token_waits, usual_depth
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of

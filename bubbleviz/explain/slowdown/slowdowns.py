@@ -24,7 +24,7 @@ from itertools import islice
 import numpy as np
 
 from bubbleviz.align.waits import NEVER
-from bubbleviz.explain.causes.forward_waits import all_token_waits
+from bubbleviz.explain.causes.idle import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.slowdown.replay import (
     Replay,
