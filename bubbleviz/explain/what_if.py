@@ -28,6 +28,7 @@ from bubbleviz.explain.slowdown.replay import (
     Replay,
     Role,
     Work,
+    median_rows,
     replay_of,
     slack_of,
 )
@@ -35,7 +36,7 @@ from bubbleviz.explain.slowdown.run_work import ReplayedRun
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
-from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
+from bubbleviz.model.grouping import distinct, groups_of, looked_up, rows_by_value, sorted_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK, Phase
@@ -55,8 +56,7 @@ class Graph:
         own_ns: how long each row takes itself, without waiting.
         delay_ns: how long each starts after all that it follows, or after the iteration did.
         follows: which follow any other.
-        delay_by_cause: how much of the delay of operations has which cause, shape (operations,
-            causes).
+        delay_by_cause: how much of the delay of operations has which cause, shape (rows, causes).
     """
 
     work: Work
@@ -70,30 +70,9 @@ class Graph:
     delay_by_cause: Ints
 
     @property
-    def transfers(self) -> Bools:
-        """Which rows of the work are transfers."""
-        return np.isin(self.work.role, POINT_TO_POINT)
-
-    @property
     def collectives(self) -> Bools:
         """Which rows of the work are collectives."""
-        return self.work.communicates & ~self.transfers
-
-    def makespans_ns(self, own_ns: Ints, delay_ns: Ints) -> list[int]:
-        """Return the times from the first forward to the last backward, by scenario.
-
-        Args:
-            own_ns: how long each row takes itself, shape (rows, scenarios).
-            delay_ns: how long each starts after all that it follows; the same shape.
-        """
-        if not self.works.any():
-            return [0] * own_ns.shape[1]
-        count = len(self.replay.rows)
-        ends_ns = np.zeros_like(own_ns)
-        ends_ns[self.replay.rows] = self.replay.ends_ns(own_ns, delay_ns)[:count]
-        ends_ns, own_ns = ends_ns[self.works], own_ns[self.works]
-        makespans: list[int] = (ends_ns.max(axis=0) - (ends_ns - own_ns).min(axis=0)).tolist()
-        return makespans
+        return self.work.communicates & ~np.isin(self.work.role, POINT_TO_POINT)
 
 
 def graph_of(run: ReplayedRun, iteration: int) -> Graph:
@@ -116,14 +95,14 @@ def graph_of(run: ReplayedRun, iteration: int) -> Graph:
     follows = np.bincount(order.after, minlength=len(work)) > 0
     works = np.append(among(operations.phase[rows], WORK), np.zeros(len(work) - len(rows), bool))
     # How much of the delay of operations has which cause.
-    delays = np.zeros((len(rows), len(Cause)), np.int64)
+    delays = np.zeros((len(work), len(Cause)), np.int64)
     at = np.flatnonzero(follows[: len(rows)])
     rank, end_ns = work.rank[at], work.end_ns[at]
     since_ns = np.minimum(work.start_ns[at] - delay_ns[at], end_ns)
     for cause in Cause:
         delays[at, cause] = run.explained().idle.time_within((cause,), rank, since_ns, end_ns)
     # A span that begins with work that needs no input has idle time after its start.
-    room_ns = np.maximum(delay_ns[: len(rows)], 0)[:, None] - np.cumsum(delays, axis=1) + delays
+    room_ns = np.maximum(delay_ns, 0)[:, None] - np.cumsum(delays, axis=1) + delays
     delays = np.clip(delays, 0, np.maximum(room_ns, 0))
     return Graph(work, order, replay, rows, works, work.own_ns, delay_ns, follows, delays)
 
@@ -198,17 +177,10 @@ def _transfers(run: ReplayedRun) -> Ints:
     if not len(row):
         return np.zeros(len(operations), np.int64)
     forward = among(operations.phase, (Phase.F, Phase.FB)).astype(np.int64)
-    kind = groups_of(operations.virtual_stage, forward).of_row
-    median_ns = np.full(
-        int(kind.max()) + 1, np.sort(measured_ns)[(len(measured_ns) - 1) // 2], np.int64
-    )
-    order = sorted_rows(kind[row], measured_ns)
-    of_kind = kind[row][order]
-    first = np.searchsorted(of_kind, np.arange(len(median_ns)))
-    count = np.bincount(of_kind, minlength=len(median_ns))
-    known = count > 0
-    median_ns[known] = measured_ns[order][(first + (count - 1) // 2)[known]]
-    transfer_ns: Ints = median_ns[kind]
+    kinds = groups_of(operations.virtual_stage, forward)
+    rows = median_rows(kinds.of_row[row], len(kinds), measured_ns)
+    usual_ns = np.sort(measured_ns)[(len(measured_ns) - 1) // 2]
+    transfer_ns = np.where(rows == NONE, usual_ns, measured_ns[rows])[kinds.of_row]
     transfer_ns[row] = measured_ns
     return transfer_ns
 
@@ -358,34 +330,29 @@ def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[Pa
     until_ns = np.maximum.accumulate(end_ns)
     since_ns = np.append(start_ns[:1], until_ns[:-1])
     gap_ns = np.maximum(start_ns - since_ns, 0)
-    names = [kind.phase for kind in work.kinds]
-    for number, kind in enumerate(work.kinds):
-        if kind.role in POINT_TO_POINT:
-            names[number] = Cause.COMMUNICATION.label
-    labels = sorted(set(names))
-    label = np.array([labels.index(name) for name in names], np.int64)[work.kind[row]]
-    times: dict[tuple[int, str], tuple[int, int]] = {}
-
-    def add(what: str, rank: Ints, time_ns: Ints) -> None:
-        groups = groups_of(rank)
-        total_ns = intervals.group_sum(groups.of_row, len(groups), time_ns).tolist()
-        counts = np.bincount(groups.of_row, minlength=len(groups)).tolist()
-        for place, *time in zip(rank[groups.first].tolist(), total_ns, counts, strict=True):
-            before = times.get((place, what), (0, 0))
-            if time[0]:
-                times[place, what] = before[0] + time[0], before[1] + time[1]
-
-    rank, worked_ns = work.rank[row], until_ns - since_ns - gap_ns
-    for number, what in enumerate(labels):
-        add(what, rank[label == number], worked_ns[label == number])
+    names = [
+        Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase
+        for kind in work.kinds
+    ]
     late = np.flatnonzero(gap_ns)
     entering, low_ns, rest_ns = work.rank[entered][late], since_ns[late], gap_ns[late]
     high_ns = low_ns + rest_ns
+    rank, kind = work.rank[row], work.kind[row]
+    taken = [
+        (names[one], rank[kind == one], (until_ns - since_ns - gap_ns)[kind == one])
+        for one in distinct(kind).tolist()
+    ]
     for cause in Cause:
         delay_ns = idle.time_within((cause,), entering, low_ns, high_ns)
         rest_ns = rest_ns - delay_ns
-        add(cause.label, entering[delay_ns > 0], delay_ns[delay_ns > 0])
-    add("other work", entering[rest_ns > 0], rest_ns[rest_ns > 0])
+        taken.append((cause.label, entering[delay_ns > 0], delay_ns[delay_ns > 0]))
+    taken.append(("other work", entering[rest_ns > 0], rest_ns[rest_ns > 0]))
+    times: dict[tuple[int, str], tuple[int, int]] = {}
+    for what, ranks, time_ns in taken:
+        for place, own in rows_by_value(ranks):
+            total_ns, count = times.get((place, what), (0, 0))
+            if time_ns[own].any():
+                times[place, what] = total_ns + int(time_ns[own].sum()), count + len(own)
     parts = [PathPart(place, what, *time) for (place, what), time in times.items()]
     return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))
 
@@ -428,75 +395,60 @@ def what_if(graph: Graph, operations: Operations, ranks: int) -> tuple[WhatIf, .
         operations: of all ranks.
         ranks: number of ranks in the iteration.
     """
-    count = len(graph.rows)
-    own_ns, delay_ns = graph.own_ns, graph.delay_ns
+    work, own_ns, delay_ns = graph.work, graph.own_ns, graph.delay_ns
     # Communication that takes no time ends no later than it did.
     at_once_ns = np.minimum(own_ns, 0)
+    transfers = np.isin(work.role, POINT_TO_POINT)
+    moved = {Cause.COMMUNICATION: transfers, Cause.COLLECTIVE: graph.collectives}
     #: Names, what they are, times and delays of all work.
     scenarios = [("measured", "as measured", own_ns, delay_ns)]
     for name, change, cause in _WITHOUT:
-        removed_ns = np.zeros(len(graph.work), np.int64)
-        removed_ns[:count] = graph.delay_by_cause[:, cause]
-        moves = np.zeros(len(graph.work), bool)
-        if cause is Cause.COMMUNICATION:
-            moves = graph.transfers
-        elif cause is Cause.COLLECTIVE:
-            moves = graph.collectives
+        removed_ns = graph.delay_by_cause[:, cause]
+        moves = moved.get(cause, np.zeros(len(work), bool))
         if removed_ns.any() or moves.any() or cause is Cause.COMMUNICATION:
             without_ns = np.where(moves, at_once_ns, own_ns)
             scenarios.append((name, change, without_ns, delay_ns - removed_ns))
-    for name, change, busy_ns in (
-        ("no-stragglers", "every operation takes the median of its kind", _medians),
-        ("balanced", "every stage takes the mean of all stages", _balanced),
-    ):
-        taken_ns = np.concatenate((busy_ns(graph, operations), own_ns[count:]))
-        scenarios.append((name, change, taken_ns, delay_ns))
-    # Where members of a collective are unknown, waiting for them stays.
-    kept_ns = np.zeros(len(graph.work), np.int64)
-    kept_ns[:count] = graph.delay_by_cause[:, Cause.DEPENDENCY]
-    early_ns = np.where(graph.follows, np.minimum(delay_ns, kept_ns), delay_ns)
-    computes_ns = np.where(graph.work.communicates, at_once_ns, own_ns)
-    scenarios.append(("no-delay", "the same order without any delay", computes_ns, early_ns))
-    makespans_ns = graph.makespans_ns(
-        *(np.stack([scenario[n] for scenario in scenarios], axis=1) for n in (2, 3))
+    # Each operation takes the median of its kind; or, as fast as the mean of all stages phase by
+    # phase, it keeps its ratio to that.
+    rows, count = graph.rows, len(graph.rows)
+    phase, usual_ns, even_ns = operations.phase[rows], own_ns.copy(), own_ns.copy()
+    kinds = groups_of(operations.rank[rows], operations.chunk[rows], phase)
+    median_ns = own_ns[median_rows(kinds.of_row, len(kinds), own_ns[:count])][kinds.of_row]
+    # An operation that stands for several (a W of all remaining microbatches) has no kind.
+    single = operations.microbatch[rows] >= 0
+    usual_ns[:count] = np.where(single, median_ns, own_ns[:count])
+    for one in distinct(phase).tolist():
+        at = np.flatnonzero((phase == one) & (usual_ns[:count] > 0))
+        if len(at):
+            scale = usual_ns[at].mean() / usual_ns[at]
+            even_ns[at] = np.rint(own_ns[at] * scale).astype(np.int64)
+    usual, even = (
+        "every operation takes the median of its kind",
+        "every stage takes the mean of all",
     )
+    scenarios.append(("no-stragglers", usual, usual_ns, delay_ns))
+    scenarios.append(("balanced", f"{even} stages", even_ns, delay_ns))
+    # Where members of a collective are unknown, waiting for them stays.
+    kept_ns = graph.delay_by_cause[:, Cause.DEPENDENCY]
+    early_ns = np.where(graph.follows, np.minimum(delay_ns, kept_ns), delay_ns)
+    computes_ns = np.where(work.communicates, at_once_ns, own_ns)
+    scenarios.append(("no-delay", "the same order without any delay", computes_ns, early_ns))
+    own_ns, delay_ns = (np.stack([scenario[n] for scenario in scenarios], axis=1) for n in (2, 3))
+    # From the first forward to the last backward.
+    ends_ns, makespans_ns = np.zeros_like(own_ns), np.zeros(len(scenarios), np.int64)
+    ends_ns[graph.replay.rows] = graph.replay.ends_ns(own_ns, delay_ns)[: len(graph.replay.rows)]
+    ends_ns, own_ns = ends_ns[graph.works], own_ns[graph.works]
+    if len(ends_ns):
+        makespans_ns = ends_ns.max(axis=0) - (ends_ns - own_ns).min(axis=0)
     changes = []
-    for (name, change, own_ns, _), makespan_ns in zip(scenarios, makespans_ns, strict=True):
+    makespans = zip(scenarios, makespans_ns.tolist(), own_ns.sum(axis=0).tolist(), strict=True)
+    for (name, change, *_), makespan_ns, busy_ns in makespans:
         # Most collectives run when all forwards and backwards have.
         if name != "no-collective" or makespan_ns != makespans_ns[0]:
             whole = ranks * makespan_ns
-            busy = int(own_ns[graph.works].sum())
-            ratio = (whole - busy) / whole if whole > 0 else None
+            ratio = (whole - busy_ns) / whole if whole > 0 else None
             changes.append(WhatIf(name, change, makespan_ns, ratio))
     return tuple(changes)
-
-
-def _medians(graph: Graph, operations: Operations) -> Ints:
-    """Return for each operation the median time of its rank, chunk and phase."""
-    busy_ns, rank = graph.own_ns[: len(graph.rows)], operations.rank[graph.rows]
-    kind = groups_of(rank, operations.chunk[graph.rows], operations.phase[graph.rows]).of_row
-    order = sorted_rows(kind, busy_ns)
-    first = np.searchsorted(kind[order], np.arange(int(kind.max(initial=-1)) + 1))
-    count = np.bincount(kind, minlength=len(first))
-    middle: Ints = busy_ns[order][first + (count - 1) // 2]
-    # An operation that stands for several (a W of all remaining microbatches) has no kind.
-    single = operations.microbatch[graph.rows] >= 0
-    return np.where(single, middle[kind], busy_ns)
-
-
-def _balanced(graph: Graph, operations: Operations) -> Ints:
-    """Return the times with every stage as fast as the mean of all stages, phase by phase.
-
-    Each operation keeps its ratio to the median of its kind.
-    """
-    median_ns, phases = _medians(graph, operations), operations.phase[graph.rows]
-    result = graph.own_ns[: len(graph.rows)].copy()
-    for phase in distinct(phases).tolist():
-        at = np.flatnonzero((phases == phase) & (median_ns > 0))
-        if len(at):
-            scale = median_ns[at].mean() / median_ns[at]
-            result[at] = np.rint(result[at] * scale).astype(np.int64)
-    return result
 
 
 # Reordered: what iterations save where ranks run their operations in the planned order.
@@ -580,33 +532,21 @@ def turns_of(
     """
     turns = np.arange(len(rows))
     moved = [d for d in deviations if d.what in _MOVED]
-    table = np.array(
-        [(iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved],
-        np.int64,
-    ).reshape(-1, 5)
-    keys = (
-        operations.iteration,
-        operations.rank,
-        operations.phase,
-        operations.microbatch,
-        operations.chunk,
-    )
-    at = looked_up([key[rows] for key in keys], np.arange(len(rows)), list(table.T))
+    wanted = [(iterations[d.iteration], d.rank, d.phase, d.microbatch, d.chunk) for d in moved]
+    names = ("iteration", "rank", "phase", "microbatch", "chunk")
+    keys = [getattr(operations, name)[rows] for name in names]
+    at = looked_up(keys, turns, list(np.array(wanted, np.int64).reshape(-1, 5).T))
     places = np.array([d.places if d.what == "late" else -d.places for d in moved], np.int64)
-    other = {(d.iteration, d.rank) for d in deviations if d.what not in _MOVED}
     cells = [(d.iteration, d.rank) for d in moved]
+    other = {(d.iteration, d.rank) for d in deviations if d.what not in _MOVED}
     for cell in sorted(set(cells) - other):
         own = np.array([c == cell for c in cells], bool)
-        low, high = np.searchsorted(operations.rank[rows], (cell[1], cell[1] + 1)).tolist()
-        of_rank = operations.take(rows[low:high])
-        in_cell = of_rank.iteration == iterations[cell[0]]
-        of_cell = low + np.flatnonzero(in_cell & (of_rank.phase != Phase.OPTIMIZER))
-        if (at[own] == NONE).any() or not among(operations.phase[rows[of_cell]], _ORDERED).all():
-            continue
-        ran = of_cell[sorted_rows(operations.host_start_ns[rows[of_cell]])]
-        by_turn = of_cell[sorted_rows(operations.start_ns[rows[of_cell]])]
-        planned = _planned(ran, at[own], places[own], operations.microbatch[rows])
-        turns[planned] = by_turn
+        of_cell = (keys[0] == iterations[cell[0]]) & (keys[1] == cell[1])
+        of_cell = np.flatnonzero(of_cell & (keys[2] != Phase.OPTIMIZER))
+        if (at[own] != NONE).all() and among(keys[2][of_cell], _ORDERED).all():
+            ran = of_cell[sorted_rows(operations.host_start_ns[rows[of_cell]])]
+            by_turn = of_cell[sorted_rows(operations.start_ns[rows[of_cell]])]
+            turns[_planned(ran, at[own], places[own], keys[3])] = by_turn
     return turns
 
 

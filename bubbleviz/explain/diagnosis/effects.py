@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work
+from bubbleviz.explain.slowdown.replay import COMPUTING, Role, Work, median_rows
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, first_of_each, groups_of, sorted_rows
 from bubbleviz.model.values import frozen
@@ -206,13 +206,8 @@ def group_medians(group: Ints, groups: int, values: Floats) -> Floats:
         groups: number of groups.
         values: one a row.
     """
-    order = sorted_rows(group, values)
-    size = np.bincount(group, minlength=groups)
-    first = np.cumsum(size) - size
-    medians = np.full(groups, np.nan)
-    some = size > 0
-    medians[some] = values[order][(first + (size - 1) // 2)[some]]
-    return medians
+    rows = median_rows(group, groups, values)
+    return np.append(values, np.nan)[rows]
 
 
 def quantile_of(values: Floats, share: float) -> float:

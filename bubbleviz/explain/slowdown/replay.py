@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import distinct, expanded, found_in, groups_of, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.values import frozen
@@ -166,6 +166,14 @@ def numbered(group: Ints, *by: Ints) -> Ints:
     number = np.empty(len(group), np.int64)
     number[order] = np.arange(len(ordered)) - np.repeat(first, count)
     return number
+
+
+def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
+    """Return the row of the lower median of each group; -1 for one without rows."""
+    order, size = sorted_rows(group, values), np.bincount(group, minlength=groups)
+    rows, some = np.full(groups, NONE, np.int64), size > 0
+    rows[some] = order[(np.cumsum(size) - size + (size - 1) // 2)[some]]
+    return rows
 
 
 #: Times that are replayed at once, over all scenarios: 64 MB of them.
