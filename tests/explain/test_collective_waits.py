@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -94,6 +92,12 @@ def moves(found: CollectiveWaits) -> list[tuple[int, int, int]]:
             [(1, 0, 400), (1, 400, 900), (1, 900, 950)],
             [(800, 1, 1), (800, -1, -1)],
         ),
+        # Of those that enter together the one that worked was waited for.
+        (
+            [(0, 500, 1_000, 7), (1, 500, 1_000, 7), (2, 300, 1_000, 7)],
+            [(0, 0, 100), (1, 0, 499), (2, 0, 300)],
+            [(500, 1, 1), (500, -1, -1), (500, 1, 1)],
+        ),
         # No move takes less than a launch.
         ([(0, 100, 1_000, 7), (1, 996, 1_000, 7)], [], [(1_000, 1, -1), (996, -1, -1)]),
     ],
@@ -104,13 +108,6 @@ def test_the_last_to_enter_begins_the_move(
     expected: list[tuple[int, int, int]],
 ) -> None:
     assert moves(collective_waits(table(*rows), worked(*worked_before))) == expected
-
-
-def test_of_those_that_enter_together_the_one_that_worked_was_waited_for() -> None:
-    own = table((0, 500, 1_000, 7), (1, 500, 1_000, 7), (2, 300, 1_000, 7))
-    found = collective_waits(own, worked((0, 0, 100), (1, 0, 499), (2, 0, 300)))
-
-    assert [last for _, last, _ in moves(found)] == [1, -1, 1]
 
 
 # Whole runs
@@ -247,62 +244,6 @@ def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(tmp_path: Path) 
     assert notes(report).isdisjoint({UNKNOWN, LACKING})
 
 
-def test_process_groups_of_traces_need_no_common_clock(tmp_path: Path) -> None:
-    paths = [torch_rank(tmp_path, rank) for rank in (0, 1)]
-    report = bubbleviz.analyze(paths)
-    idle_ns = report.explanation.causes.idle_ns["period"]
-
-    assert idle_ns[0, 0, Cause.DEPENDENCY] == 3 * MS
-    assert idle_ns[0, :, Cause.COLLECTIVE].tolist() == [500 * US] * 2
-
-
-def torch_rank(folder: Path, rank: int) -> Path:
-    """Write the same run as a trace of PyTorch's profiler."""
-    done = 6_000 if rank else 3_000
-    events: list[dict[str, Any]] = []
-    for n in range(2):
-        at, host = 10_000 * n + 50_000, 10_000 * n + 49_000
-        spans = (
-            ("F0.0.0", "gemm", 0, 1_000),
-            ("B0.0.0", "gemm", 1_000, done),
-            ("nccl:_reduce_scatter_base", SCATTER, done, 6_500),
-            ("Optimizer", "adam", 6_500, 7_000),
-        )
-        thread = {"pid": 9, "tid": 9}
-        step = {"cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": host, "dur": 400}
-        events.append({"ph": "X", **step, **thread})
-        for place, (name, kernel, start, end) in enumerate(spans):
-            begin, number = host + 10 + 40 * place, 4 * n + place
-            own: dict[str, Any] = {"correlation": number, "device": 0, "stream": 7}
-            if kernel == SCATTER:
-                own |= {
-                    "Collective name": "_reduce_scatter_base",
-                    "Group size": 2,
-                    "Process Group Name": "7",
-                    "Process Group Ranks": "[0, 1]",
-                    "Seq": n,
-                    "External id": 100 + number,
-                }
-            called = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin + 5, "dur": 1}
-            ran = {"cat": "kernel", "name": kernel, "ts": at + start, "dur": end - start}
-            ranged = {"cat": "user_annotation", "name": name, "ts": begin, "dur": 30}
-            events += [
-                {"ph": "X", **ranged, **thread},
-                {"ph": "X", **called, **thread, "args": own},
-                {"ph": "X", **ran, "pid": 0, "tid": 7, "args": own},
-            ]
-    document = {
-        "schemaVersion": 1,
-        "host_name": f"node{rank}",
-        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-        "baseTimeNanoseconds": 1_700_000_000_000_000_000 + rank * 40 * MS,
-        "traceEvents": events,
-    }
-    path = folder / f"rank{rank}.pt.trace.json"
-    path.write_text(json.dumps(document))
-    return path
-
-
 def gathered_run(folder: Path) -> Report:
     """Return two stages on one host that gather parameters after their first forward.
 
@@ -338,33 +279,23 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
     tmp_path: Path,
 ) -> None:
     report = gathered_run(tmp_path)
-    idle_ns = report.explanation.causes.idle_ns["schedule"][0]
+    explanation = report.explanation
+    idle_ns, times = explanation.causes.idle_ns["schedule"][0], explanation.communication
 
     # Rank 0 waits in the collective, for its gradients from 6 to 8, and from 9 to 12.
     assert idle_ns[:, Cause.DEPENDENCY].tolist() == [(3 + 2 + 3) * MS, 0]
     assert idle_ns[:, Cause.COLLECTIVE].tolist() == [MS, MS]
     (waits,) = np.flatnonzero(report.bubbles.waits_in_collective).tolist()
     assert int(report.operations.rank[report.bubbles.peer_operation[waits]]) == 1
-
-
-def test_without_the_move_of_a_collective_its_wait_stays(tmp_path: Path) -> None:
-    explanation = gathered_run(tmp_path).explanation
-    replays = {change.name: change for change in explanation.what_if}
-
-    assert replays["measured"].makespan_ns == 13 * MS
-    assert replays["no-collective"].makespan_ns == 12 * MS
-    assert replays["no-delay"].makespan_ns == 12 * MS
-    assert explanation.path is not None
-    assert ("AllGather", MS) in {(part.what, part.time_ns) for part in explanation.path.parts}
-
-
-def test_what_a_collective_takes_stands_in_the_table_of_communication(tmp_path: Path) -> None:
-    times = gathered_run(tmp_path).explanation.communication
-
-    assert times.wait_ns.tolist() == [[3 * MS, 0]]
-    assert times.transfer_ns.tolist() == [[MS, MS]]
+    assert (times.wait_ns.tolist(), times.transfer_ns.tolist()) == ([[3 * MS, 0]], [[MS, MS]])
     assert times.exposed_ns.tolist() == [[MS, MS]]
     assert times.communication_ns.tolist() == [[4 * MS, MS]]
+    # Without its move the wait in it stays.
+    replays = {change.name: change.makespan_ns // MS for change in explanation.what_if}
+    names = ("measured", "no-collective", "no-delay")
+    assert [replays[name] for name in names] == [13, 12, 12]
+    assert explanation.path is not None
+    assert ("AllGather", MS) in {(part.what, part.time_ns) for part in explanation.path.parts}
 
 
 def test_a_bucket_under_the_late_rank_s_own_compute_ends_the_others_wait(tmp_path: Path) -> None:

@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.explain.recognition import recognition
-from bubbleviz.explain.recognition.orders import PipelineOrders, difference
+from bubbleviz.explain.recognition.orders import difference
 from bubbleviz.explain.recognition.recognition import (
     Deviation,
-    Plans,
     Recognition,
-    Verdict,
     compared,
     schedule_of,
 )
@@ -365,11 +362,6 @@ def cleared(plan: Plan) -> list[list[Op]]:
     return orders
 
 
-def test_what_one_range_cleared_has_no_sequence() -> None:
-    found = named(of_orders(cleared(planned("zb-v"))))
-    assert (found.name, found.exact) == ("zb-v", True)
-
-
 @pytest.mark.parametrize(
     ("name", "p", "m"),
     [
@@ -525,26 +517,6 @@ def test_stages_of_a_pipeline_fed_from_both_ends_may_be_told_wrong() -> None:
     cells = [(rank, 0, orders[device]) for rank, device in enumerate((0, 3, 1, 2))]
     found = named(measured(cells, [(rank, 0) for rank in range(4)]))
     assert (found.name, found.exact) == ("dualpipe", True)
-
-
-def test_an_order_is_judged_once_however_many_ran_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged, real = [], recognition.verdict
-
-    def counted(ran: PipelineOrders, plans: Plans) -> Verdict:
-        judged.append(ran)
-        return real(ran, plans)
-
-    monkeypatch.setattr(recognition, "verdict", counted)
-    orders = devices_of(planned("zb-h1", 8, 16))
-    cells = [
-        (8 * n + rank, time, order)
-        for n in range(128)
-        for time in range(2)
-        for rank, order in enumerate(orders)
-    ]
-    found = named(measured(cells, [(rank % 8, rank // 8) for rank in range(1024)]))
-
-    assert (found.name, found.exact, len(judged)) == ("zb-h1", True, 1)
 
 
 @settings(max_examples=200)

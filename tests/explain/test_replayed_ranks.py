@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,16 +78,6 @@ def test_the_slowest_are_replayed_and_some_of_the_others(
     pipelines: int, slow: int, known: bool, chosen: list[int] | None, tmp_path: Path
 ) -> None:
     assert _chosen(_run(tmp_path, pipelines, slow, known=known)) == chosen
-
-
-@pytest.mark.usefixtures("few")
-def test_pipelines_may_have_any_numbers(tmp_path: Path) -> None:
-    report = _run(tmp_path, 8, slow=5)
-    ranks = tuple(replace(rank, pipeline=7 + 100 * (rank.pipeline or 0)) for rank in report.ranks)
-    found = replayed_ranks(report.operations, ranks, np.ones(_ITERATIONS, bool))
-    assert found is not None
-    assert np.flatnonzero(found.chosen[::_STAGES]).tolist() == [0, 1, 4, 5]
-    assert (found.pipelines, found.of) == (4, 8)
 
 
 def test_a_pipeline_that_lacks_an_iteration_is_not_the_slowest(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.count import rank_iterations
 from bubbleviz.explain import explanation, stretch
-from bubbleviz.explain.explanation import StretchExplanation, explain_stretch
+from bubbleviz.explain.explanation import explain_stretch
 from bubbleviz.explain.phase_times import times_median_of
 from bubbleviz.explain.slowdown.run_work import moved_rows
 from bubbleviz.model.columns import NONE
@@ -90,29 +90,6 @@ def test_one_pipeline_at_a_time_is_all_at_once(
     )
 
 
-def test_pipelines_are_stretches_of_their_own(tmp_path: Path) -> None:
-    plant(REPLICAS, tmp_path)
-    report = in_stretches(tmp_path, 1)
-    assert [rank.pipeline for rank in report.ranks] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert rank_iterations.pipeline_bounds(_Merged(report), 1) == [0, 3, 6, 9, 12]  # type: ignore[arg-type]
-    assert rank_iterations.pipeline_bounds(_Merged(report), 1 << 40) == [0, 12]  # type: ignore[arg-type]
-
-
-class _Merged:
-    """A run with the ranks and operations of a report."""
-
-    def __init__(self, report: Report) -> None:
-        self.ranks, self.operations = report.ranks, report.operations
-
-
-def test_a_run_of_unknown_pipelines_is_one_stretch(tmp_path: Path) -> None:
-    plant(REPLICAS, tmp_path)
-    report = bubbleviz.analyze(tmp_path)
-    ranks = (*report.ranks[:-1], replace(report.ranks[-1], pipeline=None))
-    unknown = _Merged(replace(report, ranks=ranks))
-    assert rank_iterations.pipeline_bounds(unknown, 1) == [0, 12]  # type: ignore[arg-type]
-
-
 def test_stretches_and_their_explanations_travel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,31 +102,6 @@ def test_stretches_and_their_explanations_travel(
     monkeypatch.setattr(stretch, "MOST", 1)
     monkeypatch.setattr(explanation, "explain_stretch", elsewhere)
     assert shown(bubbleviz.analyze(tmp_path)) == whole
-
-
-def test_names_of_the_whole_run_do_not_travel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, ...]] = []
-
-    def noted(part: stretch.Stretch) -> StretchExplanation:
-        explained = explain_stretch(part)
-        seen.extend((part.operations.names, explained.kept.bubbles.operations.names))
-        return explained
-
-    plant(REPLICAS, tmp_path)
-    monkeypatch.setattr(stretch, "MOST", 1)
-    monkeypatch.setattr(explanation, "explain_stretch", noted)
-    report = bubbleviz.analyze(tmp_path)
-    assert seen == [()] * 8
-    assert report.operations.names
-    assert report.bubbles.operations.names == report.operations.names
-
-
-def test_rows_of_other_stretches_keep_their_numbers() -> None:
-    row = np.array([NONE, 0, 4, 5, 6])
-    moved = moved_rows(10, 5, np.array([3, 99]))
-    assert moved(row).tolist() == [NONE, 10, 14, 3, 99]
 
 
 def test_times_are_those_of_the_median_of_a_kind(tmp_path: Path) -> None:

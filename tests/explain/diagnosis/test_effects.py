@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bubbleviz.explain.diagnosis.effects import Effects, effects_of, jumps, lines, others_medians
+from bubbleviz.explain.diagnosis.effects import Effects, effects_of, jumps
 from bubbleviz.explain.diagnosis.faults import (
     Evidence,
     beside_operations,
@@ -135,12 +132,6 @@ def test_chance_does_not_stand_out() -> None:
     assert not effects.stands_out(effects.rank_effect, size).any()
 
 
-def test_a_steady_rise_is_a_trend() -> None:
-    effects = effects_of(work_of(lambda at: 1 + 0.1 * at.iteration))
-    # Five iterations are too few to call it one.
-    assert (effects.trend == 1).all()
-
-
 def seen(work: Work, host_of_rank: Ints) -> Evidence:
     """Return the evidence of computes alone."""
     never = np.zeros(len(work), np.int64)
@@ -173,61 +164,11 @@ def test_all_stages_of_a_host_are_its() -> None:
     assert (only.kind, only.ranks) == ("host", (2, 3))
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=20))
-def test_medians_of_the_others(rows: list[tuple[int, int]]) -> None:
-    group, values = np.array(rows, np.int64).reshape(-1, 2).T.copy()
-    expected = []
-    for row, (own, _) in enumerate(rows):
-        others = [v for n, (g, v) in enumerate(rows) if g == own and n != row]
-        expected.append(statistics.median(others) if others else None)
-    medians = others_medians(group, values.astype(np.float64)).tolist()
-    assert [None if np.isnan(v) else v for v in medians] == expected
-
-
-def test_a_jump_without_noise_is_found_where_it_is() -> None:
-    series, group = np.array([0, 0, 0, 0, 0, 0, 0.4, 0.4, 0.4]), np.zeros(9, np.int64)
-    # Points stand in any order.
-    order = np.array([8, 3, 1, 0, 2, 7, 4, 6, 5])
-    begin, change, _, stands_out = jumps(group, order.astype(float), series[order])
-
-    assert begin.tolist() == [6.0]
-    assert np.allclose(change, 0.4)
-    assert stands_out.tolist() == [True]
-    assert not jumps(group, np.arange(9.0), -series)[3].any()
-    _, _, explained, stands_out = jumps(group, np.arange(9.0), np.full(9, 0.7))
-    assert explained.tolist() == [0.0]
-    assert not stands_out.any()
-    rise = 0.05 * np.arange(9.0)
-    assert lines(group, np.arange(9.0), rise)[1] > jumps(group, np.arange(9.0), rise)[2]
-
-
 def test_chance_jumps_in_few_of_many_series() -> None:
     generator = np.random.default_rng(7)
     group, x = np.repeat(np.arange(20_000), 10), np.tile(np.arange(10.0), 20_000)
 
     assert jumps(group, x, generator.normal(0.0, 0.05, len(group)))[3].mean() < 0.001
-
-
-@given(st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=12), max_size=3))
-def test_jumps_are_those_of_a_plain_search(series: list[list[int]]) -> None:
-    group = np.repeat(np.arange(len(series)), [len(own) for own in series])
-    x = np.concatenate([np.zeros(0), *(np.arange(float(len(own))) for own in series)])
-    y = np.array([value for own in series for value in own], float)
-    begins, changes, explained, _ = jumps(group, x, y)
-
-    assert len(begins) == len(series)
-    for number, own in enumerate(series):
-        between = [
-            k * (len(own) - k) / len(own) * float(np.mean(own[k:]) - np.mean(own[:k])) ** 2
-            for k in range(2, len(own) - 1)
-        ]
-        variance = np.var(own) * len(own)
-        best = max(between, default=0.0)
-        assert np.isclose(explained[number], best / variance if variance else 0.0)
-        if best and between.count(best) == 1:
-            begin = int(begins[number])
-            assert np.isclose(between[begin - 2], best)
-            assert np.isclose(changes[number], np.mean(own[begin:]) - np.mean(own[:begin]))
 
 
 #: Names of operations, ranges and calls by their numbers: F, step, load, cudaMemcpy.

@@ -46,11 +46,6 @@ def planned(operations: Operations, deviations: Sequence[Deviation]) -> list[int
 MEASURED = ((Phase.F, 0), (Phase.F, 1), (Phase.BW, 0), (Phase.F, 2), (Phase.BW, 1), (Phase.BW, 2))
 
 
-def test_without_deviations_all_keep_their_turns() -> None:
-    assert planned(ran(), ()) == []
-    assert planned(ran(*MEASURED), ()) == [0, 1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize(
     ("row", "what", "places", "order"),
     [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.slowdown.replay import Kind, Role, Work, numbered, replay_of
+from bubbleviz.explain.slowdown.replay import Kind, Role, Work, replay_of
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns
 from tests.support.recorded_work import NO_ORDER
 from tests.support.slow_replay import slow_ends
@@ -70,36 +70,6 @@ def works(
     return work_of(rows), order_of(*pairs), np.array(times, np.int64).reshape(-1, 2)
 
 
-def test_nothing_takes_no_time() -> None:
-    replay = replay_of(work_of([]), NO_ORDER)
-
-    assert replay.lengths_ns(np.zeros((0, 3), np.int64)).shape == (0, 3)
-    assert len(delays_of(work_of([]), NO_ORDER)) == 0
-
-
-def test_one_operation_takes_its_time() -> None:
-    replay = replay_of(work_of([(0, 5, 0, 10, 17, -1)]), NO_ORDER)
-
-    assert replay.iterations.tolist() == [5]
-    assert replay.lengths_ns(np.array([[7, 3]])).tolist() == [[7, 3]]
-
-
-def test_members_of_a_meeting_wait_for_the_last() -> None:
-    """Both members end a transfer after rank 1's forward."""
-    work = work_of([(0, 0, 1, 0, 9, 4), (1, 0, 0, 0, 8, -1), (1, 0, 1, 8, 9, 4)])
-    replay = replay_of(work, order_of((2, 1)))
-
-    assert work.own_ns.tolist() == [1, 8, 1]
-    assert replay.lengths_ns(work.own_ns[:, None]).tolist() == [[9]]
-    assert replay.lengths_ns(np.array([[1], [2], [1]])).tolist() == [[3]]
-
-
-def test_equal_starts_and_lengths() -> None:
-    work = work_of([(0, 0, 0, 0, 2, -1), (0, 0, 0, 0, 2, -1), (1, 0, 0, 0, 2, -1)])
-
-    assert replay_of(work, order_of((1, 0))).lengths_ns(work.own_ns[:, None]).tolist() == [[4]]
-
-
 def test_the_last_optimizer_ends_an_iteration() -> None:
     """Of a rank without any, all work counts."""
     rows = [(0, 0, 2, 0, 4, -1), (0, 0, 0, 0, 9, -1), (1, 0, 0, 0, 5, -1), (0, 1, 0, 0, 9, -1)]
@@ -146,10 +116,3 @@ def test_with_its_delays_an_iteration_takes_as_long_as_measured(
     lengths = replay.lengths_ns(work.own_ns[:, None], delays_of(work, order))[:, 0]
 
     assert lengths.tolist() == measured_ns(work, replay.iterations).tolist()
-
-
-def test_places_in_groups_by_columns_then_as_they_stand() -> None:
-    group, by = np.array([1, 0, 1, 1, 0]), np.array([5, 2, 3, 3, 2])
-
-    assert numbered(group, by).tolist() == [2, 0, 0, 1, 1]
-    assert numbered(group[:0]).tolist() == []

@@ -15,7 +15,6 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.explain import explanation
-from bubbleviz.explain.slowdown.replay import Role
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.report.report import Report
@@ -56,18 +55,6 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
     assert delayed.tolist() == measured_ns(work, replay.iterations).tolist()
 
 
-def test_every_computing_operation_of_an_averaged_iteration_is_work() -> None:
-    scenarios = report(EVEN).explanation.scenarios
-    assert scenarios is not None
-    work = scenarios.work
-
-    assert (~work.communicates).sum() == 3 * 4 * (2 * 8 + 1)
-    assert set(work.iteration.tolist()) == {0, 1, 2}
-    norms = work.take(work.role == Role.COLLECTIVE)
-    assert len(norms) == 3 * 4
-    assert len(set(norms.meeting.tolist())) == 3
-
-
 def test_an_even_run_is_ideal() -> None:
     slowdowns = report(EVEN).slowdowns
 
@@ -90,15 +77,6 @@ def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
     assert slowdowns.by_stage[2] == max(slowdowns.by_stage.values())
     assert slowdowns.by_rank[2] == min(slowdowns.by_stage[2], slowdowns.by_replica[0])
     assert slowdowns.total == pytest.approx(slowdowns.original_ns / slowdowns.ideal_ns)
-
-
-def test_replicas_meet_in_the_norm_of_gradients() -> None:
-    slowdowns = report(replace(EVEN, replicas=2, jitter=0.05, slow_stage=1)).slowdowns
-
-    assert slowdowns is not None
-    assert set(slowdowns.by_replica) == {0, 1}
-    assert slowdowns.by_phase["AllReduce"] == pytest.approx(1, abs=1e-3)
-    assert slowdowns.replay_error.mean < 0.02
 
 
 def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path) -> None:
