@@ -10,7 +10,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.explain.chunk_costs import ChunkCost
+from bubbleviz.explain.phase_times import ChunkCost
 from bubbleviz.render.picture.slowdowns import chunk_costs
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View

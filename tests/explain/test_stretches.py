@@ -17,8 +17,6 @@ from bubbleviz.count import rank_iterations
 from bubbleviz.explain import explanation, stretch
 from bubbleviz.explain.explanation import explain_stretch
 from bubbleviz.explain.phase_times import times_median_of
-from bubbleviz.explain.slowdown.run_work import moved_rows
-from bubbleviz.model.columns import NONE
 from bubbleviz.render import json_document as json
 from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.report.report import Report

@@ -11,9 +11,8 @@ import numpy as np
 
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.explain.recognition.plan_distance import Deviation
 from bubbleviz.explain.recognition.reasons import FORWARD_ONLY, NO_PIPELINE
-from bubbleviz.explain.recognition.recognition import Recognition
+from bubbleviz.explain.recognition.recognition import Deviation, Recognition
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
