@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeAlias
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -18,28 +18,21 @@ from typer.core import TyperCommand, TyperGroup
 from bubbleviz.cli.completion import beginning
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import nearest, one_line
-from bubbleviz.model.values import frozen
 
-#: Panels of options, in the order of ``--help``.
-OUTPUTS = "Outputs (FILE, or - for standard output)"
-TABLES = "Tables"
-PICTURES = "Pictures"
-SELECTION = "Selection"
-SCHEDULE = "Schedule"
-MEMORY = "Memory of searched schedules"
-COST = "Cost"
-LIMITS = "Limits"
-LAYERS = "Layers"
-TIMES = "Times"
-NAMES = "Names"
-CLOCKS = "Stages and clocks"
-READING = "Reading and cluster"
-#: Of options without a panel of their own.
-_OTHER = "Options"
-_ORDER = (
-    *(LIMITS, TIMES, LAYERS, SCHEDULE, MEMORY, COST, TABLES),
-    *(OUTPUTS, PICTURES, SELECTION, NAMES, CLOCKS, READING),
-)
+#: Panels of options in the order of ``--help``, each with its title; what every command has, the
+#: help and options without a panel, stands last.
+_TITLES = {
+    panel: panel
+    for panel in (
+        *("Limits", "Times", "Layers", "Schedule", "Memory", "Cost", "Tables", "Outputs"),
+        *("Pictures", "Selection", "Names", "Clocks", "Reading", "Options"),
+    )
+} | {
+    "Memory": "Memory of searched schedules",
+    "Outputs": "Outputs (FILE, or - for standard output)",
+    "Clocks": "Stages and clocks",
+    "Reading": "Reading and cluster",
+}
 #: What typer says at length.
 _SHORTER = {"--show-completion": "Print that for the current shell."}
 #: The widest that help is set, and a terminal that is read with ease, in characters.
@@ -47,41 +40,44 @@ _WIDEST = 100
 #: Two columns between a term and its meaning; a term wider than this stands on a line of its own.
 _GAP, _WIDEST_TERM = 2, 32
 
+Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
+
 
 def option(
+    value: str | None,
     summary: str,
-    panel: str | None,
+    panel: str,
     *names: str,
-    complete: Sequence[str] | Callable[[], list[str]] | None = None,
+    default: Any = None,
+    complete: Completion = None,
     **settings: Any,
 ) -> Any:
-    """Return an option of a command, as typer takes it.
+    """Return an option of a command, the default of its parameter, as typer takes it.
 
     Args:
+        value: what its value is called; None for a flag.
         summary: what it does, in one line.
-        panel: of the help, under which it stands; None for the last one.
-        names: such as ``--jobs`` and ``-j``; else those that typer makes of the argument.
+        panel: of the help, under which it stands.
+        names: such as ``--jobs`` and ``-j``; else those that typer makes of the parameter.
+        default: the value where it is not given.
         complete: the words that shells offer, or what finds them.
         settings: of :func:`typer.Option`.
     """
+    settings |= {"metavar": value, "help": summary, "rich_help_panel": panel}
+    if complete is not None:
+        settings["autocompletion"] = beginning(complete)
+    return typer.Option(default, *names, **settings)
+
+
+def flag(summary: str, panel: str, *names: str, default: bool = False, **settings: Any) -> Any:
+    """Return an option without a value; one without names can be negated."""
+    return option(None, summary, panel, *names, default=default, **settings)
+
+
+def argument(value: str, summary: str, default: Any = ..., complete: Completion = None) -> Any:
+    """Return an argument of a command, as typer takes it; one without a default is required."""
     offered = None if complete is None else beginning(complete)
-    return typer.Option(
-        *names, help=summary, rich_help_panel=panel, autocompletion=offered, **settings
-    )
-
-
-def argument(metavar: str, summary: str, complete: Callable[[], list[str]] | None = None) -> Any:
-    """Return an argument of a command, as typer takes it; see :func:`option`."""
-    offered = None if complete is None else beginning(complete)
-    return typer.Argument(metavar=metavar, help=summary, autocompletion=offered)
-
-
-@frozen
-class HelpSection:
-    """A title, and what stands below it: terms, each with what it means."""
-
-    title: str
-    rows: tuple[tuple[str, str], ...]
+    return typer.Argument(default, metavar=value, help=summary, autocompletion=offered)
 
 
 class _Sections:
@@ -93,12 +89,9 @@ class _Sections:
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the sections one below the other, all meanings in one column."""
-        sections = list(sections_of(self, ctx))
-        for section in sections:
-            width = _term_width(sections, section)
-            with formatter.section(section.title):
-                rows = [(f"{term:<{width}}", meaning) for term, meaning in section.rows]
-                formatter.write_dl(rows, col_max=width)
+        for title, rows, width in sections_of(self, ctx):
+            with formatter.section(title):
+                formatter.write_dl([(f"{t:<{width}}", meaning) for t, meaning in rows], width)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the whole help, in panels where a terminal shows it."""
@@ -116,42 +109,32 @@ class HelpGroup(_Sections, TyperGroup):
     """The commands, whose list is set in sections with whole summaries."""
 
 
-def sections_of(command: Any, ctx: Any) -> Iterator[HelpSection]:
-    """Yield the sections of a command's help: arguments, options by panel, and commands."""
+def sections_of(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]], int]]:
+    """Yield the sections of a command's help: arguments, commands, and options by panel.
+
+    Each is a title, terms with what they mean, and the width of the terms: of options as in all
+    sections of options.
+    """
+    arguments: dict[str, list[tuple[str, str]]] = {}
     panels: dict[str, list[tuple[str, str]]] = {}
-    arguments = []
     for parameter in command.get_params(ctx):
         if getattr(parameter, "hidden", False):
             continue
         if parameter.param_type_name == "argument":
-            arguments.append((_argument(parameter), parameter.help or ""))
+            row = (_argument(parameter), parameter.help or "")
+            arguments.setdefault("Arguments", []).append(row)
         else:
-            panel = getattr(parameter, "rich_help_panel", None) or _OTHER
+            panel = getattr(parameter, "rich_help_panel", None) or "Options"
             panels.setdefault(panel, []).append((_option(parameter), _meaning(parameter)))
-    if arguments:
-        yield HelpSection("Arguments", tuple(arguments))
-    yield from _commands(command)
-    # What every command has stands last: the help, and options without a panel.
-    last = panels.pop(_OTHER)
-    for panel in sorted(panels, key=_place):
-        yield HelpSection(panel, tuple(panels[panel]))
-    yield HelpSection(_OTHER, tuple(last))
-
-
-def _commands(command: Any) -> Iterator[HelpSection]:
-    panels: dict[str, list[tuple[str, str]]] = {}
     for name, each in getattr(command, "commands", {}).items():
         if not each.hidden:
-            summary = (each.help or "").partition("\n\n")[0]
-            panels.setdefault(each.rich_help_panel or "Commands", []).append(
-                (name, " ".join(summary.split()))
-            )
-    for title, rows in panels.items():
-        yield HelpSection(title, tuple(rows))
-
-
-def _place(panel: str) -> int:
-    return _ORDER.index(panel) if panel in _ORDER else len(_ORDER)
+            summary = " ".join((each.help or "").partition("\n\n")[0].split())
+            arguments.setdefault(each.rich_help_panel, []).append((name, summary))
+    options = {_TITLES[panel]: panels[panel] for panel in sorted(panels, key=[*_TITLES].index)}
+    for sections in (arguments, options):
+        widest = max((len(term) for rows in sections.values() for term, _ in rows), default=0)
+        for title, rows in sections.items():
+            yield title, rows, min(widest, _WIDEST_TERM)
 
 
 def _usage_of(ctx: Any) -> str:
@@ -163,8 +146,7 @@ def _usage_of(ctx: Any) -> str:
 
 def _argument(parameter: Any) -> str:
     """Return an argument as it is written: in brackets where it may be left out."""
-    name = parameter.metavar or parameter.name.upper()
-    name += "..." if parameter.nargs != 1 and not name.endswith("...") else ""
+    name = parameter.metavar
     return name if parameter.required or name.startswith("[") else f"[{name}]"
 
 
@@ -173,28 +155,15 @@ def _option(parameter: Any) -> str:
     negated = parameter.secondary_opts and parameter.default is True
     names = sorted(parameter.secondary_opts if negated else parameter.opts, key=len)
     term = ", ".join(names)
-    return term if parameter.is_flag else f"{term} {parameter.metavar or 'VALUE'}"
+    return term if parameter.is_flag else f"{term} {parameter.metavar}"
 
 
 def _meaning(parameter: Any) -> str:
     """Return what an option does, and the value that it has where it is not given."""
-    if parameter.opts[0] in _SHORTER:
-        return _SHORTER[parameter.opts[0]]
-    default = parameter.default
-    given = default is not None and not isinstance(default, (bool, list, tuple)) and default
-    shown = f"{default:g}" if isinstance(default, float) else str(default)
-    return f"{parameter.help or ''} [{shown}]" if given else parameter.help or ""
-
-
-def _term_width(sections: list[HelpSection], one: HelpSection) -> int:
-    """Return the width of the terms of a section: of options as in all sections of options."""
-    same = [each for each in sections if _lists_options(each) == _lists_options(one)]
-    widths = [len(term) for section in same for term, _ in section.rows]
-    return min(max(widths, default=0), _WIDEST_TERM)
-
-
-def _lists_options(section: HelpSection) -> bool:
-    return section.rows[0][0].startswith("-")
+    default, meaning = parameter.default, parameter.help or ""
+    if isinstance(default, (bool, list, tuple)) or not default:
+        return _SHORTER.get(parameter.opts[0], meaning)
+    return f"{meaning} [{f'{default:g}' if isinstance(default, float) else default}]"
 
 
 def _in_panels(command: Any, ctx: Any) -> str:
@@ -211,20 +180,16 @@ def _in_panels(command: Any, ctx: Any) -> str:
     width = min(shutil.get_terminal_size((80, 24)).columns, _WIDEST)
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, highlight=False)
-    usage = Text.assemble(("Usage: ", "bold"), f"{ctx.command_path} {_usage_of(ctx)}")
+    console.print(Text.assemble(("Usage: ", "bold"), f"{ctx.command_path} {_usage_of(ctx)}"))
     paragraphs = [" ".join(p.split()) for p in cleandoc(command.help or "").split("\n\n")]
-    console.print(usage)
     console.print(Padding(Text("\n\n".join(paragraphs)), 1))
-    sections = list(sections_of(command, ctx))
-    for section in sections:
-        terms = _term_width(sections, section)
+    for title, rows, terms in sections_of(command, ctx):
         table = Table.grid(padding=(0, _GAP, 0, 0))
         table.add_column(width=terms, no_wrap=True, style="cyan")
         table.add_column()
-        for term, meaning in section.rows:
-            table.add_row(Text(term), Text(meaning))
-        panel = Panel(table, title=Text(section.title), title_align="left", border_style="dim")
-        console.print(panel)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(Panel(table, title=Text(title), title_align="left", border_style="dim"))
     if command.epilog:
         console.print(Padding(Text(command.epilog), (0, 1)))
     return out.getvalue().rstrip("\n")
@@ -241,32 +206,15 @@ OF_ANALYZE = (
     *("slowdown", "clocks", "coverage"),
 )
 ALL = "all"
-_OPTIONS = frozenset({"-v", "--details"})
-_WORDS = frozenset({*OF_ANALYZE, ALL})
+_NAMES = ("--details", "-v")
 #: What paths of profiles have, and no table's name.
 _OF_PATHS = frozenset("/\\.*?-")
 
-AnalysisDetails = Annotated[
-    list[str] | None,
-    option(
-        "Print these tables, all if none is named.",
-        TABLES,
-        "--details",
-        "-v",
-        metavar="[TABLE,...]",
-        complete=(*OF_ANALYZE, ALL),
-    ),
-]
-AllDetails = Annotated[
-    list[str] | None,
-    option(
-        "Print all tables instead of the first screen.",
-        TABLES,
-        "--details",
-        "-v",
-        metavar=f"[{ALL}]",
-    ),
-]
+ANALYSIS_DETAILS = option(
+    *("[TABLE,...]", "Print these tables, all if none is named.", "Tables", *_NAMES),
+    complete=(*OF_ANALYZE, ALL),
+)
+ALL_DETAILS = option(f"[{ALL}]", "Print all tables instead of the first screen.", "Tables", *_NAMES)
 
 
 def details(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[str, ...]:
@@ -292,20 +240,16 @@ def details(values: Sequence[str] | None, known: Sequence[str] = ()) -> tuple[st
 
 def spelled_out(arguments: Sequence[str]) -> list[str]:
     """Return a command line in which ``-v`` without a value has one: ``all``."""
-    return list(_spelled_out(arguments))
-
-
-def _spelled_out(arguments: Sequence[str]) -> Iterator[str]:
-    options = True
+    spelled: list[str] = []
     for word, behind in zip_longest(arguments, arguments[1:]):
-        options = options and word != "--"
-        yield word
-        if options and word in _OPTIONS and (behind is None or not _is_value(behind)):
-            yield ALL
+        spelled.append(word)
+        if word in _NAMES and "--" not in spelled and (behind is None or not _is_value(behind)):
+            spelled.append(ALL)
+    return spelled
 
 
 def _is_value(word: str) -> bool:
     """Return whether a word behind ``-v`` names tables, rightly or not, rather than a profile."""
-    if {*word.split(",")} & _WORDS:
+    if {*word.split(",")} & {*OF_ANALYZE, ALL}:
         return True
     return bool(word) and not _OF_PATHS & {*word} and "=" not in word and not Path(word).exists()

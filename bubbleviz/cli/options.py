@@ -3,71 +3,50 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from bubbleviz.cli.completion import convention_names
-from bubbleviz.cli.help import NAMES, OUTPUTS, READING, SELECTION, argument, option
+from bubbleviz.cli.help import argument, flag, option
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model.private_names import anonymous, hide
 from bubbleviz.model.values import frozen
 from bubbleviz.render.formats import is_folder, renderers, suffixed
 
 if TYPE_CHECKING:
-    from bubbleviz.model.window import Window as RunWindow
-    from bubbleviz.render.formats import Parts
+    from bubbleviz.model.window import Window
     from bubbleviz.report.report import Report
 
-
-#: The value of every option that names a file.
-FILE = "FILE"
-
-RunProfiles = Annotated[
-    list[str],
-    argument(
-        "PROFILES...",
-        "Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, "
-        "_pqtdir, _arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), "
-        "PyTorch traces (.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), tables of "
-        "operations (.csv, .parquet, .arrow).",
-    ),
-]
-Output = Annotated[
-    list[str] | None,
-    option(
-        "Write as its suffix says; repeat for several.", OUTPUTS, "--output", "-o", metavar=FILE
-    ),
-]
-Force = Annotated[bool, option("Replace existing files.", OUTPUTS, "--force", "-f")]
-Skip = Annotated[
-    int, option("Leave the first N iterations out of averages.", SELECTION, metavar="N", min=0)
-]
+RUN_PROFILES = argument(
+    "PROFILES...",
+    "Profiles of one run, or directories of them: Nsight Systems exports (.sqlite, _pqtdir, "
+    "_arwdir) or reports (.nsys-rep), profiles of AMD's rocprofv3 (.db, .rpd), PyTorch traces "
+    "(.json, .json.gz), XLA profiles (.xplane.pb, .trace.json.gz), tables of operations (.csv, "
+    ".parquet, .arrow).",
+)
+REPORT_OR_PROFILES = argument(
+    "REPORT.json|PROFILES...",
+    "A report written by analyze --json, or the profiles of one run (files or a directory).",
+)
+OUTPUT = option(
+    "FILE", "Write as its suffix says; repeat for several.", "Outputs", "--output", "-o"
+)
+FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
+SKIP = option("N", "Leave the first N iterations out of averages.", "Selection", default=0, min=0)
+KEEP_EXPORT = flag("Keep exports made of .nsys-rep reports.", "Reading", "--keep-export")
+JOBS = option("N", "Processes, or threads of one profile [all]", "Reading", "--jobs", "-j", min=1)
 
 
-def _conventions(summary: str) -> Any:
-    return option(summary, NAMES, "--convention", metavar="NAME|FILE", complete=convention_names)
+def _convention(summary: str) -> Any:
+    return option("NAME|FILE", summary, "Names", "--convention", complete=convention_names)
 
 
-Conventions = Annotated[
-    list[str] | None, _conventions("Convention of range names, if not recognised.")
-]
-Additions = Annotated[list[str] | None, _conventions("Names further kernels of communication.")]
-Window = Annotated[
-    str | None,
-    option("Only iteration:5-8, or time:1.5s-3s of profile 1.", SELECTION, metavar="PART"),
-]
-KeepExport = Annotated[
-    bool, option("Keep exports made of .nsys-rep reports.", READING, "--keep-export")
-]
-Jobs = Annotated[
-    int | None,
-    option(
-        "Processes, or threads of one profile [all]", READING, "--jobs", "-j", min=1, metavar="N"
-    ),
-]
+CONVENTIONS = _convention("Convention of range names, if not recognised.")
+ADDITIONS = _convention("Names further kernels of communication.")
 
 
 def _hide_names(given: bool) -> bool:
@@ -76,16 +55,11 @@ def _hide_names(given: bool) -> bool:
     return given
 
 
-_Anonymous = Annotated[
-    bool,
-    option(
-        "Hide hosts, files, threads, functions.",
-        NAMES,
-        "--anonymous",
-        callback=_hide_names,
-        is_eager=True,
-    ),
-]
+_ANONYMOUS = flag(
+    *("Hide hosts, files, threads, functions.", "Names", "--anonymous"),
+    callback=_hide_names,
+    is_eager=True,
+)
 
 #: Files that commands write, each with what it is in ``--help``.
 JSON = {"json": "JSON, for programs"}
@@ -97,15 +71,24 @@ ORDER = {"csv": "order of operations as PyTorch's CSV"}
 LOWERED = {"comms": "that with sends and receives (.comms.csv)"}
 
 
+def jobs_or_cores(jobs: int | None) -> int:
+    """Return the number of jobs: that given, or as many as there are cores."""
+    from bubbleviz.interpret.fleet.run_recordings import cores
+
+    return jobs or cores()
+
+
 @frozen
 class ReadingOptions:
     """How profiles are read: the part of the run, what stays of exports, and on how many cores."""
 
-    window: Window = None
-    keep_export: KeepExport = False
-    jobs: Jobs = None
+    window: str | None = option(
+        "PART", "Only iteration:5-8, or time:1.5s-3s of profile 1.", "Selection"
+    )
+    keep_export: bool = KEEP_EXPORT
+    jobs: int | None = JOBS
 
-    def run_window(self) -> RunWindow | None:
+    def run_window(self) -> Window | None:
         """Return the part of the run to analyse; None for all of it.
 
         Raises:
@@ -115,22 +98,14 @@ class ReadingOptions:
 
         return None if self.window is None else parse_window(self.window)
 
-    def job_count(self) -> int:
-        """Return the number of jobs: that given, or as many as there are cores."""
-        return jobs_or_cores(self.jobs)
-
 
 @frozen
 class MeasurementOptions:
     """How profiles are measured where a command takes them in place of a saved report."""
 
-    skip: Skip = 0
-    convention: Conventions = None
-    jobs: Jobs = None
-
-    def job_count(self) -> int:
-        """Return the number of jobs: that given, or as many as there are cores."""
-        return jobs_or_cores(self.jobs)
+    skip: int = SKIP
+    convention: list[str] | None = CONVENTIONS
+    jobs: int | None = JOBS
 
     def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
         """Return whether a run is one saved report rather than profiles.
@@ -170,67 +145,10 @@ class MeasurementOptions:
                 skip=self.skip,
                 convention=self.convention or (),
                 memory=memory,
-                jobs=self.job_count(),
+                jobs=jobs_or_cores(self.jobs),
                 progress=bars,
             )
         return anonymous(report)
-
-
-def jobs_or_cores(jobs: int | None) -> int:
-    """Return the number of jobs: that given, or as many as there are cores."""
-    from bubbleviz.interpret.fleet.run_recordings import cores
-
-    return jobs or cores()
-
-
-@frozen
-class Outputs:
-    """The files that a command is to write.
-
-    Attributes:
-        formats: the format of each file, by its name.
-        force: whether existing files are replaced.
-    """
-
-    formats: Mapping[str, str]
-    force: bool
-
-    def check(self, inputs: Iterable[str]) -> None:
-        """Refuse, before any work, files that cannot be written, or are read.
-
-        Raises:
-            UsageError: an output is named twice.
-            OutputError: an output exists, is an input, or its directory does not exist.
-        """
-        from bubbleviz.cli.outputs import check_outputs
-
-        # Formats of one file refuse a slash before.
-        folders = [file for file in self.formats if is_folder(file)]
-        check_outputs(list(self.formats), list(inputs), force=self.force, folders=folders)
-
-    def deliver(
-        self,
-        content: Callable[[str], str | bytes | Parts],
-        print_result: Callable[[], None],
-        *,
-        inputs: Sequence[str],
-        warnings: Sequence[str] = (),
-    ) -> None:
-        """Write all files, print warnings, then fill standard output.
-
-        Args:
-            content: returns what is written in a format.
-            print_result: prints the result where standard output is free.
-            inputs: files that no output may replace.
-            warnings: lines for standard error.
-
-        Raises:
-            OutputError: a file cannot be written.
-        """
-        from bubbleviz.cli.terminal import deliver
-
-        contents = {file: content(name) for file, name in self.formats.items()}
-        deliver(contents, print_result, inputs=inputs, force=self.force, warnings=warnings)
 
 
 def _formats(
@@ -287,9 +205,10 @@ def command(
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         declared = signature(function, eval_str=True).parameters.values()
         groups: dict[str, Any] = {
-            p.name: p.annotation for p in declared if is_dataclass(p.annotation)
+            p.name: p.annotation
+            for p in declared
+            if is_dataclass(p.annotation) and p.name != "outputs"
         }
-        groups.pop("outputs", None)
 
         @wraps(function)
         def with_options(**options: Any) -> None:
@@ -304,37 +223,27 @@ def command(
             function(**options)
 
         parameters: list[Parameter] = []
-        for parameter in declared:
-            if parameter.name in groups:
-                parameters += _group_options(groups[parameter.name])
-            elif parameter.name == "outputs":
-                parameters += _output_options(files or {})
+        for own in declared:
+            if own.name in groups:
+                hints = get_type_hints(groups[own.name])
+                parameters += [
+                    _keyword(f.name, hints[f.name], f.default) for f in fields(groups[own.name])
+                ]
+            elif own.name == "outputs":
+                parameters.append(_keyword("output", list[str] | None, OUTPUT))
+                for name, summary in (files or {}).items():
+                    file = option("FILE", summary, "Outputs", f"--{name}")
+                    parameters.append(_keyword(formats[name], str | None, file))
+                parameters.append(_keyword("force", bool, FORCE))
             else:
-                parameters.append(parameter)
-        parameters.append(_keyword("anonymous", _Anonymous, False))
+                parameters.append(own)
+        parameters.append(_keyword("anonymous", bool, _ANONYMOUS))
         signed: Any = with_options
         signed.__signature__ = signature(function).replace(parameters=parameters)
         signed.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_options
 
     return decorate
-
-
-def _group_options(group: Any) -> Iterator[Parameter]:
-    """Yield a parameter for each field of a dataclass."""
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        default = Parameter.empty if field.default is MISSING else field.default
-        yield _keyword(field.name, hints[field.name], default)
-
-
-def _output_options(files: Mapping[str, str]) -> Iterator[Parameter]:
-    """Yield the parameters of the files that a command writes."""
-    yield _keyword("output", Output, None)
-    for name, summary in files.items():
-        file = Annotated[str | None, option(summary, OUTPUTS, f"--{name}", metavar=FILE)]
-        yield _keyword(name.replace("-", "_"), file, None)
-    yield _keyword("force", Force, False)
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> Parameter:

@@ -11,18 +11,91 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.model import files as temporary_files
-from bubbleviz.model.files import NAMES
 from bubbleviz.model.private_names import note_paths
-from bubbleviz.render.formats import Parts
+from bubbleviz.model.values import frozen
+from bubbleviz.render.formats import Parts, is_folder
+from bubbleviz.timing import step
 
 #: Seconds that a pipe's reader has to come.
 _PATIENCE_S = 10
+
+
+@frozen
+class Outputs:
+    """The files that a command is to write.
+
+    Attributes:
+        formats: the format of each file, by its name.
+        force: whether existing files are replaced.
+    """
+
+    formats: Mapping[str, str]
+    force: bool
+
+    def check(self, inputs: Iterable[str]) -> None:
+        """Refuse, before any work, files that cannot be written, or are read.
+
+        Raises:
+            UsageError: an output is named twice.
+            OutputError: an output exists, is an input, or its directory does not exist.
+        """
+        # Formats of one file refuse a slash before.
+        folders = [file for file in self.formats if is_folder(file)]
+        check_outputs(list(self.formats), list(inputs), force=self.force, folders=folders)
+
+    def deliver(
+        self,
+        content: Callable[[str, str], str | bytes | Parts],
+        print_result: Callable[[], None],
+        *,
+        inputs: Sequence[str],
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """Write all files, print warnings, then fill standard output.
+
+        Args:
+            content: returns what is written in a format, to a file.
+            print_result: prints the result where standard output is free.
+            inputs: files that no output may replace.
+            warnings: lines for standard error.
+
+        Raises:
+            OutputError: a file cannot be written.
+        """
+        with step("render"):
+            contents = {file: content(name, file) for file, name in self.formats.items()}
+        deliver(contents, print_result, inputs=inputs, force=self.force, warnings=warnings)
+
+
+def deliver(
+    contents: Mapping[str, str | bytes | Parts],
+    print_result: Callable[[], None],
+    *,
+    inputs: Sequence[str],
+    force: bool,
+    warnings: Sequence[str] = (),
+) -> None:
+    """Write contents by their files, as :meth:`Outputs.deliver` does."""
+    files = {file: content for file, content in contents.items() if file != "-"}
+    with step("write"):
+        folders = [file for file, content in files.items() if isinstance(content, Parts)]
+        check_outputs(list(files), inputs, force=force, folders=folders)
+        write_outputs(files, force=force)
+    for warning in warnings:
+        complain(warning, 0)
+    with step("print"):
+        piped = contents.get("-")
+        if isinstance(piped, (str, bytes)):
+            pass_on(piped)
+        else:
+            print_result()
 
 
 def check_outputs(
@@ -88,10 +161,13 @@ def _check_folder(output: str, place: Path, inputs: Collection[Path], *, force: 
         )
     if not place.exists():
         return
-    strange = next((own for own in sorted(place.iterdir()) if not NAMES.fullmatch(own.name)), None)
+    strange = next(
+        (own for own in sorted(place.iterdir()) if not temporary_files.NAMES.fullmatch(own.name)),
+        None,
+    )
     if strange is not None:
         raise OutputError(
-            f"{output}: holds {strange.name[:60]!r}, which is no part of a report; name a folder "
+            f"{output}: holds {strange[:60]!r}, which is no part of a report; name a folder "
             "that does not exist"
         )
     if not force:
@@ -121,21 +197,18 @@ def write_outputs(contents: Mapping[str, str | bytes | Parts], *, force: bool) -
         for output, content in contents.items():
             with _writing(output):
                 if isinstance(content, Parts):
-                    ready[output] = _temporary_folder(output, content)
+                    ready[output] = _temporary(output, content)
                 elif _is_channel(output):
                     channels[output] = encoded(content)
                 else:
-                    ready[output] = _temporary_file(output, encoded(content))
+                    ready[output] = _temporary(output, encoded(content))
         for output, temporary in ready.items():
             place = _place_folder if isinstance(contents[output], Parts) else _place_file
             with _writing(output):
                 place(temporary, output, force=force)
     finally:
         for left in ready.values():
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
+            _remove(left)
     for output, rest in channels.items():
         with (
             _writing(output),
@@ -191,33 +264,36 @@ def _open_channel(output: str) -> int:
             return descriptor
 
 
-def _temporary_file(output: str, content: bytes) -> Path:
-    """Write a file under a temporary name beside its place."""
-    handle, name = temporary_files.create(Path(output).resolve().parent)
-    file = Path(name)
+def _temporary(output: str, content: bytes | Parts) -> Path:
+    """Write a file, or a folder part by part, under a temporary name beside its place."""
+    parent = Path(output).resolve().parent
+    if isinstance(content, Parts):
+        place = Path(temporary_files.create_folder(parent))
+    else:
+        handle, name = temporary_files.create(parent)
+        os.close(handle)
+        place = Path(name)
     try:
-        with os.fdopen(handle, "wb") as opened:
-            opened.write(content)
-        file.chmod(0o666 & ~_mask())
+        if isinstance(content, Parts):
+            for name, part in content.files():
+                (place / name).write_bytes(encoded(part))
+                (place / name).chmod(0o666 & ~_mask())
+            place.chmod(0o777 & ~_mask())
+        else:
+            place.write_bytes(content)
+            place.chmod(0o666 & ~_mask())
     except BaseException:
-        file.unlink(missing_ok=True)
+        _remove(place)
         raise
-    return file
+    return place
 
 
-def _temporary_folder(output: str, parts: Parts) -> Path:
-    """Write a folder under a temporary name beside its place."""
-    folder = Path(temporary_files.create_folder(Path(output).resolve().parent))
-    try:
-        for name, content in parts.files():
-            file = folder / name
-            file.write_bytes(encoded(content))
-            file.chmod(0o666 & ~_mask())
-        folder.chmod(0o777 & ~_mask())
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return folder
+def _remove(left: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        left.unlink(missing_ok=True)
 
 
 def _mask() -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import PICTURES, SELECTION, option
+from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, one_of
 from bubbleviz.model.pointers import millimetres
@@ -82,18 +82,20 @@ def parallel_of(text: str) -> Parallel:
 class PaperOptions:
     """Options of pictures for a paper: their width and style."""
 
-    width: Annotated[
-        str | None, option("Width on paper, letters of 7 pt.", PICTURES, metavar="89mm")
-    ] = None
-    style: Annotated[
-        str | None,
-        option(
-            "Paper: no title, no notes, 183mm wide.",
-            PICTURES,
-            metavar="screen|paper",
-            complete=STYLES,
-        ),
-    ] = None
+    width: str | None = option("89mm", "Width on paper, letters of 7 pt.", "Pictures")
+    style: str | None = option(
+        "screen|paper", "Paper: no title, no notes, 183mm wide.", "Pictures", complete=STYLES
+    )
+
+    def check_values(self) -> None:
+        """Refuse values that are not known.
+
+        Raises:
+            UsageError: a value is unknown.
+        """
+        one_of(self.style, STYLES, "--style")
+        if self.width is not None:
+            millimetres(self.width, "--width")
 
     def check_drawn(self, outputs: Iterable[str]) -> None:
         """Check the values, and that one of the outputs, by name, is a picture.
@@ -101,9 +103,7 @@ class PaperOptions:
         Raises:
             UsageError: a value is unknown, or there is no picture.
         """
-        one_of(self.style, STYLES, "--style")
-        if self.width is not None:
-            millimetres(self.width, "--width")
+        self.check_values()
         for name, value in (("width", self.width), ("style", self.style)):
             if value is not None and not {"svg", "pdf", "png"} & set(outputs):
                 raise UsageError(f"--{name}: needs a picture to draw on; add --svg, --pdf or --png")
@@ -122,37 +122,24 @@ class PaperOptions:
 class PictureOptions(PaperOptions):
     """Options of pictures: what they show, and of which iterations and ranks."""
 
-    iteration: Annotated[
-        str | None,
-        option("Iterations to draw; else the median one.", SELECTION, metavar="N|A-B|all"),
-    ] = None
-    ranks: Annotated[str | None, option("Ranks to draw, by index.", SELECTION, metavar="0-3,5")] = (
-        None
+    iteration: str | None = option(
+        "N|A-B|all", "Iterations to draw; else the median one.", "Selection"
     )
-    stages: Annotated[str | None, option("Stages to draw.", SELECTION, metavar="0-3,5")] = None
-    pipelines: Annotated[str | None, option("Pipelines to draw.", SELECTION, metavar="0-3,5")] = (
-        None
+    ranks: str | None = option("0-3,5", "Ranks to draw, by index.", "Selection")
+    stages: str | None = option("0-3,5", "Stages to draw.", "Selection")
+    pipelines: str | None = option("0-3,5", "Pipelines to draw.", "Selection")
+    hosts: str | None = option("A,B", "Hosts to draw, by name.", "Selection")
+    rows: str | None = option(
+        "rank|stage|spread", "What a row is; stages above 64 ranks.", "Pictures", complete=ROWS
     )
-    hosts: Annotated[str | None, option("Hosts to draw, by name.", SELECTION, metavar="A,B")] = None
-    rows: Annotated[
-        str | None,
-        option(
-            "What a row is; stages above 64 ranks.",
-            PICTURES,
-            metavar="rank|stage|spread",
-            complete=ROWS,
-        ),
-    ] = None
-    communication: Annotated[
-        bool, option("Draw a lane of communication under each rank.", PICTURES)
-    ] = False
-    causes: Annotated[bool, option("Colour idle time by its cause.", PICTURES, "--causes")] = False
-    heat_map: Annotated[
-        bool, option("Draw which microbatch took long on which stage.", PICTURES, "--heat-map")
-    ] = False
-    critical_path: Annotated[
-        bool, option("Draw what bounds the iteration as a line.", PICTURES, "--critical-path")
-    ] = False
+    communication: bool = flag("Draw a lane of communication under each rank.", "Pictures")
+    causes: bool = flag("Colour idle time by its cause.", "Pictures", "--causes")
+    heat_map: bool = flag(
+        "Draw which microbatch took long on which stage.", "Pictures", "--heat-map"
+    )
+    critical_path: bool = flag(
+        "Draw what bounds the iteration as a line.", "Pictures", "--critical-path"
+    )
 
     def check(self, outputs: Iterable[Renderer]) -> None:
         """Check, before any work, the values of options, and that an output draws what they add.
@@ -163,9 +150,7 @@ class PictureOptions(PaperOptions):
         from bubbleviz.render.formats import renderers
 
         one_of(self.rows, ROWS, "--rows")
-        one_of(self.style, STYLES, "--style")
-        if self.width is not None:
-            millimetres(self.width, "--width")
+        self.check_values()
         drawn = frozenset().union(*(renderer.draws for renderer in outputs))
         overlays = {
             "causes": self.causes,

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn, TaskID
 
     from bubbleviz.render.document import Block, Line
-    from bubbleviz.render.formats import Parts
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.timing import Step
 
@@ -48,45 +47,6 @@ def width() -> int:
     if sys.stdout.isatty():
         return shutil.get_terminal_size((WIDTH, 24)).columns
     return _given_columns() or WIDTH
-
-
-def deliver(
-    contents: Mapping[str, str | bytes | Parts],
-    print_result: Callable[[], None],
-    *,
-    inputs: Sequence[str],
-    force: bool,
-    warnings: Sequence[str] = (),
-) -> None:
-    """Write the requested files, print warnings, then fill standard output.
-
-    Args:
-        contents: by file; - stands for standard output, which then takes nothing else.
-        print_result: prints the result where standard output is free.
-        inputs: files that no output may replace.
-        force: whether files are replaced.
-        warnings: lines for standard error.
-
-    Raises:
-        OutputError: a file cannot be written.
-    """
-    from bubbleviz.cli.outputs import check_outputs, encoded, write_outputs
-    from bubbleviz.render.formats import Parts
-    from bubbleviz.timing import step
-
-    files = {file: content for file, content in contents.items() if file != "-"}
-    with step("write"):
-        folders = [file for file, content in files.items() if isinstance(content, Parts)]
-        check_outputs(list(files), inputs, force=force, folders=folders)
-        write_outputs(files, force=force)
-    for warning in warnings:
-        complain(warning, 0)
-    with step("print"):
-        piped = contents.get("-")
-        if isinstance(piped, (str, bytes)):
-            pass_on(encoded(piped))
-        else:
-            print_result()
 
 
 def show(blocks: Iterable[Block]) -> None:
@@ -185,16 +145,14 @@ def pass_on(content: str | bytes) -> None:
         OutputError: the content is binary, and standard output takes only text.
     """
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is None and isinstance(content, str):
+    if binary is not None:
+        sys.stdout.flush()
+        binary.write(content.encode("utf-8") if isinstance(content, str) else content)
+        binary.flush()
+    elif isinstance(content, str):
         sys.stdout.write(content)
-        return
-    if binary is None:
+    else:
         raise OutputError("standard output takes text only; name a file")
-    from bubbleviz.cli.outputs import encoded
-
-    sys.stdout.flush()
-    binary.write(encoded(content))
-    binary.flush()
 
 
 def show_steps(steps: Sequence[Step]) -> None:
@@ -305,45 +263,43 @@ def reading_columns() -> tuple[ProgressColumn, ...]:
 
 
 @contextmanager
-def progress_bars() -> Iterator[ReadingBars | None]:
-    """Show how much of the profiles is read."""
-    if not sys.stderr.isatty():
-        yield None
-        return
+def _late_bars(*columns: ProgressColumn) -> Iterator[Bars]:
     from rich.console import Console
     from rich.progress import Progress
 
     begun = time.monotonic()
 
     class LateProgress(Progress):
-        """Bars that show once reading has taken a second."""
+        """Bars that show once what they tell of has taken a second."""
 
         def get_renderables(self) -> Iterator[RenderableType]:
             """Yield the bars, or nothing."""
             if time.monotonic() - begun > _LATE_S:
                 yield from super().get_renderables()
 
-    with LateProgress(*reading_columns(), console=Console(stderr=True), transient=True) as bars:
+    with LateProgress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield bars
+
+
+@contextmanager
+def progress_bars() -> Iterator[ReadingBars | None]:
+    """Show how much of the profiles is read, on a terminal's standard error."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with _late_bars(*reading_columns()) as bars:
         yield ReadingBars(bars)
 
 
 @contextmanager
 def search_bar() -> Iterator[Watch]:
-    """Show how much of a search is done, on a terminal's standard error, if it takes a second."""
+    """Show how much of a search is done, on a terminal's standard error."""
     if not sys.stderr.isatty():
         yield unwatched
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("searching", total=1.0, visible=False)
-        begun = time.monotonic()
-
-        def watch(share: float) -> None:
-            bars.update(task, completed=share, visible=time.monotonic() - begun > _LATE_S)
-
-        yield watch
+    with _late_bars() as bars:
+        task = bars.add_task("searching", total=1.0)
+        yield lambda share: bars.update(task, completed=share)
 
 
 # Complaints about the command line: a sentence, with what was probably meant.

@@ -6,40 +6,23 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from bubbleviz.cli.help import (
-    ALL,
-    CLOCKS,
-    NAMES,
-    OF_ANALYZE,
-    READING,
-    SCHEDULE,
-    AnalysisDetails,
-    option,
-)
-from bubbleviz.cli.help import details as tables_of
+from bubbleviz.cli import help as tables_of
+from bubbleviz.cli.help import ANALYSIS_DETAILS, flag, option
 from bubbleviz.cli.options import (
-    FILE,
-    Conventions,
-    Outputs,
+    CONVENTIONS,
+    RUN_PROFILES,
+    SKIP,
     ReadingOptions,
-    RunProfiles,
-    Skip,
     command,
+    jobs_or_cores,
 )
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PictureOptions
-from bubbleviz.cli.terminal import (
-    deliver,
-    display,
-    progress_bars,
-    show,
-    show_lines,
-    show_steps,
-    width,
-)
+from bubbleviz.cli.terminal import display, progress_bars, show, show_lines, show_steps, width
 from bubbleviz.model.choices import ALIGNMENTS
 from bubbleviz.model.private_names import anonymous, anonymous_words, note_host
 from bubbleviz.render.formats import renderers
@@ -51,64 +34,46 @@ if TYPE_CHECKING:
 
 @command({renderer.name: renderer.summary for renderer in renderers()})
 def analyze(
-    profiles: RunProfiles,
+    profiles: list[str] = RUN_PROFILES,
     *,
     context: typer.Context,
     outputs: Outputs,
     picture: PictureOptions,
-    skip: Skip = 0,
-    convention: Conventions = None,
-    what_if: Annotated[
-        bool, option("Simulate other schedules at the measured times.", SCHEDULE, "--what-if")
-    ] = False,
-    memory: Annotated[
-        bool, option("Read allocations of PyTorch's traces, too.", READING, "--memory")
-    ] = False,
-    memory_limit: Annotated[
-        str | None, option("Which schedules fit in 80GB, say.", SCHEDULE, metavar="SIZE")
-    ] = None,
-    cross_thread: Annotated[bool, option("Leave kernels of autograd's thread out of B.", NAMES)] = (
-        True
+    skip: int = SKIP,
+    convention: list[str] | None = CONVENTIONS,
+    what_if: bool = flag(
+        "Simulate other schedules at the measured times.", "Schedule", "--what-if"
     ),
-    order: Annotated[
-        str | None,
-        option("Ranks in the order of stages, if not inferred.", CLOCKS, metavar="2,0,1"),
-    ] = None,
-    same_clock: Annotated[
-        list[str] | None, option("Hosts (or containers) that share a clock.", CLOCKS, metavar="A,B")
-    ] = None,
-    align: Annotated[
-        str | None,
-        option(
-            "Align clocks by waits (causal), UTC, or not.",
-            CLOCKS,
-            metavar="causal|utc|none",
-            complete=ALIGNMENTS,
-        ),
-    ] = None,
-    parallel: Annotated[
-        str | None,
-        option("Sizes, ranks as Megatron's, if not inferred.", CLOCKS, metavar="tp=2,pp=4,dp=8"),
-    ] = None,
-    plan: Annotated[
-        str | None, option("Compare with a planned order (PyTorch's CSV).", SCHEDULE, metavar=FILE)
-    ] = None,
-    dask: Annotated[
-        str | None,
-        option("Read on a Dask cluster; trusted networks only.", READING, metavar="ADDRESS|FILE"),
-    ] = None,
+    memory: bool = flag("Read allocations of PyTorch's traces, too.", "Reading", "--memory"),
+    memory_limit: str | None = option("SIZE", "Which schedules fit in 80GB, say.", "Schedule"),
+    cross_thread: bool = flag(
+        "Leave kernels of autograd's thread out of B.", "Names", default=True
+    ),
+    order: str | None = option("2,0,1", "Ranks in the order of stages, if not inferred.", "Clocks"),
+    same_clock: list[str] | None = option(
+        "A,B", "Hosts (or containers) that share a clock.", "Clocks"
+    ),
+    align: str | None = option(
+        *("causal|utc|none", "Align clocks by waits (causal), UTC, or not.", "Clocks"),
+        complete=ALIGNMENTS,
+    ),
+    parallel: str | None = option(
+        "tp=2,pp=4,dp=8", "Sizes, ranks as Megatron's, if not inferred.", "Clocks"
+    ),
+    plan: str | None = option("FILE", "Compare with a planned order (PyTorch's CSV).", "Schedule"),
+    dask: str | None = option(
+        "ADDRESS|FILE", "Read on a Dask cluster; trusted networks only.", "Reading"
+    ),
     reading: ReadingOptions,
-    details: AnalysisDetails = None,
-    timings: Annotated[
-        bool, option("Print seconds and rows of each step.", READING, "--timings")
-    ] = False,
+    details: list[str] | None = ANALYSIS_DETAILS,
+    timings: bool = flag("Print seconds and rows of each step.", "Reading", "--timings"),
 ) -> None:
     """Measure the bubbles of one run: a summary, and files."""
     from bubbleviz.cli.selection import numbers, parallel_of
     from bubbleviz.sources.paths import find_profiles
     from bubbleviz.timing import noting, step
 
-    tables = tables_of(details, OF_ANALYZE)
+    tables = tables_of.details(details, tables_of.OF_ANALYZE)
     # With --dask, profiles lie on other machines, and stand as given.
     inputs = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
     inputs = [*inputs, *(convention or ()), *([] if plan is None else [plan])]
@@ -143,7 +108,7 @@ def analyze(
                 window=window,
                 ideal=any(renderer.compares for renderer in written),
                 keep_export=reading.keep_export,
-                jobs=reading.job_count(),
+                jobs=jobs_or_cores(reading.jobs),
                 progress=bars,
             )
         # Under --dask, only now are the files known that were read.
@@ -151,16 +116,10 @@ def analyze(
         words = shlex.split(context.obj or "")
         report = replace(anonymous(report), command=shlex.join(anonymous_words(words)))
         view = picture.view_of(report)
-        with step("render"):
-            contents = {
-                file: by_name[name].content(report, view, file)
-                for file, name in outputs.formats.items()
-            }
-        deliver(
-            contents,
+        outputs.deliver(
+            lambda name, file: by_name[name].content(report, view, file),
             lambda: _print(report, view, tables, compared=what_if),
             inputs=inputs,
-            force=outputs.force,
         )
     if timings:
         show_steps(steps)
@@ -168,7 +127,7 @@ def analyze(
 
 def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool) -> None:
     """Print the first screen, or the tables that were asked for."""
-    if ALL in tables:
+    if tables_of.ALL in tables:
         from bubbleviz.render.text.report import sections
 
         show(sections(report, view, width()))

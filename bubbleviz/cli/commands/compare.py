@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from bubbleviz.cli.help import AllDetails, argument
+from bubbleviz.cli.help import ALL_DETAILS, argument
 from bubbleviz.cli.help import details as tables_of
-from bubbleviz.cli.options import (
-    CSV,
-    JSON,
-    MARKDOWN,
-    PICTURE_FILES,
-    MeasurementOptions,
-    Outputs,
-    command,
-)
+from bubbleviz.cli.options import CSV, JSON, MARKDOWN, PICTURE_FILES, MeasurementOptions, command
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import show
 from bubbleviz.errors import UsageError
@@ -26,19 +19,16 @@ if TYPE_CHECKING:
 
 @command({**MARKDOWN, **JSON, **CSV, **PICTURE_FILES})
 def compare(
-    runs: Annotated[
-        list[str],
-        argument(
-            "RUNS...",
-            "Two or more runs: each a report written by analyze --json, or the profiles of "
-            "one run (a file or a directory).",
-        ),
-    ],
+    runs: list[str] = argument(
+        "RUNS...",
+        "Two or more runs: each a report written by analyze --json, or the profiles of one run (a "
+        "file or a directory).",
+    ),
     *,
     outputs: Outputs,
     paper: PaperOptions,
     measurement: MeasurementOptions,
-    details: AllDetails = None,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Compare the bubble ratios of runs, with p values."""
     from bubbleviz.report.saved import looks_saved
@@ -65,7 +55,7 @@ def compare(
     view = paper.styled()
     parts = comparison_report.sections if everything else comparison_report.first_screen
     outputs.deliver(
-        lambda name: comparison_report.RENDERINGS[name](comparison, view),
+        lambda name, _: comparison_report.RENDERINGS[name](comparison, view),
         lambda: show(parts(comparison)),
         inputs=inputs,
     )

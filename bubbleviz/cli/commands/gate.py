@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from bubbleviz.cli.completion import limit_beginnings
-from bubbleviz.cli.help import LIMITS, argument, option
-from bubbleviz.cli.options import MARKDOWN, Outputs, command
+from bubbleviz.cli.help import argument, flag, option
+from bubbleviz.cli.options import MARKDOWN, command
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.model.private_names import anonymous
 
@@ -25,21 +26,15 @@ TOO_LARGE = 3
 
 @command(MARKDOWN)
 def gate(
-    report: Annotated[str, argument("REPORT.json", "Report written by analyze --json.")],
-    max_bubble: Annotated[
-        list[str] | None,
-        option(
-            "Most a mean may be: schedule=12% or =0.12.",
-            LIMITS,
-            metavar="RATIO=LIMIT",
-            complete=limit_beginnings,
-        ),
-    ] = None,
+    report: str = argument("REPORT.json", "Report written by analyze --json."),
+    max_bubble: list[str] | None = option(
+        *("RATIO=LIMIT", "Most a mean may be: schedule=12% or =0.12.", "Limits"),
+        complete=limit_beginnings,
+    ),
     *,
-    allow_incomplete: Annotated[
-        bool,
-        option("Check the ranks here though some are missing.", LIMITS, "--allow-incomplete"),
-    ] = False,
+    allow_incomplete: bool = flag(
+        "Check the ranks here though some are missing.", "Limits", "--allow-incomplete"
+    ),
     outputs: Outputs,
 ) -> None:
     """Fail where a bubble ratio is, or may be, above its limit.
@@ -58,7 +53,7 @@ def gate(
     saved = read_saved(report)
     results = checks(saved, limits, report, allow_incomplete=allow_incomplete)
 
-    def markdown(_: object) -> str:
+    def markdown(*_: str) -> str:
         from bubbleviz.render.comparison import gate_markdown
 
         return anonymous(gate_markdown(saved, results))

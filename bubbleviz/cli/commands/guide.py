@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bubbleviz.cli.completion import guide_names, guide_pages
 from bubbleviz.cli.help import argument
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def guide(
-    name: Annotated[
-        str | None, argument("[NAME]", "Name of a guide; all if not given.", complete=guide_names)
-    ] = None,
+    name: str | None = argument("[NAME]", "Name of a guide; all if not given.", None, guide_names),
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
     import sys

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from bubbleviz.cli.help import NAMES, SELECTION, AllDetails, argument, option
+from bubbleviz.cli.help import ALL_DETAILS, argument, option
 from bubbleviz.cli.help import details as tables_of
-from bubbleviz.cli.options import (
-    CSV,
-    FILE,
-    JSON,
-    SVG,
-    Additions,
-    Outputs,
-    ReadingOptions,
-    command,
-)
+from bubbleviz.cli.options import ADDITIONS, CSV, JSON, SVG, ReadingOptions, command, jobs_or_cores
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.choices import SHORTEST_US
 from bubbleviz.model.private_names import anonymous
@@ -26,30 +16,21 @@ _TOP = 12
 
 @command({**JSON, **CSV, **SVG})
 def idle(
-    profiles: Annotated[
-        list[str],
-        argument(
-            "PROFILES...",
-            "Profiles of any program, pipelined or not; each is reported on its own clock.",
-        ),
-    ],
+    profiles: list[str] = argument(
+        "PROFILES...",
+        "Profiles of any program, pipelined or not; each is reported on its own clock.",
+    ),
     *,
     outputs: Outputs,
-    step: Annotated[
-        str | None, option("Ranges that are steps, if not recognised.", NAMES, metavar="NAME|REGEX")
-    ] = None,
-    shortest: Annotated[
-        float, option("Gaps below US us are no host's.", SELECTION, metavar="US", min=0)
-    ] = SHORTEST_US,
-    activities: Annotated[
-        str | None, option("Host activities of your own, as TOML.", NAMES, metavar=FILE)
-    ] = None,
-    convention: Additions = None,
-    top: Annotated[
-        int | None, option("Rows of tables, and gaps in the JSON.", SELECTION, metavar="N", min=1)
-    ] = None,
+    step: str | None = option("NAME|REGEX", "Ranges that are steps, if not recognised.", "Names"),
+    shortest: float = option(
+        "US", "Gaps below US us are no host's.", "Selection", default=SHORTEST_US, min=0
+    ),
+    activities: str | None = option("FILE", "Host activities of your own, as TOML.", "Names"),
+    convention: list[str] | None = ADDITIONS,
+    top: int | None = option("N", "Rows of tables, and gaps in the JSON.", "Selection", min=1),
     reading: ReadingOptions,
-    details: AllDetails = None,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show how long devices were idle, and what their hosts did.
 
@@ -76,13 +57,13 @@ def idle(
             convention=convention or (),
             window=window,
             keep_export=reading.keep_export,
-            jobs=reading.job_count(),
+            jobs=jobs_or_cores(reading.jobs),
             progress=bars,
         )
     report = anonymous(report)
     rows = top or _TOP
 
-    def content(name: str) -> str:
+    def content(name: str, _: str) -> str:
         if name == "svg":
             from bubbleviz.analyses.idle.picture import draw_idle
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from bubbleviz.cli.help import AllDetails, argument
+from bubbleviz.cli.help import ALL_DETAILS, argument
 from bubbleviz.cli.help import details as tables_of
-from bubbleviz.cli.options import Conventions, command
+from bubbleviz.cli.options import CONVENTIONS, command
 from bubbleviz.cli.terminal import complain, show
 from bubbleviz.model.private_names import anonymous
 
 
 @command()
 def inspect(
-    profiles: Annotated[list[str], argument("PROFILES...", "Profiles, or directories of them.")],
-    convention: Conventions = None,
-    details: AllDetails = None,
+    profiles: list[str] = argument("PROFILES...", "Profiles, or directories of them."),
+    convention: list[str] | None = CONVENTIONS,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what a profile holds, names and lacks."""
     from bubbleviz.errors import InputError, ProfileError

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bubbleviz.cli.completion import schedule_names
-from bubbleviz.cli.help import LAYERS, SCHEDULE, argument, option
+from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.options import (
     CSV,
-    FILE,
     JSON,
     PICTURE_FILES,
     MeasurementOptions,
-    Outputs,
     command,
+    jobs_or_cores,
 )
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
@@ -28,46 +28,31 @@ if TYPE_CHECKING:
 
 @command({**JSON, **CSV, **PICTURE_FILES}, {".memory.svg": "memory-plot"})
 def layout(
-    run: Annotated[
-        list[str] | None,
-        argument(
-            "RUN...",
-            "Profiles of one run with ranges of layers, or its JSON report; none where "
-            "--layers says all.",
-        ),
-    ] = None,
+    run: list[str] | None = argument(
+        "RUN...",
+        "Profiles of one run with ranges of layers, or its JSON report; none where --layers says "
+        "all.",
+        None,
+    ),
     *,
-    layers: Annotated[
-        str | None,
-        option("CSV of layers: name, forward_ms, backward_ms, ...", LAYERS, metavar=FILE),
-    ] = None,
-    layers_per_stage: Annotated[
-        str | None,
-        option("Layers of each stage of a report, taken as equal.", LAYERS, metavar="N[,N...]"),
-    ] = None,
-    schedule: Annotated[
-        list[str] | None,
-        option(
-            "Schedule; repeat for several [all of one order]",
-            SCHEDULE,
-            metavar="NAME",
-            complete=schedule_names,
-        ),
-    ] = None,
-    stages: Annotated[
-        int | None, option("Number of devices.", SCHEDULE, "--stages", "-p", metavar="P", min=1)
-    ] = None,
-    microbatches: Annotated[
-        int | None,
-        option("Number of microbatches.", SCHEDULE, "--microbatches", "-m", metavar="M", min=1),
-    ] = None,
-    chunks: Annotated[
-        int | None,
-        option("Chunks a device of schedules that have several.", SCHEDULE, metavar="V", min=1),
-    ] = None,
-    memory_limit: Annotated[
-        str | None, option("Memory of a device, such as 80GB.", SCHEDULE, metavar="SIZE")
-    ] = None,
+    layers: str | None = option(
+        "FILE", "CSV of layers: name, forward_ms, backward_ms, ...", "Layers"
+    ),
+    layers_per_stage: str | None = option(
+        "N[,N...]", "Layers of each stage of a report, taken as equal.", "Layers"
+    ),
+    schedule: list[str] | None = option(
+        *("NAME", "Schedule; repeat for several [all of one order]", "Schedule"),
+        complete=schedule_names,
+    ),
+    stages: int | None = option("P", "Number of devices.", "Schedule", "--stages", "-p", min=1),
+    microbatches: int | None = option(
+        "M", "Number of microbatches.", "Schedule", "--microbatches", "-m", min=1
+    ),
+    chunks: int | None = option(
+        "V", "Chunks a device of schedules that have several.", "Schedule", min=1
+    ),
+    memory_limit: str | None = option("SIZE", "Memory of a device, such as 80GB.", "Schedule"),
     outputs: Outputs,
     measurement: MeasurementOptions,
 ) -> None:
@@ -95,7 +80,7 @@ def layout(
         report = layouts_of(question, known, schedule or (), chunks, watch)
     report = anonymous(report)
     outputs.deliver(
-        lambda name: RENDERINGS[name](report), lambda: show(text.sections(report)), inputs=inputs
+        lambda name, _: RENDERINGS[name](report), lambda: show(text.sections(report)), inputs=inputs
     )
 
 
@@ -140,7 +125,7 @@ def _measured_model(
             layers_per_stage=per_stage,
             conventions=measurement.convention or (),
             skip=measurement.skip,
-            jobs=measurement.job_count(),
+            jobs=jobs_or_cores(measurement.jobs),
             progress=bars,
         )
 

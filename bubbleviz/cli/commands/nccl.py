@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from bubbleviz.cli.help import CLOCKS, AllDetails, argument, option
+from bubbleviz.cli.help import ALL_DETAILS, argument, option
 from bubbleviz.cli.help import details as tables_of
-from bubbleviz.cli.options import CSV, JSON, Additions, Outputs, ReadingOptions, command
+from bubbleviz.cli.options import ADDITIONS, CSV, JSON, ReadingOptions, command, jobs_or_cores
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, show
 from bubbleviz.model.private_names import anonymous
 
 
 @command({**CSV, **JSON})
 def nccl(
-    files: Annotated[
-        list[str],
-        argument(
-            "FILES...",
-            "Event files of NCCL's profiler plugin or proxy profiler, profiles of the same "
-            "run, or both; or directories of them.",
-        ),
-    ],
+    files: list[str] = argument(
+        "FILES...",
+        "Event files of NCCL's profiler plugin or proxy profiler, profiles of the same run, or "
+        "both; or directories of them.",
+    ),
     *,
     outputs: Outputs,
-    anchor: Annotated[
-        list[str] | None,
-        option("Clock of an event file: EVENT was at NS.", CLOCKS, metavar="[FILE:]EVENT=NS"),
-    ] = None,
-    convention: Additions = None,
+    anchor: list[str] | None = option(
+        "[FILE:]EVENT=NS", "Clock of an event file: EVENT was at NS.", "Clocks"
+    ),
+    convention: list[str] | None = ADDITIONS,
     reading: ReadingOptions,
-    details: AllDetails = None,
+    details: list[str] | None = ALL_DETAILS,
 ) -> None:
     """Show what NCCL moved, how fast, and who waited.
 
@@ -53,13 +48,13 @@ def nccl(
             convention=convention or (),
             window=window,
             keep_export=reading.keep_export,
-            jobs=reading.job_count(),
+            jobs=jobs_or_cores(reading.jobs),
             progress=bars,
         )
     report = anonymous(report)
     written = {"csv": csv_of_operations, "json": as_json}
     outputs.deliver(
-        lambda name: written[name](report),
+        lambda name, _: written[name](report),
         lambda: show(sections(report) if everything else first_screen(report)),
         inputs=inputs,
         warnings=[limitation.sentence for limitation in report.limitations],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bubbleviz.cli.completion import statistic_names
-from bubbleviz.cli.help import COST, OUTPUTS, SELECTION, argument, option
-from bubbleviz.cli.options import FILE, Additions, Force, Jobs, KeepExport, command, jobs_or_cores
-from bubbleviz.cli.terminal import deliver, pass_on, progress_bars, show
+from bubbleviz.cli.help import argument, flag, option
+from bubbleviz.cli.options import ADDITIONS, FORCE, JOBS, KEEP_EXPORT, command, jobs_or_cores
+from bubbleviz.cli.outputs import check_outputs, deliver
+from bubbleviz.cli.terminal import pass_on, progress_bars, show
 from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 from bubbleviz.model.values import frozen
@@ -22,21 +23,12 @@ if TYPE_CHECKING:
 class CostFileOptions:
     """The files of costs: to be written, and to be compared with."""
 
-    output: Annotated[
-        str | None,
-        option(
-            "Write costs as text (.pbtxt), binary (.pb).", OUTPUTS, "--output", "-o", metavar=FILE
-        ),
-    ] = None
-    against: Annotated[
-        str | None, option("Compare estimates in a file with the costs.", SELECTION, metavar=FILE)
-    ] = None
-    csv: Annotated[
-        str | None, option("The comparison with --against as CSV.", OUTPUTS, metavar=FILE)
-    ] = None
-    modules: Annotated[
-        bool, option("One file a module: costs.jit_step.pbtxt.", OUTPUTS, "--modules")
-    ] = False
+    output: str | None = option(
+        "FILE", "Write costs as text (.pbtxt), binary (.pb).", "Outputs", "--output", "-o"
+    )
+    against: str | None = option("FILE", "Compare estimates in a file with the costs.", "Selection")
+    csv: str | None = option("FILE", "The comparison with --against as CSV.", "Outputs")
+    modules: bool = flag("One file a module: costs.jit_step.pbtxt.", "Outputs", "--modules")
 
     def outputs(self) -> list[str]:
         """Return the outputs whose names are known before the measurement.
@@ -58,36 +50,27 @@ class CostFileOptions:
 
 @command()
 def pgle(
-    profiles: Annotated[
-        list[str],
-        argument(
-            "PROFILES...",
-            "Profiles of one JAX run, or directories of them: Nsight Systems exports "
-            "(.sqlite) or reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
-        ),
-    ],
+    profiles: list[str] = argument(
+        "PROFILES...",
+        "Profiles of one JAX run, or directories of them: Nsight Systems exports (.sqlite) or "
+        "reports (.nsys-rep), profiles of XLA (.xplane.pb, .trace.json.gz).",
+    ),
     *,
     files: CostFileOptions,
-    aggregate: Annotated[
-        str,
-        option("max, median, mean, min, or pNN.", COST, metavar="STAT", complete=statistic_names),
-    ] = "p90",
-    aggregate_collectives: Annotated[
-        str | None,
-        option(
-            "The same for collectives, if another.", COST, metavar="STAT", complete=statistic_names
-        ),
-    ] = None,
-    module: Annotated[
-        list[str] | None, option("Only this module; repeat for several.", SELECTION, metavar="NAME")
-    ] = None,
-    skip: Annotated[
-        int, option("Leave out the first N executions.", SELECTION, metavar="N", min=0)
-    ] = 1,
-    convention: Additions = None,
-    keep_export: KeepExport = False,
-    jobs: Jobs = None,
-    force: Force = False,
+    aggregate: str = option(
+        *("STAT", "max, median, mean, min, or pNN.", "Cost"),
+        default="p90",
+        complete=statistic_names,
+    ),
+    aggregate_collectives: str | None = option(
+        "STAT", "The same for collectives, if another.", "Cost", complete=statistic_names
+    ),
+    module: list[str] | None = option("NAME", "Only this module; repeat for several.", "Selection"),
+    skip: int = option("N", "Leave out the first N executions.", "Selection", default=1, min=0),
+    convention: list[str] | None = ADDITIONS,
+    keep_export: bool = KEEP_EXPORT,
+    jobs: int | None = JOBS,
+    force: bool = FORCE,
 ) -> None:
     """Measure what XLA instructions take, for its scheduler.
 
@@ -95,7 +78,6 @@ def pgle(
     executions, and --aggregate is the statistic over those of an instruction on all devices; the
     flags for both runs are printed with them.
     """
-    from bubbleviz.cli.outputs import check_outputs
     from bubbleviz.sources.paths import find_profiles
 
     outputs = files.outputs()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from bubbleviz.cli.help import MEMORY, SCHEDULE, argument, option
+from bubbleviz.cli.help import option
 from bubbleviz.cli.options import (
     JSON,
     LOWERED,
     ORDER,
     PICTURE_FILES,
+    REPORT_OR_PROFILES,
     MeasurementOptions,
-    Outputs,
     command,
 )
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.model.choices import BACKWARDS, one_of
@@ -25,45 +24,22 @@ _ENDINGS = {".comms.csv": "comms", ".zb.json": "zero-bubble", ".memory.svg": "me
 
 @command({**JSON, **ORDER, **LOWERED, **_ZERO_BUBBLE, **PICTURE_FILES}, _ENDINGS)
 def plan(
-    run: Annotated[
-        list[str],
-        argument(
-            "REPORT.json|PROFILES...",
-            "A report written by analyze --json, or the profiles of one run (files or a "
-            "directory).",
-        ),
-    ],
+    run: list[str] = REPORT_OR_PROFILES,
     *,
-    microbatches: Annotated[
-        int | None,
-        option(
-            "Number of microbatches, if not as many as ran.",
-            SCHEDULE,
-            "--microbatches",
-            "-m",
-            min=1,
-            metavar="M",
-        ),
-    ] = None,
-    backward: Annotated[
-        str | None,
-        option(
-            "In its two halves, or in one [as the run]",
-            SCHEDULE,
-            metavar="split|fused",
-            complete=BACKWARDS,
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        option("Of a device if measured, else activations: 80GB.", MEMORY, metavar="SIZE|none"),
-    ] = None,
-    memory_b: Annotated[
-        str | None, option("Held from F to B; else measured, or 1.", MEMORY, metavar="SIZE")
-    ] = None,
-    memory_w: Annotated[
-        str | None, option("Part of --memory-b until W; else all.", MEMORY, metavar="SIZE")
-    ] = None,
+    microbatches: int | None = option(
+        *("M", "Number of microbatches, if not as many as ran.", "Schedule"),
+        *("--microbatches", "-m"),
+        min=1,
+    ),
+    backward: str | None = option(
+        *("split|fused", "In its two halves, or in one [as the run]", "Schedule"),
+        complete=BACKWARDS,
+    ),
+    memory_limit: str | None = option(
+        "SIZE|none", "Of a device if measured, else activations: 80GB.", "Memory"
+    ),
+    memory_b: str | None = option("SIZE", "Held from F to B; else measured, or 1.", "Memory"),
+    memory_w: str | None = option("SIZE", "Part of --memory-b until W; else all.", "Memory"),
     outputs: Outputs,
     paper: PaperOptions,
     measurement: MeasurementOptions,
@@ -97,5 +73,7 @@ def plan(
     planned = anonymous(planned)
     view = paper.styled()
     outputs.deliver(
-        lambda name: RENDERINGS[name](planned, view), lambda: show(sections(planned)), inputs=run
+        lambda name, _: RENDERINGS[name](planned, view),
+        lambda: show(sections(planned)),
+        inputs=run,
     )

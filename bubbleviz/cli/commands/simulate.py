@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from bubbleviz.cli.completion import schedule_names
-from bubbleviz.cli.help import MEMORY, SCHEDULE, TIMES, option
-from bubbleviz.cli.options import FILE, JSON, LOWERED, ORDER, PICTURE_FILES, Outputs, command
+from bubbleviz.cli.help import option
+from bubbleviz.cli.options import JSON, LOWERED, ORDER, PICTURE_FILES, command
+from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show
 from bubbleviz.errors import UsageError
@@ -27,18 +28,10 @@ if TYPE_CHECKING:
 class TimeOptions:
     """How long the operations of a microbatch take."""
 
-    tf: Annotated[
-        str | None, option("Forward of a microbatch, or one a stage.", TIMES, metavar="MS[,MS...]")
-    ] = None
-    tb: Annotated[
-        str | None, option("Backward for the input gradients.", TIMES, metavar="MS[,MS...]")
-    ] = None
-    tw: Annotated[
-        str | None, option("Backward for the weight gradients.", TIMES, metavar="MS[,MS...]")
-    ] = None
-    tcomm: Annotated[
-        float | None, option("Transfer between two devices; else 0.", TIMES, metavar="MS")
-    ] = None
+    tf: str | None = option("MS[,MS...]", "Forward of a microbatch, or one a stage.", "Times")
+    tb: str | None = option("MS[,MS...]", "Backward for the input gradients.", "Times")
+    tw: str | None = option("MS[,MS...]", "Backward for the weight gradients.", "Times")
+    tcomm: float | None = option("MS", "Transfer between two devices; else 0.", "Times")
 
     def stage_times(self, measured: MeasuredTimes | None) -> StageTimes:
         """Return the given times, and measured ones for the rest.
@@ -65,57 +58,35 @@ class TimeOptions:
 class ScheduleOptions:
     """A schedule by name, its sizes, and the memory that a searched one keeps within."""
 
-    schedule: Annotated[
-        str | None,
-        option(
-            "Name of a schedule; see bubbleviz schedules.",
-            SCHEDULE,
-            metavar="NAME",
-            complete=schedule_names,
-        ),
-    ] = None
-    stages: Annotated[
-        int | None,
-        option("Number of stages, one per device.", SCHEDULE, "--stages", "-p", metavar="P"),
-    ] = None
-    microbatches: Annotated[
-        int | None, option("Number of microbatches.", SCHEDULE, "--microbatches", "-m", metavar="M")
-    ] = None
-    chunks: Annotated[
-        int | None, option("Chunks per stage, if not the schedule's usual.", SCHEDULE, metavar="V")
-    ] = None
-    memory_limit: Annotated[
-        float | None, option("Memory of a device, in the unit of M_B.", MEMORY, metavar="M")
-    ] = None
-    memory_b: Annotated[
-        float | None, option("A microbatch holds from F to B; else 1.", MEMORY, metavar="M_B")
-    ] = None
-    memory_w: Annotated[
-        float | None, option("Part of M_B that is held until W.", MEMORY, metavar="M_W")
-    ] = None
+    schedule: str | None = option(
+        *("NAME", "Name of a schedule; see bubbleviz schedules.", "Schedule"),
+        complete=schedule_names,
+    )
+    stages: int | None = option(
+        "P", "Number of stages, one per device.", "Schedule", "--stages", "-p"
+    )
+    microbatches: int | None = option(
+        "M", "Number of microbatches.", "Schedule", "--microbatches", "-m"
+    )
+    chunks: int | None = option("V", "Chunks per stage, if not the schedule's usual.", "Schedule")
+    memory_limit: float | None = option("M", "Memory of a device, in the unit of M_B.", "Memory")
+    memory_b: float | None = option("M_B", "A microbatch holds from F to B; else 1.", "Memory")
+    memory_w: float | None = option("M_W", "Part of M_B that is held until W.", "Memory")
 
 
 @command({**JSON, **PICTURE_FILES, **ORDER, **LOWERED}, {".comms.csv": "comms"})
 def simulate(
     *,
     times: TimeOptions,
-    report: Annotated[
-        str | None,
-        option("Take what is not given from a JSON report.", TIMES, "--from", metavar="REPORT"),
-    ] = None,
+    report: str | None = option(
+        "REPORT", "Take what is not given from a JSON report.", "Times", "--from"
+    ),
     sizes: ScheduleOptions,
-    plan: Annotated[
-        str | None, option("The order in a file (PyTorch's CSV) instead.", SCHEDULE, metavar=FILE)
-    ] = None,
-    transport: Annotated[
-        str | None,
-        option(
-            "Transfers: buffered, rendezvous, blocking [streams].",
-            SCHEDULE,
-            metavar="NAME",
-            complete=CARRIERS,
-        ),
-    ] = None,
+    plan: str | None = option("FILE", "The order in a file (PyTorch's CSV) instead.", "Schedule"),
+    transport: str | None = option(
+        *("NAME", "Transfers: buffered, rendezvous, blocking [streams].", "Schedule"),
+        complete=CARRIERS,
+    ),
     outputs: Outputs,
     paper: PaperOptions,
 ) -> None:
@@ -151,7 +122,7 @@ def simulate(
         result = replace(result, restrictions=saved.restrictions)
     view = paper.styled()
 
-    def content(name: str) -> str | bytes:
+    def content(name: str, _: str) -> str | bytes:
         if name == "comms":
             return ideal_report.as_lowered_csv(result, stage_times, carried)
         return ideal_report.RENDERINGS[name](result, view)

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import webbrowser
 from contextlib import suppress
-from typing import Annotated
 
-from bubbleviz.cli.help import argument, option
-from bubbleviz.cli.options import MeasurementOptions, command
+from bubbleviz.cli.help import flag
+from bubbleviz.cli.options import REPORT_OR_PROFILES, MeasurementOptions, command
 from bubbleviz.cli.terminal import pass_on
 from bubbleviz.model.private_names import anonymous, note_host, note_paths
 
 
 @command()
 def view(
-    inputs: Annotated[
-        list[str],
-        argument(
-            "REPORT.json|PROFILES...",
-            "A report written by analyze --json, or the profiles of one run (files or a "
-            "directory).",
-        ),
-    ],
+    inputs: list[str] = REPORT_OR_PROFILES,
     *,
-    browser: Annotated[bool, option("Print the address alone, and open no browser.", None)] = True,
+    browser: bool = flag("Print the address alone, and open no browser.", "Options", default=True),
     measurement: MeasurementOptions,
 ) -> None:
     """Open the interactive report in a browser, till Ctrl-C.

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from bubbleviz.cli.completion import limit_beginnings
-from bubbleviz.cli.help import LIMITS, argument, option
+from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import command
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
@@ -33,43 +33,28 @@ _EVENTS = 4
 
 @command()
 def watch(
-    folder: Annotated[str, argument("RUN/", "Directory that the ranks record into.")],
+    folder: str = argument("RUN/", "Directory that the ranks record into."),
     *,
-    plain: Annotated[
-        bool, option("Print a line an iteration, and no page.", None, "--plain")
-    ] = False,
-    jsonl: Annotated[
-        str | None, option("Add a line of JSON an iteration to it.", None, metavar="FILE")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        option("Serve Prometheus metrics, as 127.0.0.1:9100.", None, metavar="HOST:PORT"),
-    ] = None,
-    tensorboard: Annotated[
-        str | None, option("Write scalars for TensorBoard.", None, metavar="DIR")
-    ] = None,
-    interval: Annotated[
-        float, option("Look for new iterations so often.", None, metavar="SECONDS")
-    ] = 1.0,
-    stop_after: Annotated[
-        float | None, option("End when nothing was written for so long.", None, metavar="SECONDS")
-    ] = None,
-    max_bubble: Annotated[
-        list[str] | None,
-        option(
-            "Most a ratio may be: schedule=20% or =0.2.",
-            LIMITS,
-            metavar="RATIO=LIMIT",
-            complete=limit_beginnings,
-        ),
-    ] = None,
-    for_: Annotated[
-        int,
-        option("How many iterations in a row it has to be above.", LIMITS, "--for", metavar="N"),
-    ] = 1,
-    run: Annotated[
-        str | None, option("Run this, once, in place of ending.", LIMITS, metavar="COMMAND")
-    ] = None,
+    plain: bool = flag("Print a line an iteration, and no page.", "Options", "--plain"),
+    jsonl: str | None = option("FILE", "Add a line of JSON an iteration to it.", "Options"),
+    listen: str | None = option(
+        "HOST:PORT", "Serve Prometheus metrics, as 127.0.0.1:9100.", "Options"
+    ),
+    tensorboard: str | None = option("DIR", "Write scalars for TensorBoard.", "Options"),
+    interval: float = option(
+        "SECONDS", "Look for new iterations so often.", "Options", default=1.0
+    ),
+    stop_after: float | None = option(
+        "SECONDS", "End when nothing was written for so long.", "Options"
+    ),
+    max_bubble: list[str] | None = option(
+        *("RATIO=LIMIT", "Most a ratio may be: schedule=20% or =0.2.", "Limits"),
+        complete=limit_beginnings,
+    ),
+    for_: int = option(
+        "N", "How many iterations in a row it has to be above.", "Limits", "--for", default=1
+    ),
+    run: str | None = option("COMMAND", "Run this, once, in place of ending.", "Limits"),
 ) -> None:
     """Follow a running job: its bubble ratio, causes and slow ranks, iteration by iteration.
 
