@@ -161,10 +161,8 @@ def _check_folder(output: str, place: Path, inputs: Collection[Path], *, force: 
         )
     if not place.exists():
         return
-    strange = next(
-        (own for own in sorted(place.iterdir()) if not temporary_files.NAMES.fullmatch(own.name)),
-        None,
-    )
+    names = sorted(own.name for own in place.iterdir())
+    strange = next((n for n in names if not temporary_files.NAMES.fullmatch(n)), None)
     if strange is not None:
         raise OutputError(
             f"{output}: holds {strange[:60]!r}, which is no part of a report; name a folder "

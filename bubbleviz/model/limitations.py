@@ -90,6 +90,8 @@ class Restriction:
             of the others is known (``gate --allow-incomplete``).
         no_pipeline: why ranks form no whole pipeline, so that none has a bubble; None where they
             do.
+        kind: of the limitation that it follows from; None where another fact tells it.
+        advice: what to do about it before anything else; empty where other advice stands.
     """
 
     code: str
@@ -97,6 +99,8 @@ class Restriction:
     caveat: str = ""
     of_part: bool = False
     no_pipeline: str | None = None
+    kind: LimitationKind | None = None
+    advice: str = ""
 
     @property
     def entry(self) -> dict[str, str]:

@@ -19,8 +19,7 @@ from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model import limitations
 from bubbleviz.model.files import INDEX, PART_SCHEMA, part_name
 from bubbleviz.model.phases import Phase
-from bubbleviz.report.advice import first_thing
-from bubbleviz.report.advice_list import advice_of
+from bubbleviz.report.advice import advice_of, first_thing
 from bubbleviz.report.bubbles import bubble_parts, longest_bubbles
 from bubbleviz.report.methods import methods
 from bubbleviz.report.rank_means import kernel_time_of, rank_parts

@@ -17,9 +17,8 @@ from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.values import frozen
-from bubbleviz.report.rank_means import many_ranks, rank_means
+from bubbleviz.report.rank_means import Standout, many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
-from bubbleviz.report.standouts import Standout, standouts
 from bubbleviz.report.view import View
 
 #: More ranks than this have a row per stage, unless the view says otherwise; and in a figure for

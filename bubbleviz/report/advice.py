@@ -1,27 +1,24 @@
-"""Advice: the explanation of a run in sentences: the longest bubbles, and what to do first."""
+"""Advice: what to do first, and all that would shorten iterations, the largest saving first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
-from bubbleviz.explain.phase_times import Straggler
-from bubbleviz.explain.what_if import WhatIf
-from bubbleviz.model.texts import counted, percent
-from bubbleviz.report.advice_list import BOUND, FASTER_TRANSFERS, RECORD_LESS, advice_of
-from bubbleviz.report.labels import in_ms, operation_label, rank_label, shortened
+from bubbleviz.model.columns import NONE
+from bubbleviz.model.texts import counted, listed, percent
+from bubbleviz.model.values import frozen
+from bubbleviz.report.bubbles import latest_host, thread_state
+from bubbleviz.report.labels import in_ms, numbered_rank, operation_label, rank_label, shortened
 from bubbleviz.report.methods import few_lacking
-from bubbleviz.report.rank_means import KernelTime, kernel_time_of
+from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report
-from bubbleviz.report.restrictions import (
-    KERNELS_LEFT_OUT,
-    KERNELS_LOST,
-    MAYBE_INCOMPLETE,
-    RANKS_MISSING,
-    RANKS_UNNAMED,
-    WITHOUT_GPU_WORK,
-    WORK_UNKNOWN,
-)
-from bubbleviz.report.standouts import latest_host
+from bubbleviz.report.restrictions import MAYBE_INCOMPLETE, RANKS_MISSING
+
+if TYPE_CHECKING:
+    from bubbleviz.explain.diagnosis.faults import Fault
+    from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+    from bubbleviz.explain.what_if import WhatIf
 
 #: A change that saves less of an iteration than this is not worth a sentence.
 _WORTH = 0.005
@@ -31,13 +28,14 @@ _BESIDE_SCHEDULE = 0.05
 _BETWEEN = 0.01
 #: Where fewer kernels than this share lack their launching call, operations are about whole.
 _LOST = 0.01
-#: Changes that are for comparison only.
-_NOT_ADVICE = frozenset({"measured", "no-delay"})
+#: What to do where nothing is slow against its like, but transfers, or the profiler, take time.
+_FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
+_RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 #: What to do to get a change, where that is the same for every run.
 _ADVICE = {
-    "no-transfer": FASTER_TRANSFERS,
+    "no-transfer": _FASTER_TRANSFERS,
     "no-collective": "Overlap collectives with compute, or shorten them",
-    "no-profiler": RECORD_LESS,
+    "no-profiler": _RECORD_LESS,
     "no-latency": "Launch fewer, larger kernels: kernels start late after their launch",
 }
 #: What may take more time than the bubble, and what to do about it.
@@ -56,45 +54,11 @@ _INCOMPLETE = (
     "Ranks of the run are missing, so its bubble is not known: analyze the profiles of all ranks "
     "together"
 )
-#: What to do where few pipelines lack one.
-_LACKING = "Ranks of {} of {} are missing: analyze the profiles of all ranks together"
 #: What to do where one may be: its work would look like transfers between the others.
 _MAYBE_INCOMPLETE = (
     "Make sure that no profile is missing: between some stages every microbatch is away long "
     "enough for one more; where all are here, --parallel says so, and transfers take that time"
 )
-#: What to do where only the ranges of a stage were recorded.
-_WITHOUT_GPU_WORK = (
-    "Record the GPU work of all stages: of some the profiles hold the ranges and no kernel, so the "
-    "bubble of the pipeline is not known; trace GPU work in every process (limitations name them)"
-)
-#: What to do where kernels are: where they ran looks idle.
-_KERNELS_LOST = (
-    "Profile again: kernels that were launched are not in the profile, so idle time may be work; "
-    "the limitations count them"
-)
-#: What to do where kernels have no times, or operations no kernels; likewise.
-_KERNELS_LEFT_OUT = (
-    "Export or profile again: kernels were left out since their times cannot be, so idle time may "
-    "be work; the limitations count them"
-)
-_WORK_UNKNOWN = (
-    "Profile again: of some forwards and backwards no kernel is in the profile, so idle time may "
-    "be work; the limitations count them"
-)
-#: What to do where GPUs that computed have no operations.
-_RANKS_UNNAMED = (
-    "Name the forwards and backwards of all GPUs: some computed as long as the others outside "
-    "every operation, so the bubble of the pipeline is not known; the limitations name them"
-)
-#: What to do where a restriction leaves no other advice.
-_OF_RESTRICTION = {
-    WITHOUT_GPU_WORK: _WITHOUT_GPU_WORK,
-    KERNELS_LOST: _KERNELS_LOST,
-    KERNELS_LEFT_OUT: _KERNELS_LEFT_OUT,
-    RANKS_UNNAMED: _RANKS_UNNAMED,
-    WORK_UNKNOWN: _WORK_UNKNOWN,
-}
 
 
 def first_thing(report: Report) -> str | None:
@@ -108,23 +72,27 @@ def first_thing(report: Report) -> str | None:
     if report.summary.iterations == 0:
         return None
     restrictions = report.restrictions
-    alone = next((_OF_RESTRICTION[own] for own in restrictions if own in _OF_RESTRICTION), None)
+    alone = next((own.advice for own in restrictions if own.advice), None)
     alone = alone or _lost_launches(report)
     if alone is not None:
         return alone
-    heavier, replays = _heavier_than_bubble(report), _replays(report)
-    missing, lacking = _missing_ranks(report), few_lacking(report)
+    missing = _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in restrictions else None
+    if RANKS_MISSING in restrictions and not report.single_stage:
+        missing = _INCOMPLETE
+    lacking, replays = few_lacking(report), _replays(report)
+    sentences = [_heavier_than_bubble(report)]
     if missing is not None and lacking is None:
-        return f"{missing}. {heavier}" if heavier else missing
-    change = None if replays is None else _first_advice(report, replays)
-    if heavier is not None:
-        other: str | None = f"{heavier}. {change}" if change else heavier
+        sentences.insert(0, missing)
     else:
-        other = _unknown(report) if replays is None else change or _schedule_bound(report, replays)
-    if missing is None or lacking is None:
-        return other
-    missing = _LACKING.format(lacking.lacking, counted(lacking.pipelines, "pipeline"))
-    return f"{missing}. {other}" if other else missing
+        change = None if replays is None else _first_advice(report, replays)
+        if sentences[0] is None and change is None:
+            change = _unknown(report) if replays is None else _schedule_bound(report, replays)
+        sentences.append(change)
+        if missing is not None and lacking is not None:
+            some, of = lacking
+            few = f"Ranks of {some} of {counted(of, 'pipeline')} are missing"
+            sentences.insert(0, f"{few}: analyze the profiles of all ranks together")
+    return ". ".join(filter(None, sentences)) or None
 
 
 def _unknown(report: Report) -> str | None:
@@ -138,13 +106,6 @@ def _unknown(report: Report) -> str | None:
     )
 
 
-def _missing_ranks(report: Report) -> str | None:
-    """Return the advice where ranks of a pipeline are missing, or may be."""
-    if RANKS_MISSING in report.restrictions and not report.single_stage:
-        return _INCOMPLETE
-    return _MAYBE_INCOMPLETE if MAYBE_INCOMPLETE in report.restrictions else None
-
-
 def _lost_launches(report: Report) -> str | None:
     """Return the advice where kernels without a launching call can change the primary ratio."""
     kernels = sum(profile.kernels for profile in report.profiles)
@@ -155,9 +116,9 @@ def _lost_launches(report: Report) -> str | None:
     mean = report.summary.bubble_ratio[report.headline].mean
     return (
         "Record again without losses, from before the first iteration on: the launching calls of "
-        f"{lost:,} of {kernels:,} kernels ({_percent(lost / kernels)}) are not in the profiles, so "
+        f"{lost:,} of {kernels:,} kernels ({percent(lost / kernels)}) are not in the profiles, so "
         "it is unknown which operations these belong to, and the ratio lies between "
-        f"{_percent(low)} and {_percent(mean)}"
+        f"{percent(low)} and {_percent(mean)}"
     )
 
 
@@ -174,12 +135,12 @@ def _heavier_than_bubble(report: Report) -> str | None:
     """Return the sentence on what is lost beside bubbles, where that is much; None where not.
 
     These are launch gaps, or compute outside operations, that take more time than bubbles, and
-    launch gaps that take most of the operations' time.
+    launch gaps that take most of the operations' time: of the run, or of a single rank.
     """
     time = kernel_time_of(report)
     idle = "the bubble" if report.no_pipeline is None else "the idle time between operations"
-    bubble = f"more than {idle} ({_percent(time.bubble_ns / (time.window_ns or 1))})"
-    filled = f"and {_percent(time.gap_ns / (time.work_ns or 1))} of the time that counts as work"
+    bubble = f"more than {idle} ({percent(time.bubble_ns / (time.window_ns or 1))})"
+    filled = f"and {percent(time.gap_ns / (time.work_ns or 1))} of the time that counts as work"
     outweighing = [
         (time_ns, sentence, than)
         for time_ns, outweighs, sentence, than in (
@@ -189,48 +150,41 @@ def _heavier_than_bubble(report: Report) -> str | None:
         )
         if outweighs
     ]
-    if not outweighing:
-        return _slow_rank(time)
-    time_ns, (subject, remedy), than = max(outweighing, key=lambda found: found[0])
-    return f"{subject} {_percent(time_ns / time.window_ns)} of the window, {than}: {remedy}"
-
-
-def _slow_rank(time: KernelTime) -> str | None:
-    """Return the sentence on the rank whose operations are mostly launch gaps; None without."""
-    own = time.rank_time
-    if own is None:
+    if outweighing:
+        time_ns, (subject, remedy), than = max(outweighing, key=lambda found: found[0])
+        return f"{subject} {percent(time_ns / time.window_ns)} of the window, {than}: {remedy}"
+    if (own := time.rank_time) is None:
         return None
     return (
         f"On {time.rank}, launch gaps inside operations, in which no kernel runs, take "
-        f"{_percent(own.gap_ns / own.window_ns)} of the window, and "
-        f"{_percent(own.gap_ns / own.work_ns)} of the time that counts as work: {_GAPS[1]}"
-    )
-
-
-def _best_change(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
-    """Return the change of the pipeline that saves most; None where none saves enough."""
-    measured = replays["measured"]
-    candidates = [replay for name, replay in replays.items() if name not in _NOT_ADVICE]
-    best = min(candidates, key=lambda c: c.makespan_ns, default=measured)
-    saved = 1 - best.makespan_ns / measured.makespan_ns
-    if saved < _worth(report, measured):
-        return None
-    outcome = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
-    return (
-        f"{_action(report, best)}: iteration {_typical_name(report)} would take "
-        f"{in_ms(best.makespan_ns)} instead of {in_ms(measured.makespan_ns)} "
-        f"({-100 * saved:.1f} %) from its first F to its last backward, {outcome} "
-        f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+        f"{percent(own.gap_ns / own.window_ns)} of the window, and "
+        f"{percent(own.gap_ns / own.work_ns)} of the time that counts as work: {_GAPS[1]}"
     )
 
 
 def _first_advice(report: Report, replays: Mapping[str, WhatIf]) -> str | None:
     """Return what saves most over the averaged iterations; None where nothing saves enough."""
-    listed = advice_of(report, _worth(report, replays["measured"]))
+    measured = replays["measured"]
+    worth = _worth(report, measured)
+    found = advice_of(report, worth)
     unproven = report.no_pipeline is not None and not report.single_stage
-    if unproven or (report.explanation.diagnosis is None and not listed):
-        return _best_change(report, replays)
-    return listed[0].text if listed else None
+    if not unproven and (report.explanation.diagnosis is not None or found):
+        return found[0].text if found else None
+    # The change of the typical iteration that saves most.
+    changes = [own for name, own in replays.items() if name not in {"measured", "no-delay"}]
+    best = min(changes, key=lambda change: change.makespan_ns, default=measured)
+    saved = 1 - best.makespan_ns / measured.makespan_ns
+    if saved < worth:
+        return None
+    path = report.explanation.path
+    name = "?" if path is None else shortened(report.iterations[path.iteration].name)
+    ratio = "with a schedule ratio of" if report.no_pipeline is None else "idle for"
+    return (
+        f"{_action(report, best)}: iteration {name} would take "
+        f"{in_ms(best.makespan_ns)} instead of {in_ms(measured.makespan_ns)} "
+        f"({-100 * saved:.1f} %) from its first F to its last backward, {ratio} "
+        f"{_percent(best.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+    )
 
 
 def _worth(report: Report, measured: WhatIf) -> float:
@@ -238,98 +192,472 @@ def _worth(report: Report, measured: WhatIf) -> float:
 
     Twice the microbatches save half of a pipeline's bubble.
     """
-    if report.no_pipeline is not None or report.single_stage:
+    if report.no_pipeline is not None:
         return _WORTH
     return max(_WORTH, _BESIDE_SCHEDULE * (measured.bubble_ratio or 0.0) / 2)
 
 
 def _schedule_bound(report: Report, replays: Mapping[str, WhatIf]) -> str:
     """Return the advice where no single change saves enough."""
-    incomplete = RANKS_MISSING in report.restrictions and few_lacking(report) is None
     measured, no_delay = replays["measured"], replays["no-delay"]
+    ratio, ratios = measured.bubble_ratio or 0.0, report.summary.bubble_ratio
     least = _worth(report, measured)
     if report.explanation.diagnosis is not None:
         least = max(least, BOUND)
+    between = (ratios["period"].mean if "period" in ratios else None) or 0.0
+    # Where iterations overlap the headline may be 0 though each one alone has a bubble.
+    headline = ratios[report.headline].mean
     if 1 - no_delay.makespan_ns / measured.makespan_ns >= least:
         measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
-        return (
+        told = (
             f"No single delay stands out; without any delay the {measure} would be "
-            f"{_percent(no_delay.bubble_ratio)} instead of {_percent(measured.bubble_ratio)}"
+            f"{_percent(no_delay.bubble_ratio)} instead of {percent(ratio)}"
         )
-    ratios = report.summary.bubble_ratio
-    if report.single_stage and (measured.bubble_ratio or 0.0) >= _WORTH:
-        return (
+    elif report.single_stage and ratio >= _WORTH:
+        told = (
             "One stage is no pipeline, and no schedule makes it idle; bubbleviz idle attributes "
             "its idle time to what its host did"
         )
-    between = ratios["period"].mean if "period" in ratios else None
-    if (measured.bubble_ratio or 0.0) < _WORTH and (between or 0.0) >= _BETWEEN:
-        return (
-            f"Almost no idle time lies inside iterations, but {_percent(between)} of the time from "
+    elif ratio < _WORTH and between >= _BETWEEN:
+        told = (
+            f"Almost no idle time lies inside iterations, but {percent(between)} of the time from "
             "one to the next does (period); bubbleviz idle attributes it to what hosts did"
         )
-    if incomplete:
-        return _INCOMPLETE
-    if report.single_stage:
-        return "There is almost no idle time in iterations to remove"
-    return _only_schedule(measured, ratios[report.headline].mean)
-
-
-def _typical_name(report: Report) -> str:
-    path = report.explanation.path
-    return "?" if path is None else shortened(report.iterations[path.iteration].name)
-
-
-def _only_schedule(measured: WhatIf, headline: float | None) -> str:
-    """Return the advice where the schedule itself causes the bubble.
-
-    Args:
-        measured: the typical iteration in its own window.
-        headline: mean of the headline ratio; where iterations overlap it may be 0 though each one
-            alone has a bubble.
-    """
-    ratio = measured.bubble_ratio or 0.0
-    if ratio < _WORTH or (headline is not None and headline < _WORTH):
-        return "There is almost no bubble to remove"
-    # Twice the work with the same bubble.
-    twice = ratio / (2 - ratio)
-    return (
-        "The schedule itself causes the bubble: twice the microbatches would reduce the schedule "
-        f"ratio from {_percent(ratio)} to about {_percent(twice)}; --what-if compares other "
-        "schedules"
-    )
+    elif RANKS_MISSING in report.restrictions and few_lacking(report) is None:
+        told = _INCOMPLETE
+    elif report.single_stage:
+        told = "There is almost no idle time in iterations to remove"
+    elif ratio < _WORTH or (headline is not None and headline < _WORTH):
+        told = "There is almost no bubble to remove"
+    else:
+        # Twice the work with the same bubble.
+        told = (
+            "The schedule itself causes the bubble: twice the microbatches would reduce the "
+            f"schedule ratio from {percent(ratio)} to about {percent(ratio / (2 - ratio))}; "
+            "--what-if compares other schedules"
+        )
+    return told
 
 
 def _action(report: Report, change: WhatIf) -> str:
     """Return the action that brings a change."""
+    times = report.explanation.phase_times
     if change.name in _ADVICE:
         return _ADVICE[change.name]
     if change.name == "no-host":
         return f"Launch earlier{latest_host(report)}"
-    if change.name == "balanced":
-        return f"Balance the stages{_slowest(report)}"
-    worst = report.explanation.phase_times.stragglers[:1]
-    return "Find out why single operations are slow" + "".join(_straggler(report, s) for s in worst)
-
-
-def _slowest(report: Report) -> str:
-    times = report.explanation.phase_times
+    if change.name != "balanced":
+        slow = "".join(
+            f" ({operation_label(report, own.operation)} of "
+            f"{rank_label(report, int(report.operations.rank[own.operation]))} took "
+            f"{own.times:.1f} times its median)"
+            for own in times.stragglers[:1]
+        )
+        return f"Find out why single operations are slow{slow}"
     if not times.imbalance:
-        return ""
+        return "Balance the stages"
     phase, more = max(times.imbalance, key=lambda pair: pair[1])
     total: dict[int, float] = {}
     for kind in times.kinds:
         if kind.phase.label == phase and kind.stage >= 0:
             total[kind.stage] = total.get(kind.stage, 0.0) + kind.median_ns
     stage = max(total, key=lambda s: (total[s], -s))
-    return f" ({phase} of stage {stage} takes {100 * more:.0f} % longer than the mean)"
-
-
-def _straggler(report: Report, straggler: Straggler) -> str:
-    rank = rank_label(report, int(report.operations.rank[straggler.operation]))
-    label = operation_label(report, straggler.operation)
-    return f" ({label} of {rank} took {straggler.times:.1f} times its median)"
+    longer = f"{phase} of stage {stage} takes {100 * more:.0f} % longer than the mean"
+    return f"Balance the stages ({longer})"
 
 
 def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else percent(ratio)
+
+
+# The list of advice: what would shorten iterations, the largest proven saving first.
+
+
+#: What nothing is slow for has to save so much, and so much more than what is.
+BOUND, _BOUND_COUNTS = 0.05, 2 / 3
+#: Another schedule that saves less is not worth the change.
+_LEAST_OF_SCHEDULE = 0.02
+#: Nor is an order back to the planned one for less.
+_LEAST_OF_ORDER = 0.001
+#: A saving within this share of another is the same.
+_SAME = 0.95
+#: So much advice is listed.
+_LISTED = 5
+#: So many names stand in a sentence.
+_NAMED = 3
+
+
+@frozen
+class Advice:
+    """One thing to do, and what it saves.
+
+    Attributes:
+        kind: shape of what it removes; several joined by ``+`` where they save more together.
+        ranks: that it is about; empty for all, or none.
+        stage: likewise.
+        saving_ns: mean over the averaged iterations.
+        saving_ratio: the same as a share of their mean length.
+        iterations: how many of them it shortens.
+        action: what to do, and what shows it.
+        text: the same, and what it saves.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    stage: int | None
+    saving_ns: int
+    saving_ratio: float
+    iterations: int
+    action: str
+    text: str
+
+
+def advice_of(report: Report, worth: float = 0.0) -> tuple[Advice, ...]:
+    """Return what to do, the largest saving first.
+
+    Args:
+        report: of the run.
+        worth: the share of an iteration that advice is to save.
+    """
+    diagnosis = report.explanation.diagnosis
+    found = []
+    if diagnosis is not None:
+        found = [
+            (_weight(finding), _advice(report, diagnosis, finding))
+            for finding in ranked(diagnosis)[: _LISTED + 1]
+            if finding.saving_ratio >= worth
+        ]
+    others = (_schedule(report), _LEAST_OF_SCHEDULE), (_planned_order(report), _LEAST_OF_ORDER)
+    for other, least in others:
+        if other is not None and other.saving_ratio >= max(worth, least):
+            found.append((other.saving_ratio, other))
+    found.sort(key=lambda pair: -pair[0])
+    return tuple(advice for _, advice in found[:_LISTED])
+
+
+def _schedule(report: Report) -> Advice | None:
+    """Return the advice to run the fastest schedule that fits in the same memory, if that is known.
+
+    Other schedules are simulated without any delay, so they are held against the same order
+    without any.
+    """
+    others = report.alternatives
+    rows = {} if others is None else {row.name: row for row in others.rows}
+    measured, same = rows.pop("measured", None), rows.pop("no-delay", None)
+    if others is None or measured is None or same is None or others.window != "schedule":
+        return None
+    whole_ms, same_ms = measured.makespan_ms, same.makespan_ms
+    known = [r for r in rows.values() if r.fits and r.makespan_ms is not None]
+    best = min(known, key=lambda row: row.makespan_ms or 0.0, default=None)
+    if best is None or best.makespan_ms is None or not whole_ms or same_ms is None:
+        return None
+    saving_ms = same_ms - best.makespan_ms
+    action = f"Run the schedule {best.name}, which fits in the same memory"
+    what = (
+        f"at the measured times and without any delay an iteration would take "
+        f"{best.makespan_ms:,.3f} ms instead of {same_ms:,.3f} ms "
+        f"(-{percent(saving_ms / same_ms)}) from its first F to its last backward"
+    )
+    return Advice(
+        kind="schedule",
+        ranks=(),
+        stage=None,
+        saving_ns=round(1e6 * saving_ms),
+        saving_ratio=saving_ms / whole_ms,
+        iterations=report.summary.iterations,
+        action=action,
+        text=f"{action}: {what}",
+    )
+
+
+def _planned_order(report: Report) -> Advice | None:
+    """Return the advice to run what deviates in the order of the plan or schedule, if it saves."""
+    recognition = report.schedule if report.plan is None else report.plan
+    source = report.explanation.slowdown_source
+    if recognition is None or source is None or not recognition.deviations:
+        return None
+    # Of very many not all are known.
+    if recognition.name is None or recognition.deviation_count > len(recognition.deviations):
+        return None
+    from bubbleviz.explain.what_if import reordered
+
+    found = reordered(source, recognition.deviations)
+    if found is None or found.saving_ns <= 0:
+        return None
+    # Orders are replayed without what hosts launched late, which other advice counts.
+    diagnosis = report.explanation.diagnosis
+    length_ns = found.length_ns if diagnosis is None else diagnosis.length_ns
+    deviations = recognition.deviations
+    first, ranks = deviations[0], tuple(sorted({deviation.rank for deviation in deviations}))
+    where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
+    if first.places:
+        where += f" by {counted(first.places, 'operation')}"
+    iterations = counted(len({deviation.iteration for deviation in deviations}), "iteration")
+    action = f"Run {_ranks(report, ranks)} in the order of {recognition.name}"
+    evidence = (
+        f"{counted(recognition.deviation_count, 'operation')} in {iterations} are not where it has "
+        f"them ({where} in iteration {shortened(report.iterations[first.iteration].name)})"
+    )
+    saves = _outcome(length_ns, found.saving_ns, len(report.ranks))
+    stages = {report.ranks[rank].stage for rank in ranks}
+    return Advice(
+        kind="order",
+        ranks=ranks,
+        stage=stages.pop() if len(stages) == 1 else None,
+        saving_ns=round(found.saving_ns),
+        saving_ratio=found.saving_ns / length_ns,
+        iterations=found.iterations,
+        action=f"{action}. {evidence}",
+        text=f"{action}: {saves}. {evidence}",
+    )
+
+
+def ranked(diagnosis: Diagnosis) -> list[Finding]:
+    """Return the findings that are worth a sentence, one of each family.
+
+    Args:
+        diagnosis: whose findings stand by their savings, the largest first.
+    """
+    findings = [f for f in diagnosis.findings if not _bound(f) or f.saving_ratio >= BOUND]
+    findings = [f for place, f in enumerate(findings) if not _contained(place, findings)]
+    return sorted(findings, key=lambda finding: -_weight(finding))
+
+
+def _weight(finding: Finding) -> float:
+    """Return the share that a finding saves, less where no work can get that fast."""
+    return finding.saving_ratio * (_BOUND_COUNTS if _bound(finding) else 1)
+
+
+def _bound(finding: Finding) -> bool:
+    """Return whether nothing in a finding is slow against its like."""
+    return all(fault.bound for fault in finding.faults)
+
+
+def _contained(place: int, findings: list[Finding]) -> bool:
+    """Return whether another finding tells the same: its whole, or a part that is nearly all.
+
+    Of parts that save about the same the first stays, so that one of them does.
+    """
+    finding = findings[place]
+    families = {fault.family for fault in finding.faults}
+    for at, other in enumerate(findings):
+        if at == place or families != {fault.family for fault in other.faults}:
+            continue
+        wider = _reach(other) - _reach(finding)
+        if wider > 0 and finding.saving_ns < _SAME * other.saving_ns:
+            return True
+        earlier = wider < 0 or at < place
+        if wider <= 0 and earlier and other.saving_ns >= _SAME * finding.saving_ns:
+            return True
+    return False
+
+
+def _reach(finding: Finding) -> int:
+    return sum(len(fault.ranks) for fault in finding.faults)
+
+
+def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
+    faults = finding.faults
+    seen = f"{finding.saved_iterations} of {counted(diagnosis.iterations, 'iteration')}"
+    texts = [_SENTENCES[fault.kind](report, fault, seen) for fault in faults]
+    actions, evidence, next_steps = zip(*texts, strict=True)
+    first, *others = actions
+    action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
+    reasons = ". ".join(filter(None, (*evidence, *next_steps)))
+    saves = _outcome(diagnosis.length_ns, finding.saving_ns, len(report.ranks))
+    return Advice(
+        kind="+".join(fault.kind for fault in faults),
+        ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
+        stage=faults[0].stage if len(faults) == 1 else None,
+        saving_ns=round(finding.saving_ns),
+        saving_ratio=finding.saving_ratio,
+        iterations=finding.saved_iterations,
+        action=f"{action}. {reasons}" if reasons else action,
+        text=f"{action}: {saves}" + (f". {reasons}" if reasons else ""),
+    )
+
+
+# Fault sentences: what to do about each shape of slowness, for people.
+#
+# A new shape gets its sentence in ``_SENTENCES``.
+
+
+#: What to do, as the beginning of a sentence; what shows the fault, as one without its end, empty
+#: where the action tells; and what to look at, likewise.
+_Text: TypeAlias = "tuple[str, str, str]"
+
+
+def _rank(report: Report, fault: Fault, seen: str) -> _Text:
+    if len(fault.ranks) > 1:
+        return (
+            f"Find out why replica {report.ranks[fault.ranks[0]].pipeline} is slow, all of its "
+            f"{counted(len(fault.ranks), 'rank')}",
+            f"{_phases(fault)} as long as on the other replicas, in {seen}",
+            "Look at what its hosts have in common",
+        )
+    others = f"the other ranks of stage {fault.stage}" if fault.stage is not None else "its peers"
+    return (
+        f"Find out why {numbered_rank(report, fault.ranks[0])} is slow",
+        f"{_phases(fault)} as long as on {others}, in {seen}",
+        "Look at its clocks, its temperature and what else runs on its host",
+    )
+
+
+def _stage(report: Report, fault: Fault, seen: str) -> _Text:
+    copies = sum(rank.stage == fault.stage for rank in report.ranks)
+    where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
+    return (
+        f"Balance the stages, stage {fault.stage} is slow",
+        f"{_phases(fault)} as long on stage {fault.stage}{where} as on the others, in {seen}",
+        "Move layers away from it",
+    )
+
+
+def _microbatch(_: Report, fault: Fault, __: str) -> _Text:
+    times = f"{fault.phases[0][1]:.2f} times"
+    if fault.what:
+        return (
+            "Balance the lengths of the microbatches",
+            f"On every stage the longest twentieth takes {times} as long as the shortest",
+            "",
+        )
+    numbers = sorted({microbatch for _, microbatch in fault.microbatches})
+    word = "microbatch" if len(numbers) == 1 else "microbatches"
+    return (
+        f"Look at the sequence lengths of {word} {listed(list(map(str, numbers)), _NAMED)}",
+        f"On every stage they take {times} as long as the others "
+        f"({len(fault.microbatches):,} in all)",
+        "",
+    )
+
+
+def _iteration(report: Report, fault: Fault, _: str) -> _Text:
+    named = listed([shortened(report.iterations[k].name) for k in fault.iterations], _NAMED)
+    times = f"{fault.phases[0][1]:.1f} times"
+    share = f"{counted(len(fault.iterations), 'iteration')} ({named})"
+    state = _thread(report, fault)
+    during = f"; in the longest{state}" if state else ""
+    if not fault.what:
+        return (
+            f"Find out what slows all ranks in {share}",
+            f"Operations take {times} as long as in the others{during}",
+            "",
+        )
+    some = counted(len(fault.ranks), "rank")
+    who = numbered_rank(report, fault.ranks[0]) if len(fault.ranks) == 1 else some
+    look = "Look for garbage collection, checkpoints and data loading at these times"
+    return (
+        f"Find out why single operations of {who} are slow in {share}",
+        f"They take {times} as long as their like{during}",
+        "" if fault.host != (NONE, NONE) else look,
+    )
+
+
+def _link(_: Report, fault: Fault, seen: str) -> _Text:
+    if fault.link is None:
+        return _FASTER_TRANSFERS, "", ""
+    low, high = fault.link
+    return (
+        f"Find out why the link between stages {low} and {high} is slow",
+        f"Transfers take {fault.phases[0][1]:.1f} times as long as between others, in {seen}",
+        "",
+    )
+
+
+def _launch(report: Report, fault: Fault, seen: str) -> _Text:
+    if fault.what:
+        return _RECORD_LESS, "", ""
+    where = f" on {_ranks(report, fault.ranks)}{_thread(report, fault)}"
+    if fault.collective:
+        return (
+            f"Launch {fault.collective} earlier{where}",
+            f"The other members wait for it in {seen}",
+            "",
+        )
+    # Optimizers can be late outside the windows that bubbles are counted in.
+    return (
+        f"Launch earlier{latest_host(report, fault.ranks) or where}",
+        f"Operations start late in {seen}, though their input is there",
+        "",
+    )
+
+
+_SENTENCES: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
+    "rank": _rank,
+    "host": lambda report, fault, seen: (
+        f"Find out why host {report.ranks[fault.ranks[0]].host} is slow",
+        f"On all of its {counted(len(fault.ranks), 'rank')} {_phases(fault)} as long as elsewhere, "
+        f"in {seen}",
+        "Look at its clocks, its cooling and what else runs on it",
+    ),
+    "stage": _stage,
+    "microbatch": _microbatch,
+    "iteration": _iteration,
+    "link": _link,
+    "collective": lambda _, fault, __: (
+        f"Overlap {fault.what.rsplit(' ', 1)[0] or 'collectives'} with compute, or shorten it",
+        "Its data moves while ranks are idle",
+        "",
+    ),
+    "drift": lambda report, fault, _: (
+        f"Find out why {_who(report, fault)} "
+        f"{'becomes' if len(fault.ranks) == 1 and not fault.what else 'become'} slower and slower",
+        f"Operations take {fault.phases[0][1]:.2f} times as long in the last iteration as in the "
+        "first",
+        "Look at temperature and clocks",
+    ),
+    "slowed": lambda report, fault, _: (
+        f"Find out what changed on {_who(report, fault)} before iteration "
+        f"{shortened(report.iterations[fault.iterations[0]].name)}",
+        f"From then on operations take {fault.phases[0][1]:.2f} times as long as before",
+        "Look at clocks, temperature and what else began to run there",
+    ),
+    "launch": _launch,
+    "launch-gaps": lambda report, fault, _: (
+        "Launch fewer, larger kernels inside operations"
+        f"{f' of {_ranks(report, fault.ranks)}' if len(fault.ranks) < len(report.ranks) else ''} "
+        "(fused, or as graphs)",
+        f"No kernel runs for {percent(fault.phases[0][1])} of their time",
+        "",
+    ),
+    "token": lambda _, fault, seen: (
+        f"Keep {'one chunk more' if fault.what == 'one' else 'more chunks'} in flight",
+        "The first stage waits for the token of an earlier step, with "
+        f"{counted(int(fault.phases[0][1]), 'chunk')} in the pipeline, in {seen}",
+        "Let the scheduler run ahead, or divide the requests into more batches",
+    ),
+}
+
+
+def _thread(report: Report, fault: Fault) -> str:
+    """Return what the host did in the longest of a fault; empty where that is unknown."""
+    return thread_state(*(None if at < 0 else report.operations.names[at] for at in fault.host))
+
+
+def _ranks(report: Report, ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return numbered_rank(report, ranks[0])
+    return f"ranks {listed([str(rank) for rank in ranks], _NAMED)}"
+
+
+def _who(report: Report, fault: Fault) -> str:
+    return "all ranks" if fault.what else _ranks(report, fault.ranks)
+
+
+def _phases(fault: Fault) -> str:
+    """Return how much longer each phase takes: ``F takes 2.50 and BW 2.27 times``."""
+    first, *others = [f"{phase} takes {ratio:.2f}" for phase, ratio in fault.phases[:_NAMED]]
+    rest = [text.replace(" takes", "") for text in others]
+    joined = first if not rest else f"{', '.join([first, *rest[:-1]])} and {rest[-1]}"
+    return f"{joined} times"
+
+
+def _outcome(length_ns: float, saving_ns: float, ranks: int) -> str:
+    """Return what a saving is: in ms an iteration, percent, and GPU-hours a day."""
+    share = saving_ns / length_ns if length_ns else 0.0
+    hours = 24 * ranks * share
+    return (
+        f"an iteration would take {(length_ns - saving_ns) / 1e6:,.3f} ms instead of "
+        f"{length_ns / 1e6:,.3f} ms (-{percent(share)}; {hours:,.1f} GPU-hours a day on "
+        f"{counted(ranks, 'rank')})"
+    )

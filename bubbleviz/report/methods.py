@@ -12,7 +12,6 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, percent
-from bubbleviz.model.values import frozen
 from bubbleviz.report.rank_means import kernel_time_of
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.schedules.known import schedules
@@ -136,21 +135,8 @@ def _caveats(report: Report) -> Iterator[str]:
 # Pipelines that lack ranks: how many there are, and whether the others can stand for the run.
 
 
-@frozen
-class LackingPipelines:
-    """How many pipelines of a run lack a rank.
-
-    Attributes:
-        lacking: so many do.
-        pipelines: of so many.
-    """
-
-    lacking: int
-    pipelines: int
-
-
-def few_lacking(report: Report) -> LackingPipelines | None:
-    """Return how many pipelines lack ranks, where that is what is missing, and most lack none.
+def few_lacking(report: Report) -> tuple[int, int] | None:
+    """Return how many pipelines lack ranks, of how many, where most lack none.
 
     None where all pipelines hold the same stages: what is missing is then one of these, or
     pipelines of which nothing is known.
@@ -164,4 +150,4 @@ def few_lacking(report: Report) -> LackingPipelines | None:
     lacking = sum(held != every for held in stages.values())
     if not 0 < 2 * lacking < len(stages) or every != set(range(len(every))):
         return None
-    return LackingPipelines(lacking, len(stages))
+    return lacking, len(stages)

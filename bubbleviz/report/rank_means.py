@@ -1,4 +1,4 @@
-"""Rank means: what the averaged iterations say of each rank, as columns, and how it is spread.
+"""Rank means: what the averaged iterations say of each rank, how it is spread, and what stands out.
 
 A run of many ranks is read from these: which ranks differ, and by how much, from the others of
 their stage.
@@ -6,7 +6,7 @@ their stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -22,11 +22,11 @@ from bubbleviz.count.rank_iterations import (
     phase_columns,
     rank_column,
 )
-from bubbleviz.model.columns import NONE, Floats, Ints
+from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.texts import one_line, percent
+from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.restrictions import ONE_STAGE, UNPROVEN
@@ -88,20 +88,31 @@ def rank_means(report: Report) -> RankMeans:
     name = report.headline
     if not any(has_account(own, name) for own in ranks):
         name = "schedule"
-    mean = _Mean(len(report.ranks), ranks)
+    places = [np.array(indices_of(own), np.int64) for own in ranks]
+    rank = np.concatenate([np.zeros(0, np.int64), *places])
+
+    def mean(values: Sequence[Floats | Ints]) -> Floats:
+        """Return the mean of each rank's known values, given by iteration."""
+        given = np.concatenate([np.zeros(0), *values])
+        known = ~np.isnan(given)
+        counts = np.bincount(rank[known], minlength=len(report.ranks))
+        sums = np.bincount(rank[known], given[known], minlength=len(report.ranks))
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.where(counts > 0, sums / counts, np.nan), np.float64)
+
     at = np.array([i.index for i in shown], np.int64)
     causes, times = report.explanation.causes.idle_ns, report.explanation.communication
     idle_ns = causes.get(name, causes[report.explanation.listed_ratio])
     busy_ns = {
-        phase.label: mean.of([phase_columns(own)[:, place] for own in ranks])
+        phase.label: mean([phase_columns(own)[:, place] for own in ranks])
         for place, phase in enumerate(COMPUTE)
     }
     return RankMeans(
         ratio=name,
-        bubble_ratio=mean.of([np.array(own_ratios(own, name), np.float64) for own in ranks]),
-        bubble_ns=mean.of([_bubble_ns(own, name) for own in ranks]),
+        bubble_ratio=mean([np.array(own_ratios(own, name), np.float64) for own in ranks]),
+        bubble_ns=mean([_bubble_ns(own, name) for own in ranks]),
         busy_ns={label: column for label, column in busy_ns.items() if np.any(column > 0)},
-        launch_gap=mean.of([_launch_gap(own) for own in ranks]),
+        launch_gap=mean([_launch_gap(own) for own in ranks]),
         idle_ns=_over_iterations(idle_ns, at),
         communication_ns={
             field.name: _over_iterations(getattr(times, field.name), at) for field in fields(times)
@@ -116,32 +127,13 @@ def _over_iterations(column: Ints, at: Ints) -> Floats:
 
 
 def _bubble_ns(ranks: Sequence[RankIteration], name: str) -> Floats:
-    bubble_ns = account_column(ranks, name, "bubble_ns").astype(np.float64)
-    return np.where(accounted(ranks, name), bubble_ns, np.nan)
+    return np.where(accounted(ranks, name), account_column(ranks, name, "bubble_ns"), np.nan)
 
 
 def _launch_gap(ranks: Sequence[RankIteration]) -> Floats:
     compute_ns = rank_column(ranks, "compute_ns")
     gaps = 1 - rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
     return np.where(compute_ns > 0, gaps, np.nan)
-
-
-class _Mean:
-    """Means by rank of what iterations say."""
-
-    def __init__(self, count: int, ranks: Sequence[Sequence[RankIteration]]) -> None:
-        self._ranks = count
-        places = [np.array(indices_of(own), np.int64) for own in ranks]
-        self._rank = np.concatenate(places) if places else np.zeros(0, np.int64)
-
-    def of(self, values: Sequence[Floats | Ints]) -> Floats:
-        """Return the mean of each rank's known values, given by iteration."""
-        given = np.concatenate(values).astype(np.float64) if values else np.zeros(0)
-        known = ~np.isnan(given)
-        counts = np.bincount(self._rank[known], minlength=self._ranks)
-        sums = np.bincount(self._rank[known], given[known], minlength=self._ranks)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(np.where(counts > 0, sums / counts, np.nan), np.float64)
 
 
 def distribution(values: Floats) -> Distribution | None:
@@ -170,6 +162,142 @@ def median_of_stage(report: Report, values: Floats) -> Floats:
         if len(known):
             medians[own] = np.median(known)
     return medians
+
+
+# Standouts: the few of very many ranks that differ from the others, and by what.
+#
+# Ranks that differ together are named together: by their stage, pipeline or host, where most of its
+# ranks are among them.
+
+
+#: A rank stands out whose ratio is so far from the median of all, or a phase of which takes so
+#: much more or less than the median of its stage.
+_POINTS, _TIMES = 0.01, 0.05
+#: A stage, pipeline or host does of whose ranks so many do.
+_MOST_OF = 0.75
+
+
+@frozen
+class Standout:
+    """A rank, or a stage, pipeline or host, that differs from the others.
+
+    Attributes:
+        name: of it.
+        ranks: their indices, ascending.
+        ratio: mean of their ratios; None where it is unknown.
+        above: how far that is above the median of all ranks.
+        phase: of those whose time differs from the median of its stage, that which differs by
+            most time; empty where none does.
+        times: that time, as a multiple.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    ratio: float | None
+    above: float
+    phase: str
+    times: float
+
+    @property
+    def why(self) -> str:
+        """By what it differs."""
+        if self.phase:
+            return f"{self.phase} takes {self.times:.2f} times the median of its stage"
+        side = "above" if self.above > 0 else "below"
+        return f"{100 * abs(self.above):.2f} points {side} the median"
+
+    @property
+    def short(self) -> str:
+        """By what it differs, in a few characters."""
+        if self.phase:
+            return f"{self.phase} {self.times:.2f} x median"
+        return f"bubble {100 * self.above:+.1f}"
+
+
+def standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
+    """Return what stands out, what differs most first."""
+    ratios = means.bubble_ratio
+    known = ratios[~np.isnan(ratios)]
+    above = ratios - (float(np.median(known)) if len(known) else 0.0)
+    middle = {phase: median_of_stage(report, own) for phase, own in means.busy_ns.items()}
+    times = {phase: as_multiples(own, middle[phase]) for phase, own in means.busy_ns.items()}
+    lost_ns = {phase: np.abs(own - middle[phase]) for phase, own in means.busy_ns.items()}
+    away = {phase: np.nan_to_num(np.abs(own - 1)) for phase, own in times.items()}
+    out = np.abs(np.nan_to_num(above)) >= _POINTS
+    for own in away.values():
+        out |= own >= _TIMES
+    found = [
+        _standout(name, ranks, above, times, lost_ns, means)
+        for name, ranks in _grouped(report, np.asarray(out, bool))
+    ]
+    return tuple(sorted(found, key=lambda s: (-max(abs(s.times - 1), abs(s.above)), s.ranks)))
+
+
+def _grouped(report: Report, out: Bools) -> Iterator[tuple[str, Ints]]:
+    """Yield the ranks that stand out, by what most of is among them, each once."""
+    left = out.copy()
+    ranks = report.ranks
+    for kind, keys in (
+        ("stage", [rank.stage for rank in ranks]),
+        ("pipeline", [rank.pipeline for rank in ranks]),
+        ("host", [rank.host for rank in ranks]),
+    ):
+        for key, members in _members(keys, left):
+            inside = members[left[members]]
+            if len(members) > 1 and _MOST_OF * len(members) <= len(inside) < len(ranks):
+                yield f"{kind} {one_line(str(key), 60)}", inside
+                left[inside] = False
+    for rank in np.flatnonzero(left).tolist():
+        stage = "" if ranks[rank].stage is None else f", stage {ranks[rank].stage}"
+        label = one_line(ranks[rank].label, 40)
+        yield f"rank {rank} ({label}){stage}", np.array([rank], np.int64)
+
+
+def _members(keys: Sequence[str | int | None], out: Bools) -> Iterator[tuple[str | int, Ints]]:
+    """Yield the ranks of each key that some of them that stand out have."""
+    members: dict[str | int, list[int]] = {}
+    wanted = {keys[rank] for rank in np.flatnonzero(out).tolist()} - {None}
+    for rank, key in enumerate(keys):
+        if key is not None and key in wanted:
+            members.setdefault(key, []).append(rank)
+    for key, own in members.items():
+        yield key, np.array(own, np.int64)
+
+
+def _standout(
+    name: str,
+    ranks: Ints,
+    above: Floats,
+    times: dict[str, Floats],
+    lost_ns: dict[str, Floats],
+    means: RankMeans,
+) -> Standout:
+    multiples = {phase: _median(own[ranks]) for phase, own in times.items()}
+    known = {phase: own for phase, own in multiples.items() if abs(own - 1) >= _TIMES}
+    # That which takes most time more, or less.
+    phase = max(known, key=lambda p: _median(lost_ns[p][ranks]), default="")
+    own = means.bubble_ratio[ranks][~np.isnan(means.bubble_ratio[ranks])]
+    return Standout(
+        name=name,
+        ranks=tuple(ranks.tolist()),
+        ratio=float(own.mean()) if len(own) else None,
+        above=float(above[ranks][~np.isnan(above[ranks])].mean()) if len(own) else 0.0,
+        phase=phase,
+        times=known[phase] if phase else 1.0,
+    )
+
+
+def _median(values: Floats) -> float:
+    """Return the median of those that are known; NaN of none."""
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
+
+
+def sentence_of(standout: Standout) -> str:
+    """Return what stands out, how many ranks that are, and by what."""
+    several = len(standout.ranks) > 1
+    ranks = f" ({counted(len(standout.ranks), 'rank')})" if several else ""
+    return f"{standout.name}{ranks}: {standout.why}"
 
 
 # Rank parts: groups of whole pipelines, and the part of a report that is theirs.
@@ -250,40 +378,27 @@ def _of_ranks(times: RankIntervals, first: int, last: int) -> RankIntervals:
 # Measure: what the primary ratio is called; the idle time of no pipeline is no bubble of one.
 
 
-@frozen
-class Measure:
-    """What the primary ratio is called.
-
-    Attributes:
-        name: in a headline: ``bubble ratio (schedule)``.
-        idle: what it is the share of: ``bubble``, or ``idle time``.
-    """
-
-    name: str
-    idle: str
-
-
 def measure_of(report: Report) -> str:
     """Return the name of the primary ratio in a headline: ``bubble ratio (schedule)``."""
-    return _measure(report.headline, pipeline=report.no_pipeline is None).name
+    return _measure(report.headline, pipeline=report.no_pipeline is None)["name"]
 
 
 def idle_of(report: Report) -> str:
     """Return what the ratio is a share of, in words: ``bubble``, or ``idle time``."""
-    return _measure(report.headline, pipeline=report.no_pipeline is None).idle
+    return _measure(report.headline, pipeline=report.no_pipeline is None)["idle"]
 
 
-def saved_measure(document: Mapping[str, Any]) -> Measure:
-    """Return what the ratio of a report is called that was written as JSON."""
+def saved_measure(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the ratio of a report is called that was written as JSON, as above."""
     none = {ONE_STAGE.code, UNPROVEN.code}
     codes = {restriction.get("code") for restriction in document.get("restrictions") or ()}
     return _measure(document["headline"], pipeline=not none & codes)
 
 
-def _measure(headline: str, *, pipeline: bool) -> Measure:
+def _measure(headline: str, *, pipeline: bool) -> dict[str, str]:
     if pipeline:
-        return Measure(f"bubble ratio ({headline})", "bubble")
-    return Measure("idle in iterations", "idle time")
+        return {"name": f"bubble ratio ({headline})", "idle": "bubble"}
+    return {"name": "idle in iterations", "idle": "idle time"}
 
 
 # Kernel time: how much of the averaged iterations kernels ran, beside the bubble.

@@ -23,8 +23,8 @@ from bubbleviz.render.text.report import details, sections
 from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, plain_text
 from bubbleviz.report import rank_means
 from bubbleviz.report.rank_means import rank_means as means_of
+from bubbleviz.report.rank_means import standouts
 from bubbleviz.report.report import Report
-from bubbleviz.report.standouts import standouts
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.drawn_reports import MS, Op, one_f_one_b, rank_of, report_of, written

@@ -6,7 +6,7 @@ import pytest
 
 from bubbleviz.explain.diagnosis.faults import Fault
 from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
-from bubbleviz.report.advice_list import ranked
+from bubbleviz.report.advice import ranked
 
 
 def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:

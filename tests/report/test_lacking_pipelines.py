@@ -8,7 +8,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.methods import LackingPipelines, few_lacking
+from bubbleviz.report.methods import few_lacking
 from bubbleviz.report.report import Report
 from scripts.benchmark.ranks.planting import Recipe, plant
 from scripts.benchmark.ranks.tables import write_tables
@@ -33,7 +33,7 @@ def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Pat
     report = lacking(folder, 1)
     advice = first_thing(report)
 
-    assert few_lacking(report) == LackingPipelines(8, 64)
+    assert few_lacking(report) == (8, 64)
     assert advice is not None
     missing, _, other = advice.partition(". ")
     assert missing == (

@@ -15,7 +15,7 @@ from bubbleviz.render.text import report as text
 from bubbleviz.render.text.headline import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.rank_means import Measure, idle_of, measure_of, saved_measure
+from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
@@ -54,7 +54,7 @@ def test_no_title_of_text_or_markdown_speaks_of_a_bubble(report: Report) -> None
     assert screen.startswith("Idle in iterations: 28.57 %")
     assert "What the idle time is made of" in screen
     assert "What the bubble is made of" not in written
-    assert saved_measure(saved) == Measure(measure_of(report), idle_of(report))
+    assert saved_measure(saved) == {"name": measure_of(report), "idle": idle_of(report)}
 
 
 def test_no_table_and_no_advice_has_the_ratio_of_a_schedule(report: Report) -> None:

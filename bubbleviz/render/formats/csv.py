@@ -15,10 +15,9 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import csv_text, inert
-from bubbleviz.report.bubbles import further_columns
+from bubbleviz.report.bubbles import further_columns, host_activity
 from bubbleviz.report.labels import operation_labels
 from bubbleviz.report.report import Report
-from bubbleviz.report.standouts import host_activity
 from bubbleviz.report.view import View
 
 

@@ -30,9 +30,8 @@ from bubbleviz.render.document import (
 )
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.terminal import Display, cell_width, paragraph
-from bubbleviz.report.rank_means import distribution, many_ranks, rank_means
+from bubbleviz.report.rank_means import distribution, many_ranks, rank_means, sentence_of, standouts
 from bubbleviz.report.report import Report
-from bubbleviz.report.standouts import sentence_of, standouts
 from bubbleviz.report.view import View
 
 #: Bins of a histogram, and their characters by how many values they hold.

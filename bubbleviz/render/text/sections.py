@@ -32,7 +32,7 @@ from bubbleviz.render.document import (
     percent,
     shortened,
 )
-from bubbleviz.report.advice_list import advice_of
+from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View

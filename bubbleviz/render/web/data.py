@@ -14,7 +14,6 @@ import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,7 @@ from bubbleviz.render.palette import (
     shade_of,
 )
 from bubbleviz.render.web.shards import Shards, elements, sharded
-from bubbleviz.report.rank_means import RankMeans, many_ranks, saved_measure
-from bubbleviz.report.standouts import Standout
+from bubbleviz.report.rank_means import RankMeans, Standout, many_ranks, saved_measure
 from bubbleviz.report.timeline import Timeline
 
 _SIZES = (np.int8, np.int16, np.int32)
@@ -119,7 +117,7 @@ def packed(
             "left_out": shards.left_out,
             "all": [[own.first, own.last, own.structure, own.times] for own in shards.shards],
         },
-        "measure": asdict(saved_measure(document)),
+        "measure": saved_measure(document),
         "layout": layout,
         "names": timeline.names,
         "paints": [

@@ -23,10 +23,9 @@ from bubbleviz.render.json_document import document
 from bubbleviz.render.palette import DARK, LIGHT
 from bubbleviz.render.web.data import packed
 from bubbleviz.report.labels import with_relative_paths
-from bubbleviz.report.rank_means import many_ranks, rank_means
+from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument
-from bubbleviz.report.standouts import standouts
 from bubbleviz.report.timeline import restored, timeline_of
 from bubbleviz.report.view import View
 

@@ -18,8 +18,7 @@ import pytest
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.explain.diagnosis.findings import Diagnosis
-from bubbleviz.report.advice import first_thing
-from bubbleviz.report.advice_list import Advice, advice_of
+from bubbleviz.report.advice import Advice, advice_of, first_thing
 from bubbleviz.report.report import Report
 from tests.planting import Planting, plant
 

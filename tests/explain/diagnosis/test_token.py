@@ -9,7 +9,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain.diagnosis.findings import Finding
-from bubbleviz.report.advice_list import advice_of
+from bubbleviz.report.advice import advice_of
 from tests.support.forward_runs import Serving, served, table_of
 
 LENGTHS = (1.0,) * 48
