@@ -87,22 +87,17 @@ def joined(path: str, document: dict[str, Any], parts: list[PartEntry]) -> dict[
         InputError: a part is missing, is no such part, or has other ranks than the index says.
     """
     iterations = [{**own, "ranks": list(own["ranks"])} for own in document["iterations"]]
-    whole = {
-        **{key: value for key, value in document.items() if key != "parts"},
-        "iterations": iterations,
-        **{
-            key: list(document.get(key) or ())
-            for key in ("ranks", "coverage", "unattributed_kernels")
-        },
-    }
+    whole = {**document, "iterations": iterations}
+    del whole["parts"]
+    lists = ("ranks", "coverage", "unattributed_kernels")
+    whole |= {key: list(document.get(key) or ()) for key in lists}
     for entry in parts:
         file = Path(path).with_name(entry.file)
         part = _read(file, entry)
         if [own.index for own in part.iterations] != [own["index"] for own in iterations]:
             raise _refusal(file, "it has other iterations than its index")
-        whole["ranks"].extend(part.ranks)
-        whole["coverage"].extend(part.coverage)
-        whole["unattributed_kernels"].extend(part.unattributed_kernels)
+        for key in lists:
+            whole[key].extend(getattr(part, key))
         for own, added in zip(iterations, part.iterations, strict=True):
             own["ranks"].extend(added.ranks)
     return whole
@@ -131,8 +126,6 @@ SCHEMA = "bubbleviz.report/1"
 
 #: Unknown number, as in columns.
 _UNKNOWN = -1
-#: Errors of decoding what is no report.
-#: A report of ten thousand ranks is smaller.
 #: No ratio and no time is beyond this, and its square is still finite.
 _Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 _Positive = Annotated[float, Meta(ge=0, le=1e30)]
@@ -291,8 +284,8 @@ class _Header:
 
 
 @frozen
-class _RankStage:
-    index: int
+class _Rank:
+    index: int = _UNKNOWN
     stage: int | None = None
 
 
@@ -350,42 +343,12 @@ class _Limitation:
 
 
 @frozen
-class _IterationSize:
+class _Iteration:
     microbatches: _Count | None = None
-    averaged: bool = False
+    averaged: bool = True
     incomplete: bool = False
-
-
-@frozen
-class _TimesDocument(_Header):
-    iterations: list[_IterationSize]
-    phase_times: list[_PhaseTime] = field(default_factory=list)
-    transfer_ns: _Positive | None = None
-    schedule: _Schedule | None = None
-    restriction: str | None = None
-    restrictions: list[_Restriction] | None = None
-    limitations: list[_Limitation] = field(default_factory=list)
-    memory: _Memory | None = None
-    ranks: list[_RankStage] = field(default_factory=list)
-
-
-@frozen
-class _TimelineDocument(_Header):
-    timeline: SavedTimeline | None = None
-    parts: list[PartEntry] = field(default_factory=list)
-
-
-@frozen
-class _Entry:
-    """An entry that is only counted."""
-
-
-@frozen
-class _IterationFlags:
     clocks_contradict: bool = False
     clock_set: bool = False
-    incomplete: bool = False
-    averaged: bool = True
 
 
 @frozen
@@ -410,20 +373,42 @@ class _Summary:
 
 
 @frozen
-class _RatiosDocument(_Header):
+class _Document(_Header):
+    """What is read of a report; what versions of before did not write has a default."""
+
     version: str
     headline: str
-    ranks: list[_Entry]
-    iterations: list[_IterationFlags]
+    ranks: list[_Rank]
+    iterations: list[_Iteration]
     summary: _Summary
+    phase_times: list[_PhaseTime] = field(default_factory=list)
+    transfer_ns: _Positive | None = None
+    memory: _Memory | None = None
+    schedule: _Schedule | None = None
     what_to_do_first: str | None = None
     #: Before there was a list of advice, this was what to do first.
-    advice: str | list[_Entry] | None = None
-    schedule: _Schedule | None = None
+    advice: str | list[dict[str, Any]] | None = None
     restriction: str | None = None
     restrictions: list[_Restriction] | None = None
     limitations: list[_Limitation] = field(default_factory=list)
     parts: list[PartEntry] = field(default_factory=list)
+
+    @property
+    def known_restrictions(self) -> tuple[Restriction, ...]:
+        """By its codes, and by all else that tells them."""
+        written = self.restrictions
+        return read_restrictions(
+            None if written is None else [(own.code, own.text) for own in written],
+            self.restriction,
+            [limitation.what for limitation in self.limitations],
+            None if self.schedule is None else self.schedule.reason,
+            ranks_missing=any(own.incomplete and own.averaged for own in self.iterations),
+        )
+
+
+@frozen
+class _Whole(_Document):
+    timeline: SavedTimeline | None = None
 
 
 def looks_saved(path: str) -> bool:
@@ -455,7 +440,7 @@ def read_saved(path: str) -> SavedReport:
     Raises:
         InputError: it cannot be read, or is not such a report.
     """
-    return _saved_report(path, _decoded(path, _RatiosDocument))
+    return _saved_report(path, _decoded(path, _report_bytes(path), _Document))
 
 
 def read_document(path: str) -> SavedDocument:
@@ -465,12 +450,9 @@ def read_document(path: str) -> SavedDocument:
         InputError: it cannot be read, is not such a report, or of a version that wrote less.
     """
     data = _report_bytes(path)
-    _saved_report(path, _decoded_of(path, data, _RatiosDocument))
-    rest = _decoded_of(path, data, _TimelineDocument)
-    try:
-        document = msgspec_json.decode(data, type=dict[str, Any])
-    except _UNREADABLE as error:
-        raise _report_refusal(path, error) from error
+    rest = _decoded(path, data, _Whole)
+    _saved_report(path, rest)
+    document = _decoded(path, data, dict[str, Any])
     missing = [key for key in _SHOWN if key not in document]
     if missing:
         raise InputError(
@@ -488,7 +470,7 @@ def read_times(path: str) -> SavedTimes:
         InputError: it cannot be read, is not such a report, or is of no whole pipeline, so that its
             times are not those of all stages.
     """
-    document = _decoded(path, _TimesDocument)
+    document = _decoded(path, _report_bytes(path), _Document)
     held = () if document.memory is None else document.memory.operations
     labels = [*(time.phase for time in document.phase_times), *(own.phase for own in held)]
     unknown = [label for label in labels if phase_of_label(label) is None]
@@ -497,7 +479,7 @@ def read_times(path: str) -> SavedTimes:
             f"{path}: {unknown[0][:60]!r} is not a phase; write a report with bubbleviz analyze "
             "--json"
         )
-    restrictions = _restrictions(document)
+    restrictions = document.known_restrictions
     no_pipeline = _no_pipeline(restrictions)
     if no_pipeline is not None:
         raise InputError(
@@ -525,7 +507,7 @@ def read_times(path: str) -> SavedTimes:
     )
 
 
-def _memory(document: _TimesDocument) -> MeasuredMemory | None:
+def _memory(document: _Document) -> MeasuredMemory | None:
     """Return the memory of a report's stages; None where it has none of all of them."""
     saved = document.memory
     if saved is None:
@@ -557,18 +539,6 @@ def _phase(label: str) -> Phase:
     return phase
 
 
-def _restrictions(document: _RatiosDocument | _TimesDocument) -> tuple[Restriction, ...]:
-    """Return the restrictions of a report, by its codes, and by all else that tells them."""
-    written = document.restrictions
-    return read_restrictions(
-        None if written is None else [(own.code, own.text) for own in written],
-        document.restriction,
-        [limitation.what for limitation in document.limitations],
-        None if document.schedule is None else document.schedule.reason,
-        ranks_missing=any(own.incomplete and own.averaged for own in document.iterations),
-    )
-
-
 def _no_pipeline(restrictions: tuple[Restriction, ...]) -> str | None:
     """Return why ranks form no whole pipeline; None where they do."""
     return next((own.no_pipeline for own in restrictions if own.no_pipeline is not None), None)
@@ -578,7 +548,7 @@ def _known(number: int | None) -> int:
     return _UNKNOWN if number is None else number
 
 
-_HeaderT = TypeVar("_HeaderT", bound=_Header)
+_Decoded = TypeVar("_Decoded")
 
 
 def _report_bytes(path: str) -> bytes:
@@ -591,16 +561,7 @@ def _report_bytes(path: str) -> bytes:
     return read_bounded(index_of(path), _MOST_BYTES, "a report", hint, pipes=True)
 
 
-def _decoded(path: str, kind: type[_HeaderT]) -> _HeaderT:
-    """Return the decoded report of a file.
-
-    Raises:
-        InputError: it cannot be read, or is not a report.
-    """
-    return _decoded_of(path, _report_bytes(path), kind)
-
-
-def _decoded_of(path: str, data: bytes, kind: type[_HeaderT]) -> _HeaderT:
+def _decoded(path: str, data: bytes, kind: type[_Decoded]) -> _Decoded:
     """Return the decoded report of some bytes.
 
     Raises:
@@ -615,14 +576,10 @@ def _decoded_of(path: str, data: bytes, kind: type[_HeaderT]) -> _HeaderT:
             )
         return msgspec_json.decode(data, type=kind)
     except _UNREADABLE as error:
-        raise _report_refusal(path, error) from error
-
-
-def _report_refusal(path: str, error: Exception) -> InputError:
-    return InputError(
-        f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
-        "analyze --json"
-    )
+        raise InputError(
+            f"{path}: is not a bubbleviz report ({str(error)[:300]}); write one with bubbleviz "
+            "analyze --json"
+        ) from error
 
 
 def first_cause(parts: Sequence[tuple[str, float]]) -> tuple[str, float] | None:
@@ -638,7 +595,7 @@ def first_cause(parts: Sequence[tuple[str, float]]) -> tuple[str, float] | None:
     return name, most / total
 
 
-def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
+def _saved_report(path: str, document: _Document) -> SavedReport:
     summary = document.summary
     missing = sorted(set(summary.bubble_ratio) - set(summary.window_ns))
     if document.headline not in summary.bubble_ratio or missing:
@@ -648,6 +605,7 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
         )
     contradicted = any(i.clocks_contradict for i in document.iterations)
     clock_set = any(i.clock_set for i in document.iterations)
+    earlier = document.advice if isinstance(document.advice, str) else None
     return SavedReport(
         version=document.version,
         headline=document.headline,
@@ -665,9 +623,8 @@ def _saved_report(path: str, document: _RatiosDocument) -> SavedReport:
             )
             for name, bubble in summary.bubble_ratio.items()
         ),
-        restrictions=_restrictions(document),
+        restrictions=document.known_restrictions,
         kernels=None if summary.kernel_time is None else summary.kernel_time.sentence,
         first_cause=first_cause([(part.name, part.share) for part in summary.bubble_parts]),
-        advice=document.what_to_do_first
-        or (document.advice if isinstance(document.advice, str) else None),
+        advice=document.what_to_do_first or earlier,
     )
