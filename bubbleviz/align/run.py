@@ -22,8 +22,8 @@ from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging, stage
+from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase
-from bubbleviz.align.waits import as_stream
 from bubbleviz.errors import UsageError
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.model.collectives import CollectiveIntervals

@@ -14,19 +14,20 @@ between two neighbours of one pipeline is at least the F and B of the lower one;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.align.pipelines import RankNumbers
-from bubbleviz.align.rank_chains import lack_many, moved_chunks, orders_of, stages_by_tokens
-from bubbleviz.align.waits import Arrivals, Waits, usual_waits
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.model.columns import NONE, Ints, Table, joined
+from bubbleviz.align.offsets import DRIFT, GRAIN_NS
+from bubbleviz.align.pipelines import VirtualStages
+from bubbleviz.align.waits import Arrivals, Waits, held_waits, usual_waits, waits
+from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import (
+    Numbering,
     distinct,
     distinct_rows,
+    first_of_each,
     groups_of,
     looked_up,
     places_in,
@@ -34,117 +35,17 @@ from bubbleviz.model.grouping import (
 )
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.values import frozen
+from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
 
-# Virtual stages: which chunk of which rank holds each, by names or by the user's order.
-
-
-@frozen
-class VirtualStages(Table):
-    """Which (rank, chunk as named) holds which virtual stage; -1 unknown."""
-
-    rank: Ints
-    chunk: Ints
-    virtual_stage: Ints
-
-
-def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
-    """Return the virtual stages that names give, if they give them for all work."""
-    operations, stage = joined.operations, joined.named_stage
-    work = among(operations.phase, COUNTED)
-    if not work.any() or (stage[work] < 0).any():
-        return None
-    rows = distinct_rows(operations.rank[work], operations.chunk[work], stage[work])
-    return VirtualStages(rows[0], rows[1], rows[2])
-
-
-def told_stages(joined: JoinedRecordings) -> Ints | None:
-    """Return the place in the pipeline of each rank by tables of operations.
-
-    None where some rank that works has none; of one that does not work it is 0.
-    """
-    told = [None if rank.local.told is None else rank.local.told.stage for rank in joined.ranks]
-    stage = np.array([NONE if place is None else place for place in told], np.int64)
-    working = distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
-    if len(working) == 0 or (stage[working] < 0).any():
-        return None
-    return np.maximum(stage, 0)
-
-
-def stages_in_order(
-    joined: JoinedRecordings, inputs: Arrivals, place: Ints, devices: int
-) -> VirtualStages:
-    """Return the virtual stages of ranks whose places in the pipeline are given.
-
-    Further chunks run the same way or, in a V, back: there their waiting times shrink the other
-    way than the order.
-
-    Args:
-        joined: the recordings.
-        inputs: when the inputs of operations were there.
-        place: of each rank in its pipeline.
-        devices: how many places there are.
-    """
-    work = among(joined.operations.phase, COUNTED)
-    pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
-    waits = usual_waits(joined.operations, inputs)
-    stages = np.empty(pairs.shape[1], np.int64)
-    for index, name in enumerate(distinct(pairs[1]).tolist()):
-        rows = pairs[1] == name
-        of_chunk = waits.chunk == name
-        at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
-        rising = len(at) > 1 and float(((at - at.mean()) * (wait - wait.mean())).sum()) > 0
-        back = index > 0 and rising
-        along = place[pairs[0, rows]]
-        stages[rows] = index * devices + (devices - 1 - along if back else along)
-    return VirtualStages(pairs[0], pairs[1], stages)
-
-
-def first_stages(stages: VirtualStages, count: int) -> Ints:
-    """Return the smallest virtual stage of each rank; -1 unknown."""
-    big = np.iinfo(np.int64).max
-    first = np.full(count, big)
-    known = stages.virtual_stage >= 0
-    np.minimum.at(first, stages.rank[known], stages.virtual_stage[known])
-    return np.where(first == big, NONE, first)
-
-
-def with_model_chunks(
-    operations: RankOperations, stages: VirtualStages, by_name: bool
-) -> tuple[RankOperations, Ints]:
-    """Return the operations with chunks counted in the model's order, and virtual stages.
-
-    Where names give stages (``by_name``), the chunk columns may hold these.
-    """
-    known = np.flatnonzero(stages.virtual_stage >= 0)
-    known = known[sorted_rows(stages.rank[known], stages.virtual_stage[known])]
-    rank, name = stages.rank[known], stages.chunk[known]
-    index = occurrences((rank,))
-    # Names that count a rank's chunks in the model's order are kept, gaps and all.
-    falling = (rank[1:] == rank[:-1]) & (name[1:] <= name[:-1])
-    counted = np.isin(rank, rank[1:][falling]) | by_name
-    renamed = np.where(counted, index, name)
-    pairs = rank, name
-    virtual_stage = looked_up(
-        pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)
-    )
-    if np.array_equal(renamed, name):
-        return operations, virtual_stage
-    chunk = looked_up(pairs, renamed, (operations.rank, operations.chunk))
-    second_chunk = looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
-    return (
-        operations.changed(
-            chunk=np.where(chunk >= 0, chunk, operations.chunk),
-            second_chunk=np.where(second_chunk >= 0, second_chunk, operations.second_chunk),
-        ),
-        virtual_stage,
-    )
-
-
-_BACKWARD = (Phase.B, Phase.BW)
 #: One of so many pipelines must be whole to show what the others are.
 _WHOLE = 4
+#: Of all ranks at most one of so many may be missing. More than half of each stage must be there:
+#: of a stage that times divide in two, one part has half of it or less.
+_OF_ALL = 8
+#: Stages of so many ranks are replicas if none lacks more than one of so many.
+_LARGE, _CLOSE = 64, 8
+#: A span may end a little after what the next stage waits for was sent: so much of it.
+_GIVE = 0.25
 
 
 def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> VirtualStages:
@@ -178,7 +79,7 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
 
 def _working(operations: RankOperations) -> Ints:
     """Return every (rank, chunk) that runs forward or backward, shape (2, pairs)."""
-    work = among(operations.phase, (Phase.F, *_BACKWARD, Phase.FB)) & (operations.has_span == 1)
+    work = among(operations.phase, (Phase.F, *BACKWARD, Phase.FB)) & (operations.has_span == 1)
     return distinct_rows(operations.rank[work], operations.chunk[work])
 
 
@@ -227,7 +128,7 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
         rank: ranks.
         stage: what those of them share that should run alike.
     """
-    ranks, usual = orders_of(operations).usual()
+    ranks, usual = usual_orders(orders_of(operations))
     order = looked_up((ranks,), usual, (rank,))
     return len(groups_of(stage, order)) == len(distinct(stage))
 
@@ -353,115 +254,124 @@ def _levels(waited: Ints, worked: Ints) -> Ints:
     return level
 
 
-# The order of stages of a run that only goes forward, by what no clock of one machine allows.
-#
-# Nothing comes back that would show how long a chunk was away. But ranks of one machine share a
-# clock, and there a chunk cannot begin on a stage before it ended on the one before::
-#
-#     virtual stage 0   ██ F0 ██ ██ F1 ██
-#     virtual stage 1            ██ F0 ██ ██ F1 ██
-#     virtual stage 2                     ██ F0 ██ ██ F1 ██
-#
-# Replicas of a stage run a chunk at the same time. Where ranks are on several machines, the numbers
-# that names give them decide.
+def lack_many(sizes: Sequence[int]) -> bool:
+    """Return whether stages hold too different numbers of ranks to be replicas of which few lack.
 
-
-#: Two chunks at least, and nearly all of them, show an order.
-_FEWEST, _MOST = 2, 0.95
-#: An operation may begin with work that needs no input: so much of its busy time.
-_EARLY = 4
-
-
-def forward_order(
-    operations: RankOperations, machine: Ints, numbers: RankNumbers, *, counted: bool
-) -> VirtualStages:
-    """Return the virtual stage of every rank that goes forward; unknown (-1) where nothing shows.
-
-    Only ranks with one model chunk each can be ordered.
+    As many are there of at least half of the stages, of two at least, and more of none. Of large
+    stages most may lack some, where all are nearly as large.
 
     Args:
-        operations: of all ranks, with iterations that are the same on all of them.
-        machine: a number for the clock of each rank.
-        numbers: of the ranks.
-        counted: whether chunks are numbered by their order, and by nothing else.
+        sizes: how many ranks each stage has.
     """
-    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    rank, chunk = distinct_rows(operations.rank[rows], operations.chunk[rows])
-    unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
-    if len(rank) == 0 or len(distinct(rank)) < len(rank):
-        return unknown
-    if len(rank) == 1:
-        return VirtualStages(rank, chunk, np.zeros(1, np.int64))
-    if len(distinct(machine[rank])) > 1:
-        if not numbers.named:
-            return unknown
-        return VirtualStages(rank, chunk, places_in(np.argsort(numbers.number[rank])))
-    if counted:
-        level = _of_counted(operations, rank, machine, numbers)
-    else:
-        level = _forward_order_levels(*_times(operations, rows, rank))
-    return unknown if level is None else VirtualStages(rank, chunk, level)
+    most = max(sizes, default=0)
+    whole = sum(size == most for size in sizes)
+    if whole == len(sizes) > 0:
+        return False
+    lacking = most * len(sizes) - sum(sizes)
+    few = lacking * _OF_ALL <= most * len(sizes) and 2 * min(sizes, default=0) > most
+    usual = 2 * whole >= len(sizes) and whole > 1
+    close = most >= _LARGE and (most - min(sizes, default=0)) * _CLOSE <= most
+    return not (few and (usual or close))
 
 
-def _of_counted(
-    operations: RankOperations, rank: Ints, machine: Ints, numbers: RankNumbers
-) -> Ints | None:
-    """Return the stages of ranks that count their chunks; None where nothing shows them.
+# Orders: in which order each rank runs the operations of its iterations, by its host.
 
-    Where the recording began mid-stream, the first chunk of one rank is another one than that of
-    another. A pipeline that is seen to fill decides, then tokens, then the numbers of ranks.
+#: Each rank and an order that it ran, numbered over all ranks, and in how many iterations.
+Orders = tuple[Ints, Ints, Ints]
+
+
+def orders_of(operations: RankOperations, *, training: bool = False) -> Orders:
+    """Return how often each rank ran which order.
+
+    Args:
+        operations: of all ranks, with each rank's own iteration numbers.
+        training: whether to leave out iterations that do not both go forward and come back.
     """
-    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    start_ns, end_ns, busy_ns = _times(operations, rows, rank)
-    level = _forward_order_levels(start_ns, end_ns, busy_ns)
-    if level is not None:
-        first = np.unique(level, return_index=True)[1]
-        waited_ns = start_ns[first[1:], 0] - end_ns[first[:-1], 0]
-        if (waited_ns <= busy_ns[first[1:], 0] // _EARLY).all():
-            return level
-    level = stages_by_tokens(operations, rank, machine)
-    if level is None and numbers.named:
-        level = places_in(np.argsort(numbers.number[rank]))
-    return None if level is None else _checked(operations, rank, level, machine)
+    counted = among(operations.phase, COUNTED) & (operations.iteration >= 0)
+    rows = np.flatnonzero(counted & (operations.occurrence == 0))
+    keys = operations.rank[rows], operations.iteration[rows]
+    rows = rows[sorted_rows(*keys, operations.host_start_ns[rows])]
+    iterations = groups_of(operations.rank[rows], operations.iteration[rows])
+    kinds = groups_of(operations.phase[rows], operations.microbatch[rows], operations.chunk[rows])
+    # In as few bytes as they need, since whole orders are compared.
+    codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
+    lengths = np.diff(iterations.first, append=len(rows))
+    numbers: Numbering[bytes] = Numbering()
+    order = np.empty(len(lengths), np.int64)
+    for length in distinct(lengths).tolist():
+        own = np.flatnonzero(lengths == length)
+        data = codes[iterations.first[own][:, None] + np.arange(length)].tobytes()
+        size = length * codes.itemsize
+        order[own] = numbers.numbers([data[at : at + size] for at in range(0, len(data), size)])
+    kept = np.ones(len(order), bool)
+    for phases in ((Phase.F, Phase.FB), (*BACKWARD, Phase.FB)) if training else ():
+        has = among(operations.phase[rows], phases)
+        kept &= np.bincount(iterations.of_row[has], minlength=len(kept)) > 0
+    rank, order = operations.rank[rows[iterations.first]][kept], order[kept]
+    ran = groups_of(rank, order)
+    return rank[ran.first], order[ran.first], np.bincount(ran.of_row, minlength=len(ran))
 
 
-def _checked(operations: RankOperations, rank: Ints, level: Ints, machine: Ints) -> Ints | None:
-    """Return stages of ranks, if chunks can pass them in that order; None if not."""
-    stage = np.full(len(machine), NONE, np.int64)
-    stage[rank] = level
-    return level if moved_chunks(operations, stage, machine)[1] else None
+def usual_orders(orders: Orders) -> tuple[Ints, Ints]:
+    """Return ranks, ascending, and the most frequent order of each; of several the longest."""
+    rank, order, often = orders
+    rows = first_of_each(rank, -often, -order)
+    return rank[rows], order[rows]
 
 
-def _times(operations: RankOperations, rows: Ints, rank: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return starts, ends, busy times of the chunks that all ranks ran, shape (ranks, chunks)."""
-    first = rows[operations.occurrence[rows] == 0]
-    chunks = groups_of(
-        operations.iteration[first], operations.microbatch[first], operations.sequence[first]
-    )
-    place = np.searchsorted(rank, operations.rank[first])
-    held = np.full((len(rank), len(chunks)), NONE, np.int64)
-    held[place, chunks.of_row] = first
-    held = held[:, (held >= 0).all(axis=0)]
-    return operations.start_ns[held], operations.end_ns[held], operations.busy_ns[held]
+# Evidence: what shows that ranks are stages of a pipeline, where no name and no user says so.
+#
+# Waiting times give stages an order. But data-parallel replicas wait for each other, too, and
+# unequally where one is late or slow, so that one of them may look like the upstream one of two.
+# These run one and the same order; ranks of a pipeline transfer, or run orders of their own, or
+# keep
+# every one of several microbatches for as long as the next stage has it.
 
 
-def _forward_order_levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
-    """Return the stage of each rank: one after the other, or side by side; None if neither."""
-    chunks = start_ns.shape[1]
-    if chunks < _FEWEST:
-        return None
-    order = sorted_rows(np.median(start_ns + end_ns, axis=1))
-    level = np.zeros(len(order), np.int64)
-    for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
-        early_ns = busy_ns[below] // _EARLY
-        follows = (start_ns[below] + early_ns >= end_ns[above]).sum()
-        beside = (start_ns[below] < end_ns[above] - busy_ns[above] // 2).sum()
-        if follows >= _MOST * chunks:
-            level[below] = level[above] + 1
-        elif beside >= _MOST * chunks:
-            level[below] = level[above]
-        else:
-            return None
-    replicas = np.bincount(level)
-    alike = bool((replicas == replicas[0]).all())
-    return level if alike and len(replicas) > 1 else None
+def transfers_or_orders_differ(operations: RankOperations) -> bool:
+    """Return whether ranges name a transfer that ran, or no order is common to all ranks.
+
+    Kernels alone show no transfer between stages: all-to-all is sends and receives as well.
+
+    Args:
+        operations: of all ranks, with each rank's own iteration numbers.
+    """
+    if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
+        return True
+    rank, order, _ = orders_of(operations, training=True)
+    ranks = len(distinct(rank))
+    return ranks > 1 and bool(np.bincount(order).max() < ranks)
+
+
+def microbatches_nest(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
+    """Return whether each of several microbatches is away for as long as the next stage has it.
+
+    Of a single microbatch an iteration that says little: one late replica looks the same.
+
+    Args:
+        operations: of all ranks, with each rank's own iteration numbers.
+        inputs: when their inputs were there.
+        virtual_stage: of each operation; -1 unknown.
+    """
+    work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    several = len(distinct(operations.microbatch[work])) > 1
+    return several and nests(operations, inputs, virtual_stage)
+
+
+def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
+    """Return whether each virtual stage of a single pipeline can be the one before the next.
+
+    Unequally fast replicas that were taken for stages of one pipeline show here: of
+    some microbatch the shorter wait is not inside the longer one.
+
+    Args:
+        operations: of all ranks, with each rank's own iteration numbers.
+        inputs: when their inputs were there.
+        virtual_stage: of each operation; -1 unknown.
+    """
+    every = waits(operations.changed(chunk=virtual_stage), inputs)
+    upper, lower = held_waits(every)
+    worked_ns = every.worked_ns[lower]
+    slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - worked_ns
+    grain_ns = GRAIN_NS + DRIFT * every.waited_ns[upper] + _GIVE * worked_ns
+    return bool((slack_ns >= -grain_ns).all())

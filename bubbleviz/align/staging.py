@@ -17,56 +17,76 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.pipelines import (
     Parallel,
     RankNumbers,
+    VirtualStages,
     distinguish_pipelines,
+    first_stages,
+    named_stages,
     rank_numbers,
     reducing,
     refuse_misfit,
-    told_pipelines,
-)
-from bubbleviz.align.rank_chains import counted_by_order, moved_chunks
-from bubbleviz.align.splits import (
-    matched,
-    microbatches_nest,
-    nests,
-    split,
-    transfers_or_orders_differ,
-)
-from bubbleviz.align.stage_order import (
-    VirtualStages,
-    first_stages,
-    forward_order,
-    named_stages,
-    order_by_number,
-    order_virtual_stages,
     stages_in_order,
+    told_pipelines,
     told_stages,
     with_model_chunks,
 )
-from bubbleviz.align.staging_limitations import (
-    BY_NUMBER,
-    CONTRADICTED,
-    GIVEN_CONTRADICTED,
-    REPLICAS,
-    STAGES_MISSING,
-    UNPROVEN,
-    contradicted,
-    ranks_missing,
-    reaches_beyond,
-    stages_far_apart,
-    stages_lacking,
-    stages_unknown,
-    transfers_alone,
-    transfers_to_itself,
-    world_size,
+from bubbleviz.align.replicas import matched, split
+from bubbleviz.align.stage_order import (
+    lack_many,
+    microbatches_nest,
+    nests,
+    order_by_number,
+    order_virtual_stages,
+    transfers_or_orders_differ,
 )
-from bubbleviz.align.waits import Arrivals, KnownArrivals
-from bubbleviz.model.columns import Ints
-from bubbleviz.model.grouping import distinct, distinct_rows, sorted_rows
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
+from bubbleviz.align.waits import Arrivals, KnownArrivals, held_waits, usual_waits
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, sorted_rows, without
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
-from bubbleviz.model.phases import COUNTED
+from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.model.values import frozen
+
+#: Ranks that a limitation lists.
+_LISTED = 8
+_CONTRADICTED = Limitation(
+    "stages of ranks",
+    "the order that the waiting times give contradicts the data dependencies, as replicas of one "
+    "stage (data or tensor parallel) do; set the order with --order, or the replicas with "
+    "--parallel",
+)
+_UNPROVEN = Limitation(
+    "stages of ranks",
+    "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one: no "
+    "range names a stage or a transfer, and all ranks run the same order, as data-parallel "
+    "replicas do; "
+    "set the order of stages with --order, or the replicas with --parallel",
+)
+_BY_NUMBER = Limitation(
+    "stages of ranks",
+    "ranks that run alike are put into stages in the order of hosts, devices and processes, as "
+    "waits alone do not tell them apart: of the orders in which frameworks number ranks just one "
+    "fits; set --parallel tp=,pp=,dp= to be sure",
+)
+_GIVEN_CONTRADICTED = Limitation(
+    "stages of ranks",
+    "the order given with --order or --parallel contradicts the data dependencies, or how long "
+    "microbatches are away from the ranks; --parallel counts ranks as names do, else by host, "
+    "device and process",
+    kind=LimitationKind.STAGES_CONTRADICTED,
+)
+_REPLICAS = Limitation(
+    "pipelines",
+    "replicas of each stage run the same microbatches, and neither names nor times show which "
+    "ranks form one pipeline, so clocks are bounded less; set --parallel tp=,pp=,dp=",
+)
+_STAGES_MISSING = Limitation(
+    "stages without a profile",
+    "range names mention virtual stages that no profile holds, or transfers with them; ratios are "
+    "incomplete",
+)
 
 
 @frozen
@@ -116,6 +136,39 @@ class _Inputs:
         """When inputs of the operations were there, with chunks as they are named."""
         return self.arrivals.of(self.joined.operations)
 
+    @property
+    def counts_chunks(self) -> bool:
+        """Whether the chunks of a run that only goes forward are numbered by their order."""
+        operations = self.joined.operations
+        forward = run_kind(operations.phase) == INFERENCE
+        return forward and self.joined.inferred and counted_by_order(operations)
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the run has, as its profiles say; 0 unknown."""
+        return max((rank.local.world_size or 0 for rank in self.joined.ranks), default=0)
+
+    @property
+    def world(self) -> int:
+        """The same, but at least up to the last that is named."""
+        numbers = self.numbers
+        named = int(numbers.number.max(initial=0)) + 1 if numbers.named else 0
+        return max(self.world_size, named, len(numbers.number))
+
+    @property
+    def comparable(self) -> RankOperations | None:
+        """The operations with iterations that are the same on all ranks; None unknown.
+
+        They are if they are named, or if all ranks ran as many.
+        """
+        operations, named = self.joined.operations, self.joined.named_iteration
+        work = among(operations.phase, COUNTED)
+        if work.any() and (named[work] >= 0).all():
+            return operations.changed(iteration=named)
+        pairs = distinct_rows(operations.rank[work], operations.iteration[work])
+        counts = np.bincount(pairs[0], minlength=1)
+        return operations if len(distinct(counts[counts > 0])) == 1 else None
+
 
 def stage(
     joined: JoinedRecordings, order: Sequence[int] = (), parallel: Parallel | None = None
@@ -130,52 +183,44 @@ def stage(
     Raises:
         MismatchError: the ranks cannot be those of a run of these sizes.
     """
-    named = named_stages(joined)
-    numbers = rank_numbers(joined.ranks)
-    inputs = _Inputs(
-        joined, joined.machine_of_rank, numbers.reordered(order), named, parallel, KnownArrivals()
-    )
+    named, numbers = named_stages(joined), rank_numbers(joined.ranks).reordered(order)
     if parallel is not None:
-        refuse_misfit(parallel, inputs.numbers)
+        refuse_misfit(parallel, numbers)
+    inputs = _Inputs(joined, joined.machine_of_rank, numbers, named, parallel, KnownArrivals())
     if order or (parallel is not None and named is None):
-        staging = _with(
-            inputs, stages_in_order(joined, inputs.own_arrivals, *_places_in_pipeline(inputs))
-        )
+        number = numbers.number
+        places = np.searchsorted(np.sort(number), number), len(number)
+        if parallel is not None:
+            places = parallel.stage(number), parallel.pp
+        staging = _with(inputs, stages_in_order(joined, inputs.own_arrivals, *places))
         if _is_contradicted(inputs, staging) or _is_other(inputs, staging):
-            return _noted(inputs, staging, (GIVEN_CONTRADICTED,))
+            return _noted(inputs, staging, (_GIVEN_CONTRADICTED,))
     elif named is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
         by_name = any(rank.local.told is None for rank in joined.ranks)
         staging = _with(inputs, named, by_name=by_name)
     elif (told := told_stages(joined)) is not None:
-        staging = _with(
-            inputs, stages_in_order(joined, inputs.own_arrivals, told, int(told.max(initial=0)) + 1)
-        )
+        stages = stages_in_order(joined, inputs.own_arrivals, told, int(told.max(initial=0)) + 1)
+        staging = _with(inputs, stages)
     else:
         return _inferred(inputs)
     gap = named is not None and len(distinct(named.virtual_stage)) <= named.virtual_stage.max()
-    return _noted(
-        inputs,
-        staging,
-        stages_unknown(joined.operations, staging.stage_of_rank),
-        stages_missing=bool(gap),
-    )
+    return _noted(inputs, staging, _stages_unknown(inputs, staging), stages_missing=bool(gap))
 
 
 def _inferred(inputs: _Inputs) -> Staging:
     """Return the staging that waiting times give; without stages where these cannot be true."""
     inferred, by_number = _inferred_stages(inputs)
     staging = _with(inputs, inferred)
-    notes = stages_unknown(inputs.joined.operations, staging.stage_of_rank)
+    notes = _stages_unknown(inputs, staging)
     refuted = not notes and _is_contradicted(inputs, staging)
     known = not notes and not refuted
     unproven = not _forms_pipeline(inputs, staging, known=known)
     if refuted or (known and unproven):
-        none = np.empty(0, np.int64)
-        staging = _with(inputs, VirtualStages(none, none, none))
-        notes = (CONTRADICTED if refuted else UNPROVEN,)
+        staging = _with(inputs, VirtualStages.none())
+        notes = (_CONTRADICTED if refuted else _UNPROVEN,)
     elif by_number:
-        notes = (*notes, BY_NUMBER)
+        notes = (*notes, _BY_NUMBER)
     return replace(_noted(inputs, staging, notes), pipeline_unproven=unproven)
 
 
@@ -198,7 +243,7 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         return True  # chunks follow each other through the stages
     if transfers_or_orders_differ(operations):
         return True
-    comparable = _comparable(inputs)
+    comparable = inputs.comparable
     if not known or comparable is None:
         return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
@@ -215,42 +260,29 @@ def _noted(
     stages_missing: bool = False,
 ) -> Staging:
     """Return the staging with its limitations."""
-    operations, virtual_stage = staging.operations, staging.virtual_stage
-    doubtful = GIVEN_CONTRADICTED in notes
+    operations, parallel = staging.operations, inputs.parallel
+    doubtful = _GIVEN_CONTRADICTED in notes
     notes = (*notes, *pairing_limitations(staging.pairing, inputs.joined.ranks))
-    stages_missing = stages_missing or (
-        not doubtful
-        and (
-            reaches_beyond(operations, virtual_stage)
-            or transfers_alone(operations, staging.stage_of_rank)
-            or transfers_to_itself(operations, virtual_stage)
-        )
-    )
+    stages_missing = stages_missing or (not doubtful and _transfers_elsewhere(staging))
     if stages_missing:
-        notes = (*notes, STAGES_MISSING)
-    absent = ranks_missing(inputs.numbers, inputs.parallel, world_size(inputs.joined.ranks))
+        notes = (*notes, _STAGES_MISSING)
+    absent = _ranks_missing(inputs.numbers, parallel, inputs.world_size)
     absent = absent or stages_lacking(staging.pipeline, staging.stage_of_rank)
     notes = (*notes, *absent)
     if (staging.pipeline[staging.stage_of_rank >= 0] < 0).any():
-        notes = (*notes, REPLICAS)
-    numbered = inputs.named is not None or inputs.numbers.named or inputs.parallel is not None
+        notes = (*notes, _REPLICAS)
+    numbered = inputs.named is not None or inputs.numbers.named or parallel is not None
     if not stages_missing and not numbered and not doubtful:
-        notes = (
-            *notes,
-            *stages_far_apart(operations, inputs.arrivals.of(operations), virtual_stage),
-        )
+        arrivals = inputs.arrivals.of(operations)
+        notes = (*notes, *_stages_far_apart(operations, arrivals, staging.virtual_stage))
+    # The sizes of the run may give more stages than the profiles hold.
+    held = distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
     return replace(
         staging,
-        stages_missing=stages_missing or _lacks_given_stages(inputs, staging),
+        stages_missing=stages_missing or (parallel is not None and len(held) < parallel.pp),
         ranks_missing=len(absent) > 0,
         limitations=notes,
     )
-
-
-def _lacks_given_stages(inputs: _Inputs, staging: Staging) -> bool:
-    """Return whether the sizes of the run give more stages than the profiles hold."""
-    held = distinct(staging.stage_of_rank[staging.stage_of_rank >= 0])
-    return inputs.parallel is not None and len(held) < inputs.parallel.pp
 
 
 def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> Staging:
@@ -258,7 +290,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     joined = inputs.joined
     operations, virtual_stage = with_model_chunks(joined.operations, stages, by_name)
     first = first_stages(stages, len(joined.ranks))
-    if _counts_chunks(inputs):
+    if inputs.counts_chunks:
         operations, _ = moved_chunks(operations, first, inputs.machine)
     number = inputs.numbers.number
     if inputs.parallel is not None:
@@ -268,9 +300,9 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
         pipeline = told
         together = reducing(first, inputs.machine, inputs.numbers)
     else:
-        pipeline = distinguish_pipelines(first, inputs.numbers, _world(inputs))
+        pipeline = distinguish_pipelines(first, inputs.numbers, inputs.world)
         unknown = (pipeline[first >= 0] < 0).any()
-        if unknown and (comparable := _comparable(inputs)) is not None:
+        if unknown and (comparable := inputs.comparable) is not None:
             same = operations.changed(iteration=comparable.iteration)
             pipeline = matched(
                 same, inputs.arrivals.of(same), virtual_stage, first, number, inputs.machine
@@ -305,80 +337,38 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     )
 
 
-def _counts_chunks(inputs: _Inputs) -> bool:
-    """Return whether the chunks of a run that only goes forward are numbered by their order."""
-    operations = inputs.joined.operations
-    forward = run_kind(operations.phase) == INFERENCE
-    return forward and inputs.joined.inferred and counted_by_order(operations)
-
-
-def _places_in_pipeline(inputs: _Inputs) -> tuple[Ints, int]:
-    """Return each rank's place in its pipeline, as the user gives it, and how many places."""
-    number = inputs.numbers.number
-    if inputs.parallel is not None:
-        return inputs.parallel.stage(number), inputs.parallel.pp
-    return np.searchsorted(np.sort(number), number), len(number)
-
-
 def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Return the virtual stages by waiting times, and whether unnamed numbers of ranks decided."""
     operations = inputs.joined.operations
     if run_kind(operations.phase) == INFERENCE:
-        comparable = _comparable(inputs)
+        comparable = inputs.comparable
         # Whoever wrote a table numbered its ranks as they liked.
         told = any(rank.local.told is not None for rank in inputs.joined.ranks)
         return forward_order(
             operations if comparable is None else comparable,
             inputs.machine,
             replace(inputs.numbers, named=inputs.numbers.named and not told),
-            counted=_counts_chunks(inputs),
+            counted=inputs.counts_chunks,
         ), False
     stages = order_virtual_stages(operations, inputs.own_arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
-    if known and not (single and _does_not_nest(inputs, stages)):
+    comparable = inputs.comparable
+    if known and single and comparable is not None:
+        numbered, virtual_stage = with_model_chunks(comparable, stages, by_name=False)
+        known = nests(numbered, inputs.arrivals.of(numbered), virtual_stage)
+    if known:
         return stages, False
-    comparable = _comparable(inputs)
+    number = inputs.numbers.number
     if comparable is not None:
-        found = split(comparable, inputs.own_arrivals, inputs.numbers.number, inputs.machine)
+        found = split(comparable, inputs.own_arrivals, number, inputs.machine)
         if found is not None:
-            return found.stages, found.by_number and not inputs.numbers.named
+            return found[0], found[1] and not inputs.numbers.named
     if inputs.numbers.named:
-        world = _world(inputs)
-        by_number = order_by_number(operations, inputs.own_arrivals, inputs.numbers.number, world)
+        by_number = order_by_number(operations, inputs.own_arrivals, number, inputs.world)
         if by_number is not None:
             return by_number, False
     return stages, False
-
-
-def _does_not_nest(inputs: _Inputs, stages: VirtualStages) -> bool:
-    """Return whether an order of stages is refuted, as far as iterations can be compared."""
-    numbered = _comparable(inputs)
-    if numbered is None:
-        return False
-    operations, virtual_stage = with_model_chunks(numbered, stages, by_name=False)
-    return not nests(operations, inputs.arrivals.of(operations), virtual_stage)
-
-
-def _world(inputs: _Inputs) -> int:
-    """Return how many ranks the run has: as profiles say, else up to the last that is named."""
-    numbers = inputs.numbers
-    named = int(numbers.number.max(initial=0)) + 1 if numbers.named else 0
-    return max(world_size(inputs.joined.ranks), named, len(numbers.number))
-
-
-def _comparable(inputs: _Inputs) -> RankOperations | None:
-    """Return the operations with iterations that are the same on all ranks; None unknown.
-
-    They are if they are named, or if all ranks ran as many.
-    """
-    operations, named = inputs.joined.operations, inputs.joined.named_iteration
-    work = among(operations.phase, COUNTED)
-    if work.any() and (named[work] >= 0).all():
-        return operations.changed(iteration=named)
-    pairs = distinct_rows(operations.rank[work], operations.iteration[work])
-    counts = np.bincount(pairs[0], minlength=1)
-    return operations if len(distinct(counts[counts > 0])) == 1 else None
 
 
 def _is_other(inputs: _Inputs, staging: Staging) -> bool:
@@ -390,11 +380,199 @@ def _is_other(inputs: _Inputs, staging: Staging) -> bool:
 
 
 def _is_contradicted(inputs: _Inputs, staging: Staging) -> bool:
-    neighbours = contradicted(
-        staging.operations,
-        staging.virtual_stage,
-        staging.pairing.iteration,
-        inputs.machine,
-        staging.pipeline,
+    """Return whether neighbours in the order of stages cannot be neighbours of a pipeline.
+
+    Two ranks of one machine share a clock, and there a forward cannot end before the one
+    upstream has, and its own work on that input is done. A span may begin with kernels that need
+    no input, so ends are compared: a pair counts if most of its microbatches end downstream less
+    than a quarter of their own work after upstream, as replicas of one stage (data or tensor
+    parallel) do.
+    """
+    operations, virtual_stage = staging.operations, staging.virtual_stage
+    pipeline, iteration = staging.pipeline, staging.pairing.iteration
+    rows = np.flatnonzero(
+        (operations.phase == Phase.F)
+        & (operations.has_span == 1)
+        & (operations.occurrence == 0)
+        & (virtual_stage >= 0)
+        & (iteration >= 0)
     )
-    return neighbours > 0
+    rows = rows[pipeline[operations.rank[rows]] >= 0]
+    if len(rows) == 0:
+        return False
+    of_row = operations.rank[rows]
+    machine = inputs.machine[of_row]
+    microbatch = groups_of(
+        pipeline[of_row], iteration[rows], operations.microbatch[rows], operations.sequence[rows]
+    ).of_row
+    place = sorted_rows(microbatch, virtual_stage[rows])
+    above, below = place[:-1], place[1:]
+    neighbours = (
+        (microbatch[above] == microbatch[below])
+        & (virtual_stage[rows][below] == virtual_stage[rows][above] + 1)
+        & (machine[above] == machine[below])
+        & (operations.rank[rows][above] != operations.rank[rows][below])
+    )
+    above, below = above[neighbours], below[neighbours]
+    end_ns, busy_ns = operations.end_ns[rows], operations.busy_ns[rows]
+    early = end_ns[below] < end_ns[above] + busy_ns[below] // 4
+    stage = virtual_stage[rows][above]
+    pairs = np.bincount(stage, minlength=1)
+    return bool((2 * np.bincount(stage[early], minlength=len(pairs)) > pairs).any())
+
+
+# Limitations of staging: what could not be inferred of stages, pipelines and iterations.
+
+
+def _stages_unknown(inputs: _Inputs, staging: Staging) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks that work, but on an unknown stage."""
+    operations = inputs.joined.operations
+    working = distinct(operations.rank[among(operations.phase, COUNTED)])
+    unknown = int((staging.stage_of_rank[working] < 0).sum())
+    note = Limitation(
+        "stages of ranks",
+        "how long microbatches are away from them gives no order; set the order with --order, or "
+        "replicas of a stage with --parallel",
+        unknown,
+    )
+    return (note,) if unknown else ()
+
+
+def _without_profile(reason: str, count: int) -> tuple[Limitation, ...]:
+    reason = f"{reason}; ratios are incomplete"
+    return (Limitation("ranks without a profile", reason, count),)
+
+
+def _ranks_missing(
+    numbers: RankNumbers, parallel: Parallel | None, world: int
+) -> tuple[Limitation, ...]:
+    """Return a limitation for ranks of the run that are known to be in no profile.
+
+    Without the sizes of the run these are gaps in the ranks that names give. Ranks that follow in
+    equal steps are taken for one of several pipelines.
+
+    Args:
+        numbers: of the ranks that have one.
+        parallel: sizes of the run, as the user gives them.
+        world: number of ranks of the run, as profiles say; 0 unknown.
+    """
+    number, count = np.sort(numbers.number), len(numbers.number)
+    absent, of_run = np.empty(0, np.int64), ""
+    if parallel is not None:
+        absent = without(np.arange(parallel.ranks), number)
+    elif world > count:
+        within = numbers.named and int(number.max(initial=0)) < world
+        if not within or world - count >= count:
+            held = (
+                f" (rank{'' if count == 1 else 's'} {listed(map(str, number.tolist()), _LISTED)})"
+            )
+            which = held if within else ""
+            return _without_profile(
+                f"the profiles hold {count:,}{which} of the {world:,} ranks of the run",
+                world - count,
+            )
+        absent, of_run = without(np.arange(world), number), f" of the {world:,} of the run"
+    elif numbers.named and len(distinct(np.diff(number))) > 1:
+        absent = without(np.arange(number[0], number[-1], np.diff(number).min()), number)
+    if len(absent) == 0:
+        return ()
+    ranks = some_of([str(rank) for rank in absent.tolist()], _LISTED)
+    return _without_profile(f"no profile holds ranks {ranks}{of_run}", len(absent))
+
+
+def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
+    """Return a limitation for pipelines without a rank of a stage that others have.
+
+    Where pipelines are unknown it is for stages with fewer replicas than most.
+
+    Args:
+        pipeline: of each rank; -1 unknown.
+        stage: likewise.
+    """
+    known = (pipeline >= 0) & (stage >= 0)
+    if not known.any():
+        stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
+        most = int(sizes.max(initial=0))
+        few = np.flatnonzero(sizes < most)
+        if not len(few) or lack_many(sizes.tolist()):
+            return ()
+        places = some_of([f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED)
+        reason = f"profiles hold {most:,} ranks of most stages, but {places}"
+        return _without_profile(reason, int((most - sizes[few]).sum()))
+    number, pipelines = np.unique(pipeline[known], return_inverse=True)
+    numbers, stages = np.unique(stage[known], return_inverse=True)
+    held = np.zeros((len(number), len(numbers)), bool)
+    held[pipelines.reshape(-1), stages.reshape(-1)] = True
+    absent = np.argwhere(~held)
+    if not len(absent):
+        return ()
+    places = some_of([f"{numbers[s]} of pipeline {number[p]}" for p, s in absent], _LISTED)
+    lacking = counted(int((~held.all(axis=1)).sum()), "pipeline")
+    return _without_profile(
+        f"{lacking} of {len(number):,} lack ranks of stages that the others have (stage {places})",
+        len(absent),
+    )
+
+
+def _transfers_elsewhere(staging: Staging) -> bool:
+    """Return whether ranks transfer with stages that no profile holds.
+
+    They do where all ranks hold one stage (one rank may hold several, such as the first and the
+    last one of a V), where the first stage receives activations or the last one gradients, and
+    where a rank transfers with a stage that it alone holds: none needs a transfer to itself, so
+    stages lie between the two.
+    """
+    operations, virtual_stage = staging.operations, staging.virtual_stage
+    work, ran = among(operations.phase, COUNTED), operations.has_span == 1
+    working = distinct(operations.rank[work])
+    stages = distinct(staging.stage_of_rank[working])
+    if len(working) == 1 or (len(stages) == 1 and stages[0] >= 0):
+        transfers = ran & np.isin(operations.rank, working) & among(operations.phase, TRANSFERS)
+        if transfers.any():
+            return True
+    named = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
+    ran = ran & (operations.microbatch >= 0) & (virtual_stage >= 0)
+    rows = np.flatnonzero(ran & among(operations.phase, named))
+    if len(rows) == 0:
+        return False
+    down = among(operations.phase[rows], (Phase.RECV_B, Phase.SEND_F))
+    peer = virtual_stage[rows] + np.where(down, 1, -1)
+    last = int(virtual_stage.max())
+    beyond = (peer < 0) | (peer > last)
+    if (beyond & among(operations.phase[rows], (Phase.RECV_F, Phase.RECV_B))).any():
+        return True
+    known = work & (virtual_stage >= 0)
+    rank, stage = distinct_rows(operations.rank[known], virtual_stage[known])
+    # By virtual stage, the only rank that holds it; none before the first and after the last.
+    only = np.full(last + 3, NONE, np.int64)
+    single = np.bincount(stage, minlength=1)[stage] == 1
+    only[stage[single] + 1] = rank[single]
+    return bool((only[peer + 1] == operations.rank[rows]).any())
+
+
+def _stages_far_apart(
+    operations: RankOperations, inputs: Arrivals, virtual_stage: Ints
+) -> tuple[Limitation, ...]:
+    """Return a limitation where microbatches are away long enough for a stage in between.
+
+    Compared is the time that a microbatch is away from one stage and neither away from nor worked
+    on by the next, of the microbatch for which it is least: two transfers if nobody is late.
+    Replicas of a stage are taken together.
+    """
+    every = usual_waits(operations.changed(chunk=virtual_stage), inputs)
+    upper, lower = held_waits(every)
+    slack_ns = every.waited_ns[upper] - every.waited_ns[lower] - every.worked_ns[lower]
+    worked_ns = np.minimum(every.worked_ns[upper], every.worked_ns[lower])
+    far = []
+    for stage in distinct(every.chunk[upper]).tolist():
+        own = every.chunk[upper] == stage
+        ranks = (every.rank[every.chunk == at] for at in (stage, stage + 1))
+        # At the turn of a V one rank holds both, and may do other work in between.
+        if slack_ns[own].min() > worked_ns[own].min() and not np.isin(*ranks).any():
+            far.append(f"{stage} and {stage + 1}")
+    reason = (
+        f"between virtual stages {', '.join(far)} every microbatch is away for longer than an F "
+        "and a B take; if a server has no profile here, ratios and stages leave it out"
+    )
+    kind = LimitationKind.STAGES_MAY_BE_MISSING
+    return (Limitation("stages that may be missing", reason, len(far), kind),) if far else ()

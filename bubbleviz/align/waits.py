@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import numpy as np
 
-from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.spans import ActiveTime
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.grouping import distinct, groups_of, looked_up, sorted_rows
-from bubbleviz.model.intervals import Packing, group_extents, group_sum
+from bubbleviz.model.grouping import groups_of, sorted_rows
+from bubbleviz.model.intervals import Packing, group_extents
 from bubbleviz.model.operations import RankOperations
-from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, TRANSFERS, Phase
 from bubbleviz.model.values import frozen
 
@@ -207,33 +201,10 @@ class Waits(Table):
         microbatch: the microbatch.
         sequence: sequence split; -1 none.
         iteration: the rank's own iteration; -1 where it is a median over these (and splits).
-        waited_ns: from the end of its F until its gradient is there, else to the start of its B.
-        worked_ns: how long these two keep the rank busy.
-    """
-
-    rank: Ints
-    chunk: Ints
-    microbatch: Ints
-    sequence: Ints
-    iteration: Ints
-    waited_ns: Ints
-    worked_ns: Ints
-
-
-@frozen
-class Passages(Table):
-    """When a microbatch leaves a (rank, chunk) and when it is back.
-
-    Attributes:
-        rank: the rank.
-        chunk: model chunk, as named.
-        microbatch: the microbatch.
-        sequence: sequence split; -1 none.
-        iteration: the rank's own iteration.
-        left_ns: end of its F.
-        returned_ns: when its gradient is there, else start of its B.
-        forward_ns: how long its F keeps the rank busy.
-        backward_ns: how long its B does.
+        left_ns: end of its F; -1 for a median.
+        waited_ns: from then until its gradient is there, else to the start of its B.
+        forward_ns: how long its F keeps the rank busy; -1 for a median.
+        worked_ns: how long its F and B do.
     """
 
     rank: Ints
@@ -242,27 +213,13 @@ class Passages(Table):
     sequence: Ints
     iteration: Ints
     left_ns: Ints
-    returned_ns: Ints
+    waited_ns: Ints
     forward_ns: Ints
-    backward_ns: Ints
+    worked_ns: Ints
 
 
 def waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Waits:
-    """Return the waits of all first occurrences with a device span; see :func:`passages`."""
-    every = passages(operations, inputs, doubtful=doubtful)
-    return Waits(
-        rank=every.rank,
-        chunk=every.chunk,
-        microbatch=every.microbatch,
-        sequence=every.sequence,
-        iteration=every.iteration,
-        waited_ns=every.returned_ns - every.left_ns,
-        worked_ns=every.forward_ns + every.backward_ns,
-    )
-
-
-def passages(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = False) -> Passages:
-    """Return the passages of all first occurrences with a device span.
+    """Return the waits of all first occurrences with a device span.
 
     Args:
         operations: of all ranks.
@@ -292,16 +249,16 @@ def passages(operations: RankOperations, inputs: Arrivals, *, doubtful: bool = F
     forward_ns, _ = _worked(operations, inputs, forward)
     backward_ns, returned_ns = _worked(operations, inputs, backward)
     rank, chunk, microbatch, sequence, iteration = (column[at_forward] for column in key)
-    return Passages(
+    return Waits(
         rank=rank,
         chunk=chunk,
         microbatch=microbatch,
         sequence=sequence,
         iteration=iteration,
         left_ns=operations.end_ns[forward],
-        returned_ns=returned_ns,
+        waited_ns=returned_ns - operations.end_ns[forward],
         forward_ns=forward_ns,
-        backward_ns=backward_ns,
+        worked_ns=forward_ns + backward_ns,
     )
 
 
@@ -337,134 +294,36 @@ def usual_waits(operations: RankOperations, inputs: Arrivals, *, doubtful: bool 
     """Return the median wait of every microbatch of each (rank, chunk), as :func:`waits` do."""
     every = waits(operations, inputs, doubtful=doubtful)
     groups = groups_of(every.rank, every.chunk, every.microbatch)
-    none = np.full(len(groups), NONE, np.int64)
+    counts = np.bincount(groups.of_row, minlength=len(groups))
+    middle = np.cumsum(counts) - counts + (counts - 1) // 2
+
+    def medians(values: Ints) -> Ints:
+        """Return the lower median of each group's values."""
+        return np.asarray(values[sorted_rows(groups.of_row, values)[middle]], np.int64)
+
+    none = constant(NONE, len(groups))
     return Waits(
         rank=every.rank[groups.first],
         chunk=every.chunk[groups.first],
         microbatch=every.microbatch[groups.first],
         sequence=none,
-        iteration=none.copy(),
-        waited_ns=_medians(groups.of_row, every.waited_ns, len(groups)),
-        worked_ns=_medians(groups.of_row, every.worked_ns, len(groups)),
+        iteration=none,
+        left_ns=none,
+        waited_ns=medians(every.waited_ns),
+        forward_ns=none,
+        worked_ns=medians(every.worked_ns),
     )
 
 
-def waits_of_neighbours(every: Waits) -> Iterator[tuple[int, Waits, Waits]]:
-    """Yield (virtual stage, its waits, those of the next one) for each but the last.
+def held_waits(every: Waits) -> tuple[Ints, Ints]:
+    """Return rows of waits, and those that they hold: of the same microbatch one stage on.
 
-    Args:
-        every: waits of which ``chunk`` is the virtual stage; -1 unknown.
-    """
-    for stage in range(int(every.chunk.max(initial=0))):
-        yield stage, every.take(every.chunk == stage), every.take(every.chunk == stage + 1)
-
-
-def _medians(group: Ints, values: Ints, groups: int) -> Ints:
-    """Return the lower median of each group's values."""
-    order = sorted_rows(group, values)
-    counts = np.bincount(group, minlength=groups)
-    first = np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int64)
-    return values[order][first + (counts - 1) // 2] if len(values) else values
-
-
-def following(upper: Waits, lower: Waits) -> tuple[Ints, Ints]:
-    """Return rows of waits, ``chunk`` a virtual stage, and those of the next one that they hold.
-
-    That is, of the same microbatch, sequence split and iteration.
+    That is, of the same sequence split and iteration, too; ``chunk`` is the virtual stage.
     """
     number = groups_of(
-        np.concatenate((upper.chunk + 1, lower.chunk)),
-        *(
-            np.concatenate((getattr(upper, name), getattr(lower, name)))
-            for name in ("iteration", "microbatch", "sequence")
-        ),
+        np.concatenate((every.chunk + 1, every.chunk)),
+        *(np.concatenate((c, c)) for c in (every.iteration, every.microbatch, every.sequence)),
     ).of_row
-    return _first_pairs(number, len(upper))
-
-
-# Streams: a run that only goes forward, chunk after chunk, is one window and no iterations.
-#
-# Serving frameworks mark each step of their scheduler, and a step is one chunk: the next one enters
-# the pipeline while this one is still in it. A window from the first start to the last end of one
-# chunk would be nearly all bubble, whatever the pipeline does::
-#
-#     steps    ├── 7 ──┤├── 8 ──┤├── 9 ──┤
-#     stage 0  ███ F7 ██ ███ F8 ██ ███ F9 ██
-#     stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
-#     becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
-#
-# Marks that hold several chunks (the batches of an evaluation) stay iterations.
-
-
-def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
-    """Return recordings of single chunks that follow each other as recordings of one window.
-
-    Chunks are numbered by the marks around them, else in their order. Any other run is returned
-    as it is.
-    """
-    operations = joined.operations
-    if run_kind(operations.phase) != INFERENCE or not _chunk_by_chunk(operations):
-        return joined
-    forward = operations.phase == Phase.F
-    named = joined.named_iteration
-    marked = bool((named[forward] >= 0).all())
-    number = _chunk_numbers(operations, named if marked else operations.iteration)
-    inside = operations.iteration >= 0
-    iteration = np.where(inside, 0, NONE)
-    collectives, replicas = joined.collectives, joined.replica_collectives
-    return replace(
-        joined,
-        operations=operations.changed(
-            iteration=iteration,
-            microbatch=np.where(inside & (number >= 0), number, operations.microbatch),
-        ),
-        active=_together(joined),
-        collectives=collectives.changed(iteration=np.minimum(collectives.iteration, 0)),
-        # They tell training steps apart.
-        replica_collectives=replicas.take(np.empty(0, np.int64)),
-        named_iteration=np.full(len(named), NONE, np.int64),
-    )
-
-
-def _chunk_by_chunk(operations: RankOperations) -> bool:
-    """Return whether each of several iterations of each rank holds one forward of each chunk."""
-    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
-    keys = tuple(
-        getattr(operations, name)[rows] for name in ("rank", "iteration", "chunk", "sequence")
-    )
-    several = len(distinct(operations.iteration[rows])) > 1
-    return several and not occurrences(keys).any()
-
-
-def _chunk_numbers(operations: RankOperations, of_forward: Ints) -> Ints:
-    """Return the number of the chunk that each operation is of; -1 where its step holds none."""
-    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
-    keys = operations.rank, operations.iteration
-    return looked_up((keys[0][rows], keys[1][rows]), of_forward[rows], keys)
-
-
-def _together(joined: JoinedRecordings) -> ActiveTime:
-    """Return how long kernels ran in the window of each rank."""
-    active, running, operations = joined.active, joined.running, joined.operations
-    ranks = len(joined.ranks)
-    work = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    first, last = group_extents(
-        operations.rank[work], ranks, operations.start_ns[work], operations.end_ns[work]
-    )
-    within = running.start_ns >= first[running.rank]
-    within &= running.end_ns <= last[running.rank]
-    inside = active.iteration >= 0
-    present = distinct(active.rank[inside])
-
-    def total(name: str) -> Ints:
-        return group_sum(active.rank[inside], ranks, getattr(active, name)[inside])[present]
-
-    kernel_ns = group_sum(running.rank[within], ranks, running.running_ns[within])
-    return ActiveTime(
-        rank=present,
-        iteration=np.zeros(len(present), np.int64),
-        active_ns=total("active_ns"),
-        kernel_ns=kernel_ns[present],
-        gap_ns=total("gap_ns"),
-        collective_gap_ns=total("collective_gap_ns"),
-    )
+    upper, lower = _first_pairs(number, len(every))
+    known = every.chunk[upper] >= 0
+    return upper[known], lower[known]

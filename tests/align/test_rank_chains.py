@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.align.rank_chains import lack_many, pipelines_of
-from bubbleviz.align.staging_limitations import stages_lacking
+from bubbleviz.align.replicas import pipelines_of
+from bubbleviz.align.stage_order import lack_many
+from bubbleviz.align.staging import stages_lacking
 from bubbleviz.model.columns import Bools, Ints
 from tests.planting import Planting, plant
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import bubbleviz
-from bubbleviz.align.neighbours import follows, forced, matching, timetable
-from bubbleviz.align.waits import Passages
+from bubbleviz.align.replicas import follows, forced, timetable
+from bubbleviz.align.waits import Waits
 from bubbleviz.model.columns import Bools
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
@@ -116,51 +116,24 @@ def test_many_replicas_are_distinguished(tmp_path: Path) -> None:
 # --- neighbours
 
 
-def _passages(*rows: tuple[int, int, int, int]) -> Passages:
-    """Return passages of (rank, microbatch, end of F, start of B); both take 10 ms."""
+def _waits(*rows: tuple[int, int, int, int]) -> Waits:
+    """Return waits of (rank, microbatch, end of F, start of B); both take 10 ms."""
     rank, microbatch, left, returned = (np.array(c, np.int64) for c in zip(*rows, strict=True))
     zero = np.zeros(len(rank), np.int64)
     work = zero + 10_000_000
-    return Passages(
-        rank,
-        zero,
-        microbatch,
-        zero - 1,
-        zero,
-        left * 1_000_000,
-        returned * 1_000_000,
-        work,
-        work.copy(),
-    )
-
-
-def test_neighbours_differ_by_one_offset_and_by_none_on_one_clock() -> None:
-    ahead = _passages((0, 0, 10, 60), (0, 1, 20, 80), (1, 0, 5, 15), (1, 1, 15, 35))
-    ranks = np.arange(2)
-    for machine, expected in ((np.array([0, 1]), True), (np.array([0, 0]), False)):
-        can, cannot = follows(timetable(ahead, machine), ranks[:1], ranks[1:], (0, 0))
-        assert (bool(can[0, 0]), bool(cannot[0, 0])) == (expected, not expected)
+    times = left * 1_000_000, (returned - left) * 1_000_000
+    return Waits(rank, zero, microbatch, zero - 1, zero, *times, work, 2 * work)
 
 
 def test_a_rank_that_falls_behind_is_no_neighbour_though_each_wait_fits() -> None:
     # Each wait is 20 ms shorter than the other rank's, but F1 ends before the other's F1.
-    behind = _passages((0, 0, 10, 100), (0, 1, 100, 130), (1, 0, 20, 30), (1, 1, 35, 45))
+    behind = _waits((0, 0, 10, 100), (0, 1, 100, 130), (1, 0, 20, 30), (1, 1, 35, 45))
     ranks = np.arange(2)
 
     can, cannot = follows(timetable(behind, ranks), ranks[:1], ranks[1:], (0, 0))
 
     assert not can[0, 0]
     assert cannot[0, 0]
-
-
-def test_nothing_in_common_tells_nothing() -> None:
-    apart = _passages((0, 0, 10, 60), (1, 1, 20, 30))
-    ranks = np.arange(2)
-
-    can, cannot = follows(timetable(apart, ranks), ranks[:1], ranks[1:], (0, 0))
-
-    assert not can.any()
-    assert not cannot.any()
 
 
 @given(
@@ -175,7 +148,7 @@ def test_nothing_in_common_tells_nothing() -> None:
 def test_few_microbatches_first_change_nothing(
     rows: list[tuple[int, int, int, int]], machines: list[int]
 ) -> None:
-    table = timetable(_passages(*rows), np.array(machines, np.int64))
+    table = timetable(_waits(*rows), np.array(machines, np.int64))
     ranks = np.arange(6)
 
     can, cannot = follows(table, ranks, ranks, (0, 0))
@@ -224,28 +197,3 @@ def _columns_forced(fits: Bools) -> list[int] | None:
     """Return the column of each row where just one perfect matching fits, else None."""
     row = forced(fits, rows_have_one=True, columns_have_one=True)
     return None if (row < 0).any() else np.argsort(row).tolist()
-
-
-def _bools(*rows: str) -> Bools:
-    return np.array([[cell == "x" for cell in row] for row in rows], bool)
-
-
-@pytest.mark.parametrize(
-    ("fits", "some", "only"),
-    [
-        (np.zeros((0, 0), bool), [], []),
-        (_bools("x"), [0], [0]),
-        (_bools("."), None, None),
-        (_bools("xx", "xx"), [0, 1], None),
-        (_bools("xx", "x."), [1, 0], [1, 0]),
-        (_bools("xx.", "x..", ".xx"), [1, 0, 2], [1, 0, 2]),
-        (_bools("x..", "x..", ".xx"), None, None),
-    ],
-)
-def test_matchings(fits: Bools, some: list[int] | None, only: list[int] | None) -> None:
-    found = matching(fits)
-
-    assert (None if found is None else len(found)) == (None if some is None else len(some))
-    if some == only and found is not None:
-        assert found.tolist() == some
-    assert _columns_forced(fits) == only
