@@ -21,21 +21,13 @@ from bubbleviz.align.offsets import DRIFT
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.timebase import Timebase
-from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, first_of_each, groups_of, sorted_rows
 from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
-from bubbleviz.model.values import frozen
-
-# Leaving together: collectives of ranks that end together are one.
-#
-# No member leaves before all have entered, and all leave within moments of each other::
-#
-#     rank 0   ├───────────────────┤        ├──┤
-#     rank 1        ├──────────────┤  ├──┤             the first are one, the others are not
-
 
 #: Ranks leave a collective within so long of each other,
 _LEAVE_NS = 50_000
@@ -46,58 +38,189 @@ _LEAVE_PARTS = 50
 _PIECES_NS = 5_000
 
 
-@frozen
-class Clocks:
-    """How far the clocks of ranks may be apart.
+def met(
+    joined: JoinedRecordings, staging: Staging, time: Timebase, parallel: Parallel | None
+) -> CollectiveIntervals:
+    """Return the collectives of all ranks, with iterations over all of them and their meetings.
 
-    Attributes:
-        machine: of each rank.
-        comparable: of each machine, whether its times can be compared with others'.
-        uncertainty_ns: of each machine; -1 unknown.
+    Args:
+        joined: the recordings, on the report's clock.
+        staging: their stages, pipelines and iterations.
+        time: how far clocks can be off.
+        parallel: the sizes of the run, where the user gives them.
     """
-
-    machine: Ints
-    comparable: Bools
-    uncertainty_ns: Ints
-
-    @property
-    def common(self) -> Ints:
-        """A number for each rank that those share whose times can be compared."""
-        known = self.comparable & (self.uncertainty_ns >= 0)
-        return np.where(known[self.machine], NONE, self.machine)
-
-    def tolerance_ns(self, ranks: Ints) -> int:
-        """Return how far the ends of one collective of some ranks may be apart; -1 any."""
-        machines = distinct(self.machine[ranks])
-        if len(machines) == 1:
-            return _LEAVE_NS
-        uncertainty_ns = self.uncertainty_ns[machines]
-        if not self.comparable[machines].all() or (uncertainty_ns < 0).any():
-            return NONE
-        return _LEAVE_NS + int(np.sort(uncertainty_ns)[-2:].sum())
+    table = joined.collectives
+    table = table.changed(iteration=paired(staging.pairing, table.rank, table.iteration))
+    if (table.meeting != NONE).any():
+        # A table of operations tells them.
+        return table
+    places, ordered = (staging.stage_of_rank, staging.pipeline, staging.reducing), True
+    own = table
+    if not staging.pairing.known:
+        # Then only numbers in groups, and common ends, show what is one.
+        own, ordered = table.changed(iteration=np.zeros(len(table), np.int64)), False
+    sizes_known = ordered and parallel is not None
+    meeting = meetings_of(own, *places, time, sizes_known=sizes_known, ordered=ordered)
+    return table.changed(meeting=meeting)
 
 
-@frozen
-class _Candidates(Table):
-    """Rows of collectives that can be one with others, in order of what they do, then of their end.
+def meetings_of(
+    collectives: CollectiveIntervals,
+    stage: Ints,
+    pipeline: Ints,
+    reducing: Ints,
+    time: Timebase,
+    *,
+    sizes_known: bool = False,
+    ordered: bool = True,
+) -> Ints:
+    """Return for each collective a number that those of all ranks share which are one; -1 unknown.
 
-    Attributes:
-        row: of the collectives.
-        cell: a number that those share that can be one.
-        key: a number for each cell, iteration and kind.
-        rank: that it is of.
-        end_ns: its end.
-        length_ns: how long it took.
-        tolerance_ns: how far the ends of one may be apart, however short it is.
+    Args:
+        collectives: of all ranks on the report's clock, ``iteration`` counted over all of them.
+        stage: of each rank; -1 unknown.
+        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
+        reducing: a number for the ranks that reduce gradients together; -1 none.
+        time: how far the clocks of ranks can be off.
+        sizes_known: whether the user gave the sizes of the run.
+        ordered: whether iterations of different ranks are known to be the same.
     """
+    meeting = np.full(len(collectives), NONE, np.int64)
+    if len(collectives) == 0:
+        return meeting
 
-    row: Ints
-    cell: Ints
-    key: Ints
-    rank: Ints
-    end_ns: Ints
-    length_ns: Ints
-    tolerance_ns: Ints
+    def add(found: Ints) -> None:
+        new = (found >= 0) & (meeting == NONE)
+        meeting[new] = found[new] + int(meeting.max(initial=NONE)) + 1
+
+    for own in _by_record(collectives, time, ordered=ordered):
+        add(own)
+    open_rows = (collectives.group == NONE) & (collectives.iteration >= 0)
+    open_rows &= np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
+    without_group = open_rows.copy()
+    # A number for each rank that those share whose times can be compared.
+    known = time.comparable & (time.uncertainty_ns >= 0)
+    common = np.where(known[time.machine], NONE, time.machine)
+    for partition in _partitions(stage, pipeline, reducing):
+        rows = np.flatnonzero(open_rows & (meeting == NONE))
+        if len(rows) == 0:
+            break
+        # Cells are divided by clocks; whole are those of ranks whose cell is not.
+        divided = groups_of(partition, common)
+        parts = np.bincount(groups_of(partition[divided.first]).of_row)
+        inside = partition >= 0
+        whole = (parts == 1)[groups_of(partition).of_row] | ~inside
+        cell = np.where(inside, divided.of_row, NONE)
+        members = np.stack((cell, np.arange(len(cell))))[:, inside]
+        found = by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
+        found = _usual(collectives, found)
+        add(np.where(whole[collectives.rank], found, NONE))
+        # Those whose clocks cannot be compared may be members as well: no smaller group is certain.
+        alone = np.bincount(members[0], minlength=1)[cell] == 1
+        open_rows &= whole[collectives.rank] | ((found == NONE) & ~alone[collectives.rank])
+    if sizes_known:
+        rows = np.flatnonzero(without_group & (meeting == NONE))
+        add(_in_order(collectives, rows, reducing[collectives.rank]))
+    return meeting
+
+
+def _by_record(
+    collectives: CollectiveIntervals, time: Timebase, *, ordered: bool
+) -> Iterator[Ints]:
+    """Yield the meetings of recorded groups: by numbers, by order, by ends."""
+    group, groups = collectives.group, collectives.groups
+    if not (group >= 0).any():
+        return
+    members = distinct_rows(group, collectives.rank)
+    members = members[:, members[0] >= 0]
+    present = np.bincount(members[0], minlength=len(groups)).tolist()
+    # Whether those of a group are its members, and no others' of the same name.
+    certain = [
+        own.sole or bool(own.ranks) or own.size == count
+        for own, count in zip(groups, present, strict=True)
+    ]
+    known = np.array([*certain, False], bool)[group]
+    numbered = np.ones(len(groups) + 1, bool)
+    numbered[group[collectives.sequence < 0]] = False
+    rows = np.flatnonzero(known & numbered[group])
+    found = np.full(len(collectives), NONE, np.int64)
+    found[rows] = groups_of(group[rows], collectives.sequence[rows]).of_row
+    yield _of_several(collectives, found)
+    rows = np.flatnonzero(known & ~numbered[group] & (collectives.iteration >= 0))
+    in_order = _in_order(collectives, rows if ordered else rows[:0], group)
+    yield in_order
+    # Where ranks ran one in more pieces than others, or groups share a name, the ends show it.
+    rest = (group >= 0) & (found == NONE) & (in_order == NONE)
+    rows = np.flatnonzero(rest & (collectives.iteration >= 0))
+    most = np.array([own.size or len(collectives) for own in groups], np.int64)
+    yield by_ends(collectives, rows, group[rows], members, time, most)
+
+
+def _of_several(collectives: CollectiveIntervals, number: Ints) -> Ints:
+    """Return numbers, -1 for those that a single rank has."""
+    low, high = group_extents(
+        number[number >= 0],
+        int(number.max(initial=NONE)) + 1,
+        collectives.rank[number >= 0],
+        collectives.rank[number >= 0],
+    )
+    return np.where(np.append(high > low, False)[number], number, NONE)
+
+
+def _in_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
+    """Return the meetings of some rows by their place in the order of their rank.
+
+    That is unknown where ranks of a cell have not as many of a kind in an iteration.
+    """
+    found = np.full(len(collectives), NONE, np.int64)
+    rows = rows[cell[rows] >= 0]
+    key = groups_of(cell[rows], collectives.iteration[rows], collectives.kind[rows]).of_row
+    ranks = groups_of(key, collectives.rank[rows])
+    count = np.bincount(ranks.of_row, minlength=1)
+    least, most = group_extents(key[ranks.first], int(key.max(initial=NONE)) + 1, count, count)
+    rows, key = rows[(least == most)[key]], key[(least == most)[key]]
+    found[rows] = groups_of(key, collectives.order[rows]).of_row
+    return _of_several(collectives, found)
+
+
+def _partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
+    """Yield a number for each rank that those share which can be one group, largest groups first.
+
+    It is -1 for ranks that are in none.
+    """
+    working = stage >= 0
+    everyone = np.where(working, 0, NONE) if working.any() else np.zeros(len(stage), np.int64)
+    line = np.where(working, pipeline, NONE)
+    edge = working & ((stage == 0) | (stage == stage.max(initial=NONE)))
+    # Replicas of a stage that reduce with different ones are tensor-parallel.
+    beside = np.full(len(stage), NONE, np.int64)
+    rows = np.flatnonzero(working & (reducing >= 0))
+    beside[rows] = groups_of(stage[rows], occurrences((reducing[rows],))).of_row
+    seen: set[bytes] = set()
+    by_stage = np.where(working, stage, NONE)
+    for partition in (everyone, line, by_stage, reducing, np.where(edge, line, NONE), beside):
+        number = groups_of(partition).of_row
+        key = np.where(partition < 0, NONE, number).tobytes()
+        if key not in seen:
+            seen.add(key)
+            yield partition
+
+
+def _usual(collectives: CollectiveIntervals, found: Ints) -> Ints:
+    """Return the meetings of those that meet in at least half of the iterations.
+
+    What ends together in few of them does so by chance.
+    """
+    of_class = groups_of(collectives.rank, collectives.kind, collectives.order).of_row
+    meets = np.bincount(of_class, found >= 0)
+    usual = 2 * meets >= np.bincount(of_class)
+    number = int(found.max(initial=NONE)) + 1
+    all_usual = np.ones(number, bool)
+    all_usual[found[(found >= 0) & ~usual[of_class]]] = False
+    return np.where(np.append(all_usual, False)[found], found, NONE)
+
+
+# Leaving together: collectives of ranks that end together are one.
 
 
 def by_ends(
@@ -105,7 +228,7 @@ def by_ends(
     rows: Ints,
     cell: Ints,
     members: Ints,
-    clocks: Clocks,
+    time: Timebase,
     most: Ints | None = None,
 ) -> Ints:
     """Return the meetings of some rows: of those of all ranks of a cell that end together.
@@ -115,44 +238,57 @@ def by_ends(
         rows: to look at.
         cell: a number of each of these that those share which can be one; -1 none.
         members: cells and their ranks, shape (2, members).
-        clocks: of the ranks.
+        time: how far the clocks of ranks can be off.
         most: how many of the ranks of each cell can be one; None for all of them.
     """
     found = np.full(len(collectives), NONE, np.int64)
     size = np.bincount(members[0], minlength=int(cell.max(initial=NONE)) + 2)
     if most is not None:
         size[: len(most)] = np.minimum(size[: len(most)], most[: len(size)])
-    tolerance_ns = np.full(len(size), NONE, np.int64)
+    tolerances_ns = np.full(len(size), NONE, np.int64)
     for place in np.flatnonzero(size > 1).tolist():
-        tolerance_ns[place] = clocks.tolerance_ns(members[1][members[0] == place])
-    usable = (cell >= 0) & (tolerance_ns[cell] >= 0)
+        tolerances_ns[place] = _tolerance_ns(time, members[1][members[0] == place])
+    usable = (cell >= 0) & (tolerances_ns[cell] >= 0)
     rows, cell = rows[usable], cell[usable]
     key = groups_of(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
     order = sorted_rows(key, collectives.end_ns[rows])
-    rows, cell = rows[order], cell[order]
-    own = _Candidates(
-        row=rows,
-        cell=cell,
-        key=key[order],
-        rank=collectives.rank[rows],
-        end_ns=collectives.end_ns[rows],
-        length_ns=collectives.end_ns[rows] - collectives.start_ns[rows],
-        tolerance_ns=tolerance_ns[cell],
-    )
-    number = _clusters(own)
+    rows, cell, key = rows[order], cell[order], key[order]
+    rank, end_ns = collectives.rank[rows], collectives.end_ns[rows]
+    length_ns, tolerance_ns = end_ns - collectives.start_ns[rows], tolerances_ns[cell]
+    shorter_ns = np.minimum(length_ns[1:], length_ns[:-1])
+    apart = end_ns[1:] - end_ns[:-1] > tolerance_ns[1:] + _slack_ns(shorter_ns)
+    apart |= key[1:] != key[:-1]
+    number = _divided(np.cumsum(np.append(False, apart))[: len(rows)], rank, end_ns)
     # Of a rank's pieces the last end counts.
-    last = first_of_each(groups_of(number, own.rank).of_row, -own.end_ns)
+    last = first_of_each(groups_of(number, rank).of_row, -end_ns)
     count = int(number.max(initial=NONE)) + 1
-    low, high = group_extents(number[last], count, own.end_ns[last], own.end_ns[last])
-    shortest_ns = group_extents(number[last], count, own.length_ns[last], own.length_ns[last])[0]
+    low, high = group_extents(number[last], count, end_ns[last], end_ns[last])
+    shortest_ns = group_extents(number[last], count, length_ns[last], length_ns[last])[0]
     whole = np.bincount(number[last], minlength=len(low))[number] == size[cell]
-    tolerance_ns = own.tolerance_ns + _slack_ns(shortest_ns)[number]
-    together = whole & ((high - low)[number] <= tolerance_ns)
-    together[together] = _steady(collectives, own.take(together), low[number[together]])
-    if not together.any():
+    tolerance_ns = tolerance_ns + _slack_ns(shortest_ns)[number]
+    together = np.flatnonzero(whole & ((high - low)[number] <= tolerance_ns))
+    steady = _steady(
+        collectives.take(rows[together]),
+        cell[together],
+        low[number[together]],
+        tolerances_ns[cell[together]] > _LEAVE_NS,
+    )
+    together = together[steady]
+    if len(together) == 0:
         return found
     found[rows[together]] = number[together]
     return _with_pieces(collectives, found)
+
+
+def _tolerance_ns(time: Timebase, ranks: Ints) -> int:
+    """Return how far the ends of one collective of some ranks may be apart; -1 any."""
+    machines = distinct(time.machine[ranks])
+    if len(machines) == 1:
+        return _LEAVE_NS
+    uncertainty_ns = time.uncertainty_ns[machines]
+    if not time.comparable[machines].all() or (uncertainty_ns < 0).any():
+        return NONE
+    return _LEAVE_NS + int(np.sort(uncertainty_ns)[-2:].sum())
 
 
 def _slack_ns(length_ns: Ints) -> Ints:
@@ -164,16 +300,6 @@ def _slack_ns(length_ns: Ints) -> Ints:
     return np.maximum(length_ns // _LEAVE_PARTS - _LEAVE_NS, 0)
 
 
-def _clusters(own: _Candidates) -> Ints:
-    """Return a number for each row that those share that end together."""
-    shorter_ns = np.minimum(own.length_ns[1:], own.length_ns[:-1])
-    tolerance_ns = own.tolerance_ns[1:] + _slack_ns(shorter_ns)
-    apart = own.end_ns[1:] - own.end_ns[:-1] > tolerance_ns
-    apart |= own.key[1:] != own.key[:-1]
-    cluster = np.cumsum(np.append(False, apart))[: len(own)]
-    return _divided(cluster, own.rank, own.end_ns)
-
-
 def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
     """Return numbers of clusters, divided where each rank has as many rows of one.
 
@@ -181,33 +307,30 @@ def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
     """
     ranks = groups_of(cluster, rank)
     order = sorted_rows(ranks.of_row, end_ns)
-    of_rank = ranks.of_row[order]
     nth = np.empty(len(order), np.int64)
-    nth[order] = np.arange(len(order)) - np.searchsorted(of_rank, of_rank)
+    nth[order] = occurrences((ranks.of_row[order],))
     count = np.bincount(ranks.of_row)
     of_cluster = cluster[ranks.first]
     least, most = group_extents(of_cluster, int(cluster.max(initial=NONE)) + 1, count, count)
     return groups_of(cluster, np.where((least == most)[cluster], nth, 0)).of_row
 
 
-def _steady(collectives: CollectiveIntervals, own: _Candidates, first_ns: Ints) -> Bools:
+def _steady(own: CollectiveIntervals, cell: Ints, first_ns: Ints, doubtful: Bools) -> Bools:
     """Return which rows end as long after the first of their members each time, but for drift.
 
     Where clocks are not well known, much ends together within what they may be apart.
 
     Args:
-        collectives: of all ranks.
         own: rows that end together.
+        cell: of each.
         first_ns: the first end of their members.
+        doubtful: whether clocks are not well known.
     """
-    kind = collectives.kind[own.row]
-    pair = groups_of(own.cell, kind, own.rank)
+    pair, cells = groups_of(cell, own.kind, own.rank), groups_of(cell, own.kind)
     apart = own.end_ns - first_ns
     low, high = group_extents(pair.of_row, len(pair), apart, apart)
     first, last = group_extents(pair.of_row, len(pair), own.end_ns, own.end_ns)
-    moves = (high - low > _LEAVE_NS + DRIFT * (last - first))[pair.of_row]
-    moves &= own.tolerance_ns > _LEAVE_NS
-    cells = groups_of(own.cell, kind)
+    moves = (high - low > _LEAVE_NS + DRIFT * (last - first))[pair.of_row] & doubtful
     unsteady = np.zeros(len(cells), bool)
     unsteady[cells.of_row[moves]] = True
     return ~unsteady[cells.of_row]
@@ -246,228 +369,6 @@ def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:
     return result
 
 
-@frozen
-class RankPlaces:
-    """Where ranks stand.
-
-    Attributes:
-        stage: of each rank; -1 unknown.
-        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
-        reducing: a number for the ranks that reduce gradients together; -1 none.
-    """
-
-    stage: Ints
-    pipeline: Ints
-    reducing: Ints
-
-
-def met(
-    joined: JoinedRecordings, staging: Staging, time: Timebase, parallel: Parallel | None
-) -> CollectiveIntervals:
-    """Return the collectives of all ranks, with iterations over all of them and their meetings.
-
-    Args:
-        joined: the recordings, on the report's clock.
-        staging: their stages, pipelines and iterations.
-        time: how far clocks can be off.
-        parallel: the sizes of the run, where the user gives them.
-    """
-    table = joined.collectives
-    iteration = paired(staging.pairing, table.rank, table.iteration)
-    table = table.changed(iteration=iteration)
-    if (table.meeting != NONE).any():
-        # A table of operations tells them.
-        return table
-    places = RankPlaces(staging.stage_of_rank, staging.pipeline, staging.reducing)
-    clocks = Clocks(time.machine, time.comparable, time.uncertainty_ns)
-    if staging.pairing.known:
-        meeting = meetings_of(table, places, clocks, sizes_known=parallel is not None)
-    else:
-        # Then only numbers in groups, and common ends, show what is one.
-        once = table.changed(iteration=np.zeros(len(table), np.int64))
-        meeting = meetings_of(once, places, clocks, sizes_known=False, ordered=False)
-    return table.changed(meeting=meeting)
-
-
-def meetings_of(
-    collectives: CollectiveIntervals,
-    places: RankPlaces,
-    clocks: Clocks,
-    *,
-    sizes_known: bool = False,
-    ordered: bool = True,
-) -> Ints:
-    """Return for each collective a number that those of all ranks share which are one; -1 unknown.
-
-    Args:
-        collectives: of all ranks on the report's clock, ``iteration`` counted over all of them.
-        places: of the ranks.
-        clocks: of the ranks.
-        sizes_known: whether the user gave the sizes of the run.
-        ordered: whether iterations of different ranks are known to be the same.
-    """
-    meeting = np.full(len(collectives), NONE, np.int64)
-    if len(collectives) == 0:
-        return meeting
-    for own in _by_record(collectives, clocks, ordered=ordered):
-        _add(meeting, own)
-    open_rows = (collectives.group == NONE) & (collectives.iteration >= 0)
-    open_rows &= np.array([name != "" for name in collectives.kinds], bool)[collectives.kind]
-    without_group = open_rows.copy()
-    for partition in _partitions(places):
-        rows = np.flatnonzero(open_rows & (meeting == NONE))
-        if len(rows) == 0:
-            break
-        cell, whole = _on_one_clock(partition, clocks)
-        members = np.stack((cell, np.arange(len(cell))))[:, cell >= 0]
-        found = by_ends(collectives, rows, cell[collectives.rank[rows]], members, clocks)
-        found = _usual(collectives, found)
-        _add(meeting, np.where(whole[collectives.rank], found, NONE))
-        # Those whose clocks cannot be compared may be members as well: no smaller group is certain.
-        alone = np.bincount(members[0], minlength=1)[cell] == 1
-        open_rows &= whole[collectives.rank] | ((found == NONE) & ~alone[collectives.rank])
-    if sizes_known:
-        rows = np.flatnonzero(without_group & (meeting == NONE))
-        _add(meeting, _in_order(collectives, rows, places.reducing[collectives.rank]))
-    return meeting
-
-
-def _on_one_clock(partition: Ints, clocks: Clocks) -> tuple[Ints, Bools]:
-    """Return the cells of a partition, divided by clocks, and whether each rank's is undivided."""
-    divided = groups_of(partition, clocks.common)
-    parts = np.bincount(groups_of(partition[divided.first]).of_row)
-    whole = (parts == 1)[groups_of(partition).of_row]
-    inside = partition >= 0
-    return np.where(inside, divided.of_row, NONE), np.asarray(whole | ~inside, bool)
-
-
-def _add(meeting: Ints, found: Ints) -> None:
-    """Add meetings that were found to those that are known."""
-    new = (found >= 0) & (meeting == NONE)
-    meeting[new] = found[new] + int(meeting.max(initial=NONE)) + 1
-
-
-def _by_record(
-    collectives: CollectiveIntervals, clocks: Clocks, *, ordered: bool
-) -> Iterator[Ints]:
-    """Yield the meetings of recorded groups: by numbers, by order, by ends."""
-    group = collectives.group
-    if not (group >= 0).any():
-        return
-    members = distinct_rows(group, collectives.rank)
-    present = np.bincount(members[0][members[0] >= 0], minlength=len(collectives.groups))
-    certain = np.array(
-        [
-            _is_certain(own, int(count))
-            for own, count in zip(collectives.groups, present, strict=True)
-        ],
-        bool,
-    )
-    numbered = np.ones(len(collectives.groups), bool)
-    numbered[group[(group >= 0) & (collectives.sequence < 0)]] = False
-    known = (group >= 0) & np.append(certain, False)[group]
-    rows = np.flatnonzero(known & np.append(numbered, False)[group])
-    found = np.full(len(collectives), NONE, np.int64)
-    found[rows] = groups_of(group[rows], collectives.sequence[rows]).of_row
-    yield _of_several(collectives, found)
-    rows = np.flatnonzero(known & ~np.append(numbered, True)[group] & (collectives.iteration >= 0))
-    in_order = _in_order(collectives, rows if ordered else rows[:0], group)
-    yield in_order
-    # Where ranks ran one in more pieces than others, or groups share a name, the ends show it.
-    rest = (group >= 0) & (found == NONE) & (in_order == NONE)
-    rows = np.flatnonzero(rest & (collectives.iteration >= 0))
-    most = np.array([own.size or len(collectives) for own in collectives.groups], np.int64)
-    yield by_ends(collectives, rows, group[rows], members[:, members[0] >= 0], clocks, most)
-
-
-def _is_certain(group: Group, present: int) -> bool:
-    """Return whether those of a group are its members, and no others' of the same name.
-
-    Args:
-        group: the group.
-        present: how many ranks have collectives of it.
-    """
-    return group.sole or bool(group.ranks) or group.size == present
-
-
-def _of_several(collectives: CollectiveIntervals, number: Ints) -> Ints:
-    """Return numbers, -1 for those that a single rank has."""
-    low, high = group_extents(
-        number[number >= 0],
-        int(number.max(initial=NONE)) + 1,
-        collectives.rank[number >= 0],
-        collectives.rank[number >= 0],
-    )
-    return np.where(np.append(high > low, False)[number], number, NONE)
-
-
-def _in_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
-    """Return the meetings of some rows by their place in the order of their rank.
-
-    That is unknown where ranks of a cell have not as many of a kind in an iteration.
-    """
-    found = np.full(len(collectives), NONE, np.int64)
-    rows = rows[cell[rows] >= 0]
-    key = groups_of(cell[rows], collectives.iteration[rows], collectives.kind[rows]).of_row
-    ranks = groups_of(key, collectives.rank[rows])
-    count = np.bincount(ranks.of_row, minlength=1)
-    least, most = group_extents(key[ranks.first], int(key.max(initial=NONE)) + 1, count, count)
-    rows, key = rows[(least == most)[key]], key[(least == most)[key]]
-    found[rows] = groups_of(key, collectives.order[rows]).of_row
-    return _of_several(collectives, found)
-
-
-def _partitions(places: RankPlaces) -> Iterator[Ints]:
-    """Yield a number for each rank that those share which can be one group, largest groups first.
-
-    It is -1 for ranks that are in none.
-    """
-    stage, pipeline = places.stage, places.pipeline
-    working = stage >= 0
-    everyone = np.where(working, 0, NONE) if working.any() else np.zeros(len(stage), np.int64)
-    line = np.where(working, pipeline, NONE)
-    edge = working & ((stage == 0) | (stage == stage.max(initial=NONE)))
-    seen: set[bytes] = set()
-    for partition in (
-        everyone,
-        line,
-        np.where(working, stage, NONE),
-        places.reducing,
-        np.where(edge, line, NONE),
-        _beside(places),
-    ):
-        number = groups_of(partition).of_row
-        key = np.where(partition < 0, NONE, number).tobytes()
-        if key not in seen:
-            seen.add(key)
-            yield partition
-
-
-def _beside(places: RankPlaces) -> Ints:
-    """Return a number for replicas of a stage that reduce with different ones: tensor-parallel."""
-    stage, place = places.stage, np.full(len(places.stage), NONE, np.int64)
-    rows = np.flatnonzero((stage >= 0) & (places.reducing >= 0))
-    order = rows[sorted_rows(places.reducing[rows], rows)]
-    reducing = places.reducing[order]
-    nth = np.arange(len(order)) - np.searchsorted(reducing, reducing)
-    place[order] = groups_of(stage[order], nth).of_row
-    return place
-
-
-def _usual(collectives: CollectiveIntervals, found: Ints) -> Ints:
-    """Return the meetings of those that meet in at least half of the iterations.
-
-    What ends together in few of them does so by chance.
-    """
-    of_class = groups_of(collectives.rank, collectives.kind, collectives.order).of_row
-    meets = np.bincount(of_class, found >= 0)
-    usual = 2 * meets >= np.bincount(of_class)
-    number = int(found.max(initial=NONE)) + 1
-    all_usual = np.ones(number, bool)
-    all_usual[found[(found >= 0) & ~usual[of_class]]] = False
-    return np.where(np.append(all_usual, False)[found], found, NONE)
-
-
 # Unknown members: limitations for collectives of which not all members are known.
 
 
@@ -480,24 +381,33 @@ def without_members(
         collectives: of all ranks.
         exposed: when only collectives ran on ranks.
     """
-    unmet, lonely = _waits_for_others(collectives), _of_certain_groups(collectives)
-    unknown = _count(collectives, exposed, unmet & ~lonely)
-    if unknown:
-        yield Limitation(
+    groups, group, meeting = collectives.groups, collectives.group, collectives.meeting
+    alone = np.array([*(own.size == 1 for own in groups), False], bool)[group]
+    unmet = (meeting == NONE) & ~alone
+    # Where members of a group are certain, those that meet none lack them.
+    certain = np.array([*(own.sole or bool(own.ranks) for own in groups), False], bool)[group]
+    size = np.array([*(own.size for own in groups), 0], np.int64)[group]
+    known = meeting >= 0
+    members = distinct_rows(meeting[known], collectives.rank[known])[0]
+    present = np.bincount(members, minlength=int(meeting.max(initial=NONE)) + 1)
+    few = known & (size > np.append(present, 0)[meeting])
+    for which, what, reason in (
+        (
+            unmet & ~certain,
             "collectives whose members are unknown",
             "nothing tells which ranks they are of (no communicator or process group is recorded, "
             "and no kernels of ranks that can be one group end together), so waiting in them for "
             "the last rank to enter counts as collective, too",
-            unknown,
-        )
-    lacking = _count(collectives, exposed, (unmet & lonely) | _lacks_members(collectives))
-    if lacking:
-        yield Limitation(
+        ),
+        (
+            (unmet & certain) | few,
             "collectives of which members are not recorded",
             "no profile is of some ranks that take part in them, so waiting for these counts as "
             "collective, too",
-            lacking,
-        )
+        ),
+    ):
+        if count := _count(collectives, exposed, which):
+            yield Limitation(what, reason, count)
 
 
 def _count(collectives: CollectiveIntervals, exposed: RankIntervals, which: Bools) -> int:
@@ -518,27 +428,3 @@ def _count(collectives: CollectiveIntervals, exposed: RankIntervals, which: Bool
         for table in (exposed, own)
     )
     return int((measure_within((alone[0], alone[1]), times[0], times[1]) > 0).sum())
-
-
-def _waits_for_others(collectives: CollectiveIntervals) -> Bools:
-    """Return which collectives meet none, and are not of one rank alone."""
-    alone = np.array([*(group.size == 1 for group in collectives.groups), False], bool)
-    return np.asarray((collectives.meeting == NONE) & ~alone[collectives.group], bool)
-
-
-def _of_certain_groups(collectives: CollectiveIntervals) -> Bools:
-    """Return which are of groups whose members are certain: those that meet none lack them."""
-    certain = (group.sole or bool(group.ranks) for group in collectives.groups)
-    return np.array([*certain, False], bool)[collectives.group]
-
-
-def _lacks_members(collectives: CollectiveIntervals) -> Bools:
-    """Return which collectives have members on ranks that no profile is of."""
-    size = np.array([*(group.size for group in collectives.groups), 0], np.int64)
-    if not size.any():
-        return np.zeros(len(collectives), bool)
-    known = collectives.meeting >= 0
-    members = distinct_rows(collectives.meeting[known], collectives.rank[known])[0]
-    present = np.bincount(members, minlength=int(collectives.meeting.max(initial=NONE)) + 1)
-    members_of = np.append(present, 0)[collectives.meeting]
-    return np.asarray(known & (size[collectives.group] > members_of), bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,10 +26,10 @@ from bubbleviz.align.staging import Staging, stage
 from bubbleviz.align.streams import as_stream
 from bubbleviz.align.timebase import Timebase, timebase
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.collectives import CollectiveIntervals
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, distinct_rows, places_in, sorted_rows, without
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct, distinct_rows, places_in, sorted_rows
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import (
@@ -45,45 +46,22 @@ from bubbleviz.model.profile import pid_of
 from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import frozen
 
+#: Ranks that a limitation names; it counts all.
+_NAMED = 32
+IntervalsT = TypeVar("IntervalsT", RankIntervals, RunningTimes, CollectiveIntervals)
+
 # Placed tables: those of the joined recordings in the order of the ranks of the run.
 #
 # Each rank has a place in the report; rows follow these, and on a rank their start.
 
 
-def placed_active(joined: JoinedRecordings, place: Ints, staging: Staging, time_ns: Ints) -> Ints:
-    """Return a column of the joined active times, shape (iterations, ranks); 0 where none is."""
-    active_ns = np.zeros((len(staging.pairing.names), len(place)), np.int64)
-    table = joined.active
-    iteration = paired(staging.pairing, table.rank, table.iteration)
-    known = iteration >= 0
-    active_ns[iteration[known], place[table.rank[known]]] = time_ns[known]
-    return active_ns
-
-
-def placed_intervals(intervals: RankIntervals, place: Ints) -> RankIntervals:
+def _placed(table: IntervalsT, place: Ints) -> IntervalsT:
     """Return intervals of ranks in the order of their ranks' places, and of their starts."""
-    rank = place[intervals.rank]
-    order = sorted_rows(rank, intervals.start_ns)
-    return RankIntervals(rank[order], intervals.start_ns[order], intervals.end_ns[order])
+    rank = place[table.rank]
+    return replace(table, rank=rank).take(sorted_rows(rank, table.start_ns))
 
 
-def placed_collectives(
-    collectives: CollectiveIntervals, place: Ints, row: Ints
-) -> CollectiveIntervals:
-    """Return collectives with ranks in their places, and the rows of the run's operations."""
-    collectives = collectives.changed(
-        rank=place[collectives.rank], operation=np.append(row, NONE)[collectives.operation]
-    )
-    return collectives.take(sorted_rows(collectives.rank, collectives.start_ns))
-
-
-def placed_times(times: RunningTimes, place: Ints) -> RunningTimes:
-    """Return running times, likewise."""
-    times = replace(times, rank=place[times.rank])
-    return times.take(sorted_rows(times.rank, times.start_ns))
-
-
-def placed_operations(
+def _placed_operations(
     operations: Operations, busy: BusyIntervals, hosts: HostActivities
 ) -> tuple[Operations, BusyIntervals, HostActivities, Ints]:
     """Return operations by (rank, start), those without a span by their host start.
@@ -109,10 +87,9 @@ def placed_operations(
         moved = place[busy.operation]
         rows = _nearly_sorted(moved, busy.start_ns)
         owner = moved[rows]
-    sorted_busy = BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows])
-    sorted_busy = sorted_busy.sharing_with(operations)
+    busy = BusyIntervals(owner, busy.start_ns[rows], busy.end_ns[rows]).sharing_with(operations)
     hosts = replace(hosts, operation=np.append(place, NONE)[hosts.operation])
-    return operations, sorted_busy, hosts.take(sorted_rows(hosts.operation)), place
+    return operations, busy, hosts.take(sorted_rows(hosts.operation)), place
 
 
 def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
@@ -131,42 +108,31 @@ def _nearly_sorted(first: Ints, *then: Ints) -> Ints:
 # Ranks of a run: their places in the report, their names, and those that take no part in it.
 
 
-#: Ranks that a limitation names; it counts all.
-_NAMED = 32
-
-
 def places_of(joined: JoinedRecordings, staging: Staging) -> Ints:
     """Return each rank's place: by pipeline, stage, host, rank number, process and device."""
     big = np.iinfo(np.int64).max
+    stages = zip(staging.stage_of_rank.tolist(), staging.pipeline.tolist(), strict=True)
     keys = [
         (
-            pipeline if first >= 0 else big,
+            big if first < 0 else pipeline,
             big if first < 0 else first,
             natural_key(rank.host),
             big if rank.local.global_rank is None else rank.local.global_rank,
             rank.local.device_id,
             pid_of(rank.local.process),
-            number,
         )
-        for number, (rank, first, pipeline) in enumerate(
-            zip(
-                joined.ranks,
-                staging.stage_of_rank.tolist(),
-                staging.pipeline.tolist(),
-                strict=True,
-            )
-        )
+        for rank, (first, pipeline) in zip(joined.ranks, stages, strict=True)
     ]
     return places_in(np.array(sorted(range(len(keys)), key=lambda i: keys[i]), np.int64))
 
 
 def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[Rank, ...]:
     """Return the ranks in pipeline order."""
-    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+    labels = _labels(joined)
     placed = []
     for number in np.argsort(place).tolist():
         rank, first = joined.ranks[number], int(staging.stage_of_rank[number])
-        pipeline = int(staging.pipeline[number])
+        pipeline, device = int(staging.pipeline[number]), rank.local.device
         placed.append(
             Rank(
                 index=int(place[number]),
@@ -175,9 +141,9 @@ def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[R
                 profile=rank.profile,
                 pid=pid_of(rank.local.process),
                 device_id=rank.local.device_id,
-                uuid=rank.local.device.uuid if rank.local.device else None,
-                gpu=rank.local.device.name if rank.local.device else None,
-                pci=rank.local.device.pci if rank.local.device else None,
+                uuid=device.uuid if device else None,
+                gpu=device.name if device else None,
+                pci=device.pci if device else None,
                 stage=first if first >= 0 else None,
                 pipeline=pipeline if pipeline >= 0 else None,
                 global_rank=rank.local.global_rank,
@@ -186,63 +152,61 @@ def ranks_of(joined: JoinedRecordings, place: Ints, staging: Staging) -> tuple[R
     return tuple(placed)
 
 
-def _labels(ranks: Sequence[tuple[str, LocalRank]]) -> list[str]:
+def _labels(joined: JoinedRecordings) -> list[str]:
     """Return short unique names: host and GPU, with the pid where these are not enough."""
-    short = [f"{host} {rank.place}" for host, rank in ranks]
-    often = Counter(short)
-    longer = [
-        label if often[label] == 1 else f"{host} pid {pid_of(rank.process)} {rank.place}"
-        for label, (host, rank) in zip(short, ranks, strict=True)
+    labels = [f"{rank.host} {rank.local.place}" for rank in joined.ranks]
+    often = Counter(labels)
+    labels = [
+        label
+        if often[label] == 1
+        else f"{rank.host} pid {pid_of(rank.local.process)} {rank.local.place}"
+        for label, rank in zip(labels, joined.ranks, strict=True)
     ]
-    often = Counter(longer)
-    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(longer)]
+    often = Counter(labels)
+    return [label if often[label] == 1 else f"{label} #{i}" for i, label in enumerate(labels)]
 
 
-def idle_ranks(joined: JoinedRecordings) -> Iterator[Limitation]:
-    """Yield limitations for ranks that ran kernels but no forward or backward.
+def _left_out(joined: JoinedRecordings) -> Iterator[Limitation]:
+    """Yield limitations for ranks that take part in no ratio.
 
-    Those that computed as long as others are what names were not recorded of, or not known.
+    Those that ran no forward or backward, but computed as long as others, are what names were not
+    recorded of, or not known.
     """
-    working = np.zeros(len(joined.ranks), bool)
-    working[joined.operations.rank[among(joined.operations.phase, COUNTED)]] = True
+    operations, count = joined.operations, len(joined.ranks)
+    counted = among(operations.phase, COUNTED)
+    working, measured = np.zeros(count, bool), np.zeros(count, bool)
+    working[operations.rank[counted]] = True
+    measured[operations.rank[counted & (operations.has_span == 1)]] = True
     loose, active = joined.unattributed, joined.active
-    loose_ns = group_sum(loose.rank, len(working), loose.end_ns - loose.start_ns)
-    active_ns = group_sum(active.rank, len(working), active.active_ns)
+    loose_ns = group_sum(loose.rank, count, loose.end_ns - loose.start_ns)
+    active_ns = group_sum(active.rank, count, active.active_ns)
     usual_ns = float(np.median(active_ns[working])) if working.any() else np.inf
     computing = ~working & (loose_ns >= max(usual_ns / 2, 1))
-    for which, more, kind in (
-        (~working & ~computing, "", LimitationKind.OTHER),
+    idle = "ranks without forward or backward", "they take no part in any ratio: "
+    for which, (what, why), more, kind in (
+        (~working & ~computing, idle, "", LimitationKind.OTHER),
         (
             computing,
+            idle,
             "; they computed as long as others, so name their forwards and backwards in ranges, or "
             "with --convention",
             LimitationKind.RANKS_WITHOUT_OPERATIONS,
         ),
+        (
+            working & ~measured & measured.any(),
+            (
+                "stages without GPU work",
+                "no kernel belongs to any of their forwards and backwards, so they take no part in "
+                "any ratio: ",
+            ),
+            "; record the calls that launch kernels, and the kernels, from the first iteration on",
+            LimitationKind.STAGES_WITHOUT_GPU_WORK,
+        ),
     ):
         if which.any():
-            labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
+            labels = _labels(joined)
             found = [labels[rank] for rank in np.flatnonzero(which).tolist()]
-            reason = f"they take no part in any ratio: {some_of(found, _NAMED)}{more}"
-            yield Limitation("ranks without forward or backward", reason, len(found), kind)
-
-
-def unspanned_ranks(joined: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return a limitation for ranks none of whose forwards and backwards has any GPU work."""
-    operations = joined.operations
-    counted = among(operations.phase, COUNTED)
-    measured = distinct(operations.rank[counted & (operations.has_span == 1)])
-    lost = set(without(distinct(operations.rank[counted]), measured).tolist())
-    if not lost or len(measured) == 0:
-        return ()
-    labels = _labels([(rank.host, rank.local) for rank in joined.ranks])
-    reason = (
-        "no kernel belongs to any of their forwards and backwards, so they take no part in any "
-        "ratio: "
-        + some_of([label for number, label in enumerate(labels) if number in lost], _NAMED)
-        + "; record the calls that launch kernels, and the kernels, from the first iteration on"
-    )
-    kind = LimitationKind.STAGES_WITHOUT_GPU_WORK
-    return (Limitation("stages without GPU work", reason, len(lost), kind),)
+            yield Limitation(what, f"{why}{some_of(found, _NAMED)}{more}", len(found), kind)
 
 
 @frozen
@@ -339,9 +303,17 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     sessions = session_clocks(sources, machines)
     captures = [(r.start_ns, r.end_ns) for r in recordings]
     wrong: tuple[Limitation, ...] = ()
+    numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
     if hints.method != "causal":
         wrong = refuse_unrelated(
-            sources, captures, sessions, _fitting(parts), numbered=_numbered(recordings)
+            sources,
+            captures,
+            sessions,
+            as_much_as_most(
+                np.array([len(recording.ranks) for recording in recordings], np.int64),
+                parts.lengths("operations"),
+            ),
+            numbered=None not in numbers and len(set(numbers)) == len(numbers),
         )
     joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
     # Whoever hands them over needs them no more, and their rows are those of the joined ones.
@@ -353,7 +325,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     joined = on_clocks(joined, sessions, time.clocks)
     ranks = ranks_of(joined, place, staging)
     collectives = met(joined, staging, time, hints.parallel)
-    operations, busy, hosts, row = placed_operations(
+    operations, busy, hosts, row = _placed_operations(
         Operations.of(
             staging.operations.changed(
                 rank=place[joined.operations.rank],
@@ -366,25 +338,36 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         joined.busy,
         replace(joined.hosts, rank=place[joined.hosts.rank]),
     )
+    # Of the run's operations, and of each rank's own iterations.
+    collectives = collectives.changed(operation=np.append(row, NONE)[collectives.operation])
+    active, pairing = joined.active, staging.pairing
+    iteration = paired(pairing, active.rank, active.iteration)
+    known = iteration >= 0
+
+    def by_iteration(time_ns: Ints) -> Ints:
+        found = np.zeros((len(pairing.names), len(place)), np.int64)
+        found[iteration[known], place[active.rank[known]]] = time_ns[known]
+        return found
+
     profiles = np.array([rank.profile for rank in joined.ranks], np.int64)
     return Run(
         ranks=ranks,
         clocks=time.clocks,
-        timebase=_placed(time, place),
+        timebase=replace(time, machine=time.machine[np.argsort(place)]),
         operations=operations,
         busy=busy,
-        active_ns=placed_active(joined, place, staging, joined.active.active_ns),
-        kernel_ns=placed_active(joined, place, staging, joined.active.kernel_ns),
-        gap_ns=placed_active(joined, place, staging, joined.active.gap_ns),
-        collective_gap_ns=placed_active(joined, place, staging, joined.active.collective_gap_ns),
-        running=placed_times(joined.running, place),
-        unattributed=placed_intervals(joined.unattributed, place),
-        exposed=placed_intervals(joined.exposed, place),
-        collectives=placed_collectives(collectives, place, row),
-        overheads=placed_intervals(joined.overheads, place),
+        active_ns=by_iteration(active.active_ns),
+        kernel_ns=by_iteration(active.kernel_ns),
+        gap_ns=by_iteration(active.gap_ns),
+        collective_gap_ns=by_iteration(active.collective_gap_ns),
+        running=_placed(joined.running, place),
+        unattributed=_placed(joined.unattributed, place),
+        exposed=_placed(joined.exposed, place),
+        collectives=_placed(collectives, place),
+        overheads=_placed(joined.overheads, place),
         hosts=hosts,
-        iteration_names=staging.pairing.names,
-        paired=staging.pairing.known,
+        iteration_names=pairing.names,
+        paired=pairing.known,
         stages_missing=staging.stages_missing,
         ranks_missing=staging.ranks_missing,
         pipeline_unproven=staging.pipeline_unproven,
@@ -393,25 +376,12 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
             *(untimed(sources, machines) if hints.method == "utc" else ()),
             *time.limitations,
             *staging.limitations,
-            *idle_ranks(joined),
-            *unspanned_ranks(joined),
+            *_left_out(joined),
             *without_members(collectives, joined.exposed),
         ),
         rank_of_local=tuple(place[profiles == i] for i in range(len(recordings))),
-        pauses=placed_intervals(joined.pauses, place),
+        pauses=_placed(joined.pauses, place),
     )
-
-
-def _numbered(recordings: Sequence[Recording]) -> bool:
-    """Return whether every rank has a number of its own in the run."""
-    numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
-    return None not in numbers and len(set(numbers)) == len(numbers)
-
-
-def _fitting(parts: Recordings) -> Bools:
-    """Return which recordings hold as much as most do."""
-    ranks = np.array([len(recording.ranks) for recording in parts.recordings], np.int64)
-    return as_much_as_most(ranks, parts.lengths("operations"))
 
 
 def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
@@ -433,13 +403,6 @@ def _staged(joined: JoinedRecordings, hints: RunHints) -> tuple[Staging, Ints]:
     order = np.argsort(place)[np.array(hints.order)].tolist()
     staging = stage(joined, order, hints.parallel)
     return staging, places_of(joined, staging)
-
-
-def _placed(time: Timebase, place: Ints) -> Timebase:
-    """Return the timebase with ranks in their places."""
-    machine = np.empty(len(place), np.int64)
-    machine[place] = time.machine
-    return replace(time, machine=machine)
 
 
 # Local stages: which virtual stage a chunk of one of a profile's own ranks became.

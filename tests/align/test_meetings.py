@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.meetings import Clocks, RankPlaces, meetings_of
+from bubbleviz.align.meetings import meetings_of, without_members
+from bubbleviz.align.timebase import Timebase
 from bubbleviz.model.collectives import CollectiveIntervals, Group
+from bubbleviz.model.operations import RankIntervals
 
 US = 1_000
 #: (rank, iteration, kind, start_us, end_us) and perhaps (group, order, sequence)
@@ -42,113 +44,104 @@ def table(*rows: Row, groups: tuple[Group, ...] = ()) -> CollectiveIntervals:
     )
 
 
+Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
 def places(
     stage: Sequence[int], pipeline: Sequence[int] = (), reducing: Sequence[int] = ()
-) -> RankPlaces:
-    return RankPlaces(
-        column(stage), column(pipeline or [0] * len(stage)), column(reducing or stage)
-    )
+) -> Places:
+    return column(stage), column(pipeline or [0] * len(stage)), column(reducing or stage)
 
 
-def one_clock(ranks: int) -> Clocks:
-    return Clocks(column([0] * ranks), np.ones(1, bool), column([0]))
-
-
-def clocks(*uncertainty_us: int) -> Clocks:
-    """Return a machine for each rank; -1 for a clock that cannot be compared."""
+def timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
+    """Return the clocks of ranks on some machines; -1 for a clock that cannot be compared."""
     known = column(uncertainty_us)
-    return Clocks(np.arange(len(known)), known >= 0, np.where(known < 0, -1, known * US))
+    uncertainty_ns = np.where(known < 0, -1, known * US)
+    return Timebase((), column(machine), known >= 0, uncertainty_ns, False, ())
+
+
+def clocks(*uncertainty_us: int) -> Timebase:
+    """Return a machine for each rank."""
+    return timebase(range(len(uncertainty_us)), *uncertainty_us)
 
 
 def met(
-    own: CollectiveIntervals, where: RankPlaces, clock: Clocks | None = None, **options: bool
+    own: CollectiveIntervals, where: Places, clock: Timebase | None = None, **options: bool
 ) -> list[tuple[int, ...]]:
     """Return the rows of each meeting."""
-    clock = clock or one_clock(len(where.stage))
-    meeting = meetings_of(own, where, clock, **options).tolist()
+    clock = clock or timebase([0] * len(where[0]), 0)
+    meeting = meetings_of(own, where[0], where[1], where[2], clock, **options).tolist()
     return sorted(
         tuple(row for row, number in enumerate(meeting) if number == which)
         for which in set(meeting) - {-1}
     )
 
 
-def test_no_collective_meets_none() -> None:
-    assert met(table(), places([])) == []
-    assert met(table(), places([0, 1])) == []
+HALF, BOTH = places([0, 0]), places([0, 1])
+PIPELINES = places([0, 1, 0, 1], [0, 0, 1, 1])
 
 
-def test_all_that_end_at_one_instant_meet() -> None:
-    own = table((0, 0, 0, 0, 100), (1, 0, 0, 90, 100), (2, 0, 0, 100, 100))
-
-    assert met(own, places([0, 1, 2])) == [(0, 1, 2)]
-
-
-def test_one_that_a_rank_is_alone_in_meets_none() -> None:
-    assert met(table((0, 0, 0, 0, 100)), places([0])) == []
-    assert met(table((0, 0, 0, 0, 100)), places([0, 1])) == []
-
-
-def test_those_that_do_not_end_together_are_unknown() -> None:
-    own = table((0, 0, 0, 0, 100), (1, 0, 0, 0, 200))
-
-    assert met(own, places([0, 1])) == []
-
-
-def test_replicas_of_a_stage_meet_where_not_all_ranks_do() -> None:
-    own = table((0, 0, 1, 0, 500), (1, 0, 1, 0, 900), (2, 0, 1, 400, 500), (3, 0, 1, 100, 901))
-
-    assert met(own, places([0, 1, 0, 1], [0, 0, 1, 1])) == [(0, 2), (1, 3)]
-
-
-def test_the_first_and_the_last_stage_of_a_pipeline_meet() -> None:
-    own = table((0, 0, 0, 0, 500), (2, 0, 0, 300, 500))
-
-    assert met(own, places([0, 1, 2])) == [(0, 1)]
-
-
-def test_only_one_kind_of_one_iteration_meets() -> None:
-    own = table((0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100))
-
-    assert met(own, places([0, 0, 0])) == []
-
-
-def test_what_has_no_name_meets_by_nothing_but_its_group() -> None:
-    own = table((0, 0, 2, 0, 100), (1, 0, 2, 0, 100))
-
-    assert met(own, places([0, 0])) == []
-
-
-def test_several_right_after_each_other_meet_in_order() -> None:
-    rows = [(rank, 0, 0, 20 * n, 20 * n + 10 + rank) for rank in range(2) for n in range(4)]
-
-    assert met(table(*rows), places([0, 0])) == [(n, n + 4) for n in range(4)]
-
-
-def test_pieces_in_a_row_are_one() -> None:
-    own = table((0, 0, 0, 0, 400), (1, 0, 0, 100, 200), (1, 0, 0, 200, 300), (1, 0, 0, 302, 400))
-
-    assert met(own, places([0, 0])) == [(0, 1, 2, 3)]
-
-
-def test_pieces_side_by_side_are_one() -> None:
-    own = table((0, 0, 0, 0, 400), (1, 0, 0, 100, 400), (1, 0, 0, 110, 401))
-
-    assert met(own, places([0, 0])) == [(0, 1, 2)]
-
-
-def test_what_ran_before_by_itself_is_no_piece() -> None:
-    own = table((0, 0, 0, 0, 400), (1, 0, 0, 50, 100), (1, 0, 0, 200, 400))
-
-    assert met(own, places([0, 0])) == [(0, 2)]
-
-
-def test_ranks_leave_long_collectives_farther_apart() -> None:
-    """Within 2 % of what the last to enter takes, 10,000; of 2,000 they may be 50 apart."""
-    long = [(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)]
-    short = [(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)]
-
-    assert met(table(*long), places([0, 0])) == [(0, 1)]
-    assert met(table(*short), places([0, 0])) == []
+@pytest.mark.parametrize(
+    ("rows", "where", "expected"),
+    [
+        ([], places([]), []),
+        ([], BOTH, []),
+        # All that end at one instant meet.
+        (
+            [(0, 0, 0, 0, 100), (1, 0, 0, 90, 100), (2, 0, 0, 100, 100)],
+            places([0, 1, 2]),
+            [(0, 1, 2)],
+        ),
+        # One that a rank is alone in meets none.
+        ([(0, 0, 0, 0, 100)], places([0]), []),
+        ([(0, 0, 0, 0, 100)], BOTH, []),
+        ([(0, 0, 0, 0, 100), (1, 0, 0, 0, 200)], BOTH, []),
+        # Replicas of a stage meet where not all ranks do.
+        (
+            [(0, 0, 1, 0, 500), (1, 0, 1, 0, 900), (2, 0, 1, 400, 500), (3, 0, 1, 100, 901)],
+            PIPELINES,
+            [(0, 2), (1, 3)],
+        ),
+        # The first and the last stage of a pipeline.
+        ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], places([0, 1, 2]), [(0, 1)]),
+        # Only one kind of one iteration meets.
+        ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], places([0, 0, 0]), []),
+        # What has no name meets by nothing but its group.
+        ([(0, 0, 2, 0, 100), (1, 0, 2, 0, 100)], HALF, []),
+        # Several right after each other meet in order.
+        (
+            [(rank, 0, 0, 20 * n, 20 * n + 10 + rank) for rank in range(2) for n in range(4)],
+            HALF,
+            [(n, n + 4) for n in range(4)],
+        ),
+        # Pieces in a row are one, and side by side; what ran before by itself is none.
+        (
+            [(0, 0, 0, 0, 400), (1, 0, 0, 100, 200), (1, 0, 0, 200, 300), (1, 0, 0, 302, 400)],
+            HALF,
+            [(0, 1, 2, 3)],
+        ),
+        ([(0, 0, 0, 0, 400), (1, 0, 0, 100, 400), (1, 0, 0, 110, 401)], HALF, [(0, 1, 2)]),
+        ([(0, 0, 0, 0, 400), (1, 0, 0, 50, 100), (1, 0, 0, 200, 400)], HALF, [(0, 2)]),
+        # Ranks leave long ones within 2 % of what the last to enter takes: 200 of 10,000, not of
+        # 2,000.
+        ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
+        ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),
+        # What ends together in few iterations does so by chance.
+        (
+            [
+                (rank, n, 0, 1_000 * n, 1_000 * n + 500 + (300 * rank if n else 0))
+                for n in range(5)
+                for rank in range(2)
+            ],
+            HALF,
+            [],
+        ),
+    ],
+)
+def test_collectives_that_end_together_meet(
+    rows: list[Row], where: Places, expected: list[tuple[int, ...]]
+) -> None:
+    assert met(table(*rows), where) == expected
 
 
 def test_clocks_may_be_off_by_their_uncertainty() -> None:
@@ -171,16 +164,6 @@ def test_what_ends_together_by_chance_on_uncertain_clocks_does_not_meet() -> Non
     assert met(table(*rows), places([0, 0]), clocks(0, 500)) == []
 
 
-def test_what_ends_together_in_few_iterations_does_so_by_chance() -> None:
-    rows = [
-        (rank, n, 0, 1_000 * n, 1_000 * n + 500 + (300 * rank if n else 0))
-        for n in range(5)
-        for rank in range(2)
-    ]
-
-    assert met(table(*rows), places([0, 0])) == []
-
-
 def test_sizes_that_the_user_gives_need_no_clock() -> None:
     rows = [(rank, 0, 1, 700 * rank, 700 * rank + 500) for rank in range(4)]
     where = places([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 1, 1])
@@ -191,14 +174,14 @@ def test_sizes_that_the_user_gives_need_no_clock() -> None:
 
 def test_no_smaller_group_is_certain_where_a_larger_one_cannot_be_refuted() -> None:
     where = places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
-    apart = Clocks(column([0, 0, 1, 1]), np.array([True, False]), column([0, -1]))
+    apart = timebase([0, 0, 1, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
 
     assert met(table(*rows), where, apart) == []
     assert met(table(*rows), where, apart, sizes_known=True) == [(0, 2), (1, 3)]
     # Here the ranks of one clock show that not all are one.
     where = places([0, 0, 1, 1, 2])
-    apart = Clocks(column([0, 0, 0, 0, 1]), np.array([True, False]), column([0, -1]))
+    apart = timebase([0, 0, 0, 0, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
     assert met(table(*rows), where, apart) == [(0, 1), (2, 3)]
 
@@ -240,3 +223,57 @@ def test_another_groups_collectives_are_not_taken_for_ones_without() -> None:
     own = table((0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100), groups=(Group("0xb2", size=8, sole=True),))
 
     assert met(own, places([0, 0])) == []
+
+
+# --- members that are unknown
+
+UNKNOWN = "collectives whose members are unknown"
+LACKING = "collectives of which members are not recorded"
+TWO, FOUR = Group("a", size=2, sole=True), Group("b", "", (0, 1, 2, 3), 4)
+ONE, NAMELESS = Group("c", size=1, sole=True), Group("d", size=8)
+
+
+def members(*rows: tuple[int, int, int]) -> CollectiveIntervals:
+    """Return collectives of (rank, group, meeting), each from 0 to 100."""
+    own = table(
+        *((rank, 0, 0, 0, 100, group) for rank, group, _ in rows),
+        groups=(TWO, FOUR, ONE, NAMELESS),
+    )
+    return own.changed(end_ns=own.end_ns // US, meeting=column([row[2] for row in rows]))
+
+
+def alone(*rows: tuple[int, int, int]) -> RankIntervals:
+    """Return when only collectives ran."""
+    return RankIntervals(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
+
+
+ALWAYS = alone(*((rank, 0, 100) for rank in range(4)))
+
+
+def counts(own: CollectiveIntervals, exposed: RankIntervals = ALWAYS) -> dict[str, int]:
+    return {note.what: note.count for note in without_members(own, exposed)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], {}),
+        ([(0, 0, 5), (1, 0, 5)], {}),  # whole meetings lack nobody
+        ([(0, -1, -1)], {UNKNOWN: 1}),
+        ([(0, 3, -1)], {UNKNOWN: 1}),
+        ([(0, 0, -1)], {LACKING: 1}),
+        ([(0, 1, -1)], {LACKING: 1}),
+        ([(0, 2, -1)], {}),  # a group of one waits for nobody
+        ([(0, 1, 5), (1, 1, 5), (0, -1, -1), (0, 0, 9), (1, 0, 9)], {UNKNOWN: 1, LACKING: 2}),
+    ],
+)
+def test_collectives_that_lack_members_are_limitations(
+    rows: list[tuple[int, int, int]], expected: dict[str, int]
+) -> None:
+    assert counts(members(*rows)) == expected
+
+
+def test_what_runs_beside_operations_does_not_count() -> None:
+    own = members((0, -1, -1), (1, -1, -1), (2, 1, -1))
+
+    assert counts(own, alone((1, 20, 30), (2, 100, 120))) == {UNKNOWN: 1}
