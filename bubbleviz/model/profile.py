@@ -302,10 +302,10 @@ class Source:
     host: str
     host_known: bool
     format: str
-    nsys_version: str | None
-    schema_version: str | None
-    session_utc_ns: int | None
-    session_clock_ns: int | None
+    nsys_version: str | None = None
+    schema_version: str | None = None
+    session_utc_ns: int | None = None
+    session_clock_ns: int | None = None
     device: str = "GPU"
     clock: ToldClock | None = None
     machine: str | None = None

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import cache
-from typing import Any, Generic, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -36,12 +36,12 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile, unpacked
 from bubbleviz.sources.in_memory import thread_numbers
 
+#: A struct of the arguments that a kind of trace needs.
+ArgsT = TypeVar("ArgsT")
 
-class TraceEvent(msgspec.Struct, gc=False):
-    """The fields of every event; times in microseconds.
 
-    Each kind of trace adds ``args``, a struct of the arguments that it needs.
-    """
+class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
+    """The fields of every event; times in microseconds."""
 
     ph: str = ""
     cat: str | None = None
@@ -50,9 +50,16 @@ class TraceEvent(msgspec.Struct, gc=False):
     tid: int | str | None = None
     ts: float | None = None
     dur: float | None = None
+    args: ArgsT | None = None
 
 
-EventT = TypeVar("EventT", bound=TraceEvent)
+class ExactEvent(TraceEvent[ArgsT], gc=False):
+    """The same, with times as the decimals that the file holds."""
+
+    ts: Decimal | None = None  # type: ignore[assignment]  # it is used as a float is
+    dur: Decimal | None = None  # type: ignore[assignment]  # likewise
+
+
 #: A thread as an event names it: process and thread.
 ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
@@ -68,45 +75,20 @@ _NO_TIME_NS = -(1 << 61)
 
 
 @cache
-def _exact(event: Any) -> Any:
-    fields = [
-        (
-            field.name,
-            Decimal | None if field.name in {"ts", "dur"} else field.type,
-            msgspec.field(default=field.default, name=field.encode_name),
-        )
-        for field in msgspec.structs.fields(event)
-    ]
-    return msgspec.defstruct(f"Exact{event.__name__}", fields, gc=False)
-
-
-def exact(event: type[EventT]) -> type[EventT]:
-    """Return the struct of the same events, with times as the decimals that the file holds."""
-    # Of that its times are decimals, type checkers need not know.
-    kind: type[EventT] = _exact(event)
-    return kind
-
-
-@cache
-def _decoder(event: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a list of events."""
-    return msgspec.json.Decoder(list[event], strict=False)
+def _decoder(event: Any, args: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a list of events with some arguments."""
+    return msgspec.json.Decoder(list[event[args]], strict=False)
 
 
 def columns_of(
-    events: Sequence[TraceEvent],
-    threads: Numbering[ThreadName],
-    names: Numbering[str],
+    events: Sequence[TraceEvent[Any]], threads: Numbering[ThreadName], names: Numbering[str]
 ) -> Ints:
-    """Return thread, start, end and name of events, shape (4, events).
+    """Return number of the thread, start_ns, end_ns and number of the name, shape (4, events).
 
     Args:
         events: to be read.
         threads: numbers their threads; extended.
         names: numbers their names; extended.
-
-    Returns:
-        Number of the thread, start_ns, end_ns, number of the name.
     """
     start_ns = times_ns([event.ts for event in events])
     return np.stack(
@@ -124,46 +106,39 @@ def global_threads(threads: Numbering[ThreadName]) -> Ints:
 
     A process that the trace names by text, or by more than 24 bits, gets a number of its own.
     """
-    pids, tids = Numbering[str](), Numbering[str]()
-    pairs = [
-        (_whole(pid, _PIDS, pids, _NAMED_PID), _whole(tid, _NAMED_TID, tids, _NAMED_TID))
-        for pid, tid in threads.values
-    ]
-    columns = np.array(pairs, np.int64).reshape(-1, 2)
-    return thread_numbers(columns[:, 0], columns[:, 1])
-
-
-def _whole(number: int | str | None, below: int, names: Numbering[str], first: int) -> int:
-    """Return a number as it is, or one from ``first`` on for a text or a number too large."""
-    if isinstance(number, int) and 0 <= number < below:
-        return number
-    return first + names.number(str(number)) % _PIDS
+    columns = []
+    for place, below, first in ((0, _PIDS, _NAMED_PID), (1, _NAMED_TID, _NAMED_TID)):
+        names, numbers = Numbering[str](), []
+        for thread in threads.values:
+            number = thread[place]
+            if not (isinstance(number, int) and 0 <= number < below):
+                number = first + names.number(str(number)) % _PIDS
+            numbers.append(number)
+        columns.append(np.array(numbers, np.int64))
+    return thread_numbers(*columns)
 
 
 def times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
     """Return times, given in microseconds, rounded to nanoseconds; None is 0."""
     if any(isinstance(us, Decimal) for us in times_us):
-        return np.array([_exact_ns(us) for us in times_us], np.int64)
+        return np.array([0 if us is None else _exact_ns(Decimal(us)) for us in times_us], np.int64)
     us = np.array(times_us, float)
-    us[~(np.abs(us) < _LONGEST_US)] = np.nan
+    known = np.abs(us) < _LONGEST_US
+    us[~known] = 0
     whole_us = np.floor(us)
     # Only the fraction is exact when it is multiplied.
-    rounded_ns = np.where(np.isnan(us), 0, whole_us).astype(np.int64) * 1000
-    rounded_ns += np.rint(np.where(np.isnan(us), 0, us - whole_us) * 1000).astype(np.int64)
-    given = np.array([t is not None for t in times_us], bool)
-    rounded_ns[given & np.isnan(us)] = _NO_TIME_NS
+    rounded_ns: Ints = whole_us.astype(np.int64) * 1000
+    rounded_ns += np.rint((us - whole_us) * 1000).astype(np.int64)
+    if not known.all():
+        rounded_ns[~known & np.array([t is not None for t in times_us], bool)] = _NO_TIME_NS
     return rounded_ns
 
 
-def _exact_ns(us: float | Decimal | None) -> int:
-    """Return a time in whole nanoseconds; None is 0."""
-    if us is None:
-        return 0
-    exact_us = Decimal(us)
+def _exact_ns(us: Decimal) -> int:
     # NaN, which may be written as a text, cannot be compared; abs() would round, and so overflow.
-    if not exact_us.is_finite() or exact_us.copy_abs() >= _LONGEST_US:
+    if not us.is_finite() or us.copy_abs() >= _LONGEST_US:
         return _NO_TIME_NS
-    return round(exact_us * 1000)
+    return round(us * 1000)
 
 
 # Events decoded one by one: of the last block of a trace, and of blocks that are not valid JSON.
@@ -171,7 +146,6 @@ def _exact_ns(us: float | Decimal | None) -> int:
 # Real files hold an empty last event, numbers as text, NaN, bytes that are not UTF-8, line breaks
 # in names, and events that are not JSON. Values that do not fit their field are left out, and
 # objects that cannot be read are counted.
-
 
 #: JSON that cannot be read so near the end of a text may be cut: a number, a word, an escape.
 _ENDING = 16
@@ -187,73 +161,61 @@ _PIECE = 1 << 16
 _BEGINS = re.compile(r'(?<=[},\]\s])\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:)')
 
 
-class OneByOne(Generic[EventT]):
-    """The events of a piece of a list, which begins at an event.
+def one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
+    """Return the events of a piece of a list, which begins at an event.
 
     It is read piece by piece, so that an error takes as long as its piece.
 
     Args:
         content: the piece.
-        kind: struct that an event is decoded to.
+        args: struct of the arguments of an event.
 
-    Attributes:
-        events: in the order of the file.
-        malformed: how many objects are not events.
-        rest: the bytes from the end of the list on, or from an event that seems cut.
-        list_ended: whether the list of events ends there.
-        given_up: whether it is garbage rather than a damaged list, so that ``rest`` was not read.
+    Returns:
+        The events; how many objects are none; the bytes from the end of the list on, or from an
+        event that seems cut; and whether the list ends there.
+
+    Raises:
+        ValueError: it is garbage rather than a damaged list.
     """
-
-    def __init__(self, content: bytes, kind: type[EventT]) -> None:
-        self.events: list[EventT] = []
-        self.malformed = 0
-        self.list_ended = self.given_up = False
-        text = content.decode("utf-8", errors="surrogateescape")
-        self._kind, self._too_deep = kind, 0
-        #: How many characters may be read in vain.
-        self._patience = _MOST_PASSES * len(text)
-        at, length = 0, _PIECE
-        while True:
-            piece = text[at : at + length]
-            read = self._read(piece)
-            self.list_ended = piece[read : read + 1] == "]"
-            at += read
-            if self.list_ended or self.given_up or at + len(piece) - read >= len(text):
-                break
-            length = _PIECE if read else 2 * length
-        self.rest = text[at:].encode("utf-8", errors="surrogateescape")
-
-    def _read(self, text: str) -> int:
-        """Read the events of a piece; return where the list ends, or an object that seems cut."""
-        # NaN and Infinity are no JSON.
-        decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
-        at = _behind_space(text, 0)
-        while at < len(text) and text[at] != "]" and not self.given_up:
+    text, exact = content.decode("utf-8", errors="surrogateescape"), cast("Any", ExactEvent)
+    # NaN and Infinity are no JSON.
+    decoder = json.JSONDecoder(strict=False, parse_float=str, parse_constant=lambda _: None)
+    events: list[Any] = []
+    begin, length, malformed, too_deep = 0, _PIECE, 0, 0
+    #: How many characters may be read in vain.
+    patience = _MOST_PASSES * len(text)
+    while True:
+        piece = text[begin : begin + length]
+        at = _behind_space(piece, 0)
+        while at < len(piece) and piece[at] != "]":
             try:
-                value, at = decoder.raw_decode(text, at)
+                value, at = decoder.raw_decode(piece, at)
             except (ValueError, RecursionError) as error:
                 damage = error.pos if isinstance(error, json.JSONDecodeError) else None
                 if damage is not None and (
-                    damage >= len(text) - _ENDING or str(error).startswith("Unterminated string")
+                    damage >= len(piece) - _ENDING or str(error).startswith("Unterminated string")
                 ):
                     # It could be read if the text went on.
                     break
-                self.malformed += 1
-                self._too_deep += isinstance(error, RecursionError)
-                self._patience -= 0 if damage is None else damage - at
-                self.given_up = self._too_deep > _MOST_TOO_DEEP or self._patience < 0
-                begins = _BEGINS.search(text, at + 1)
-                at = begins.start() if begins else max(at + 1, len(text) - _ENDING)
-                if len(text) > _PIECE:
+                malformed += 1
+                too_deep += isinstance(error, RecursionError)
+                patience -= 0 if damage is None else damage - at
+                if too_deep > _MOST_TOO_DEEP or patience < 0:
+                    raise ValueError("no list of events") from error
+                begins = _BEGINS.search(piece, at + 1)
+                at = begins.start() if begins else max(at + 1, len(piece) - _ENDING)
+                if len(piece) > _PIECE:
                     break
             else:
-                event = _as_struct(value, self._kind)
-                if event is None:
-                    self.malformed += 1
-                else:
-                    self.events.append(event)
-            at = _behind_space(text, at)
-        return at
+                event = _as_struct(value, exact[args])
+                malformed += event is None
+                events += () if event is None else (event,)
+            at = _behind_space(piece, at)
+        ended = piece[at : at + 1] == "]"
+        begin += at
+        if ended or begin + len(piece) - at >= len(text):
+            return events, malformed, text[begin:].encode("utf-8", errors="surrogateescape"), ended
+        length = _PIECE if at else 2 * length
 
 
 def _behind_space(text: str, at: int) -> int:
@@ -276,7 +238,7 @@ def _as_struct(value: object, kind: Any) -> Any:
         # Half a surrogate pair is text to JSON, and to nobody else.
         except (msgspec.ValidationError, UnicodeEncodeError):
             continue
-    return kind(**values)
+    return (get_origin(kind) or kind)(**values)
 
 
 @cache
@@ -309,57 +271,55 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
-class TraceFile(Generic[EventT]):
+class TraceFile(Generic[ArgsT]):
     """The events of an open file.
 
     Attributes:
         path: the file.
-        malformed: how many events could not be read, known after the last block.
         cut: whether the file's end is missing, known after the last block.
     """
 
     def __init__(
-        self,
-        path: str,
-        chunks: UnpackedFile,
-        event: type[EventT],
-        marked: tuple[bytes, type[EventT]] | None,
-        categorised: tuple[frozenset[str], type[EventT]] | None,
+        self, path: str, chunks: UnpackedFile, kinds: Sequence[Any], mark: bytes, rare: Set[str]
     ) -> None:
-        self.path, self.malformed, self.cut = path, 0, False
+        self.path, self.cut = path, False
         self._unpacked, self._chunks = chunks, iter(chunks)
+        self._kinds, self._mark, self._rare = kinds, mark, rare
         self._rest, self._ended = b"", False
-        self._head, self._tail = b"", b""
-        self._too_deep = False
-        self._bare = self._holds_objects = self._holds_events = False
-        self._mark: bytes | None
-        self._mark, more = marked or (None, event)
-        self._categories, most = categorised or (frozenset(), more)
-        self._kinds = event, more, most
+        self._head = self._tail = b""
+        self._malformed, self._too_deep = 0, False
 
-    def blocks(self) -> Iterator[Sequence[EventT]]:
+    def blocks(self) -> Iterator[Sequence[TraceEvent[ArgsT]]]:
         """Yield the events, in the order of the file.
 
         Raises:
             ProfileError: the file holds no list of trace events.
         """
-        self._find_list()
-        while True:
+        bare = self._find_list()
+        holds_objects = holds_events = list_ended = False
+        while not list_ended:
             events = self._decode_block()
-            if events is not None:
-                self._look_for_events(events)
-                yield events
-            else:
-                exact_events, list_ended = self._decode_damaged()
-                self._look_for_events(exact_events)
-                yield exact_events
-                if list_ended or self._ended:
-                    break
+            at_once = events is not None
+            if events is None:
+                events, list_ended = self._decode_damaged()
+                list_ended |= self._ended
+            holds_events = holds_events or any(event.ph for event in events)
+            holds_objects = holds_objects or bool(events)
+            yield events
             # Where no block could be decoded, an event may be longer than what was read.
-            if events is None or len(self._rest) < BLOCK:
+            if not list_ended and (not at_once or len(self._rest) < BLOCK):
                 self._read_more()
-        self._refuse_other_lists()
-        self._read_tail()
+        # A list that holds values, none of which is an event, is another; an empty one is a trace.
+        others = self._malformed or (bare and (holds_objects or self.cut))
+        if others and not (holds_events or self._unpacked.damaged):
+            raise self._no_trace("trace events")
+        # Bytes behind the list; where these do not end, they are dropped.
+        chunks, length = [self._tail], len(self._tail)
+        for chunk in self._chunks:
+            length += len(chunk)
+            if length <= _LONGEST:
+                chunks.append(chunk)
+        self._tail = b"".join(chunks) if length <= _LONGEST else b""
 
     def metadata(self) -> Mapping[str, object]:
         """Return the values of the document beside its events, known after the last block."""
@@ -374,22 +334,20 @@ class TraceFile(Generic[EventT]):
             return document if isinstance(document, dict) else {}
         return {}
 
-    def limitations(self) -> tuple[Limitation, ...]:
-        """Return the parts of the file that could not be read, known after the last block."""
-        limitations = []
+    def limitations(self) -> Iterator[Limitation]:
+        """Yield the parts of the file that could not be read, known after the last block."""
         if self._too_deep:
             reason = f"{self.path}: they are nested too deeply, so the file was edited"
-            limitations.append(Limitation("the values beside the events", reason))
+            yield Limitation("the values beside the events", reason)
         if self._unpacked.damaged:
             reason = f"{self.path}: gzip data is damaged; copy the file again"
-            limitations.append(Limitation("the trace from its damaged part on", reason))
+            yield Limitation("the trace from its damaged part on", reason)
         elif self.cut:
             reason = f"{self.path}: the file's end is missing, as when a job was killed"
-            limitations.append(Limitation("the end of the trace", reason))
-        if self.malformed:
+            yield Limitation("the end of the trace", reason)
+        if self._malformed:
             reason = f"{self.path}: they are not JSON, or not events"
-            limitations.append(Limitation("events that cannot be read", reason, self.malformed))
-        return tuple(limitations)
+            yield Limitation("events that cannot be read", reason, self._malformed)
 
     def _read_more(self) -> bool:
         """Read a block; tell whether there was one."""
@@ -402,17 +360,8 @@ class TraceFile(Generic[EventT]):
         self._rest = b"".join(chunks)
         return length > 0
 
-    def _read_tail(self) -> None:
-        """Read the bytes behind the list; where these do not end, they are dropped."""
-        chunks, length = [self._tail], len(self._tail)
-        for chunk in self._chunks:
-            length += len(chunk)
-            if length <= _LONGEST:
-                chunks.append(chunk)
-        self._tail = b"".join(chunks) if length <= _LONGEST else b""
-
-    def _find_list(self) -> None:
-        """Read up to the list of events.
+    def _find_list(self) -> bool:
+        """Read up to the list of events; tell whether the document is that list alone.
 
         Raises:
             ProfileError: there is none.
@@ -424,8 +373,7 @@ class TraceFile(Generic[EventT]):
             if match or bare:
                 at = self._rest.index(b"[") if bare or match is None else match.end() - 1
                 self._head, self._rest = self._rest[:at], self._rest[at + 1 :]
-                self._bare = bare
-                return
+                return bare
             if self._ended or len(self._rest) > _LONGEST:
                 break
         if self._ended and (self._unpacked.cut or _is_cut(self._rest)):
@@ -435,28 +383,13 @@ class TraceFile(Generic[EventT]):
             )
         raise self._no_trace("traceEvents")
 
-    def _look_for_events(self, objects: Sequence[EventT]) -> None:
-        """Take note whether the list holds an event: an object with a phase, ``ph``."""
-        self._holds_events = self._holds_events or any(event.ph for event in objects)
-        self._holds_objects = self._holds_objects or bool(objects)
-
-    def _refuse_other_lists(self) -> None:
-        """Refuse a list that holds values, none of which is an event.
-
-        Raises:
-            ProfileError: it does; an empty list is a trace of nothing.
-        """
-        others = self.malformed or (self._bare and (self._holds_objects or self.cut))
-        if others and not (self._holds_events or self._unpacked.damaged):
-            raise self._no_trace("trace events")
-
     def _no_trace(self, what: str) -> ProfileError:
         return ProfileError(
             f"{self.path}: JSON without {what}, so not a trace of PyTorch or XLA; give the "
             "file that the profiler wrote"
         )
 
-    def _decode_block(self) -> Sequence[EventT] | None:
+    def _decode_block(self) -> Sequence[TraceEvent[ArgsT]] | None:
         """Return the events up to a boundary; None where they cannot be decoded at once.
 
         Mostly it is the last one. Where the list ends before it, or holds damage, those up to half
@@ -473,21 +406,21 @@ class TraceFile(Generic[EventT]):
                 break
         return None
 
-    def _decoded(self, block: bytes) -> Sequence[EventT] | None:
+    def _decoded(self, block: bytes) -> Sequence[TraceEvent[ArgsT]] | None:
         """Return the events of a list; None where it is none, or they do not fit their struct."""
-        few, more, most = self._kinds
-        kind = more if self._mark is not None and self._mark in block else few
+        kind = self._kinds[bool(self._mark) and self._mark in block]
         try:
-            events: Sequence[EventT] = _decoder(kind).decode(block)
-            # A block with a category is decoded twice: less work than to look for it in all blocks.
-            if self._categories and not self._categories.isdisjoint({e.cat for e in events}):
-                kind = most
+            events: Sequence[TraceEvent[ArgsT]] = _decoder(TraceEvent, kind).decode(block)
+            # A block with rare events is decoded twice: less work than to look for them in all.
+            wanted = kind
+            if self._rare and not self._rare.isdisjoint({e.cat for e in events}):
+                wanted = self._kinds[-1]
             times = [event.ts for event in events if event.ts is not None]
             inexact = max(times, default=0.0) >= _INEXACT_US and any(
                 not float(ts).is_integer() for ts in times
             )
-            if inexact or (kind is most and most is not more):
-                events = _decoder(exact(kind) if inexact else kind).decode(block)
+            if inexact or wanted is not kind:
+                events = _decoder(ExactEvent if inexact else TraceEvent, wanted).decode(block)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return events
@@ -502,21 +435,21 @@ class TraceFile(Generic[EventT]):
             last = match.start()
         return last
 
-    def _decode_damaged(self) -> tuple[Sequence[EventT], bool]:
+    def _decode_damaged(self) -> tuple[Sequence[TraceEvent[ArgsT]], bool]:
         """Return events decoded one by one, and whether the list ended.
 
         Raises:
             ProfileError: an event does not end, or the list is garbage.
         """
-        block = OneByOne(self._rest, exact(self._kinds[-1]))
-        if block.given_up:
+        try:
+            events, malformed, self._rest, ended = one_by_one(self._rest, self._kinds[-1])
+        except ValueError as error:
             raise ProfileError(
                 f"{self.path}: JSON nested too deeply, or broken throughout, so damaged or not a "
                 "trace; record or copy it again"
-            )
-        self.malformed += block.malformed
-        self._rest = block.rest
-        if block.list_ended:
+            ) from error
+        self._malformed += malformed
+        if ended:
             self._tail, self._rest = self._rest[1:], b""
         elif len(self._rest) > _LONGEST:
             raise ProfileError(
@@ -525,7 +458,7 @@ class TraceFile(Generic[EventT]):
             )
         elif self._ended:
             self.cut, self._rest = True, b""
-        return block.events, block.list_ended
+        return events, ended
 
 
 def _is_cut(text: bytes) -> bool:
@@ -540,23 +473,26 @@ def _is_cut(text: bytes) -> bool:
 @contextmanager
 def opened_trace(
     path: str,
-    event: type[EventT],
+    args: type[ArgsT],
     watch: Watch = unwatched,
-    marked: tuple[bytes, type[EventT]] | None = None,
-    categorised: tuple[frozenset[str], type[EventT]] | None = None,
-) -> Iterator[TraceFile[EventT]]:
+    *,
+    marked: tuple[bytes, type[ArgsT]] | None = None,
+    categorised: tuple[Set[str], type[ArgsT]] | None = None,
+) -> Iterator[TraceFile[ArgsT]]:
     """Open a file of trace events; where a double would round their times, these are decimals.
 
     Args:
         path: JSON, gzipped or not.
-        event: struct that an event is decoded to.
+        args: struct of the arguments of an event.
         watch: takes the share of the file that has been read.
         marked: bytes that any block with some rarer events holds, and the struct, with more fields,
-            that the events of such a block are decoded to.
+            of the arguments in such a block.
         categorised: categories of others, and the struct, with more fields than these.
 
     Raises:
         ProfileError: it cannot be opened.
     """
+    mark, more = marked or (b"", args)
+    rare, most = categorised or (frozenset(), more)
     with unpacked(path, watch, BLOCK) as chunks:
-        yield TraceFile(path, chunks, event, marked, categorised)
+        yield TraceFile(path, chunks, (args, more, most), mark, rare)

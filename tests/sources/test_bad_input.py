@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.sources.kineto.memory import read_memory
+from bubbleviz.sources.kineto.events import read_memory
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.hostile_profiles import (

@@ -23,15 +23,11 @@ class _Args(msgspec.Struct):
     name: str | None = None
 
 
-class _Event(TraceEvent):
-    args: _Args | None = None
-
-
-Read = tuple[list[_Event], TraceFile[_Event]]
+Read = tuple[list[TraceEvent[_Args]], TraceFile[_Args]]
 
 
 def _read(path: Path) -> Read:
-    with opened_trace(str(path), _Event) as file:
+    with opened_trace(str(path), _Args) as file:
         return [event for block in file.blocks() for event in block], file
 
 
@@ -41,7 +37,7 @@ def _of(tmp_path: Path, content: bytes) -> Read:
     return _read(path)
 
 
-def _summary(events: list[_Event]) -> list[tuple[str, float | None, int | None]]:
+def _summary(events: list[TraceEvent[_Args]]) -> list[tuple[str, float | None, int | None]]:
     return [
         (e.name, None if e.ts is None else float(e.ts), e.args.correlation if e.args else None)
         for e in events
@@ -63,7 +59,7 @@ def test_no_event_is_no_event(tmp_path: Path, content: bytes) -> None:
     events, file = _of(tmp_path, content)
 
     assert [e.ph for e in events] in ([], [""])
-    assert (file.malformed, file.cut, file.limitations()) == (0, False, ())
+    assert (file._malformed, file.cut, [*file.limitations()]) == (0, False, [])
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"events": []}', b'"traceEvents"', b"{"])
@@ -144,7 +140,7 @@ def test_what_is_written_is_read(
     assert _summary(found) == [
         (e["name"], e.get("ts"), e.get("args", {}).get("correlation")) for e in events
     ]
-    assert (file.malformed, file.cut) == (0, False)
+    assert (file._malformed, file.cut) == (0, False)
     assert dict(file.metadata()) == {**document, "traceEvents": []}
 
 
@@ -175,7 +171,7 @@ def test_a_file_cut_anywhere_gives_what_is_whole(tmp_path: Path, zipped: bool) -
         before = len(names)
         whole = b"]" in _THREE[: 1 if zipped else length]
         assert zipped or file.cut == (not whole)
-        assert file.malformed == 0
+        assert file._malformed == 0
     assert before == 3
 
 
@@ -215,7 +211,7 @@ def test_an_event_that_cannot_be_read_costs_no_other(
     events, file = _of(tmp_path, b"[" + event % b"a" + b"," + broken + b"," + event % b"c" + b"]")
 
     assert "".join(e.name.encode("utf-8", "replace").decode() for e in events) == names
-    assert (file.malformed, file.cut) == (malformed, False)
+    assert (file._malformed, file.cut) == (malformed, False)
 
 
 def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
@@ -246,7 +242,7 @@ def test_garbage_is_no_event(tmp_path: Path) -> None:
     events, file = _of(tmp_path, b'[{"ph": "X"}, ' + b"garbage " * 200)
 
     assert (len(events), file.cut) == (1, True)
-    assert file.malformed > 0
+    assert file._malformed > 0
 
 
 def test_concatenated_files_are_one(tmp_path: Path) -> None:

@@ -24,30 +24,17 @@ from bubbleviz.model.collectives import Collectives, EventRecords, Group, Synchr
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import Numbering, distinct, looked_up
 from bubbleviz.model.profile import UNCORRELATED, process_of
-from bubbleviz.sources.kineto.events import (
-    KERNEL,
-    OPERATOR,
-    CollectiveArgs,
-    CollectiveRecord,
-    EventCollector,
-    EventRows,
-    KinetoEvent,
-    SynchronisationArgs,
-    either,
-    text_of,
-    whole_number,
-)
+from bubbleviz.sources.kineto import events as kineto
+from bubbleviz.sources.kineto.events import CollectiveArgs, EventCollector, EventRows, either
 from bubbleviz.sources.trace_events import times_ns
 
 # Process groups as PyTorch's profiler writes them, with each event and in the document.
-
 
 #: More ranks than there are.
 MOST_RANKS = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
 #: Stands for the ranks that are left out of a long list.
 _ELLIPSIS = "..."
-_FIELDS = ("group", "size", "ranks", "description")
 
 #: Own rank and number of ranks, -1 unknown; and ranks of groups by name, () where two share it.
 World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
@@ -61,11 +48,13 @@ def world_of(metadata: Mapping[str, object]) -> World:
     groups: dict[str, tuple[int, ...]] = {}
     for config in configs if isinstance(configs, list) else []:
         if isinstance(config, dict):
-            name = text_of(config.get("pg_name"))
-            size = max(whole_number(config.get("pg_size"), MOST_RANKS), 0)
+            name = kineto.text_of(config.get("pg_name"))
+            size = max(kineto.whole_number(config.get("pg_size"), MOST_RANKS), 0)
             ranks = _members(config.get("ranks"), size)
             groups[name] = () if groups.get(name, ranks) != ranks else ranks
-    rank, size = (whole_number(info.get(name), MOST_RANKS) for name in ("rank", "world_size"))
+    rank, size = (
+        kineto.whole_number(info.get(name), MOST_RANKS) for name in ("rank", "world_size")
+    )
     return rank, size, groups
 
 
@@ -74,7 +63,7 @@ def _members(ranks: object, size: int) -> tuple[int, ...]:
     if isinstance(ranks, str) and _ELLIPSIS not in ranks:
         numbers = _numbers(ranks[: 1 << 20])
     elif isinstance(ranks, list):
-        numbers = [whole_number(rank, MOST_RANKS) for rank in ranks]
+        numbers = [kineto.whole_number(rank, MOST_RANKS) for rank in ranks]
     else:
         return ()
     sound = len(set(numbers)) == len(numbers) and min(numbers, default=0) >= 0
@@ -87,7 +76,7 @@ def _strided(operator: CollectiveArgs, ranks: object, size: int) -> tuple[int, .
     ``[0, 8, 16, ..., 1016]`` shows the stride (torch/csrc/profiler/util.cpp ``format_list``), or
     ``Global rank start`` and ``stride`` do.
     """
-    start, stride = (whole_number(n, MOST_RANKS) for n in (operator.start, operator.stride))
+    start, stride = (kineto.whole_number(n, MOST_RANKS) for n in (operator.start, operator.stride))
     text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
     before, _, after = text.partition(_ELLIPSIS)
     first, last = _numbers(before), _numbers(after)
@@ -104,15 +93,39 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
+def _group(args: CollectiveArgs, operator: CollectiveArgs, world: World) -> Group:
+    """Return the group of a kernel, by its arguments and those of its operator."""
+    name, description = (
+        kineto.text_of(either(args, operator, field)) for field in ("group", "description")
+    )
+    ranks = either(args, operator, "ranks")
+    count = max(kineto.whole_number(either(args, operator, "size"), MOST_RANKS), 0)
+    _, world_size, groups = world
+    members = _members(ranks, count)
+    if not members and count and len(groups.get(name, ())) == count:
+        members = groups[name]
+    elif not members and count == world_size:
+        members = tuple(range(count))
+    members = members or _strided(operator, ranks, count)
+    return Group(
+        name=name,
+        ranks_text="" if members else kineto.text_of(ranks),
+        ranks=members,
+        size=count or len(members),
+        description=description,
+    )
+
+
 #: More elements than there are.
 _MOST_ELEMENTS = 1 << 55
 #: Operations whose ``Rank`` is that of the root, or of the peer; else it is the rank's own.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
-_COLUMNS = Collectives.column_names()
 #: Kernels that carry out sends and receives; names of AMD's do not show it.
 _PASSES = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
 #: The argument that holds the peer.
 _PEER_FIELDS = {"send": "target", "recv": "origin"}
+#: What a group is told by.
+_GROUP_FIELDS = ("group", "size", "ranks", "description")
 
 
 def collectives_of(
@@ -120,7 +133,7 @@ def collectives_of(
     calls: EventRows,
     collector: EventCollector,
     base_ns: int,
-    metadata: Mapping[str, object],
+    world: World,
 ) -> Collectives:
     """Return the collectives that kernels carry out.
 
@@ -129,42 +142,90 @@ def collectives_of(
         calls: CUDA API calls.
         collector: has read all events.
         base_ns: zero of the times of ``work``.
-        metadata: values of the document beside its events.
+        world: ranks of the run.
     """
-    of_kernels = {
-        (record.correlation, record.start_ns - base_ns): record.args
-        for record in collector.collectives
-        if record.kind == KERNEL
-    }
-    of_operators = {
-        record.external: record.args
-        for record in collector.collectives
-        if record.kind == OPERATOR and record.external != NONE
-    }
-    kernels = np.flatnonzero(work.kind == KERNEL)
-    ids = np.array([NONE - 1, *(correlation for correlation, _ in of_kernels)], np.int64)
+    names, groups = Numbering[str](), Numbering[Group]()
+    #: Number of a group, -1 for an unknown one, and the place in it of each of its ranks.
+    known: dict[str, tuple[int, Mapping[int, int]]] = {}
+    operations: dict[tuple[int, int], int] = {}
+    rows: list[tuple[int, ...]] = []
+    for kernel, external, args, operator in _described(work, calls, collector, base_ns):
+        # Most kernels are of few groups, and a group may have thousands of ranks.
+        told = [either(args, operator, field) for field in _GROUP_FIELDS]
+        key = repr((*told, operator.start, operator.stride))
+        if key not in known:
+            group = _group(args, operator, world)
+            at = groups.number(group) if group.name or group.ranks else NONE
+            known[key] = at, {rank: place for place, rank in enumerate(group.ranks)}
+        of_group, places = known[key]
+        name, datatype = (
+            kineto.text_of(either(args, operator, field)) for field in ("collective", "datatype")
+        )
+        own = kineto.whole_number(operator.rank, MOST_RANKS)
+        rank, peer, root = places.get(world[0], NONE), NONE, NONE
+        if name in _PEER_FIELDS:
+            other = kineto.whole_number(either(args, operator, _PEER_FIELDS[name]), MOST_RANKS)
+            peer = places.get(other, own)
+        elif name in _ROOTED:
+            root = own
+        elif rank == NONE:
+            rank = own
+        split = either(args, operator, "split")
+        sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
+        elements = (
+            kineto.whole_number(either(args, operator, field), _MOST_ELEMENTS)
+            for field in ("elements_in", "elements_out")
+        )
+        operation = len(rows)
+        # A kernel that no operator launched is an operation of its own.
+        if external != NONE:
+            operation = operations.setdefault((external, int(work.device[kernel])), operation)
+        rows.append(
+            (
+                kernel,
+                operation,
+                names.number(name),
+                of_group,
+                *elements,
+                names.number(datatype) if datatype else NONE,
+                # Parts that ranks exchange may differ in size.
+                int(isinstance(sizes, list) and any(size != sizes[0] for size in sizes)),
+                rank,
+                peer,
+                root,
+                kineto.whole_number(either(args, operator, "sequence"), 1 << 62),
+            )
+        )
+    columns = Collectives.column_names()
+    values = np.array(rows, np.int64).reshape(-1, len(columns)).T.copy()
+    named = dict(zip(columns, values, strict=True))
+    return Collectives(**named, names=names.values, groups=groups.values)
+
+
+def _described(
+    work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int
+) -> Iterator[tuple[int, int, CollectiveArgs, CollectiveArgs]]:
+    """Yield kernels of collectives, external id, their arguments and those of their operators."""
+    operators = {external: args for external, _, _, args in collector.operators if external != NONE}
+    kernels = np.flatnonzero(work.kind == kineto.KERNEL)
+    ids = np.array([correlation for correlation, _ in collector.kernels], np.int64)
     described = np.isin(work.correlation[kernels], ids)
-    described |= np.isin(work.external[kernels], np.array([*of_operators], np.int64))
+    described |= np.isin(work.external[kernels], np.array([*operators], np.int64))
     kernels = kernels[described]
-    names = ("correlation", "start_ns", "external", "device")
-    columns = (getattr(work, name)[kernels].tolist() for name in names)
-    table = _CollectiveTable(world_of(metadata))
-    for kernel, correlation, start_ns, external, device in zip(
-        kernels.tolist(), *columns, strict=True
+    columns = (work.correlation[kernels], work.start_ns[kernels] + base_ns, work.external[kernels])
+    for kernel, correlation, start_ns, external in zip(
+        kernels.tolist(), *(column.tolist() for column in columns), strict=True
     ):
-        args, operator = of_kernels.get((correlation, start_ns)), of_operators.get(external)
-        first, second = args or operator, operator or args
+        own, operator = collector.kernels.get((correlation, start_ns)), operators.get(external)
+        first, second = own or operator, operator or own
         if first is not None and second is not None:
-            table.add(kernel, (external, device), first, second)
-    for kernel, record in _batched(work, calls, collector, base_ns, kernels):
-        launch = record.external, int(work.device[kernel])
-        table.add(kernel, launch, record.args, record.args)
-    return table.collectives()
+            yield kernel, external, first, second
+    yield from _batched(work, calls, collector, base_ns, kernels)
 
 
 def _batched(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, described: Ints
-) -> Iterator[tuple[int, CollectiveRecord]]:
+) -> Iterator[tuple[int, int, CollectiveArgs, CollectiveArgs]]:
     """Yield kernels of batches of sends and receives, with each of these.
 
     Args:
@@ -175,30 +236,26 @@ def _batched(
         described: kernels that a record describes.
     """
     used = {*work.external[described].tolist()}
-    waiting = [
-        record
-        for record in collector.collectives
-        if record.kind == OPERATOR
-        and record.external not in used
-        and text_of(record.args.collective) in _PEER_FIELDS
+    events: list[tuple[int, int, int, int, CollectiveArgs | None]] = [
+        (thread, end_ns - base_ns, 0, external, args)
+        for external, thread, end_ns, args in collector.operators
+        if external not in used and kineto.text_of(args.collective) in _PEER_FIELDS
     ]
-    if not waiting:
+    if not events:
         return
     launches = _launches(work, calls, described, collector.names.values)
-    events: list[tuple[int, int, int, CollectiveRecord | int]] = [
-        (thread, start_ns, 1, kernel) for kernel, thread, start_ns in launches
-    ]
-    events += [(record.thread, record.end_ns - base_ns, 0, record) for record in waiting]
+    events += [(thread, start_ns, 1, kernel, None) for kernel, thread, start_ns in launches]
     known = {*described.tolist()}
-    batch: list[CollectiveRecord] = []
-    for thread, _, _, event in sorted(events, key=lambda event: event[:3]):
-        if isinstance(event, CollectiveRecord):
-            if batch and batch[0].thread != thread:
-                batch = []
-            batch.append(event)
+    batch: list[tuple[int, CollectiveArgs]] = []
+    of_thread = NONE
+    for thread, _, _, number, args in sorted(events, key=lambda event: event[:3]):
+        if thread != of_thread:
+            batch, of_thread = [], thread
+        if args is not None:
+            batch.append((number, args))
             continue
-        if event not in known and batch and batch[0].thread == thread:
-            yield from ((event, record) for record in batch)
+        if number not in known:
+            yield from ((number, external, args, args) for external, args in batch)
         # A kernel that was launched by itself ends a batch, too: none is open then.
         batch = []
 
@@ -209,109 +266,13 @@ def _launches(
     """Yield kernel, thread and time of the launches of described kernels, sends and receives."""
     passing = np.array([_PASSES.search(name) is not None for name in names], bool)
     graph = np.array(["GraphLaunch" in name for name in names], bool)
-    bare = np.flatnonzero((work.kind == KERNEL) & passing[work.name])
+    bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
     kernels = distinct(bare, described)
     rows = np.flatnonzero((calls.correlation >= 0) & ~graph[calls.name])
     call = looked_up([calls.correlation[rows]], rows, [work.correlation[kernels]])
     kernels, call = kernels[call != NONE], call[call != NONE]
     columns = (kernels, calls.thread[call], calls.start_ns[call])
     yield from zip(*(column.tolist() for column in columns), strict=True)
-
-
-class _CollectiveTable:
-    """Rows of collectives, one by one: they are few."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._names: Numbering[str] = Numbering()
-        self._groups: Numbering[Group] = Numbering()
-        #: Number of a group, -1 for an unknown one, and the place in it of each of its ranks.
-        self._known: dict[str, tuple[int, Mapping[int, int]]] = {}
-        self._operations: dict[tuple[int, int], int] = {}
-        self._rows: list[tuple[int, ...]] = []
-
-    def add(
-        self, kernel: int, launch: tuple[int, int], args: CollectiveArgs, operator: CollectiveArgs
-    ) -> None:
-        """Add a kernel.
-
-        Args:
-            kernel: row of the activities.
-            launch: ``External id`` and device.
-            args: of the kernel.
-            operator: arguments of the operator that launched it.
-        """
-        name = text_of(either(args, operator, "collective"))
-        datatype = text_of(either(args, operator, "datatype"))
-        group, places = self._group(args, operator)
-        operator_rank = whole_number(operator.rank, MOST_RANKS)
-        rank, peer, root = places.get(self._world[0], NONE), NONE, NONE
-        if name in _PEER_FIELDS:
-            other = whole_number(either(args, operator, _PEER_FIELDS[name]), MOST_RANKS)
-            peer = places.get(other, operator_rank)
-        elif name in _ROOTED:
-            root = operator_rank
-        elif rank == NONE:
-            rank = operator_rank
-        split = either(args, operator, "split")
-        sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
-        # Parts that ranks exchange may differ in size.
-        uneven = isinstance(sizes, list) and any(size != sizes[0] for size in sizes)
-        number = len(self._rows)
-        # A kernel that no operator launched is an operation of its own.
-        if launch[0] != NONE:
-            number = self._operations.setdefault(launch, number)
-        self._rows.append(
-            (
-                kernel,
-                number,
-                self._names.number(name),
-                group,
-                whole_number(either(args, operator, "elements_in"), _MOST_ELEMENTS),
-                whole_number(either(args, operator, "elements_out"), _MOST_ELEMENTS),
-                self._names.number(datatype) if datatype else NONE,
-                int(uneven),
-                rank,
-                peer,
-                root,
-                whole_number(either(args, operator, "sequence"), 1 << 62),
-            )
-        )
-
-    def _group(
-        self, args: CollectiveArgs, operator: CollectiveArgs
-    ) -> tuple[int, Mapping[int, int]]:
-        """Return the number of a kernel's group, -1 for an unknown one, and its ranks' places."""
-        values = [either(args, operator, field) for field in _FIELDS]
-        # Most kernels are of few groups, and a group may have thousands of ranks.
-        key = repr((*values, operator.start, operator.stride))
-        if key in self._known:
-            return self._known[key]
-        name, size, ranks, description = text_of(values[0]), values[1], values[2], values[3]
-        count = max(whole_number(size, MOST_RANKS), 0)
-        _, world_size, groups = self._world
-        members = _members(ranks, count)
-        if not members and count and len(groups.get(name, ())) == count:
-            members = groups[name]
-        elif not members and count == world_size:
-            members = tuple(range(count))
-        members = members or _strided(operator, ranks, count)
-        group = Group(
-            name=name,
-            ranks_text="" if members else text_of(ranks),
-            ranks=members,
-            size=count or len(members),
-            description=text_of(description),
-        )
-        number = self._groups.number(group) if group.name or group.ranks else NONE
-        self._known[key] = number, {rank: at for at, rank in enumerate(group.ranks)}
-        return self._known[key]
-
-    def collectives(self) -> Collectives:
-        """Return the table."""
-        columns = np.array(self._rows, np.int64).reshape(-1, len(_COLUMNS)).T.copy()
-        named = dict(zip(_COLUMNS, columns, strict=True))
-        return Collectives(**named, names=self._names.values, groups=self._groups.values)
 
 
 # Synchronisation in a trace of PyTorch's profiler: recorded events, waits, streams of work.
@@ -332,8 +293,6 @@ class _CollectiveTable:
 
 _STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
 _DEVICES = 1 << 22
-#: Columns: start, correlation id, device, stream, event, stream and correlation id of its record.
-_START, _CORRELATION, _DEVICE, _STREAM_ID, _EVENT, _RECORD_STREAM, _RECORD = range(7)
 
 
 def synchronisation_of(
@@ -356,50 +315,44 @@ def synchronisation_of(
     def processes(ids: Ints) -> Ints:
         return looked_up((calls.correlation,), process, (ids,))
 
+    start_ns, call, device, stream, event, record_stream, record = waits
     # A wait tells its record, too, on its own device: events are looked up by context.
-    own = waits[:, (waits[_RECORD_STREAM] != NONE) & (waits[_RECORD] != NONE)]
-    device, event, stream, call = (
-        np.concatenate(columns)
-        for columns in (
-            (told[_DEVICE], own[_DEVICE]),
-            (told[_EVENT], own[_EVENT]),
-            (told[_STREAM_ID], own[_RECORD_STREAM]),
-            (told[_CORRELATION], own[_RECORD]),
-        )
-    )
-    unknown = np.full(len(event), NONE, np.int64)
+    own = (record_stream != NONE) & (record != NONE)
+    records = np.stack((record, device, record_stream, event))[:, own]
+    record, record_device, record_stream, recorded = np.hstack((told[1:5], records))
+    unknown = np.full(len(recorded), NONE, np.int64)
     # A thread of a device stands for a stream.
     named = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
     streams = [NONE if match is None else int(match[1]) for match in named]
     return Synchronisation(
-        EventRecords(processes(call), device, stream, event, unknown, call, unknown.copy()),
+        EventRecords(
+            *(processes(record), record_device, record_stream, recorded, unknown, record, unknown)
+        ),
         Waits(
-            processes(waits[_CORRELATION]),
-            waits[_DEVICE].copy(),
-            waits[_STREAM_ID].copy(),
-            waits[_EVENT].copy(),
-            np.full(waits.shape[1], NONE, np.int64),
-            waits[_CORRELATION].copy(),
-            waits[_START] - base_ns,
+            process=processes(call),
+            device=device.copy(),
+            stream=stream.copy(),
+            event=event.copy(),
+            pairing=np.full(len(call), NONE, np.int64),
+            correlation_id=call.copy(),
+            start_ns=start_ns - base_ns,
         ),
         np.array(streams, np.int64)[work.thread],
     )
 
 
-def _columns(events: Sequence[KinetoEvent]) -> Ints:
-    """Return the columns of waits or records, shape (7, events)."""
+def _columns(events: Sequence[kineto.KinetoEvent]) -> Ints:
+    """Return the columns of waits or records, shape (7, events).
+
+    They are start, correlation id, device, stream, event, stream and correlation id of its record.
+    """
     start_ns = times_ns([event.ts for event in events])
     rows = []
     for event in events:
-        args = event.args if isinstance(event.args, SynchronisationArgs) else SynchronisationArgs()
-        rows.append(
-            (
-                whole_number(args.correlation, UNCORRELATED),
-                whole_number(args.device, _DEVICES),
-                whole_number(args.stream, UNCORRELATED),
-                whole_number(args.event if args.waited is None else args.waited, UNCORRELATED),
-                whole_number(args.recorded_stream, UNCORRELATED),
-                whole_number(args.recorded, UNCORRELATED),
-            )
-        )
+        none = kineto.SynchronisationArgs()
+        args = event.args if isinstance(event.args, kineto.SynchronisationArgs) else none
+        event_id = args.event if args.waited is None else args.waited
+        ids = (args.correlation, args.stream, event_id, args.recorded_stream, args.recorded)
+        call, *others = (kineto.whole_number(value, UNCORRELATED) for value in ids)
+        rows.append((call, kineto.whole_number(args.device, _DEVICES), *others))
     return np.concatenate((start_ns[None], np.array(rows, np.int64).reshape(-1, 6).T))

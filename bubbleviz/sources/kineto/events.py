@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import Numbering
+from bubbleviz.model.memory_sizes import MemoryEvents
 from bubbleviz.model.profile import IMPOSSIBLE_NS, possible
 from bubbleviz.model.texts import encodable
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.trace_events import ThreadName, TraceEvent, columns_of
+from bubbleviz.sources import trace_events
+from bubbleviz.sources.trace_events import ThreadName, TraceEvent
 
-KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = range(7)
-#: Work and calls of accelerators that are named otherwise.
-MTIA_WORK, XPU_CALL, OTHER_CALL = range(7, 10)
+KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
 #: Waits of streams and hosts, and records of events: neither work nor ranges.
-WAIT, RECORD = 10, 11
-#: What these are the same as.
-SAME_AS = {MTIA_WORK: KERNEL, XPU_CALL: CALL, OTHER_CALL: CALL}
-#: What devices are called in traces with such events; the first that occurs decides.
-DEVICES = {MTIA_WORK: "MTIA", XPU_CALL: "XPU", OTHER_CALL: "accelerator"}
-KINDS = range(10)
+WAIT, RECORD = 7, 8
 #: Their events have a duration.
-LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR, *SAME_AS))
+LASTING = frozenset((KERNEL, COPY, CALL, ANNOTATION, OPERATOR))
 #: By the category of the event in lower case; some are those of older versions, or of the forks of
 #: Kineto for other accelerators (libkineto/include/ActivityType.h).
 CATEGORIES = {
@@ -37,16 +32,24 @@ CATEGORIES = {
         (KERNEL, "kernel"),
         (COPY, "gpu_memcpy gpu_memset memcpy memset gcu_memcpy gcu_memset"),
         (CALL, "cuda_runtime cuda_driver runtime driver hip_runtime hip_driver mtia_runtime"),
-        (MTIA_WORK, "mtia_ccp_events"),
-        (XPU_CALL, "xpu_runtime xpu_driver"),
-        (OTHER_CALL, "hpu_op glow_runtime privateuse1_runtime privateuse1_driver"),
-        (OTHER_CALL, "gcu_runtime gcu_driver musa_runtime musa_driver"),
         (ANNOTATION, "user_annotation"),
         (OPERATOR, "cpu_op operator"),
         (PYTHON, "python_function"),
         (OVERHEAD, "overhead"),
         (WAIT, "cuda_sync"),
         (RECORD, "cuda_event"),
+    )
+    for category in categories.split()
+}
+#: Work and calls that name the devices of a trace; the first of these that occurs does.
+DEVICES = ("MTIA", "XPU", "accelerator")
+ACCELERATORS = {
+    category: (kind, device)
+    for kind, device, categories in (
+        (KERNEL, "MTIA", "mtia_ccp_events"),
+        (CALL, "XPU", "xpu_runtime xpu_driver"),
+        (CALL, "accelerator", "hpu_op glow_runtime privateuse1_runtime privateuse1_driver"),
+        (CALL, "accelerator", "gcu_runtime gcu_driver musa_runtime musa_driver"),
     )
     for category in categories.split()
 }
@@ -107,22 +110,7 @@ class SynchronisationArgs(CollectiveArgs, gc=False):
     recorded: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
-class KinetoEvent(TraceEvent, gc=False):
-    """An event with the arguments that are used."""
-
-    args: KinetoArgs | None = None
-
-
-class CollectiveEvent(KinetoEvent, gc=False):
-    """The same with the arguments of collectives, which take a quarter longer to read."""
-
-    args: CollectiveArgs | None = None
-
-
-class SynchronisationEvent(KinetoEvent, gc=False):
-    """The same with the arguments of waits and records of events."""
-
-    args: SynchronisationArgs | None = None
+KinetoEvent: TypeAlias = TraceEvent[KinetoArgs]
 
 
 def either(args: CollectiveArgs, operator: CollectiveArgs, field: str) -> object:
@@ -149,22 +137,7 @@ def text_of(value: object) -> str:
 
 #: Columns of events, of which blocks have seven.
 _THREAD, _START, _END, _, _CORRELATION, _, _EXTERNAL = range(7)
-#: Those of a collective's record.
-_RECORDED = (_THREAD, _START, _END, _CORRELATION, _EXTERNAL)
 _NO_ARGS = KinetoArgs()
-
-
-@frozen
-class CollectiveRecord:
-    """An event with the arguments of a collective: its category, thread, times, and arguments."""
-
-    kind: int
-    thread: int
-    start_ns: int
-    end_ns: int
-    correlation: int
-    external: int
-    args: CollectiveArgs
 
 
 @frozen
@@ -194,7 +167,6 @@ class EventRows(Table):
     impossible: int = field(default=0, metadata={"shared": True})
 
 
-@dataclass
 class EventCollector:
     """The events of a trace by category, as far as it has been read.
 
@@ -202,26 +174,28 @@ class EventCollector:
         names: numbers the names of events.
         threads: numbers their threads.
         thread_names: names of threads, by number.
-        collectives: events with the arguments of a collective.
+        kernels: arguments of kernels of collectives, by correlation id and start.
+        operators: external id, thread, end and arguments of operators of collectives.
+        waits: events in which a stream or a host waits.
+        records: events that record a CUDA event.
+        devices: names of accelerators whose categories occur.
         untimed: how many events have no time.
         endless: how many have no duration.
         oversized: how many identifiers of events have more than 64 bits.
-        waits: events in which a stream or a host waits.
-        records: events that record a CUDA event.
         others: how many events each kind has that is not known: a category, or else a phase.
     """
 
-    names: Numbering[str] = field(default_factory=Numbering)
-    threads: Numbering[ThreadName] = field(default_factory=Numbering)
-    thread_names: dict[int, str] = field(default_factory=dict)
-    collectives: list[CollectiveRecord] = field(default_factory=list)
-    waits: list[KinetoEvent] = field(default_factory=list)
-    records: list[KinetoEvent] = field(default_factory=list)
-    untimed: int = 0
-    endless: int = 0
-    oversized: int = 0
-    others: Counter[str] = field(default_factory=Counter)
-    _blocks: dict[int, list[Ints]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self) -> None:
+        self.names, self.threads = Numbering[str](), Numbering[ThreadName]()
+        self.thread_names: dict[int, str] = {}
+        self.kernels: dict[tuple[int, int], CollectiveArgs] = {}
+        self.operators: list[tuple[int, int, int, CollectiveArgs]] = []
+        self.waits: list[KinetoEvent] = []
+        self.records: list[KinetoEvent] = []
+        self.devices: set[str] = set()
+        self.untimed = self.endless = self.oversized = 0
+        self.others: Counter[str] = Counter()
+        self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def add(self, events: Sequence[KinetoEvent]) -> None:
         """Add the events of a block."""
@@ -231,9 +205,7 @@ class EventCollector:
             if event.ph == "X":
                 category = (event.cat or "").lower()
                 kind = CATEGORIES.get(category)
-                if kind is None:
-                    if category not in UNUSED:
-                        self.others[category] += 1
+                if kind is None and (kind := self._rare_kind(category)) is None:
                     continue
                 if event.ts is not None:
                     by_kind[kind].append(event)
@@ -250,20 +222,34 @@ class EventCollector:
                 self.others[event.ph] += 1
         self.waits.extend(by_kind.pop(WAIT, ()))
         self.records.extend(by_kind.pop(RECORD, ()))
-        for kind, events_of_kind in by_kind.items():
-            args = [event.args or _NO_ARGS for event in events_of_kind]
+        for kind, of_kind in by_kind.items():
+            args = [event.args or _NO_ARGS for event in of_kind]
             ids = ([a.correlation for a in args], [a.device for a in args])
             numbers = self._numbers(*ids, [a.external for a in args])
-            common = columns_of(events_of_kind, self.threads, self.names)
+            common = trace_events.columns_of(of_kind, self.threads, self.names)
             columns = np.concatenate((common, numbers))
             self._blocks[kind].append(columns)
-            own = SAME_AS.get(kind, kind)
-            if own in (KERNEL, OPERATOR) and {*map(type, args)} != {KinetoArgs}:
-                self.collectives += [
-                    CollectiveRecord(own, *columns[_RECORDED, row].tolist(), of_row)  # type: ignore[call-arg]  # five columns
-                    for row, of_row in enumerate(args)
-                    if isinstance(of_row, CollectiveArgs) and of_row.collective is not None
-                ]
+            if kind in (KERNEL, OPERATOR) and {*map(type, args)} != {KinetoArgs}:
+                self._add_collectives(kind, columns, args)
+
+    def _rare_kind(self, category: str) -> int | None:
+        """Return the kind of events of accelerators; None for others, which are counted."""
+        if category in ACCELERATORS:
+            kind, device = ACCELERATORS[category]
+            self.devices.add(device)
+            return kind
+        if category not in UNUSED:
+            self.others[category] += 1
+        return None
+
+    def _add_collectives(self, kind: int, columns: Ints, args: Sequence[KinetoArgs]) -> None:
+        for row, own in enumerate(args):
+            if isinstance(own, CollectiveArgs) and own.collective is not None:
+                thread, start_ns, end_ns, _, correlation, _, external = columns[:, row].tolist()
+                if kind == KERNEL:
+                    self.kernels[correlation, start_ns] = own
+                else:
+                    self.operators.append((external, thread, end_ns, own))
 
     def _numbers(self, *ids: Sequence[int | None]) -> Ints:
         """Return identifiers as columns; those of more than 64 bits are counted, and none."""
@@ -290,20 +276,77 @@ class EventCollector:
         return int(start_ns[near].min(initial=middle))
 
     def take(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return the events of some categories, each in the order of the file, and forget them.
-
-        Those of other accelerators become what they are the same as.
-        """
-        tables = [np.empty((7, 0), np.int64)]
-        tables += [block for kind in kinds for block in self._blocks[kind]]
-        become = np.array([SAME_AS.get(kind, kind) for kind in kinds], np.int64)
-        kind = np.repeat(become, [self.count(kind) for kind in kinds])
-        columns = np.concatenate(tables, axis=1)
-        for taken in kinds:
-            del self._blocks[taken]
+        """Return the events of some categories, each in the order of the file, and forget them."""
+        kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
+        blocks = [block for taken in kinds for block in self._blocks.pop(taken)]
+        columns = np.concatenate([np.empty((7, 0), np.int64), *blocks], axis=1)
         columns[[_START, _END]] -= base_ns
         keep, impossible = possible(columns[_START], columns[_END]), 0
         if keep is not None:
             columns, kind, impossible = columns[:, keep], kind[keep], int((~keep).sum())
         named = dict(zip(EventRows.column_names(), (*columns, kind), strict=True))
         return EventRows(**named, impossible=impossible)
+
+
+# Memory: instants named ``[memory]``, of ``profile_memory=True``.
+#
+# Their arguments are ``Bytes`` (less than 0: freed), ``Addr``, ``Device Type`` (0 the host, others
+# accelerators; c10/core/DeviceType.h), ``Device Id`` and ``Total Allocated``, the bytes in use on
+# the device after it. They are read in a pass of their own, so that others pay nothing for them.
+
+#: No machine has more bytes, 70 TB, nor as many devices; sums of many still fit 64 bits.
+_Bytes = Annotated[int, msgspec.Meta(ge=-(1 << 46), le=1 << 46)]
+_Number = Annotated[int, msgspec.Meta(ge=-1, le=1 << 31)]
+
+
+class MemoryArgs(msgspec.Struct, gc=False):
+    """Arguments of events, as far as they are used."""
+
+    change: _Bytes | None = msgspec.field(default=None, name="Bytes")
+    address: int | None = msgspec.field(default=None, name="Addr")
+    device_type: _Number | None = msgspec.field(default=None, name="Device Type")
+    device: _Number | None = msgspec.field(default=None, name="Device Id")
+    total: _Bytes | None = msgspec.field(default=None, name="Total Allocated")
+
+
+def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
+    """Return the memory events of a trace; None where it holds none.
+
+    Args:
+        path: of the trace.
+        base_ns: when the profile's clock begins.
+        on_host: whether the host stands for the device, so that its memory counts.
+
+    Raises:
+        ProfileError: the trace cannot be read.
+    """
+    threads, names = Numbering[ThreadName](), Numbering[str]()
+    blocks = [np.empty((6, 0), np.int64)]
+    with trace_events.opened_trace(path, MemoryArgs) as file:
+        for block in file.blocks():
+            # JSON gives an object an event, so that each must be looked at.
+            pairs = [
+                (event, event.args)
+                for event in block
+                if event.name == "[memory]"
+                and event.ts is not None
+                and event.args is not None
+                and event.args.change
+                and (event.args.device_type == 0) == on_host
+            ]
+            columns = trace_events.columns_of([event for event, _ in pairs], threads, names)
+            numbers = [
+                (
+                    max(args.device or 0, 0),
+                    0 if args.address is None else args.address & ((1 << 63) - 1),
+                    args.change,
+                    NONE if args.total is None else args.total,
+                )
+                for _, args in pairs
+            ]
+            table = np.array(numbers, np.int64).reshape(-1, 4).T
+            blocks.append(np.concatenate((columns[1:2] - base_ns, columns[:1], table)))
+    time_ns, thread, *rest = (row.copy() for row in np.concatenate(blocks, axis=1))
+    if len(time_ns) == 0:
+        return None
+    return MemoryEvents(time_ns, trace_events.global_threads(threads)[thread], *rest)

@@ -26,65 +26,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import WORK_CALLS
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
 from bubbleviz.model.grouping import distinct, found_in
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import (
-    HOST,
-    Activities,
-    Calls,
-    Contents,
-    Device,
-    NameCount,
-    Overheads,
-    Profile,
-    Ranges,
-    Source,
-    TableCount,
-    Thread,
-    correlations,
-    impossible_times,
-    process_of,
-)
+from bubbleviz.model.profile import HOST, Contents, Profile, process_of
 from bubbleviz.model.texts import encodable, listed, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
-from bubbleviz.sources.kineto.collectives import (
-    collectives_of,
-    synchronisation_of,
-    world_of,
-)
+from bubbleviz.sources.kineto import events as kineto
+from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
 from bubbleviz.sources.kineto.events import (
     ANNOTATION,
     CALL,
-    COLLECTIVE_MARK,
     COPY,
-    DEVICES,
     KERNEL,
-    KINDS,
-    MTIA_WORK,
     OPERATOR,
-    OTHER_CALL,
     OVERHEAD,
     PYTHON,
-    SAME_AS,
-    SYNCHRONISATION_CATEGORIES,
-    XPU_CALL,
-    CollectiveEvent,
     EventCollector,
     EventRows,
-    KinetoEvent,
-    SynchronisationEvent,
-    whole_number,
 )
-from bubbleviz.sources.kineto.memory import read_memory
 from bubbleviz.sources.trace_events import TraceFile, global_threads, opened_trace
 from bubbleviz.timing import step
 
@@ -189,43 +158,45 @@ def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
     return np.where(launched, process[first[at]], most)
 
 
-def activities_of(work: EventRows, process: Ints, names: Sequence[str]) -> Activities:
+def _named(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return the names that occur, and the number of each row's name among these."""
+    used, name_id = np.unique(name, return_inverse=True)
+    return name_id.reshape(-1), tuple(names[number] for number in used.tolist())
+
+
+def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
     """Return work as activities; ``process`` is that of each row."""
     ranks, rank = np.unique(np.stack((process, work.device), axis=1), axis=0, return_inverse=True)
     kernels = int((work.kind == KERNEL).sum())
-    name, name_id = np.unique(work.name[:kernels], return_inverse=True)
-    return Activities(
+    name_id, used = _named(work.name[:kernels], names)
+    return model.Activities(
         start_ns=work.start_ns.copy(),
         end_ns=work.end_ns.copy(),
         rank=rank.reshape(-1).astype(np.int32),
-        correlation_id=correlations(work.correlation),
+        correlation_id=model.correlations(work.correlation),
         name_id=np.concatenate((name_id, np.full(len(work) - kernels, NONE))).astype(np.int32),
         kernels=kernels,
-        names=tuple(names[n] for n in name.tolist()),
+        names=used,
         ranks=ranks.reshape(-1, 2),
     )
 
 
-def calls_of(calls: EventRows, threads: Ints, names: Sequence[str]) -> InMemoryCalls:
+def _calls(calls: EventRows, threads: Ints, names: Sequence[str]) -> InMemoryCalls:
     """Return calls, by thread and time."""
-    thread = threads[calls.thread]
-    order = np.lexsort((calls.start_ns, thread))
-    name, name_id = np.unique(calls.name[order], return_inverse=True)
-    table = Calls(
-        row=np.arange(len(calls)),
-        start_ns=calls.start_ns[order],
-        end_ns=calls.end_ns[order],
-        thread=thread[order],
-        correlation_id=correlations(calls.correlation[order]),
+    calls = calls.take(np.lexsort((calls.start_ns, threads[calls.thread])))
+    name_id, used = _named(calls.name, names)
+    ids = model.correlations(calls.correlation)
+    table = model.Calls(
+        np.arange(len(calls)), calls.start_ns, calls.end_ns, threads[calls.thread], ids
     )
-    return InMemoryCalls(table, name_id.astype(np.int32), tuple(names[n] for n in name.tolist()))
+    return InMemoryCalls(table, name_id.astype(np.int32), used)
 
 
-def ranges_of(ranges: EventRows, threads: Ints, names: Sequence[str]) -> Ranges:
+def _ranges(ranges: EventRows, threads: Ints, names: Sequence[str]) -> model.Ranges:
     """Return ranges, in the order of the file."""
-    name, name_id = np.unique(ranges.name, return_inverse=True)
+    name_id, used = _named(ranges.name, names)
     none = np.zeros(len(ranges), bool)
-    return Ranges(
+    return model.Ranges(
         start_ns=ranges.start_ns.copy(),
         end_ns=ranges.end_ns.copy(),
         thread=threads[ranges.thread],
@@ -233,7 +204,7 @@ def ranges_of(ranges: EventRows, threads: Ints, names: Sequence[str]) -> Ranges:
         start_end=none,
         cut=none.copy(),
         name_id=name_id.astype(np.int64),
-        names=tuple(names[n] for n in name.tolist()),
+        names=used,
     )
 
 
@@ -246,26 +217,12 @@ _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 _LISTED, _LONGEST_KIND = 3, 30
 
 
-@frozen
-class KinetoProfile:
-    """A whole trace; times count from its first event.
-
-    Attributes:
-        profile: its profile, with every range.
-        kind: category of each range.
-        counts: how many events each category has.
-        loss: why its GPU work must have been lost, a clause; "" where it was not.
-        cut: whether the file's end is missing.
-    """
-
-    profile: Profile
-    kind: Ints
-    counts: Mapping[int, int]
-    loss: str
-    cut: bool
+#: A profile with every range, whose times count from the trace's first event; the category of each
+#: range; how many events each category has; why GPU work must have been lost, a clause or "".
+Trace: TypeAlias = tuple[Profile, Ints, Mapping[int, int], str]
 
 
-def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
+def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Trace:
     """Read a trace.
 
     Raises:
@@ -276,22 +233,23 @@ def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
         for events in file.blocks():
             collector.add(events)
             rows.count = (rows.count or 0) + len(events)
-    counts = dict.fromkeys(KINDS, 0)
-    for kind in KINDS:
-        counts[SAME_AS.get(kind, kind)] += collector.count(kind)
-    device = next((name for kind, name in DEVICES.items() if collector.count(kind)), "GPU")
+    counts = {kind: collector.count(kind) for kind in kineto.KINDS}
+    device = next((name for name in kineto.DEVICES if name in collector.devices), "GPU")
     base_ns, metadata = collector.base_ns(), file.metadata()
-    rank, world_size, _ = world_of(metadata)
+    rank, world_size, _ = world = world_of(metadata)
     threads = global_threads(collector.threads)
     names = tuple(map(encodable, collector.names.values))
-    work = collector.take(base_ns, KERNEL, MTIA_WORK, COPY)
-    calls = collector.take(base_ns, CALL, XPU_CALL, OTHER_CALL)
+    work = collector.take(base_ns, KERNEL, COPY)
+    calls = collector.take(base_ns, CALL)
     ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
     overheads = collector.take(base_ns, OVERHEAD)
     # ROCm's builds of PyTorch record calls of HIP as CUDA's.
     called = (names[number] for number in distinct(calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
-    workless = _launches_without_work(calls, work, names)
+    launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
+    worked = np.isin(calls.correlation, work.correlation)
+    # Calls that launched work which the trace does not hold.
+    workless = int((launches[calls.name] & ~worked).sum()) if len(calls) else 0
     loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
     impossible = {
         "kernels and copies": work.impossible,
@@ -301,14 +259,14 @@ def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
     limitations = [
         *file.limitations(),
         *_losses(file, collector, workless, len(work)),
-        *impossible_times(file.path, impossible),
+        *model.impossible_times(file.path, impossible),
     ]
-    collectives = collectives_of(work, calls, collector, base_ns, metadata)
+    collectives = collectives_of(work, calls, collector, base_ns, world)
     found = synchronisation_of(collector, base_ns, work, calls, threads)
     if len(work):
         work, lacking = with_devices(work, threads, file.path)
         calls, replaced = with_operators(work, calls, ranges, file.path)
-        limitations.extend((*lacking, *replaced))
+        limitations += (*lacking, *replaced)
     elif not loss:
         device = HOST
         work, calls = operators_as_work(ranges, threads)
@@ -325,19 +283,19 @@ def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
         int(threads[number]): _THREAD_NAME.sub(r"\g<name>", name)
         for number, name in collector.thread_names.items()
     }
-    every_range = ranges_of(ranges, threads, names)
+    every_range = _ranges(ranges, threads, names)
     profile = Profile(
-        source=replace(_source(file.path, metadata, base_ns, device), api=api),
-        activities=activities_of(work, processes_of(work, calls, threads), names),
-        calls=calls_of(calls, threads, names),
+        source=_source(file.path, metadata, base_ns, device, api),
+        activities=_activities(work, processes_of(work, calls, threads), names),
+        calls=_calls(calls, threads, names),
         ranges=every_range,
         every_range=InMemoryRanges(every_range),
-        overheads=Overheads(
+        overheads=model.Overheads(
             process_of(threads[overheads.thread]),
             overheads.start_ns.copy(),
             overheads.end_ns.copy(),
         ),
-        threads=tuple(Thread(t, encodable(name)) for t, name in sorted(plain.items()) if name),
+        threads=tuple(model.Thread(t, encodable(n)) for t, n in sorted(plain.items()) if n),
         devices=_devices(metadata),
         limitations=tuple(limitations),
         global_rank=None if rank == NONE else rank,
@@ -345,18 +303,9 @@ def read_profile(file: TraceFile[KinetoEvent]) -> KinetoProfile:
         launches_known=counts[KERNEL] + counts[COPY] > 0,
         collectives=collectives,
         synchronisation=None if found is None else lambda: (found, ()),
-        memory=lambda: read_memory(file.path, base_ns, on_host=device == HOST),
+        memory=lambda: kineto.read_memory(file.path, base_ns, on_host=device == HOST),
     )
-    return KinetoProfile(profile, ranges.kind, counts, loss, file.cut)
-
-
-def _launches_without_work(calls: EventRows, work: EventRows, names: Sequence[str]) -> int:
-    """Return how many calls launched work that the trace does not hold."""
-    if len(calls) == 0:
-        return 0
-    launches = np.array([name.startswith(WORK_CALLS) for name in names], bool)
-    worked = np.isin(calls.correlation, work.correlation)
-    return int((launches[calls.name] & ~worked).sum())
+    return profile, ranges.kind, counts, loss
 
 
 def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
@@ -370,7 +319,7 @@ def _loss(workless: int, metadata: Mapping[str, object], *, cut: bool) -> str:
 
 
 def _losses(
-    file: TraceFile[KinetoEvent], collector: EventCollector, workless: int, work: int
+    file: TraceFile[kineto.KinetoArgs], collector: EventCollector, workless: int, work: int
 ) -> Iterator[Limitation]:
     """Yield what a trace lacks, or holds and cannot mean."""
     path = file.path
@@ -399,31 +348,31 @@ def _losses(
         yield Limitation("events of unknown kinds", reason, others.total())
 
 
-def _source(path: str, metadata: Mapping[str, object], base_ns: int, device: str) -> Source:
+def _source(
+    path: str, metadata: Mapping[str, object], base_ns: int, device: str, api: str
+) -> model.Source:
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
-    zero_ns = metadata.get("baseTimeNanoseconds")
-    utc_ns = base_ns + max(whole_number(zero_ns, _LATEST_UTC_NS), 0)
+    zero_ns = kineto.whole_number(metadata.get("baseTimeNanoseconds"), _LATEST_UTC_NS)
+    utc_ns = base_ns + max(zero_ns, 0)
     known = isinstance(host, str) and bool(host)
-    return Source(
+    return model.Source(
         path=path,
         host=encodable(str(host)) if known else Path(path).name,
         host_known=known,
         format="kineto",
-        nsys_version=None,
         schema_version=None if schema is None else str(schema),
         session_utc_ns=utc_ns if utc_ns > _OLDEST_UTC_NS else None,
-        session_clock_ns=None,
         device=device,
+        api=api,
     )
 
 
-def _devices(metadata: Mapping[str, object]) -> tuple[Device, ...]:
+def _devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
     properties = metadata.get("deviceProperties")
-    gpus = properties if isinstance(properties, list) else []
     return tuple(
-        Device(None, number, encodable(str(gpu.get("name", ""))), None)
-        for gpu in gpus
-        if isinstance(gpu, dict) and (number := whole_number(gpu.get("id"), 1 << 31)) != NONE
+        model.Device(None, number, encodable(str(gpu.get("name", ""))), None)
+        for gpu in (properties if isinstance(properties, list) else [])
+        if isinstance(gpu, dict) and (number := kineto.whole_number(gpu.get("id"), 1 << 31)) != NONE
     )
 
 
@@ -448,15 +397,16 @@ _RECORD_AGAIN = (
 class KinetoFile:
     """An open trace; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
 
-    file: TraceFile[KinetoEvent]
+    file: TraceFile[kineto.KinetoArgs]
 
     @cached_property
-    def _trace(self) -> KinetoProfile:
+    def _trace(self) -> Trace:
         return read_profile(self.file)
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often names of annotations, or else of operators, occur."""
-        ranges, kind = self._trace.profile.ranges, self._trace.kind
+        profile, kind, _, _ = self._trace
+        ranges = profile.ranges
         annotated = "*" in globs and (kind == ANNOTATION).any()
         name_id = ranges.name_id[kind == ANNOTATION] if annotated else ranges.name_id
         counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
@@ -474,7 +424,7 @@ class KinetoFile:
             ProfileError: it cannot be read.
             NothingToAnalyseError: neither GPU work nor operators were recorded, or no calls.
         """
-        profile = self._trace.profile
+        profile, kind, _, _ = self._trace
         if lacking := self._lacking():
             raise NothingToAnalyseError(f"{self.file.path}: {lacking}")
         if not partial and not any(map(len, profile.calls.blocks())):
@@ -483,46 +433,42 @@ class KinetoFile:
                 f"to ranges; {_RECORD_AGAIN}"
             )
         ranges = profile.ranges
-        fits = np.array(fitting(globs, ranges.names), bool)
-        chosen = ranges.take(fits[ranges.name_id] & self._asked(globs))
-        return replace(profile, ranges=chosen)
 
-    def _asked(self, globs: Sequence[str]) -> Bools:
-        """Tell which ranges may be asked for by name: of Python's functions, modules alone."""
-        ranges, kind = self._trace.profile.ranges, self._trace.kind
-        modules = [glob for glob in globs if glob.startswith(_MODULE)]
-        if not modules:
-            return np.asarray(kind != PYTHON, bool)
-        fits = np.array(fitting(modules, ranges.names), bool)
-        return np.asarray((kind != PYTHON) | fits[ranges.name_id], bool)
+        def named(wanted: Sequence[str]) -> Bools:
+            return np.array(fitting(wanted, ranges.names), bool)[ranges.name_id]
+
+        # Of Python's functions, modules alone are asked for by name.
+        asked: Bools = np.asarray(kind != PYTHON, bool)
+        if modules := [glob for glob in globs if glob.startswith(_MODULE)]:
+            asked |= named(modules)
+        return replace(profile, ranges=ranges.take(named(globs) & asked))
 
     def _lacking(self) -> str:
         """Return why there is nothing to analyse, and what to do; "" where there is something."""
-        trace = self._trace
-        if trace.cut and (trace.loss or len(trace.profile.activities) == 0):
-            loss = trace.loss or "cut short before the first kernel or operator"
+        profile, _, _, loss = self._trace
+        empty = len(profile.activities) == 0
+        if self.file.cut and (loss or empty):
+            loss = loss or "cut short before the first kernel or operator"
             return f"{loss}; copy the file again, or let the profiler write it to its end"
-        if trace.loss:
-            return f"{trace.loss}; copy the file again, or {_RECORD_AGAIN}"
-        if len(trace.profile.activities) == 0:
-            return f"neither kernels nor operators were recorded; {_RECORD_AGAIN}"
-        return ""
+        if loss:
+            return f"{loss}; copy the file again, or {_RECORD_AGAIN}"
+        return f"neither kernels nor operators were recorded; {_RECORD_AGAIN}" if empty else ""
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the trace, with the ranges of these names."""
-        trace, profile = self._trace, self._trace.profile
-        names = self.sample(globs)
+        profile, _, counts, _ = self._trace
+        names = sorted(self.sample(globs).items())
         return Contents(
             source=profile.source,
             tables=tuple(
-                TableCount(
-                    what.replace("CUDA", profile.source.api), category, trace.counts[kind] or None
+                model.TableCount(
+                    what.replace("CUDA", profile.source.api), category, counts[kind] or None
                 )
                 for what, category, kind in _COUNTED
             ),
             processes=tuple(distinct(profile.activities.ranks[:, 0]).tolist()),
             devices=profile.devices,
-            candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
+            candidates=tuple(model.NameCount(*pair) for pair in names),
             ranges=len(profile.ranges),
             missing=tuple(filter(None, (self._lacking(),))),
             readable=len(profile.activities) > 0,
@@ -536,7 +482,9 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ki
     Raises:
         ProfileError: it cannot be opened.
     """
-    marked = COLLECTIVE_MARK, CollectiveEvent
-    categorised = SYNCHRONISATION_CATEGORIES, SynchronisationEvent
-    with opened_trace(path, KinetoEvent, watch, marked, categorised) as file:
+    marked = kineto.COLLECTIVE_MARK, kineto.CollectiveArgs
+    categorised = kineto.SYNCHRONISATION_CATEGORIES, kineto.SynchronisationArgs
+    with opened_trace(
+        path, kineto.KinetoArgs, watch, marked=marked, categorised=categorised
+    ) as file:
         yield KinetoFile(file)

@@ -16,12 +16,13 @@ derived), on them events. Sources: ``tsl/profiler/protobuf/xplane.proto`` and
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.model.columns import NONE, Codes, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, groups_of
 from bubbleviz.model.profile import beyond, capture_bounds, possible
 from bubbleviz.model.values import frozen
@@ -35,8 +36,11 @@ STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
 )
 #: Lines of a device; all others there are derived from these.
 _LINES = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
-#: Events of the host, by what they stand for.
-_LAUNCHES, _HOST_OPS, _HOST_STEPS = "launches", "host ops", "host steps"
+#: Events of the host, by what they stand for; those that last are its ranges.
+SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
+#: What statistics tell of an event: texts of the instruction, its path and its module, by number;
+#: and numbers.
+STAT_COLUMNS = ("op", "path", "module", "program", "run", "correlation", "device", "step")
 #: Numbers of devices are below this.
 _MOST_DEVICES = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
@@ -77,54 +81,19 @@ def path_of(tf_op: str) -> str:
 
 
 @frozen
-class LineEvents(Table):
-    """Events of one line, or a piece of them; texts by number, -1 is none.
+class PlaneEvents(Table):
+    """Events of lines, in few bits; -1 is none.
 
     Attributes:
         start_ns: start, in the profile's own time.
         end_ns: end.
         name: text.
-        op: text, the instruction (``fusion.3``).
-        path: text, its place in the program (``jit(step)/jvp(layer)/dot_general``).
-        module: text, the module of the instruction (``jit_step``).
-        program: number of the module's program.
+        label: row of the labels: the instruction and its module.
+        line: row of the lines, of the host's events.
+        device: number of its device, or of the device that a host's event is about.
         run: number of the module's execution.
         correlation: pairs a launch with the work that it launched.
-        device: number of the device that a host's event is about.
         step: number of the training step that the event is.
-    """
-
-    start_ns: Ints
-    end_ns: Ints
-    name: Ints
-    op: Ints
-    path: Ints
-    module: Ints
-    program: Ints
-    run: Ints
-    correlation: Ints
-    device: Ints
-    step: Ints
-
-
-#: The columns that statistics of an event fill.
-STAT_COLUMNS = ("op", "path", "module", "program", "run", "correlation", "device", "step")
-
-
-@frozen
-class PlaneEvents(Table):
-    """Events of several lines, in fewer bits.
-
-    Attributes:
-        start_ns: start.
-        end_ns: end.
-        name: text.
-        label: row of the labels: the instruction and its module; -1 none.
-        line: row of the lines.
-        device: number of its device; -1 none.
-        run: number of the module's execution; -1 none.
-        correlation: of a launch and the work that it launched; -1 none.
-        step: number of the step that it is; -1 none.
     """
 
     start_ns: Ints
@@ -138,35 +107,19 @@ class PlaneEvents(Table):
     step: Codes
 
 
-@frozen
-class HostSpans(Table):
-    """All events of the host's threads that lasted, in the fewest bits."""
-
-    start_ns: Ints
-    end_ns: Ints
-    name: Codes
-    line: Codes
-
-
-@frozen
 class Planes:
-    """All of a profile of XLA, in columns.
+    """All of a profile of XLA in columns: takes the events of lines, piece by piece.
 
     Attributes:
-        texts: distinct texts.
-        labels: distinct instructions: texts of the instruction, its path and its module, by number,
+        texts: numbers the texts of all events.
+        labels: numbers instructions: the text of the instruction (``fusion.3``), its place in the
+            program (``jit(step)/jvp(layer)/dot_general``) and its module (``jit_step``), by number,
             and the number of its program; -1 is none.
-        streams: kernels and copies of GPUs.
-        ops: instructions on devices, or (``on_host``) of threads of the host that stand for them.
-        transfers: asynchronous ones.
-        modules: executions of modules on devices.
-        steps: steps on devices, and of the host.
-        launches: events of the host that launched something.
-        spans: events of the host's threads.
         lines: number and name of each thread of the host.
-        devices: number and name of each device's plane.
+        devices: name of each device that has a plane, by number; "" unknown.
         accelerator: what the devices are: ``GPU`` or ``TPU``.
-        on_host: whether there is no device, so that instructions that the host ran are the work.
+        on_host: whether there is no device, so that instructions that the host ran are the work;
+            known once all was added.
         impossible: how many events were left out for impossible times.
         outside: how many events of devices, and launches, were left out for they lie far outside
             the capture.
@@ -174,71 +127,60 @@ class Planes:
             has.
     """
 
-    texts: tuple[str, ...]
-    labels: tuple[tuple[int, ...], ...]
-    streams: PlaneEvents
-    ops: PlaneEvents
-    transfers: PlaneEvents
-    modules: PlaneEvents
-    steps: PlaneEvents
-    launches: PlaneEvents
-    spans: HostSpans
-    lines: tuple[tuple[int, str], ...]
-    devices: tuple[tuple[int, str], ...]
-    accelerator: str
-    on_host: bool
-    impossible: int
-    outside: int
-    strange_devices: int
-
-
-class PlaneCollector:
-    """Takes the events of lines, piece by piece, while a file is read.
-
-    Attributes:
-        texts: numbers the texts of all events.
-    """
-
     def __init__(self) -> None:
-        self.texts: Numbering[str] = Numbering()
-        self._labels: Numbering[tuple[int, ...]] = Numbering()
-        self._events: dict[str, list[PlaneEvents]] = {}
-        self._spans: list[HostSpans] = []
-        self._lines: list[tuple[int, str]] = []
-        self._devices: dict[int, str] = {}
-        self._accelerator = "GPU"
-        self._impossible = self._strange_devices = 0
+        self.texts, self.labels = Numbering[str](), Numbering[tuple[int, ...]]()
+        self.lines: list[tuple[int, str]] = []
+        self.devices: dict[int, str] = {}
+        self.accelerator, self.on_host = "GPU", False
+        self.impossible = self.outside = self.strange_devices = 0
+        self._events: dict[str, list[PlaneEvents]] = defaultdict(list)
 
     def add_device(self, plane: str, number: int, name: str) -> None:
         """Add a device that has a plane, and its name; "" unknown."""
-        self._accelerator = "TPU" if plane.startswith("/device:TPU") else "GPU"
-        self._devices[number] = name or self._devices.get(number, "")
+        self.accelerator = "TPU" if plane.startswith("/device:TPU") else "GPU"
+        self.devices[number] = name or self.devices.get(number, "")
 
     def add_line(self, number: int, name: str) -> int:
         """Add a line of the host; return its row."""
-        self._lines.append((number, name))
-        return len(self._lines) - 1
+        self.lines.append((number, name))
+        return len(self.lines) - 1
 
-    def add(self, role: str, plane: str, line: int, events: LineEvents) -> None:
+    def add(
+        self,
+        role: str,
+        plane: str,
+        line: int,
+        times_ns: tuple[Ints, Ints],
+        name: Ints,
+        stats: Mapping[str, Ints],
+    ) -> None:
         """Add a piece of a line.
 
         Args:
             role: what the line's events are.
             plane: name of its plane.
             line: row of the line, if it is the host's.
-            events: the piece.
+            times_ns: start and end of each event.
+            name: text of each.
+            stats: what else is known, by the names of ``STAT_COLUMNS``.
         """
-        keep = possible(events.start_ns, events.end_ns)
-        if keep is not None:
-            self._impossible += int((~keep).sum())
-            events = events.take(keep)
-        if len(events) == 0:
-            return
-        if role == HOST:
-            self._add_host(line, events)
-            return
+        op, count = stats["op"], len(name)
         if role in (OPS, ASYNC):
-            events = replace(events, op=np.where(events.op == NONE, events.name, events.op))
+            op = np.where(op == NONE, name, op)
+        device = stats["device"]
+        if role != HOST:
+            device = np.full(count, device_of(plane), np.int64)
+        label = self._labels(op, *(stats[column] for column in ("path", "module", "program")))
+        others = (stats[column] for column in ("run", "correlation", "step"))
+        columns = (name, label, np.full(count, line, np.int64), device, *others)
+        events = PlaneEvents(*times_ns, *columns)
+        keep = possible(*times_ns)
+        if keep is not None:
+            self.impossible += int((~keep).sum())
+            events, op = events.take(keep), op[keep]
+        if role == HOST:
+            self._add_host(events, op != NONE)
+            return
         if role == STEPS:
             texts = self.texts.values
             used, of_row = np.unique(events.name, return_inverse=True)
@@ -246,92 +188,62 @@ class PlaneCollector:
             named = np.array(spelled, np.int64)[of_row.reshape(-1)]
             step = np.where(events.step != NONE, events.step, named)
             events = replace(events, step=step).take(step != NONE)
-        self._append(role, line, replace(events, device=np.full(len(events), device_of(plane))))
+        self._append(role, events)
 
-    def _add_host(self, line: int, events: LineEvents) -> None:
+    def _add_host(self, events: PlaneEvents, instructions: Bools) -> None:
         # Launches are calls, and no ranges.
         spans = events.take((events.end_ns > events.start_ns) & (events.correlation == NONE))
-        row = np.full(len(spans), line, np.int64)
-        self._spans.append(
-            HostSpans(spans.start_ns, spans.end_ns, _narrow(spans.name), _narrow(row))
-        )
+        none = constant(NONE, len(spans))
+        others = ("label", "device", "run", "correlation", "step")
+        self._append(SPANS, spans.changed(**dict.fromkeys(others, none)))
         known = (events.device >= 0) & (events.device < _MOST_DEVICES)
-        self._strange_devices += int((~known & (events.device != NONE)).sum())
-        for key, chosen in (
-            (_LAUNCHES, events.correlation != NONE),
-            (_HOST_OPS, (events.op != NONE) & known),
-            (_HOST_STEPS, events.step != NONE),
-        ):
-            if chosen.any():
-                self._append(key, line, events.take(chosen))
+        self.strange_devices += int((~known & (events.device != NONE)).sum())
+        self._append(LAUNCHES, events.take(events.correlation != NONE))
+        self._append(HOST_OPS, events.take(instructions & known))
+        self._append(HOST_STEPS, events.take(events.step != NONE))
 
-    def _append(self, key: str, line: int, events: LineEvents) -> None:
-        label = np.full(len(events), NONE, np.int64)
-        rows = np.flatnonzero((events.op != NONE) | (events.module != NONE))
-        columns = [getattr(events, name)[rows] for name in ("op", "path", "module", "program")]
-        groups = groups_of(*columns)
-        distinct = zip(*(column[groups.first].tolist() for column in columns), strict=True)
-        label[rows] = self._labels.numbers(distinct)[groups.of_row]
-        narrow = PlaneEvents(
-            start_ns=events.start_ns.copy(),
-            end_ns=events.end_ns.copy(),
-            name=_narrow(events.name),
-            label=_narrow(label),
-            line=_narrow(np.full(len(events), line, np.int64)),
-            device=_narrow(events.device),
-            run=_narrow(events.run),
-            correlation=_narrow(events.correlation),
-            step=_narrow(events.step),
-        )
-        self._events.setdefault(key, []).append(narrow)
+    def _append(self, role: str, events: PlaneEvents) -> None:
+        if len(events):
+            columns = [getattr(events, name) for name in PlaneEvents.column_names()]
+            narrow = [column.copy() for column in columns[:2]] + [_narrow(c) for c in columns[2:]]
+            self._events[role].append(PlaneEvents(*narrow).compacted())
 
-    def planes(self) -> Planes:
-        """Return the planes, once all lines have been added."""
-        on_host = not any(self._events.get(role) for role in (STREAM, OPS))
-        outside = self._leave_out_strays()
+    def _labels(self, *columns: Ints) -> Ints:
+        """Return the label of each event, by instruction, path, module and program."""
+        label = np.full(len(columns[0]), NONE, np.int64)
+        rows = np.flatnonzero((columns[0] != NONE) | (columns[2] != NONE))
+        groups = groups_of(*(column[rows] for column in columns))
+        first = rows[groups.first]
+        distinct = zip(*(column[first].tolist() for column in columns), strict=True)
+        label[rows] = self.labels.numbers(distinct)[groups.of_row]
+        return label
+
+    def events(self, *roles: str) -> PlaneEvents:
+        """Return the events of some roles, and forget them."""
+        pieces = [piece for role in roles for piece in self._events.pop(role, [])]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
+        return joined([*pieces, PlaneEvents(no_time, no_time, *[no_code] * 7)])
 
-        def taken(*keys: str) -> PlaneEvents:
-            pieces = [piece for key in keys for piece in self._events.pop(key, [])]
-            return joined([PlaneEvents(no_time, no_time, *[no_code] * 7), *pieces])
-
-        spans, self._spans = self._spans, []
-        return Planes(
-            texts=self.texts.values,
-            labels=self._labels.values,
-            streams=taken(STREAM),
-            ops=taken(_HOST_OPS if on_host else OPS),
-            transfers=taken(ASYNC),
-            modules=taken(MODULES),
-            steps=taken(STEPS, _HOST_STEPS),
-            launches=taken(_LAUNCHES),
-            spans=joined([HostSpans(no_time, no_time, no_code, no_code), *spans]),
-            lines=tuple(self._lines),
-            devices=tuple(sorted(self._devices.items())),
-            accelerator=self._accelerator,
-            on_host=on_host,
-            impossible=self._impossible,
-            outside=outside,
-            strange_devices=self._strange_devices,
-        )
-
-    def _leave_out_strays(self) -> int:
-        """Leave out what lies far outside the capture of all devices; return how much that is."""
-        pieces = [piece for table in self._events.values() for piece in table]
-        if not pieces:
-            return 0
-        start_ns = np.concatenate([piece.start_ns for piece in pieces])
-        end_ns = np.concatenate([piece.end_ns for piece in pieces])
+    def finish(self) -> None:
+        """Leave out what lies far outside the capture of all devices, once all was added."""
+        self.on_host = not (self._events[STREAM] or self._events[OPS])
+        tables = [piece for role, table in self._events.items() if role != SPANS for piece in table]
+        if not tables:
+            return
+        start_ns = np.concatenate([piece.start_ns for piece in tables])
+        end_ns = np.concatenate([piece.end_ns for piece in tables])
         bounds_ns = capture_bounds(start_ns, end_ns)
         if bounds_ns is None:
-            return 0
-        for key, table in self._events.items():
-            strays = [beyond(piece.start_ns, piece.end_ns, bounds_ns) for piece in table]
-            self._events[key] = [p.take(~stray) for p, stray in zip(table, strays, strict=True)]
-        return int(beyond(start_ns, end_ns, bounds_ns).sum())
+            return
+        for role in self._events.keys() - {SPANS}:
+            self._events[role] = [
+                piece.take(~beyond(piece.start_ns, piece.end_ns, bounds_ns))
+                for piece in self._events[role]
+            ]
+        self.outside = int(beyond(start_ns, end_ns, bounds_ns).sum())
 
 
-def _narrow(codes: Ints) -> Codes:
-    """Return identifiers in as few bits as they need: a column of -1 alone takes a byte a row."""
+def _narrow(codes: Codes) -> Codes:
+    """Return identifiers in as few bits as they need."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     return codes.astype(np.min_scalar_type(min(low, -1 - high)))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,32 +15,16 @@ import numpy.typing as npt
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import (
-    DEVICE_THREAD,
-    HOST,
-    PID_MASK,
-    Activities,
-    Calls,
-    Contents,
-    Device,
-    NameCount,
-    Overheads,
-    Profile,
-    Ranges,
-    Source,
-    TableCount,
-    Thread,
-    correlations,
-    impossible_times,
-    outside_limitation,
-)
+from bubbleviz.model.profile import Contents, Profile, Ranges, Source
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges, thread_numbers
-from bubbleviz.sources.xla.planes import HostSpans, PlaneEvents, Planes
+from bubbleviz.sources.xla import planes as xla
+from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 from bubbleviz.timing import step
 
 # The work of devices in XLA's planes: activities, their calls, and the ranges that name them.
@@ -112,6 +97,8 @@ class DeviceWork:
         process: that was profiled; 0 unknown.
 
     Attributes:
+        spans: events of the host's threads.
+        steps: on devices, and of the host.
         thread_of_line: thread of each line of the host.
         thread_of_device: thread that stands for each device, ascending.
         activities: kernels, then copies.
@@ -122,46 +109,47 @@ class DeviceWork:
     """
 
     def __init__(self, planes: Planes, process: int) -> None:
-        self._planes, self._process = planes, process & PID_MASK
-        self._names = Numbering(planes.texts)
+        self._process = process & model.PID_MASK
+        self._texts, self._labels = planes.texts.values, planes.labels.values
+        self._names = Numbering(self._texts)
         self._names_of_module: dict[str, set[int]] = defaultdict(set)
-        self.thread_of_line, self.thread_of_device = self._threads()
-        work, beside, kernels = self._ordered()
-        launches = self._launches_of(work)
+        self.spans, self._modules = planes.events(xla.SPANS), planes.events(xla.MODULES)
+        self.steps = planes.events(xla.STEPS, xla.HOST_STEPS)
+        streams, transfers = planes.events(xla.STREAM), planes.events(xla.ASYNC)
+        ops = planes.events(xla.HOST_OPS if planes.on_host else xla.OPS)
+        tables = (streams, ops, transfers, self._modules, self.steps)
+        self.thread_of_line, self.thread_of_device = self._threads(planes.lines, tables)
+        work, beside, kernels = self._ordered(streams, ops, transfers)
+        launches = _launches_of(work, planes.events(xla.LAUNCHES))
         self.launched = launches is not None
         if launches is None:
-            correlation = row = np.arange(len(work))
+            correlation: Codes = np.arange(len(work))
+            called, call_name, call_names = work, np.zeros(len(work), np.int32), ("",)
             # A transfer is launched by the instruction that it begins in.
-            self.calls = InMemoryCalls(
-                Calls(
-                    row=row.copy(),
-                    start_ns=work.start_ns,
-                    end_ns=np.where(beside, work.start_ns, work.end_ns),
-                    thread=self._of_devices(work.device),
-                    correlation_id=correlations(row),
-                ),
-                np.zeros(len(work), np.int32),
-                ("",),
-            )
-            instructions = joined([planes.streams, planes.ops])
+            returned_ns = np.where(beside, work.start_ns, work.end_ns)
+            call_thread, call_id = self._of_devices(work.device), correlation
+            instructions = joined([streams, ops])
             thread = self._of_devices(instructions.device)
             name_id = self._thunks()[instructions.label]
         else:
             beside = np.zeros(len(work), bool)
-            correlation, thread = work.correlation, self.thread_of_line[launches.line]
+            correlation, called, returned_ns = work.correlation, launches, launches.end_ns
+            thread = call_thread = self.thread_of_line[launches.line]
+            call_id = launches.correlation.astype(np.int64)
             used, call_name = _renumbered(launches.name)
-            self.calls = InMemoryCalls(
-                Calls(
-                    row=np.arange(len(launches)),
-                    start_ns=launches.start_ns,
-                    end_ns=launches.end_ns,
-                    thread=thread,
-                    correlation_id=correlations(launches.correlation.astype(np.int64)),
-                ),
-                call_name,
-                tuple(planes.texts[number] for number in used.tolist()),
-            )
+            call_names = tuple(self._texts[number] for number in used.tolist())
             instructions, name_id = self._named_by_work(launches, work)
+        self.calls = InMemoryCalls(
+            model.Calls(
+                row=np.arange(len(called)),
+                start_ns=called.start_ns,
+                end_ns=returned_ns,
+                thread=call_thread,
+                correlation_id=model.correlations(call_id),
+            ),
+            call_name,
+            call_names,
+        )
         thunks = ranges_of(instructions.start_ns, instructions.end_ns, thread, name_id)
         if launches is not None:
             rows = np.flatnonzero(name_id != NONE)
@@ -175,29 +163,29 @@ class DeviceWork:
         devices, rank = _renumbered(work.device)
         work_name = np.full(len(work), NONE, np.int32)
         used, work_name[named] = _renumbered(work.name[named])
-        self.activities = Activities(
+        self.activities = model.Activities(
             start_ns=work.start_ns,
             end_ns=work.end_ns,
             rank=rank.astype(np.int16),
-            correlation_id=correlations(correlation.astype(np.int64)),
+            correlation_id=model.correlations(correlation.astype(np.int64)),
             name_id=work_name,
             kernels=kernels,
-            names=tuple(planes.texts[number] for number in used.tolist()),
+            names=tuple(self._texts[number] for number in used.tolist()),
             ranks=np.stack((np.full(len(devices), self._process, np.int64), devices), axis=1),
         )
 
-    def _threads(self) -> tuple[Ints, dict[int, int]]:
+    def _threads(
+        self, named_lines: Sequence[tuple[int, str]], tables: Sequence[PlaneEvents]
+    ) -> tuple[Ints, dict[int, int]]:
         """Return the threads of the host's lines and of devices, as nsys numbers them.
 
         XLA numbers threads by an address, where the system gives the main thread, which is the
         first that runs Python, the number of its process.
         """
-        planes = self._planes
-        lines = np.array([number for number, _ in planes.lines], np.int64)
-        python = [at for at, (_, name) in enumerate(planes.lines) if name == _PYTHON]
+        lines = np.array([number for number, _ in named_lines], np.int64)
+        python = [at for at, (_, name) in enumerate(named_lines) if name == _PYTHON]
         if python and self._process not in lines:
             lines[python[0]] = self._process
-        tables = (planes.streams, planes.ops, planes.transfers, planes.modules, planes.steps)
         devices = distinct(*(table.device for table in tables)).astype(np.int64)
         devices = devices[devices != NONE]
         tids = np.concatenate((lines, _DEVICE_THREAD + devices))
@@ -211,36 +199,24 @@ class DeviceWork:
         threads = np.array(list(self.thread_of_device.values()), np.int64)
         return np.asarray(threads[np.searchsorted(numbers, device)], np.int64)
 
-    def _ordered(self) -> tuple[PlaneEvents, Bools, int]:
+    def _ordered(
+        self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
+    ) -> tuple[PlaneEvents, Bools, int]:
         """Return kernels, then copies; which run beside instructions; and the number of kernels."""
-        planes = self._planes
-        leaf = planes.ops.take(leaves(planes.ops))
-        tables = [table for table in (planes.streams, leaf, planes.transfers) if len(table)]
-        work = joined(tables) if len(tables) > 1 else [*tables, planes.streams][0]
+        tables = (streams, ops.take(leaves(ops)), transfers)
+        work = joined([table for table in tables if len(table)] or [streams])
         # Work beside instructions that moves nothing between devices is a copy.
         beside, copied = np.zeros(len(work), bool), np.zeros(len(work), bool)
-        beside[len(work) - len(planes.transfers) :] = True
-        streams = slice(0, len(planes.streams))
+        beside[len(work) - len(transfers) :] = True
         # XLA's profiler names copies and memsets on a GPU's streams so.
-        copies = np.array([text.startswith(("Memcpy", "Memset")) for text in planes.texts], bool)
-        copied[streams] = copies[work.name[streams]]
-        passing = matching(planes.texts, default_kinds().communication)
+        copies = np.array([text.startswith(("Memcpy", "Memset")) for text in self._texts], bool)
+        copied[: len(streams)] = copies[work.name[: len(streams)]]
+        passing = matching(self._texts, default_kinds().communication)
         copied[beside] = ~passing[work.name[beside]]
         if not copied.any():
             return work, beside, len(work)
         order = np.argsort(copied, kind="stable")
         return work.take(order), beside[order], int((~copied).sum())
-
-    def _launches_of(self, work: PlaneEvents) -> PlaneEvents | None:
-        """Return one launch of the host a correlation id; None where they are not of the work.
-
-        Several events may share an id (one call as two interfaces): the first one launched.
-        """
-        launches = self._planes.launches
-        launches = launches.take(np.argsort(launches.start_ns, kind="stable"))
-        launches = launches.take(np.sort(np.unique(launches.correlation, return_index=True)[1]))
-        known = np.isin(work.correlation, launches.correlation) & (work.correlation != NONE)
-        return launches if len(work) and 2 * int(known.sum()) >= len(work) else None
 
     def _named_by_work(self, launches: PlaneEvents, work: PlaneEvents) -> tuple[PlaneEvents, Ints]:
         """Return launches as the instructions that they launched, and names of their ranges.
@@ -252,7 +228,7 @@ class DeviceWork:
         hit = at != NONE
         label = np.where(hit, work.label[first[at]], launches.label)
         device = np.where(hit, work.device[first[at]], NONE)
-        run = self._executions(launches, self._modules()[label])
+        run = self._executions(launches, self._modules_of_labels()[label])
         instructions = replace(launches, label=label, device=device, run=run)
         return instructions, np.where(hit, self._thunks()[label], NONE)
 
@@ -262,7 +238,7 @@ class DeviceWork:
         It may be on another thread than the launches are. Where executions of one module overlap
         (a thread for each device), only those of the launch's own thread are looked at.
         """
-        spans, texts = self._planes.spans, self._planes.texts
+        spans, texts = self.spans, self._texts
         execution = np.full(len(launches), NONE, np.int64)
         of_host = np.array([text.endswith(_OF_HOST) for text in texts], bool)
         rows = np.flatnonzero(of_host[spans.name])
@@ -286,19 +262,18 @@ class DeviceWork:
 
     def _thunks(self) -> Ints:
         """Return the name of each label's ranges of instructions; -1 for none, and at the end."""
-        numbers, texts = [], self._planes.texts
-        for op, path, _, _ in self._planes.labels:
+        numbers, texts = [], self._texts
+        for op, path, _, _ in self._labels:
             before = f"name={texts[path]}," if path != NONE and texts[path] else ""
             text = f"Thunk:#{before}hlo_op={texts[op]}#"
             numbers.append(NONE if op == NONE else self._names.number(text))
         return np.array([*numbers, NONE], np.int64)
 
-    def _modules(self) -> Ints:
+    def _modules_of_labels(self) -> Ints:
         """Return the name of each label's module; -1 for none, and at the end."""
-        texts = self._planes.texts
         numbers = [
-            NONE if module == NONE else self._module(texts[module], program)
-            for _, _, module, program in self._planes.labels
+            NONE if module == NONE else self._module(self._texts[module], program)
+            for _, _, module, program in self._labels
         ]
         return np.array([*numbers, NONE], np.int64)
 
@@ -311,7 +286,7 @@ class DeviceWork:
 
     def _step_ranges(self) -> Ranges:
         """Return the ranges of steps, on devices and of the host."""
-        steps, texts = self._planes.steps, self._planes.texts
+        steps, texts = self.steps, self._texts
         on_device = steps.device != NONE
         thread = np.empty(len(steps), np.int64)
         thread[on_device] = self._of_devices(steps.device[on_device])
@@ -334,7 +309,7 @@ class DeviceWork:
             events: instructions.
             thread: that the range of each lies on.
         """
-        recorded, texts = self._planes.modules, self._planes.texts
+        recorded, texts = self._modules, self._texts
         if len(recorded):
             used, number = np.unique(recorded.name, return_inverse=True)
             numbers = []
@@ -345,7 +320,7 @@ class DeviceWork:
             name_id = np.array(numbers, np.int64)[number.reshape(-1)]
             thread = self._of_devices(recorded.device)
             return ranges_of(recorded.start_ns, recorded.end_ns, thread, name_id)
-        module = self._modules()[events.label]
+        module = self._modules_of_labels()[events.label]
         rows = np.flatnonzero(module != NONE)
         rows = rows[np.lexsort((events.start_ns[rows], events.device[rows], thread[rows]))]
         numbered = rows[events.run[rows] != NONE]
@@ -367,6 +342,17 @@ class DeviceWork:
         np.maximum.at(end_ns, run, events.end_ns[rows])
         first = np.unique(run, return_index=True)[1]
         return ranges_of(start_ns, end_ns, thread[rows[first]], module[rows[first]])
+
+
+def _launches_of(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | None:
+    """Return one launch of the host a correlation id; None where they are not of the work.
+
+    Several events may share an id (one call as two interfaces): the first one launched.
+    """
+    launches = launches.take(np.argsort(launches.start_ns, kind="stable"))
+    launches = launches.take(np.sort(np.unique(launches.correlation, return_index=True)[1]))
+    known = np.isin(work.correlation, launches.correlation) & (work.correlation != NONE)
+    return launches if len(work) and 2 * int(known.sum()) >= len(work) else None
 
 
 def _runs(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
@@ -412,7 +398,7 @@ class XlaRanges:
     """
 
     of_work: Ranges
-    spans: HostSpans
+    spans: PlaneEvents
     thread: Ints
 
     def __len__(self) -> int:
@@ -440,43 +426,31 @@ class XlaRanges:
         return ranges_of(spans.start_ns, spans.end_ns, thread, name_id, self.of_work.names)
 
 
-@frozen
-class XlaProfile:
-    """What a file holds.
-
-    Attributes:
-        profile: with all ranges of work.
-        ranges: all ranges.
-        counts: how many rows of each kind it holds.
-        cut: whether the file's end is missing.
-    """
-
-    profile: Profile
-    ranges: XlaRanges
-    counts: Mapping[str, int | None]
-    cut: bool
+#: A profile with all ranges of work; all ranges; how many rows of each kind the file holds; and
+#: whether its end is missing.
+Loaded: TypeAlias = tuple[Profile, XlaRanges, Mapping[str, int | None], bool]
 
 
 class XlaFile:
     """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once."""
 
-    def __init__(self, load: Callable[[], XlaProfile]) -> None:
+    def __init__(self, load: Callable[[], Loaded]) -> None:
         self._load = load
 
     @cached_property
-    def _whole(self) -> XlaProfile:
+    def _whole(self) -> Loaded:
         with step("read planes") as rows:
             whole = self._load()
-            rows.count = len(whole.profile.activities) + len(whole.ranges)
+            rows.count = len(whole[0].activities) + len(whole[1])
         return whole
 
     def _chosen(self, globs: Sequence[str]) -> Bools:
         """Tell which names of ranges some patterns match."""
-        return np.array(fitting(globs, self._whole.ranges.of_work.names), bool)
+        return np.array(fitting(globs, self._whole[1].of_work.names), bool)
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often such names occur among the ranges."""
-        ranges = self._whole.ranges
+        ranges = self._whole[1]
         names = ranges.of_work.names
         ids = (ranges.of_work.name_id, ranges.spans.name)
         of_work, of_host = (np.bincount(of_rows, minlength=len(names)) for of_rows in ids)
@@ -492,29 +466,32 @@ class XlaFile:
             NothingToAnalyseError: nothing ran on a device.
         """
         del partial
-        profile = self._whole.profile
-        if profile.activities.kernels == 0:
-            raise NothingToAnalyseError(f"{profile.source.path}: {self._without_work()}")
-        return replace(profile, ranges=self._whole.ranges.named(self._chosen(globs)))
+        profile, ranges, _, _ = self._whole
+        if lacking := self._lacking():
+            raise NothingToAnalyseError(f"{profile.source.path}: {lacking}")
+        return replace(profile, ranges=ranges.named(self._chosen(globs)))
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, with the ranges of these names."""
-        profile = self._whole.profile
-        readable = profile.activities.kernels > 0
-        counts = self._whole.counts.items()
+        profile, ranges, counts, _ = self._whole
+        kind, lacking = profile.source.format, self._lacking()
         return Contents(
             source=profile.source,
-            tables=tuple(TableCount(what, profile.source.format, rows) for what, rows in counts),
+            tables=tuple(model.TableCount(what, kind, rows) for what, rows in counts.items()),
             processes=tuple(sorted(set(profile.activities.ranks[:, 0].tolist()))),
             devices=profile.devices,
-            candidates=tuple(NameCount(*pair) for pair in self.sample(globs).items()),
-            ranges=len(self._whole.ranges),
-            missing=() if readable else (self._without_work(),),
-            readable=readable,
+            candidates=tuple(model.NameCount(*pair) for pair in self.sample(globs).items()),
+            ranges=len(ranges),
+            missing=(lacking,) if lacking else (),
+            readable=not lacking,
         )
 
-    def _without_work(self) -> str:
-        if self._whole.cut:
+    def _lacking(self) -> str:
+        """Return why there is nothing to analyse; "" where there is something."""
+        profile, _, _, cut = self._whole
+        if profile.activities.kernels:
+            return ""
+        if cut:
             return "cut short before the first complete kernel or instruction; copy it again"
         return f"no kernel and no instruction of a device was recorded; {_RECORD_AGAIN}"
 
@@ -526,7 +503,7 @@ def profile_of(
     limitations: Sequence[Limitation] = (),
     *,
     cut: bool = False,
-) -> XlaProfile:
+) -> Loaded:
     """Return the profile that planes make.
 
     Args:
@@ -536,23 +513,24 @@ def profile_of(
         limitations: of the file.
         cut: whether the file's end is missing.
     """
+    planes.finish()
     work = DeviceWork(planes, process)
     names = (name for _, name in planes.lines)
-    threads = [Thread(*pair) for pair in zip(work.thread_of_line.tolist(), names, strict=True)]
+    threads = [model.Thread(*t) for t in zip(work.thread_of_line.tolist(), names, strict=True)]
     if not work.launched:
         of_device = work.thread_of_device.items()
-        threads += [Thread(thread, f"{DEVICE_THREAD} {device}") for device, thread in of_device]
-    ranges = XlaRanges(work.ranges, planes.spans, work.thread_of_line)
-    activities = work.activities
+        threads += [model.Thread(t, f"{model.DEVICE_THREAD} {device}") for device, t in of_device]
+    ranges = XlaRanges(work.ranges, work.spans, work.thread_of_line)
+    activities, devices = work.activities, sorted(planes.devices.items())
     profile = Profile(
-        source=replace(source, device=HOST if planes.on_host else planes.accelerator),
+        source=replace(source, device=model.HOST if planes.on_host else planes.accelerator),
         activities=activities,
         calls=work.calls,
         ranges=work.ranges,
         every_range=ranges,
-        overheads=Overheads(*(np.empty(0, np.int64) for _ in range(3))),
+        overheads=model.Overheads.none(),
         threads=tuple(dict.fromkeys(threads)),
-        devices=tuple(Device(None, number, name, None) for number, name in planes.devices),
+        devices=tuple(model.Device(None, number, name, None) for number, name in devices),
         limitations=(*limitations, *_limitations(source.path, planes, work)),
         launches_known=work.launched,
     )
@@ -561,16 +539,16 @@ def profile_of(
         "copies and memsets": len(activities) - activities.kernels,
         "launches": len(work.calls.calls) if work.launched else None,
         "instructions and modules named": work.instructions,
-        "steps": len(planes.steps),
-        "host events": len(planes.spans),
+        "steps": len(work.steps),
+        "host events": len(work.spans),
     }
-    return XlaProfile(profile, ranges, counts, cut)
+    return profile, ranges, counts, cut
 
 
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
-    yield from impossible_times(path, {"events": planes.impossible})
+    yield from model.impossible_times(path, {"events": planes.impossible})
     if planes.outside:
-        yield outside_limitation("events", path, planes.outside)
+        yield model.outside_limitation("events", path, planes.outside)
     if planes.strange_devices:
         reason = f"{path}: no device has their device_ordinal; they are left out"
         yield Limitation(

@@ -28,16 +28,8 @@ from bubbleviz.sources.trace_events import (
     opened_trace,
     times_ns,
 )
-from bubbleviz.sources.xla.planes import (
-    HOST,
-    NOTHING,
-    LineEvents,
-    PlaneCollector,
-    device_of,
-    path_of,
-    roles_of,
-)
-from bubbleviz.sources.xla.profile import XlaFile, XlaProfile, profile_of
+from bubbleviz.sources.xla.planes import HOST, NOTHING, Planes, device_of, path_of, roles_of
+from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
 
 
 class XlaArgs(msgspec.Struct, gc=False):
@@ -54,54 +46,54 @@ class XlaArgs(msgspec.Struct, gc=False):
     step_num: int | None = None
 
 
-class XlaEvent(TraceEvent, gc=False):
-    """An event with the arguments that are used."""
-
-    args: XlaArgs | None = None
-
-
 _NO_ARGS = XlaArgs()
+_NUMBERS = {
+    "program": "program_id",
+    "run": "run_id",
+    "correlation": "correlation_id",
+    "device": "device_ordinal",
+    "step": "step_num",
+}
 
 
 class TraceJsonPlanes:
-    """Adds the events of a trace to a collector; names of processes and threads stand before them.
+    """Adds the events of a trace to planes; names of processes and threads stand before them.
 
     Attributes:
-        planes: names of processes.
+        processes: their names.
         strays: how many events belong to processes without a name.
     """
 
-    def __init__(self, collector: PlaneCollector) -> None:
-        self.planes: dict[int | str | None, str] = {}
+    def __init__(self, planes: Planes) -> None:
+        self.processes: dict[int | str | None, str] = {}
         self.strays = 0
-        self._collector = collector
+        self._planes = planes
         self._lines: dict[ThreadName, str] = {}
         self._roles: dict[ThreadName, str] = {}
         self._rows: dict[ThreadName, int] = {}
 
-    def add(self, events: Sequence[XlaEvent]) -> None:
+    def add(self, events: Sequence[TraceEvent[XlaArgs]]) -> None:
         """Add a block of events."""
-        by_thread: dict[ThreadName, list[XlaEvent]] = defaultdict(list)
+        by_thread: dict[ThreadName, list[TraceEvent[XlaArgs]]] = defaultdict(list)
         # JSON gives an object an event, so that each must be looked at.
         for event in events:
             if event.ph == "X" and event.ts is not None:
                 by_thread[event.pid, event.tid].append(event)
             elif event.ph == "M" and event.args is not None:
                 self._add_name(event, encodable(event.args.name or ""))
-        for thread, events_of_thread in by_thread.items():
+        for thread, of_thread in by_thread.items():
             role = self._role(thread)
             if role is not NOTHING:
-                row, columns = self._row(thread, role), self._line_events(events_of_thread)
-                self._collector.add(role, self.planes[thread[0]], row, columns)
-            elif thread[0] not in self.planes:
-                self.strays += len(events_of_thread)
+                self._add_events(role, thread, of_thread)
+            elif thread[0] not in self.processes:
+                self.strays += len(of_thread)
 
-    def _add_name(self, event: XlaEvent, name: str) -> None:
+    def _add_name(self, event: TraceEvent[XlaArgs], name: str) -> None:
         if event.name == "process_name":
-            self.planes[event.pid] = name
+            self.processes[event.pid] = name
             device = device_of(name)
             if device is not None:
-                self._collector.add_device(name, device, "")
+                self._planes.add_device(name, device, "")
         elif event.name == "thread_name":
             self._lines[event.pid, event.tid] = name
 
@@ -110,75 +102,60 @@ class TraceJsonPlanes:
         if thread not in self._roles:
             threads = [other for other in {**self._lines, thread: ""} if other[0] == thread[0]]
             names = [self._lines.get(other, "") for other in threads]
-            roles = roles_of(self.planes.get(thread[0], ""), names)
+            roles = roles_of(self.processes.get(thread[0], ""), names)
             self._roles = {**dict(zip(threads, roles, strict=True)), **self._roles}
         return self._roles[thread]
 
-    def _row(self, thread: ThreadName, role: str) -> int:
-        if role != HOST:
-            return NONE
-        if thread not in self._rows:
-            tid = thread[1]
-            known = isinstance(tid, int) and not abs(tid) >> 63
-            number = tid if known and isinstance(tid, int) else len(self._rows)
-            self._rows[thread] = self._collector.add_line(number, self._lines.get(thread, ""))
-        return self._rows[thread]
+    def _add_events(
+        self, role: str, thread: ThreadName, events: Sequence[TraceEvent[XlaArgs]]
+    ) -> None:
+        row = NONE
+        if role == HOST:
+            if thread not in self._rows:
+                tid = thread[1]
+                known = isinstance(tid, int) and not abs(tid) >> 63
+                number = tid if known and isinstance(tid, int) else len(self._rows)
+                self._rows[thread] = self._planes.add_line(number, self._lines.get(thread, ""))
+            row = self._rows[thread]
+        args, texts = [event.args or _NO_ARGS for event in events], self._planes.texts
 
-    def _line_events(self, events: Sequence[XlaEvent]) -> LineEvents:
-        """Return events of one line as columns."""
-        args = [event.args or _NO_ARGS for event in events]
-        start_ns, number = times_ns([event.ts for event in events]), self._collector.texts.number
+        def numbered(values: Iterable[str | None]) -> Ints:
+            every = (texts.number(encodable(v)) if v else NONE for v in values)
+            return np.fromiter(every, np.int64, len(args))
 
-        def texts(values: Iterable[str | None]) -> Ints:
-            return np.array([number(encodable(v)) if v else NONE for v in values], np.int64)
-
-        def numbers(name: str) -> Ints:
+        start_ns = times_ns([event.ts for event in events])
+        name = texts.numbers(encodable(event.name) for event in events)
+        stats = {
+            "op": numbered(a.hlo_op for a in args),
+            "path": numbered(a.name or path_of(a.tf_op or "") for a in args),
+            "module": numbered(a.hlo_module for a in args),
+        }
+        for column, argument in _NUMBERS.items():
             # Longer ones than 64 bits are none.
-            values = map(attrgetter(name), args)
-            return np.array([NONE if n is None or abs(n) >> 63 else n for n in values], np.int64)
-
-        return LineEvents(
-            start_ns=start_ns,
-            end_ns=start_ns + times_ns([event.dur for event in events]),
-            name=self._collector.texts.numbers(encodable(event.name) for event in events),
-            op=texts(a.hlo_op for a in args),
-            path=texts(a.name or path_of(a.tf_op or "") for a in args),
-            module=texts(a.hlo_module for a in args),
-            program=numbers("program_id"),
-            run=numbers("run_id"),
-            correlation=numbers("correlation_id"),
-            device=numbers("device_ordinal"),
-            step=numbers("step_num"),
-        )
+            values = map(attrgetter(argument), args)
+            fitting = [NONE if n is None or abs(n) >> 63 else n for n in values]
+            stats[column] = np.array(fitting, np.int64)
+        end_ns = start_ns + times_ns([event.dur for event in events])
+        self._planes.add(role, self.processes[thread[0]], row, (start_ns, end_ns), name, stats)
 
 
-def _load(file: TraceFile[XlaEvent]) -> XlaProfile:
+def _load(file: TraceFile[XlaArgs]) -> Loaded:
     """Read a trace.
 
     Raises:
         ProfileError: it is not XLA's.
     """
-    collector = PlaneCollector()
-    trace = TraceJsonPlanes(collector)
+    planes = Planes()
+    trace = TraceJsonPlanes(planes)
     for events in file.blocks():
         trace.add(events)
-    if not trace.planes:
+    if not trace.processes:
         raise ProfileError(
             f"{file.path}: cut short before the first process of XLA; copy it again"
             if file.cut
             else f"{file.path}: no process has a name that XLA gives; give the file that the "
             "profiler wrote"
         )
-    source = Source(
-        path=file.path,
-        host=Path(file.path).name,
-        host_known=False,
-        format="xla-trace",
-        nsys_version=None,
-        schema_version=None,
-        session_utc_ns=None,
-        session_clock_ns=None,
-    )
     limitations = [
         *file.limitations(),
         Limitation(
@@ -190,16 +167,16 @@ def _load(file: TraceFile[XlaEvent]) -> XlaProfile:
         reason = f"{file.path}: nothing shows where they ran; they are left out"
         what = "events of processes without a name"
         limitations.append(Limitation(what, reason, trace.strays))
-    return profile_of(source, collector.planes(), 0, limitations, cut=file.cut)
+    source = Source(file.path, Path(file.path).name, host_known=False, format="xla-trace")
+    return profile_of(source, planes, 0, limitations, cut=file.cut)
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:
-    """Open a trace; it is read by one thread.
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:  # noqa: ARG001 - one thread reads JSON
+    """Open a trace.
 
     Raises:
         ProfileError: it cannot be opened.
     """
-    del jobs
-    with opened_trace(path, XlaEvent, watch) as file:
+    with opened_trace(path, XlaArgs, watch) as file:
         yield XlaFile(partial(_load, file))

@@ -41,13 +41,12 @@ from bubbleviz.sources.xla.planes import (
     OPS,
     PROGRAMS,
     STAT_COLUMNS,
-    LineEvents,
-    PlaneCollector,
+    Planes,
     device_of,
     path_of,
     roles_of,
 )
-from bubbleviz.sources.xla.profile import XlaFile, XlaProfile, profile_of
+from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
 
 #: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
 _MESSAGES = {
@@ -359,19 +358,19 @@ def stat_names(plane: Any) -> Mapping[int, str]:
 
 
 class PlaneReader:
-    """Adds the events of one plane to a collector; what they lack is that of their metadata.
+    """Adds the events of one plane to others; what they lack is that of their metadata.
 
     Args:
         plane: as it was read.
         base_ns: zero of the times, on the clock of timestamps that are UTC.
-        collector: takes them.
+        planes: takes them.
 
     Raises:
         MalformedError: an entry cannot be decoded.
     """
 
-    def __init__(self, plane: Any, base_ns: int, collector: PlaneCollector) -> None:
-        self._base_ns, self._collector, self.name = base_ns, collector, text_of(plane.name)
+    def __init__(self, plane: Any, base_ns: int, planes: Planes) -> None:
+        self._base_ns, self._planes, self.name = base_ns, planes, text_of(plane.name)
         #: Names of statistics, and texts that statistics refer to, by number.
         self._stat_names = names = stat_names(plane)
         entries = (parsed(_types()["EventEntry"], entry) for entry in plane.event_metadata)
@@ -385,9 +384,9 @@ class PlaneReader:
             told = {names.get(stat.name, ""): self._text(stat) for stat in plane.stats}
             # No other statistic describes a device.
             model = told.get("device_type_string", "") or told.get("device_vendor", "")
-            collector.add_device(self.name, device, model)
+            planes.add_device(self.name, device, model)
         texts = [names[number] for number in sorted(names)]
-        numbering = collector.texts
+        numbering = planes.texts
         self._refs = np.array(sorted(names), np.int64)
         self._texts = np.append(numbering.numbers(texts), NONE)
         paths = [numbering.number(path) if (path := path_of(t)) else NONE for t in texts]
@@ -411,16 +410,15 @@ class PlaneReader:
                 self._metadata_columns(of_instructions=role in (OPS, ASYNC))
         for line, name, role in zip(lines, names, roles, strict=True):
             if role != NOTHING:
-                row = self._collector.add_line(line.id, name) if role == HOST else NONE
+                row = self._planes.add_line(line.id, name) if role == HOST else NONE
                 for at in range(0, len(line.events), _PIECE):
-                    events = self._line_events(line, slice(at, at + _PIECE), role)
-                    self._collector.add(role, self.name, row, events)
+                    self._add_piece(line, slice(at, at + _PIECE), role, row)
 
     def _metadata_columns(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
         """Return name and statistics of each metadata; the last row is that of unknown ones."""
         if of_instructions in self._columns:
             return self._columns[of_instructions]
-        texts, count = self._collector.texts, len(self._metadata) + 1
+        texts, count = self._planes.texts, len(self._metadata) + 1
         names = np.full(count, texts.number(""), np.int64)
         columns = {column: np.full(count, NONE, np.int64) for column in STAT_COLUMNS}
         for row, entry in enumerate(self._metadata):
@@ -441,8 +439,8 @@ class PlaneReader:
         self._columns[of_instructions] = names, columns
         return names, columns
 
-    def _line_events(self, line: Any, rows: slice, role: str) -> LineEvents:
-        """Return some events of a line."""
+    def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
+        """Add some events of a line."""
         events = line.events[rows]
         data = np.frombuffer(b"".join(events), np.uint8)
         length = np.fromiter(map(len, events), np.int64, len(events))
@@ -459,12 +457,9 @@ class PlaneReader:
             self._fill(columns, data, messages[_EVENT_STATS], wanted)
         begin_ns = line.timestamp_ns - (self._base_ns if line.timestamp_ns > _UTC_NS else 0)
         offset_ps = event[_EVENT_OFFSET_PS]
-        return LineEvents(
-            start_ns=begin_ns + offset_ps // 1000,
-            end_ns=begin_ns + (offset_ps + event[_EVENT_DURATION_PS]) // 1000,
-            name=names[at],
-            **columns,
-        )
+        end_ps = offset_ps + event[_EVENT_DURATION_PS]
+        times_ns = begin_ns + offset_ps // 1000, begin_ns + end_ps // 1000
+        self._planes.add(role, self.name, row, times_ns, names[at], columns)
 
     def _fill(
         self,
@@ -504,19 +499,19 @@ class PlaneReader:
             for at in np.flatnonzero(ref[rows] == NONE).tolist() if own else ():
                 text = own.get(int(rows[at]), "")
                 text = path_of(text) if is_path else text
-                codes[at] = self._collector.texts.number(text) if text else NONE
+                codes[at] = self._planes.texts.number(text) if text else NONE
             known = codes != NONE
             column[event[rows[known]]] = codes[known]
 
 
-def _load(space: Space, watch: Watch) -> XlaProfile:
+def _load(space: Space, watch: Watch) -> Loaded:
     """Read a file: first what all planes say of its clock and process, then their events.
 
     Raises:
         ProfileError: it cannot be decoded.
     """
     path = space.path
-    collector = PlaneCollector()
+    planes = Planes()
     starts, processes, stamps, count = [], [], [], 0
     try:
         for plane in space.planes():
@@ -528,7 +523,7 @@ def _load(space: Space, watch: Watch) -> XlaProfile:
             stamps += [line.timestamp_ns for line in plane.lines if line.timestamp_ns > _UTC_NS]
         utc_ns = starts[0] if starts else min(stamps, default=None)
         for number, plane in enumerate(space.planes(), 1):
-            PlaneReader(plane, utc_ns or 0, collector).add()
+            PlaneReader(plane, utc_ns or 0, planes).add()
             watch(number / count)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror}); {_AGAIN}") from error
@@ -542,10 +537,7 @@ def _load(space: Space, watch: Watch) -> XlaProfile:
         host=host or Path(path).name,
         host_known=bool(host),
         format="xplane",
-        nsys_version=None,
-        schema_version=None,
         session_utc_ns=utc_ns,
-        session_clock_ns=None,
     )
     limitations = []
     if space.cut:
@@ -555,17 +547,16 @@ def _load(space: Space, watch: Watch) -> XlaProfile:
         reason = f"{path}: the UTC of its time 0 was not recorded"
         limitations.append(Limitation("the start of the session, which aligns profiles", reason))
     process = processes[0] if processes else 0
-    return profile_of(source, collector.planes(), process, limitations, cut=space.cut)
+    return profile_of(source, planes, process, limitations, cut=space.cut)
 
 
 @contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:
-    """Open a file; it is read by one thread.
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[XlaFile]:  # noqa: ARG001 - one thread reads it
+    """Open a file.
 
     Raises:
         ProfileError: it cannot be opened.
     """
-    del jobs
     try:
         file = Path(path).open("rb", buffering=0)  # noqa: SIM115 - closed below, as its errors differ
     except OSError as error:
