@@ -20,7 +20,6 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nccl.formats.plugin import PluginEvent
 from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
 from bubbleviz.sources.nsys.queries import NSYS, tables
 from bubbleviz.sources.sqlite.database import opened_database
@@ -212,7 +211,7 @@ def test_nccls_files_are_read_in_a_time_that_grows_with_them(
     content: bytes, readable: bool
 ) -> None:
     text = LINE % b"" + LINE % content + LINE % b""
-    objects = EventObjects([text[n : n + BLOCK] for n in range(0, len(text), BLOCK)], PluginEvent)
+    objects = EventObjects([text[n : n + BLOCK] for n in range(0, len(text), BLOCK)])
     begin_s = time.process_time()
     events = [event for block in objects.blocks() for event in block]
 

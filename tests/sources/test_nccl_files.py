@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import format_of, formats, read_events
-from bubbleviz.sources.nccl.formats.plugin import PluginEvent
-from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
+from bubbleviz.sources.nccl.lines import BLOCK, EventObject, EventObjects
 from bubbleviz.sources.readers import reader_of
 from tests.support.nccl_event_files import Op, Plugin, Step, line, proxy_file
 
@@ -27,11 +26,9 @@ SEND = Step(("SendGpuWait", "SendPeerWait", "SendWait"), (60_000, 61_000, 64_000
 RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66_500, 70_000))
 
 
-def events_of(text: bytes) -> tuple[list[PluginEvent], int]:
+def events_of(text: bytes) -> tuple[list[EventObject], int]:
     """Return the events of some bytes, and how many objects are none."""
-    objects = EventObjects(
-        (text[at : at + BLOCK] for at in range(0, len(text), BLOCK)), PluginEvent
-    )
+    objects = EventObjects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
     return [event for block in objects.blocks() for event in block], objects.unreadable
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -574,7 +573,7 @@ def _counted(collectives: Collectives, name: Ints, known: tuple[str, ...]) -> In
 _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
-def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat[Any] | None]:
+def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat | None]:
     """Return the files that paths stand for, with the format of event files, None of profiles.
 
     Raises:
@@ -584,7 +583,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, EventFileFormat[Any]
     """
     if not paths:
         raise InputError("no file given; name event files of NCCL, profiles, or both")
-    formats: dict[str, EventFileFormat[Any] | None] = {}
+    formats: dict[str, EventFileFormat | None] = {}
     pointers: set[str] = set()
 
     def recognises(path: str) -> bool:

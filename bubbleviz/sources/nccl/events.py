@@ -224,6 +224,7 @@ _PEER = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
 #: Columns of identifiers and counts, and of times.
 _TIMES = tuple(name for name in NcclEvents.column_names() if name.endswith(("start_ns", "end_ns")))
 _NUMBERS = NcclEvents.column_names()[: NcclEvents.column_names().index(_TIMES[0])]
+_NONE = dict.fromkeys(_NUMBERS, NONE) | dict.fromkeys(_TIMES, UNKNOWN)
 
 
 def time_of(microseconds: float | None) -> int:
@@ -247,6 +248,8 @@ class NcclEventBuilder:
     """Operations row by row, which become columns.
 
     Attributes:
+        columns: identifiers, counts and times, by name.
+        steps: of the transfers of each row over the network.
         seen: how many events each category has.
         strange: how many events are of unknown categories.
         unbegun: how many ended and did not begin.
@@ -256,16 +259,11 @@ class NcclEventBuilder:
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
         self.strange = self.unbegun = self.unfinished = 0
-        self._names: Numbering[str] = Numbering()
-        self._communicators: Numbering[int] = Numbering()
-        self._columns: dict[str, list[int]] = {name: [] for name in (*_NUMBERS, *_TIMES)}
-        self._steps: list[int] = []
+        self._names, self._communicators = Numbering[str](), Numbering[int]()
+        self.columns: dict[str, list[int]] = {name: [] for name in _NONE}
+        self.steps: list[int] = []
         # Arrays, since there are many.
-        self._states = tuple(array("q") for _ in range(4))
-        self._bridges = tuple(array("q") for _ in range(3))
-
-    def __len__(self) -> int:
-        return len(self._steps)
+        self._states, self._bridges = array("q"), array("q")
 
     def name(self, text: str | None) -> int:
         """Return the number of a name; -1 for none."""
@@ -280,24 +278,14 @@ class NcclEventBuilder:
 
     def add(self, **values: int) -> int:
         """Add an operation and return its row; columns that are not given are none."""
-        for name in _NUMBERS:
-            self._columns[name].append(values.get(name, NONE))
-        for name in _TIMES:
-            self._columns[name].append(values.get(name, UNKNOWN))
-        self._steps.append(0)
-        return len(self._steps) - 1
-
-    def set(self, row: int, name: str, value: int) -> None:
-        """Set a column of a row."""
-        self._columns[name][row] = value
-
-    def add_step(self, row: int) -> None:
-        """Count a step of a transfer over the network."""
-        self._steps[row] += 1
+        for name, value in (_NONE | values).items():
+            self.columns[name].append(value)
+        self.steps.append(0)
+        return len(self.steps) - 1
 
     def widen(self, row: int, what: str, start_ns: int, end_ns: int) -> None:
         """Widen a row's kernel, GPU or proxy times to a start and an end; either may be unknown."""
-        first, last = self._columns[f"{what}_start_ns"], self._columns[f"{what}_end_ns"]
+        first, last = self.columns[f"{what}_start_ns"], self.columns[f"{what}_end_ns"]
         if start_ns != UNKNOWN and (first[row] == UNKNOWN or start_ns < first[row]):
             first[row] = start_ns
         last[row] = max(last[row], end_ns)
@@ -305,32 +293,30 @@ class NcclEventBuilder:
     def add_state(self, row: int, state: int, start_ns: int, end_ns: int) -> None:
         """Add a step's time in one of ``STATES``."""
         if UNKNOWN != start_ns <= end_ns:
-            for column, value in zip(self._states, (row, state, start_ns, end_ns), strict=True):
-                column.append(value)
+            self._states.extend((row, state, start_ns, end_ns))
 
     def add_bridge(self, row: int, gpu_ns: int, host_ns: int) -> None:
         """Add one instant on two clocks."""
         if UNKNOWN not in (gpu_ns, host_ns):
-            for column, value in zip(self._bridges, (row, gpu_ns, host_ns), strict=True):
-                column.append(value)
+            self._bridges.extend((row, gpu_ns, host_ns))
 
     def event_file(self, path: str, format_name: str, unreadable: int) -> EventFile:
         """Return the contents of a file, once all of it has been read."""
-        rows = len(self)
-        states = [np.array(column, np.int64) for column in self._states]
+        rows = len(self.steps)
+        states = np.array(self._states, np.int64).reshape(-1, 4).T
         wait_ns, transfer_ns = _wait_and_transfer(rows, states)
         state_ns = np.zeros((rows, len(STATES)), np.int64)
         np.add.at(state_ns, (states[0], states[1]), states[3] - states[2])
         events = NcclEvents(
-            **{name: np.array(column, np.int64) for name, column in self._columns.items()},
-            steps=np.array(self._steps, np.int64),
+            **{name: np.array(column, np.int64) for name, column in self.columns.items()},
+            steps=np.array(self.steps, np.int64),
             state_ns=state_ns,
             peer_wait_ns=wait_ns,
             transfer_ns=transfer_ns,
             names=self._names.values,
             communicators=self._communicators.values,
         )
-        bridges = Bridges(*(np.array(column, np.int64) for column in self._bridges))
+        bridges = Bridges(*np.array(self._bridges, np.int64).reshape(-1, 3).T.copy())
         starts, ends = strange_clocks(events, bridges)
         events = replace(
             events,
@@ -341,7 +327,7 @@ class NcclEventBuilder:
         keep = np.ones(rows, bool)
         timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
         if len(timed):
-            columns = [getattr(events, name)[timed] for name in (*_NUMBERS, *_TIMES)]
+            columns = [getattr(events, name)[timed] for name in _NONE]
             _, first = np.unique(np.stack(columns), axis=1, return_index=True)
             keep[timed] = False
             keep[timed[first]] = True
@@ -362,7 +348,7 @@ class NcclEventBuilder:
         )
 
 
-def _wait_and_transfer(rows: int, states: list[Ints]) -> tuple[Ints, Ints]:
+def _wait_and_transfer(rows: int, states: Ints) -> tuple[Ints, Ints]:
     """Return of each row how long some step only waits for the peer, and how long one moves data.
 
     ::

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
 
 import msgspec
 
@@ -50,10 +49,60 @@ _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
 _LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
-class EventObject(msgspec.Struct, gc=False):
-    """One object of a file: the begin (``ph`` "b") or end ("e") of an event.
+#: Names of fields in the ``args`` that NCCL writes, where they are not ours.
+_NAMES = {
+    "sequence": "SeqNum",
+    "communicator": "CommHash",
+    "rank": "Rank",
+    "peer": "Peer",
+    "count": "Count",
+    "datatype": "Datatype",
+    "call_count": "count",
+    "call_datatype": "datatype",
+    "algorithm": "Algorithm",
+    "protocol": "Protocol",
+    "channels": "nChannels",
+    "most_channels": "nMaxChannels",
+    "gpu_start": "StartGpuClk",
+    "gpu_end": "StopGpuClk",
+    "gpu_us": "duration_gpu_us",
+    "operation_count": "opCount",
+    "proxy_operation": "proxyOpIndex",
+}
 
-    A subclass for each format adds ``args``, and other fields that it needs.
+
+class EventArgs(msgspec.Struct, rename=_NAMES, gc=False):
+    """Arguments of an event of any format; those that it lacks are None."""
+
+    sequence: int | None = None
+    communicator: int | None = None
+    rank: int | None = None
+    peer: int | None = None
+    count: int | None = None
+    datatype: str | None = None
+    call_count: int | None = None
+    call_datatype: str | None = None
+    root: int | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    strategy: str | None = None
+    channels: int | None = None
+    most_channels: int | None = None
+    gpu_start: int | None = None
+    gpu_end: int | None = None
+    gpu_us: float | None = None
+    operation_count: int | None = None
+    proxy_operation: int | None = None
+
+
+#: Arguments of an event that has none.
+NO_ARGS = EventArgs()
+
+
+class EventObject(
+    msgspec.Struct, rename={"bytes": "totalbytes", "part_of": "collectiveName"}, gc=False
+):
+    """One object of a file: the begin (``ph`` "b") or end ("e") of an event.
 
     Attributes:
         name: of the event.
@@ -63,6 +112,9 @@ class EventObject(msgspec.Struct, gc=False):
         pid: the process; a channel in files of the proxy profiler.
         tid: always 1, not a thread.
         ts: microseconds since the profiler began; 0 and None are unknown.
+        args: its arguments.
+        bytes: of a transfer, in a fork of NCCL.
+        part_of: the collective that a transfer is part of, in the same fork.
     """
 
     name: str = ""
@@ -72,26 +124,27 @@ class EventObject(msgspec.Struct, gc=False):
     pid: int = 0
     tid: int = 0
     ts: float | None = None
+    args: EventArgs | None = None
+    bytes: int | None = None
+    part_of: str | None = None
 
 
-EventT = TypeVar("EventT", bound=EventObject)
+_decode = msgspec.json.Decoder(EventObject, strict=False).decode
 
 
-class EventObjects(Generic[EventT]):
+class EventObjects:
     """The events of a file, in its order.
 
     Attributes:
         unreadable: objects, or pieces of one, that are not events.
     """
 
-    def __init__(self, chunks: Iterable[bytes], event: type[EventT]) -> None:
-        """Take the bytes of a file, some at a time, and the struct of its events."""
-        self._chunks = chunks
-        self._decode = msgspec.json.Decoder(event, strict=False).decode
-        self._searches = _SEARCHES
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        """Take the bytes of a file, some at a time."""
+        self._chunks, self._searches = chunks, _SEARCHES
         self.unreadable = 0
 
-    def blocks(self) -> Iterator[list[EventT]]:
+    def blocks(self) -> Iterator[list[EventObject]]:
         """Yield the events in the order of the file, some at a time."""
         rest = b""
         for chunk in self._chunks:
@@ -105,15 +158,15 @@ class EventObjects(Generic[EventT]):
         if b"{" in rest:
             self.unreadable += 1
 
-    def _events(self, text: bytes) -> tuple[list[EventT], int]:
+    def _events(self, text: bytes) -> tuple[list[EventObject], int]:
         """Return the events in some bytes, and where the beginning of another may be."""
-        events: list[EventT] = []
+        events: list[EventObject] = []
         at = 0
         while (match := _OBJECT.search(text, at)) is not None:
             begin, end = match.span()
             if (cut := text.count(b"{", at, begin)) > 0:
                 self.unreadable += cut - len(_LIST.findall(text, at, begin))
-            event = self._event(text[begin:end])
+            event = _event(text[begin:end])
             if event is None:
                 event, end = self._searched_again(text, max(at, begin - _AROUND), end)
             at = end
@@ -124,28 +177,29 @@ class EventObjects(Generic[EventT]):
                 events.append(event)
         return events, at
 
-    def _searched_again(self, text: bytes, low: int, end: int) -> tuple[EventT | None, int]:
+    def _searched_again(self, text: bytes, low: int, end: int) -> tuple[EventObject | None, int]:
         """Return the event whose strings may hold braces around a match, and where it ends."""
         if self._searches > 0:
             self._searches -= 1
             span = _object_with_strings(text, low, min(end + _AROUND, len(text)))
             if span is not None and span[1] >= end:
-                return self._event(text[span[0] : span[1]]), span[1]
+                return _event(text[span[0] : span[1]]), span[1]
         return None, end
 
-    def _event(self, text: bytes) -> EventT | None:
-        """Return an object as an event, repaired if need be; None if it is not an event."""
-        try:
-            return self._decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            pass
-        except RecursionError:
-            return None
-        straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL))
-        try:
-            return self._decode(_REPAIR.sub(_repaired, straight))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
+
+def _event(text: bytes) -> EventObject | None:
+    """Return an object as an event, repaired if need be; None if it is not an event."""
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    except RecursionError:
+        return None
+    straight = _QUOTES.sub(b'"', text.decode("utf-8", "replace").encode().translate(_CONTROL))
+    try:
+        return _decode(_REPAIR.sub(_repaired, straight))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _object_with_strings(text: bytes, low: int, high: int) -> tuple[int, int] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any, Generic
 
 from bubbleviz.errors import InputError
 from bubbleviz.model.values import frozen
@@ -16,34 +15,32 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.registry import discover
 from bubbleviz.sources.gzip_files import head_of, unpacked
 from bubbleviz.sources.nccl.events import EventFile, NcclEventBuilder
-from bubbleviz.sources.nccl.lines import BLOCK, EventObjects, EventT
+from bubbleviz.sources.nccl.lines import BLOCK, EventObject, EventObjects
 
 _SQLITE = b"SQLite format 3\0"
 
 
 @frozen
-class EventFileFormat(Generic[EventT]):
+class EventFileFormat:
     """A kind of event file; no file is of two.
 
     Attributes:
         name: of the format, in reports.
-        event: struct that its events are decoded to.
         recognises: whether a file's first 64 KiB are of this kind.
         build: adds the operations of all its events, which come in their order.
     """
 
     name: str
-    event: type[EventT]
     recognises: Callable[[bytes], bool]
-    build: Callable[[Iterable[EventT], NcclEventBuilder], None]
+    build: Callable[[Iterable[EventObject], NcclEventBuilder], None]
 
 
-def formats() -> tuple[EventFileFormat[Any], ...]:
+def formats() -> tuple[EventFileFormat, ...]:
     """Return every format."""
     return discover(__name__, "FORMAT", EventFileFormat)
 
 
-def format_of(head: bytes) -> EventFileFormat[Any] | None:
+def format_of(head: bytes) -> EventFileFormat | None:
     """Return the format of a file by its first bytes; None where it is none of these."""
     if head.startswith(_SQLITE):
         # Names in a database may look like anything.
@@ -52,7 +49,7 @@ def format_of(head: bytes) -> EventFileFormat[Any] | None:
 
 
 def read_events(
-    path: str, watch: Watch = unwatched, chosen: EventFileFormat[Any] | None = None
+    path: str, watch: Watch = unwatched, chosen: EventFileFormat | None = None
 ) -> EventFile:
     """Return the communication operations of an event file.
 
@@ -75,7 +72,7 @@ def read_events(
         )
     builder = NcclEventBuilder()
     with unpacked(path, watch, BLOCK) as chunks:
-        objects = EventObjects(chunks, chosen.event)
+        objects = EventObjects(chunks)
         chosen.build(chain.from_iterable(objects.blocks()), builder)
     unreadable = objects.unreadable + (chunks.damaged or chunks.cut)
     return builder.event_file(path, chosen.name, unreadable)

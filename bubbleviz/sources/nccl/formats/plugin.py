@@ -21,8 +21,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-import msgspec
-
 from bubbleviz.model.columns import NONE
 from bubbleviz.sources.nccl.events import (
     STATES,
@@ -34,7 +32,7 @@ from bubbleviz.sources.nccl.events import (
     time_of,
 )
 from bubbleviz.sources.nccl.formats import EventFileFormat
-from bubbleviz.sources.nccl.lines import EventObject
+from bubbleviz.sources.nccl.lines import NO_ARGS, EventArgs, EventObject
 
 _CATEGORIES = frozenset(
     (
@@ -47,6 +45,7 @@ _KINDS = {
     "P2P": OperationKind.POINT_TO_POINT,
     "CE_COLL": OperationKind.COPY_ENGINE,
 }
+_CALLS = frozenset(("COLL_API", "P2P_API"))
 _STATES = {name: number for number, name in enumerate(STATES)}
 #: Other collectives have no root, although one is written.
 _ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
@@ -56,55 +55,6 @@ _HEAD = re.compile(
     rb'"cat"\s*:\s*"(?:GROUP_API|GROUP|KERNEL_LAUNCH|COLL_API|P2P_API|COLL|P2P|PROXY|CE_COLL)"'
 )
 _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
-#: Names of fields in the ``args`` that NCCL writes.
-_NAMES = {
-    "sequence": "SeqNum",
-    "communicator": "CommHash",
-    "rank": "Rank",
-    "peer": "Peer",
-    "count": "Count",
-    "datatype": "Datatype",
-    "call_count": "count",
-    "call_datatype": "datatype",
-    "algorithm": "Algorithm",
-    "protocol": "Protocol",
-    "channels": "nChannels",
-    "most_channels": "nMaxChannels",
-    "gpu_start": "StartGpuClk",
-    "gpu_end": "StopGpuClk",
-    "gpu_us": "duration_gpu_us",
-}
-
-
-class PluginArgs(msgspec.Struct, rename=_NAMES, gc=False):
-    """Arguments of an event; those that it lacks are None."""
-
-    sequence: int | None = None
-    communicator: int | None = None
-    rank: int | None = None
-    peer: int | None = None
-    count: int | None = None
-    datatype: str | None = None
-    call_count: int | None = None
-    call_datatype: str | None = None
-    root: int | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
-    strategy: str | None = None
-    channels: int | None = None
-    most_channels: int | None = None
-    gpu_start: int | None = None
-    gpu_end: int | None = None
-    gpu_us: float | None = None
-
-
-class PluginEvent(EventObject):
-    """A begin or end."""
-
-    args: PluginArgs | None = None
-
-
-_NO_ARGS = PluginArgs()
 
 
 class _Process:
@@ -114,18 +64,18 @@ class _Process:
         self._pid = pid
         self._builder = builder
         self._operation = NONE
-        self._call: PluginEvent | None = None
+        self._call: EventObject | None = None
         self._begun: dict[tuple[str, str, int], int] = {}
         self._kernel: list[int] = []
 
-    def begin(self, event: PluginEvent) -> None:
+    def begin(self, event: EventObject) -> None:
         """Handle a begin."""
         category, start_ns = event.cat, time_of(event.ts)
-        args = event.args or _NO_ARGS
+        args = event.args or NO_ARGS
         if category in _KINDS:
             self._operation = self._operation_of(event, args, start_ns)
             self._call = None
-        elif category in {"COLL_API", "P2P_API"}:
+        elif category in _CALLS:
             self._flush_call()
             self._call, self._operation = event, NONE
         elif category == "GPU":
@@ -134,7 +84,7 @@ class _Process:
             return
         self._begun[category, event.name, event.id] = start_ns
 
-    def end(self, event: PluginEvent) -> None:
+    def end(self, event: EventObject) -> None:
         """Handle an end."""
         category, end_ns = event.cat, time_of(event.ts)
         if category == "GPU":
@@ -147,10 +97,10 @@ class _Process:
             self._builder.unbegun += 1
         elif category in _KINDS:
             if self._operation != NONE:
-                self._builder.set(self._operation, "host_end_ns", end_ns)
+                self._builder.columns["host_end_ns"][self._operation] = end_ns
             self._operation = NONE
             self._kernel.clear()
-        elif category in {"COLL_API", "P2P_API"}:
+        elif category in _CALLS:
             self._flush_call()
         elif self._operation != NONE and category in {"NET", "PROXY"}:
             self._proxy(event, start_ns, end_ns)
@@ -160,7 +110,7 @@ class _Process:
         self._flush_call()
         self._builder.unfinished += len(self._begun)
 
-    def _proxy(self, event: PluginEvent, start_ns: int, end_ns: int) -> None:
+    def _proxy(self, event: EventObject, start_ns: int, end_ns: int) -> None:
         """Handle an event of a proxy thread for the operation."""
         row = self._operation
         if event.name in _CONTROL:
@@ -170,9 +120,9 @@ class _Process:
         if state is not None:
             self._builder.add_state(row, state, start_ns, end_ns)
             if event.name in {"SendWait", "RecvWait"}:
-                self._builder.add_step(row)
+                self._builder.steps[row] += 1
 
-    def _gpu(self, event: PluginEvent, args: PluginArgs, start_ns: int) -> None:
+    def _gpu(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
         """Handle a kernel on one channel; ``KernelStep`` are parts of one."""
         row = self._operation
         if row == NONE:
@@ -183,10 +133,10 @@ class _Process:
             self._builder.widen(row, "kernel", start_ns, UNKNOWN)
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
-    def _operation_of(self, event: PluginEvent, args: PluginArgs, start_ns: int) -> int:
+    def _operation_of(self, event: EventObject, args: EventArgs, start_ns: int) -> int:
         """Return the row of a new operation, whose call may have arguments that it lacks."""
         builder, call = self._builder, self._call
-        of_call = call.args or _NO_ARGS if call is not None else _NO_ARGS
+        of_call = call.args or NO_ARGS if call is not None else NO_ARGS
         count = args.call_count if args.count is None else args.count
         channels = args.channels if args.channels is not None else args.most_channels
         row = builder.add(
@@ -215,7 +165,7 @@ class _Process:
         """Add a call of which no operation was recorded."""
         call, self._call = self._call, None
         if call is not None:
-            args, builder = call.args or _NO_ARGS, self._builder
+            args, builder = call.args or NO_ARGS, self._builder
             builder.add(
                 kind=OperationKind.CALL,
                 pid=self._pid,
@@ -227,7 +177,7 @@ class _Process:
             )
 
 
-def _build(events: Iterable[PluginEvent], builder: NcclEventBuilder) -> None:
+def _build(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     processes: dict[int, _Process] = {}
     for event in events:
         category = event.cat
@@ -249,7 +199,6 @@ def _build(events: Iterable[PluginEvent], builder: NcclEventBuilder) -> None:
 
 FORMAT = EventFileFormat(
     name="profiler plugin",
-    event=PluginEvent,
     recognises=lambda head: bool(_HEAD.search(head) and _PHASE.search(head)),
     build=_build,
 )
