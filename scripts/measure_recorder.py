@@ -103,7 +103,7 @@ def _microseconds(folder: str | None, gpu: _Gpu | None = None) -> float:
         best = min(best, _iterations())
         if recording is not None:
             recording.stop()
-            ranges.record_with(None)
+            ranges.attach(None)
             if number:
                 _remove(Path(f"{folder}/{number}"))
             else:

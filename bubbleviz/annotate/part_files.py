@@ -63,12 +63,6 @@ class Block:
     on_device: bool = False
 
 
-def events_of(block: Block) -> list[Any]:
-    """Return the timing events of a block, in the order in which they were recorded."""
-    pairs = [events[1:] for stamp in block.stamps if (events := stamp[EVENTS]) is not None]
-    return [block.anchor, *(event for pair in pairs for event in pair)]
-
-
 def text_records(of: int, number: int, text: str) -> bytes:
     """Return a text as records, of 32 bytes of UTF-8 each."""
     encoded = text.encode("utf-8", "replace")[: layout.LONGEST_TEXT]
@@ -169,9 +163,12 @@ class Session(NamedTuple):
 
 def place_of_process() -> tuple[int, int]:
     """Return rank and world size (-1 unknown) as torch.distributed or the launcher knows them."""
-    launched = _variable(_RANK), _variable(_WORLD_SIZE)
-    rank, world_size = numbers_in_torch() or launched
-    return rank, world_size
+
+    def variable(names: tuple[str, ...]) -> int:
+        texts = (os.environ.get(name, "") for name in names)
+        return next((int(text) for text in texts if text.isdecimal()), NONE)
+
+    return numbers_in_torch() or (variable(_RANK), variable(_WORLD_SIZE))
 
 
 def clock_pair(
@@ -190,12 +187,6 @@ def clock_pair(
         readings.append((after - before, before, now))
     width, before, now = min(readings)
     return before + width // 2, now, width - width // 2
-
-
-def _variable(names: tuple[str, ...]) -> int:
-    """Return the first of some variables that holds a number; -1 for none."""
-    texts = (os.environ.get(name, "") for name in names)
-    return next((int(text) for text in texts if text.isdecimal()), NONE)
 
 
 #: Parts that a recording keeps; the oldest makes room.
@@ -271,7 +262,11 @@ class PartFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         stem = f"rank-{self._session.rank:05}"
         if not self._paths:
-            self._number = _first_free(self._folder, stem)
+            # The file behind all files of the rank.
+            taken = (path.name for path in self._folder.glob(f"{stem}*{layout.SUFFIX}"))
+            numbers = [name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in taken]
+            known = [int(n[1:] or 0) for n in numbers if n[1:].isdecimal() or not n]
+            self._number = max(known, default=-1) + 1
         while True:
             number, self._number = self._number, self._number + 1
             path = self._folder / f"{stem}{f'.{number}' if number else ''}{layout.SUFFIX}"
@@ -322,11 +317,3 @@ def _header(session: Session, part: int, clock: Clocks) -> bytes:
     )
     checked = whole[: layout.HEADER_CHECKED]
     return checked + zlib.crc32(checked).to_bytes(4, "little") + whole[-4:]
-
-
-def _first_free(folder: Path, stem: str) -> int:
-    """Return the number of the file behind all files of a rank."""
-    taken = (path.name for path in folder.glob(f"{stem}*{layout.SUFFIX}"))
-    numbers = (name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in taken)
-    known = [int(number[1:] or 0) for number in numbers if number[1:].isdecimal() or not number]
-    return max(known, default=-1) + 1

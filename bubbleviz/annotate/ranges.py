@@ -38,7 +38,7 @@ class Recorders:
     def __init__(self) -> None:
         self._push: Callable[[str], object] | None = None
         self._pop: Callable[[], object] | None = None
-        self._profiling: Callable[[], bool] = _never
+        self._profiling: Callable[[], bool] = bool
         self._record: Callable[[str], Any] | None = None
         self._settled = False
         #: The number of the next iteration that is given none; they count from 0 in a process.
@@ -58,19 +58,23 @@ class Recorders:
         """
         if not self._settled:
             self._settle()
-        pushed = None
+        pop = recorded = None
         if self._push is not None:
-            pushed = self._pushed(name)
-        recorded = None
+            try:
+                self._push(name)
+                pop = self._pop
+            except RuntimeError:
+                # PyTorch without NVTX raises when it is called, not before.
+                self._push, self._pop = _of_package()
         if self._profiling() and self._record is not None:
             recorded = self._record(name)
             recorded.__enter__()
         recorder = self.recorder
         if recorder is None:
-            return pushed, recorded
+            return pop, recorded
         if iteration is None:
-            return pushed, recorded, recorder, recorder.open(name, launches=launches)
-        return pushed, recorded, recorder, recorder.begin_iteration(iteration)
+            return pop, recorded, recorder, recorder.open(name, launches=launches)
+        return pop, recorded, recorder, recorder.begin_iteration(iteration)
 
     def close(self, opened: tuple[Any, ...]) -> None:
         """Close a range on the thread that opened it."""
@@ -81,34 +85,18 @@ class Recorders:
         if opened[0] is not None:
             opened[0]()
 
-    def _pushed(self, name: str) -> Callable[[], object] | None:
-        """Push an NVTX range, and return the pop function; None where this process has no NVTX."""
-        try:
-            self._push(name)  # type: ignore[misc]  # the caller has checked that it is not None
-        except RuntimeError:
-            # PyTorch without NVTX raises when it is called, not before.
-            self._push, self._pop = _of_package()
-            return None
-        return self._pop
-
     def _settle(self) -> None:
         """Look for PyTorch and NVTX among the modules that the script has loaded."""
-        torch = sys.modules.get("torch")
-        cuda = getattr(torch, "cuda", None)
-        if torch is None or not hasattr(torch, "profiler") or not hasattr(cuda, "nvtx"):
-            self._push, self._pop = _of_package()
-            return  # It may be loaded, or finish loading, later.
-        if torch.version.cuda or torch.version.hip:
+        torch: Any = sys.modules.get("torch")
+        # It may be loaded, or finish loading, later.
+        self._settled = hasattr(torch, "profiler") and hasattr(getattr(torch, "cuda", 0), "nvtx")
+        if self._settled and (torch.version.cuda or torch.version.hip):
             self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
         else:
             self._push, self._pop = _of_package()
-        self._profiling = _profiler_check(torch)
-        self._record = torch.profiler.record_function
-        self._settled = True
-
-
-def _never() -> bool:
-    return False
+        if self._settled:
+            self._profiling = _profiler_check(torch)
+            self._record = torch.profiler.record_function
 
 
 @functools.cache
@@ -141,7 +129,7 @@ PHASES = (
     *("F", "B", "W", "BW", "R", "FB", "Optimizer"),
     *("SEND_F", "RECV_F", "SEND_B", "RECV_B", "SEND_RECV", "COLLECTIVE"),
 )
-_PREFIX = "bubbleviz:"
+_PREFIX, _ITERATION = "bubbleviz:", "iteration"
 _WORDS = ("mb", "chunk", "stage", "sequence", "mb2", "chunk2", "stage2")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -149,50 +137,62 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _recorders = Recorders()
 
 
-def record_with(recorder: Recorder | None) -> None:
-    """Give all ranges to a recorder of files, too, and stop the one before; None for none."""
-    before = _recorders.recorder
-    attach(recorder)
-    if before is not None and before is not recorder:
-        before.stop()
-
-
-def attach(recorder: Recorder | None) -> None:
-    """Give all ranges to a recorder of files, too; the one before gets no more, and goes on."""
-    _recorders.recorder = recorder
-
-
-def recorder_of_files() -> Recorder | None:
-    """Return the recorder of files that all ranges are given to; None for none."""
-    return _recorders.recorder
+def attach(recorder: Recorder | None) -> Recorder | None:
+    """Give all ranges to a recorder of files, too; return the one before, which gets no more."""
+    before, _recorders.recorder = _recorders.recorder, recorder
+    return before
 
 
 class Range:
     """A range: a context manager, and a decorator of functions that run inside it.
 
     The same range may be entered again, in one thread at a time; a decorated function opens a range
-    for each call.
+    for each call. Of iterations and optimizer steps only the outermost is recorded in each thread:
+    a script may name its whole optimizer step around ranges that a wrapper opens in it.
 
     Args:
         name: recorded name.
         launches: whether transfers only start in it: when they end, nothing here shows.
+        kind: of which only the outermost counts; "" where each does.
+        number: of an iteration; None where it is counted.
 
     Attributes:
-        name: recorded name.
+        name: recorded name; of an iteration once it is entered.
     """
 
-    __slots__ = ("_launches", "_opened", "name")
+    __slots__ = ("_kind", "_launches", "_number", "_opened", "name")
+    _depth = threading.local()
 
-    def __init__(self, name: str, *, launches: bool = False) -> None:
-        self.name, self._launches = name, launches
+    def __init__(
+        self, name: str, *, launches: bool = False, kind: str = "", number: int | None = None
+    ) -> None:
+        self.name, self._launches, self._kind, self._number = name, launches, kind, number
         self._opened: list[tuple[Any, ...]] = []
 
     def __enter__(self) -> Range:
-        self._opened.append(self._recorded())
+        if not self._kind:
+            self._opened.append(_recorders.open(self.name, launches=self._launches))
+            return self
+        depth = getattr(self._depth, self._kind, 0)
+        setattr(self._depth, self._kind, depth + 1)
+        if depth:
+            self._opened.append(())
+        elif self._kind != _ITERATION:
+            self._opened.append(_recorders.open(self.name))
+        else:
+            numbers = numbers_in_torch()
+            of_rank = "" if numbers is None else f" rank={numbers[0]}"
+            number = _recorders.next_iteration if self._number is None else self._number
+            _recorders.next_iteration = number + 1
+            self.name = f"{_PREFIX}iteration {number}{of_rank}"
+            self._opened.append(_recorders.open(self.name, iteration=number))
         return self
 
     def __exit__(self, *_: object) -> None:
-        _recorders.close(self._opened.pop())
+        if self._kind:
+            setattr(self._depth, self._kind, getattr(self._depth, self._kind) - 1)
+        if opened := self._opened.pop():
+            _recorders.close(opened)
 
     def __call__(self, function: _F) -> _F:
         """Return the function inside this range, one for each call.
@@ -209,74 +209,12 @@ class Range:
 
         @functools.wraps(function)
         def ranged(*args: Any, **kwargs: Any) -> Any:
-            with self._again():
+            # Calls may run beside each other.
+            again = Range(self.name, launches=self._launches, kind=self._kind, number=self._number)
+            with again:
                 return function(*args, **kwargs)
 
         return ranged  # type: ignore[return-value]  # it has the signature of the function
-
-    def _recorded(self) -> tuple[Any, ...]:
-        """Open the range with every recorder, and return what closes it."""
-        return _recorders.open(self.name, launches=self._launches)
-
-    def _again(self) -> Range:
-        """Return a range like this one, for a call that may run beside others."""
-        return type(self)(self.name, launches=self._launches)
-
-
-class Outermost(Range):
-    """A range of which only the outermost of its kind is recorded, in each thread.
-
-    A script may name its whole optimizer step around ranges that a wrapper opens in it.
-    """
-
-    __slots__ = ("_kind",)
-    _open = threading.local()
-
-    def __init__(self, name: str, kind: str | None = None) -> None:
-        super().__init__(name)
-        self._kind = kind or name
-
-    def __enter__(self) -> Outermost:
-        depth = getattr(self._open, self._kind, 0)
-        setattr(self._open, self._kind, depth + 1)
-        self._opened.append(() if depth else self._recorded())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        setattr(self._open, self._kind, getattr(self._open, self._kind) - 1)
-        opened = self._opened.pop()
-        if opened:
-            _recorders.close(opened)
-
-    def _again(self) -> Outermost:
-        return type(self)(self.name, self._kind)
-
-
-class _IterationRange(Outermost):
-    """An iteration, numbered when it opens unless a number is given."""
-
-    __slots__ = ("_number", "_taken")
-
-    def __init__(self, number: int | None) -> None:
-        super().__init__("", "iteration")
-        self._number, self._taken = number, 0
-
-    def __enter__(self) -> _IterationRange:
-        if not getattr(self._open, self._kind, 0):
-            numbers = numbers_in_torch()
-            of_rank = "" if numbers is None else f" rank={numbers[0]}"
-            number = self._number
-            self._taken = taken = _recorders.next_iteration if number is None else number
-            _recorders.next_iteration = taken + 1
-            self.name = f"{_PREFIX}iteration {self._taken}{of_rank}"
-        super().__enter__()
-        return self
-
-    def _recorded(self) -> tuple[Any, ...]:
-        return _recorders.open(self.name, iteration=self._taken)
-
-    def _again(self) -> _IterationRange:
-        return type(self)(self._number)
 
 
 def phase(
@@ -311,7 +249,7 @@ def phase(
         text = name_of(name, *numbers)
     except TypeError as error:
         raise UsageError(f"annotate.phase({name!r}): numbers must be whole ({error})") from error
-    return Outermost(text, name) if name == "Optimizer" else Range(text)
+    return Range(text, kind=name if name == "Optimizer" else "")
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -354,7 +292,9 @@ def iteration(number: int | None = None) -> Range:
     Raises:
         UsageError: it is not a valid number.
     """
-    return _IterationRange(None if number is None else _checked("iteration", number))
+    return Range(
+        "", kind=_ITERATION, number=None if number is None else _checked("iteration", number)
+    )
 
 
 # Switch: what turns a recording on, in a training script or by variables of the environment.
@@ -398,15 +338,12 @@ def record(
     Raises:
         UsageError: a number is not valid.
     """
-    numbers: dict[str, tuple[Any, int]] = {
-        "every": (every, 0),
-        "iterations": (iterations, 1),
-        "limit_bytes": (limit_bytes, 1),
-    }
-    for word, (number, least) in numbers.items():
+    given: dict[str, Any] = {"every": every, "iterations": iterations, "limit_bytes": limit_bytes}
+    for word, number in given.items():
+        least = int(word != "every")
         if not isinstance(number, int) or number < least:
             raise UsageError(f"annotate.record: {word}={number!r} must be a number from {least}")
-    running = recorder_of_files()
+    running = _recorders.recorder
     if running is not None and running.active and running.folder == Path(folder):
         return running
     # Most scripts record nothing.
@@ -416,22 +353,26 @@ def record(
     recorder = Recorder(
         Path(folder), every=every, iterations=iterations, limit_bytes=limit_bytes, place=place
     )
-    record_with(recorder)
+    if before := attach(recorder):
+        before.stop()
     return recorder
 
 
 def record_as_environment_says() -> None:
     """Record where a variable of the environment names a folder; nothing is raised."""
     folder = os.environ.get(FOLDER)
-    if folder is None or folder == "":
+    if not folder:
         return
+    said: object = None
     try:
         every, iterations = (
             int(os.environ.get(name, default))
             for name, default in ((EVERY, "0"), (ITERATIONS, "2"))
         )
         record(folder, every=every, iterations=iterations)
-    except (ValueError, UsageError) as error:
-        text = f"{EVERY} and {ITERATIONS} must be numbers ({error})"
-        said = error if isinstance(error, UsageError) else text
+    except UsageError as error:
+        said = error
+    except ValueError as error:
+        said = f"{EVERY} and {ITERATIONS} must be numbers ({error})"
+    if said:
         logging.getLogger("bubbleviz.annotate").warning("nothing is recorded: %s", said)

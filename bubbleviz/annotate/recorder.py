@@ -27,7 +27,6 @@ from bubbleviz.annotate.part_files import (
     PartFiles,
     Session,
     clock_pair,
-    events_of,
     place_of_process,
 )
 from bubbleviz.recording_layout import NONE
@@ -115,26 +114,21 @@ class TimingEvents:
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
-        pairs = [events for stamp in block.stamps if (events := stamp[EVENTS]) is not None]
-        if block.anchor is None:
-            if not all(pair[2].query() for pair in reversed(pairs)):
-                return False
-            block.spans = [(NONE, NONE)] * len(block.stamps)
-        else:
-            # The latest first, since it is the one that is not.
-            if not (all(p[2].query() for p in reversed(pairs)) and block.anchor.query()):
-                return False
-            since_anchor, anchor_ns = block.anchor.elapsed_time, self._anchored(block)
-            block.spans = spans = []
-            for stamp in block.stamps:
-                events = stamp[EVENTS]
-                if events is None:
-                    spans.append((NONE, NONE))
-                    continue
-                # Milliseconds; rounding keeps their order.
-                start_ns = anchor_ns + round(since_anchor(events[1]) * 1e6)
-                end_ns = anchor_ns + round(since_anchor(events[2]) * 1e6)
-                spans.append((start_ns, max(start_ns, end_ns)))
+        every, anchor = [stamp[EVENTS] for stamp in block.stamps], block.anchor
+        pairs = [events for events in every if events is not None]
+        # The latest first, since it is the one that is not.
+        complete = all(pair[2].query() for pair in reversed(pairs))
+        if not complete or (anchor is not None and not anchor.query()):
+            return False
+        block.spans = [(NONE, NONE)] * len(every)
+        if anchor is not None:
+            anchor_ns = self._anchored(block)
+            for at, events in enumerate(every):
+                if events is not None:
+                    # Milliseconds; rounding keeps their order.
+                    start_ns = anchor_ns + round(anchor.elapsed_time(events[1]) * 1e6)
+                    end_ns = anchor_ns + round(anchor.elapsed_time(events[2]) * 1e6)
+                    block.spans[at] = start_ns, max(start_ns, end_ns)
         for pair in pairs:
             self._free += pair[1:]
         return True
@@ -145,13 +139,12 @@ class TimingEvents:
 
     def _taken(self) -> Any:
         """Return an event of the pool, a new one if it is empty; None where there are enough."""
-        try:
+        if self._free:
             return self._free.pop()
-        except IndexError:
-            if self._made >= self._most:
-                return None
-            self._made += 1
-            return self._cuda.Event(enable_timing=True)
+        if self._made >= self._most:
+            return None
+        self._made += 1
+        return self._cuda.Event(enable_timing=True)
 
     def _anchored(self, block: Block) -> int:
         """Return when the anchor of a block was reached, on the host's clock.
@@ -255,7 +248,9 @@ class Recorder:
             return None
         try:
             block = self._block
-            if block is None or (block.over and not self._inside and _begins_iteration(name)):
+            if block is None or (
+                block.over and not self._inside and name.partition(" ")[0] in _FORWARDS
+            ):
                 with self._lock:
                     # Another thread may have come first.
                     later = self._block
@@ -343,19 +338,14 @@ class Recorder:
         paused = before is not None and not before.recorded
         block = Block(number, recorded, recorded and paused, self._monotonic())
         if recorded:
-            self._events = self._events or self._events_of_gpu()
+            cuda = getattr(sys.modules.get("torch"), "cuda", None)
+            if self._events is None and cuda is not None and cuda.is_initialized():
+                self._events = TimingEvents(cuda, self._monotonic)
             if self._events is not None:
                 block.on_device = True
                 self._events.begin(block)
         self._block = block
         return block
-
-    def _events_of_gpu(self) -> TimingEvents | None:
-        """Return events of the process's GPU; None as long as it uses none."""
-        cuda = getattr(sys.modules.get("torch"), "cuda", None)
-        if cuda is None or not cuda.is_initialized():
-            return None
-        return TimingEvents(cuda, self._monotonic)
 
     def _seal(self) -> None:
         """End the iteration that runs."""
@@ -375,7 +365,8 @@ class Recorder:
             if block.on_device and self._events and not self._events.read(block):
                 if len(self._pending) <= _MOST_PENDING:
                     return True
-                self._events.abandon(events_of(block))
+                pairs = (events[1:] for stamp in block.stamps if (events := stamp[EVENTS]))
+                self._events.abandon([block.anchor, *(event for pair in pairs for event in pair)])
             self._append(self._pending.popleft())
         return False
 
@@ -383,20 +374,18 @@ class Recorder:
         if block.on_device and not block.spans:
             block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
         if self._files is None:
-            self._files = PartFiles(self.folder, self._session(), self._limit_bytes, self._write)
+            rank, world_size = self._place or place_of_process()
+            session = Session(
+                max(rank, 0),
+                world_size,
+                self._monotonic(),
+                self._every,
+                self._iterations if self._every else 0,
+                layout.DEVICE_HOST if self._events is None else layout.DEVICE_GPU,
+                "" if self._events is None else self._events.name,
+            )
+            self._files = PartFiles(self.folder, session, self._limit_bytes, self._write)
         self._files.append(block, clock_pair(self._monotonic, self._utc))
-
-    def _session(self) -> Session:
-        rank, world_size = self._place or place_of_process()
-        return Session(
-            max(rank, 0),
-            world_size,
-            self._monotonic(),
-            self._every,
-            self._iterations if self._every else 0,
-            layout.DEVICE_HOST if self._events is None else layout.DEVICE_GPU,
-            "" if self._events is None else self._events.name,
-        )
 
     def _give_up(self, error: Exception) -> None:
         """Record no more, and say why, once."""
@@ -423,11 +412,6 @@ class Recorder:
         self._lock = threading.Lock()
         if self._block is not None or self._files is not None:
             self._stopped, self._files = True, None
-
-
-def _begins_iteration(name: str) -> bool:
-    """Tell whether the range of that name is a forward, by which iterations begin."""
-    return name.partition(" ")[0] in _FORWARDS
 
 
 _recorders: WeakSet[Recorder] = WeakSet()

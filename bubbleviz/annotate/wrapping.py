@@ -60,8 +60,16 @@ class Annotations:
         if folder is not None:
             self._undo.append(record(folder).stop)
 
-    def wrap(self, owner: Any, name: str, range_of_call: RangeOfCall) -> tuple[Any, Any]:
+    def wrap(
+        self,
+        owner: Any,
+        name: str,
+        range_of_call: RangeOfCall,
+        done: Callable[[Any], None] | None = None,
+    ) -> tuple[Any, Any]:
         """Make a function or method run inside the range that ``range_of_call`` returns.
+
+        ``done`` takes what it returned.
 
         Returns:
             The original function, and the wrapped one.
@@ -82,7 +90,10 @@ class Annotations:
                 self._give_up(where, error)
                 return original(*args, **kwargs)
             with range_:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+            if done is not None:
+                done(result)
+            return result
 
         self.replace(owner, name, wrapped)
         return original, wrapped
@@ -195,9 +206,9 @@ def once(
     return annotations
 
 
-def always(new_range: Callable[[], Range]) -> RangeOfCall:
-    """Return a function that gives every call a new range, whatever its arguments."""
-    return lambda _args, _kwargs: new_range()
+def always(new_range: Callable[..., Range], *values: Any) -> RangeOfCall:
+    """Return a function that gives every call a new range of these values, whatever it is."""
+    return lambda _args, _kwargs: new_range(*values)
 
 
 def subclasses(base: type) -> Iterator[type]:

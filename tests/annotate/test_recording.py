@@ -218,7 +218,7 @@ def test_torch_knows_the_rank_better(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_restart_begins_another_file(tmp_path: Path) -> None:
     for world_size in (4, 2):
-        ranges.record_with(None)
+        ranges.attach(None)
         with annotate.record(tmp_path, rank=1, world_size=world_size):
             train(2)
 
@@ -242,7 +242,7 @@ def test_files_make_room_for_later_ones(tmp_path: Path) -> None:
     assert numbers == list(range(numbers[0], 200))
     assert not recorded.stretch.iterations.after_gap.any()
     assert recorded.parts == PARTS
-    ranges.record_with(None)
+    ranges.attach(None)
     with annotate.record(tmp_path, limit_bytes=limit):
         train(3)
     newest = max(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -346,7 +346,7 @@ def test_a_forked_process_leaves_the_files_alone(tmp_path: Path) -> None:
         child = os.fork()
         if child == 0:
             train(5)
-            ranges.recorder_of_files().stop()  # type: ignore[union-attr]  # it is there
+            ranges._recorders.recorder.stop()  # type: ignore[union-attr]  # it is there
             os._exit(0)
         os.waitpid(child, 0)
         train(1)
@@ -390,7 +390,7 @@ def failing(after: int, partial: int = 0) -> Callable[[int, bytes], int]:
 def test_a_full_disk_ends_the_recording_and_nothing_else(
     tmp_path: Path, partial: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranges.record_with(
+    ranges.attach(
         Recorder(tmp_path, limit_bytes=1 << 20, place=(0, 1), write=failing(2_000, partial))
     )
     with caplog.at_level(logging.WARNING):
@@ -404,7 +404,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     assert numbers == list(range(len(numbers)))
     assert 0 < len(numbers) < 10
     assert session(tmp_path).tail_bytes == 0
-    recorder = ranges.recorder_of_files()
+    recorder = ranges._recorders.recorder
     assert recorder is not None
     assert not recorder.active
 
@@ -415,7 +415,7 @@ def test_a_device_that_is_full_ends_it_too(
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     try:
-        ranges.record_with(
+        ranges.attach(
             Recorder(tmp_path, limit_bytes=1 << 20, write=lambda _, data: os.write(full, data))
         )
         train(3)

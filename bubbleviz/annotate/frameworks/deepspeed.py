@@ -11,7 +11,8 @@ Written for DeepSpeed 0.14 to 0.19, deepspeed/runtime/pipe/engine.py, schedule.p
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from bubbleviz.annotate.ranges import iteration, phase
@@ -43,6 +44,8 @@ _ON_BATCHES = {
 }
 #: Two stages a rank; transfers are queued, and started together.
 _TWO_STAGE_METHODS = ("_exec_forward_pass", "_exec_backward_pass")
+#: Chunk, None of a rank with one, and stage.
+Place = tuple[int | None, int]
 
 
 def annotate(record: Folder = None) -> Annotations:
@@ -61,75 +64,73 @@ def _wrap(annotations: Annotations) -> None:
     engine = annotations.attribute(
         annotations.module("deepspeed.runtime.pipe.engine"), "PipelineEngine"
     )
-    two_stage_engine = _two_stage_engine(annotations)
-    done: Counter[tuple[str, int]] = Counter()
-    named = {m: _counted(name, done, two_stage_engine) for m, name in _ON_BUFFERS.items()}
-    named |= {m: _whole(name) for m, name in _ON_BATCHES.items()}
-    wrapped = dict(
-        annotations.wrap(engine, method, range_of_call) for method, range_of_call in named.items()
-    )
+    # Of two stages a rank; DeepSpeed has none to 0.18.
+    two_stages = None
+    with suppress(AnnotationError):
+        module = annotations.module("deepspeed.runtime.pipe.dualpipev")
+        two_stages = getattr(module, "DualPipeVEngine", None)
+    done: Counter[tuple[str, int | None]] = Counter()
+
+    def batch(_args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
+        done.clear()
+        return iteration()
+
+    def place_of_one(args: Args, _kwargs: Kwargs) -> Place | None:
+        of_two = two_stages is not None and isinstance(args[0], two_stages)
+        return None if of_two else (None, args[0].stage_id)
+
+    wrapped: dict[Any, Any] = {}
+    for method, name in _ON_BUFFERS.items():
+        wrapped.update([annotations.wrap(engine, method, _counted(name, done, place_of_one))])
+    for method, name in _ON_BATCHES.items():
+        wrapped.update([annotations.wrap(engine, method, _whole(name))])
     for method in ("train_batch", "eval_batch"):
-        annotations.wrap(engine, method, _batch(done))
-    if two_stage_engine is not None:
+        annotations.wrap(engine, method, batch)
+    if two_stages is not None:
         for method in _TWO_STAGE_METHODS:
-            chunk = annotations.argument(annotations.attribute(two_stage_engine, method), "phase")
-            range_of_call = _of_two_stages(_ON_BUFFERS[method], done, chunk)
-            wrapped.update([annotations.wrap(two_stage_engine, method, range_of_call)])
-        wrapped.update(
-            [annotations.wrap(two_stage_engine, "_exec_commit_p2p", _whole("SEND_RECV"))]
-        )
-    for kind in (engine,) if two_stage_engine is None else (engine, two_stage_engine):
+            place = _place_of_two(annotations, two_stages, method)
+            range_of_call = _counted(_ON_BUFFERS[method], done, place)
+            wrapped.update([annotations.wrap(two_stages, method, range_of_call)])
+        wrapped.update([annotations.wrap(two_stages, "_exec_commit_p2p", _whole("SEND_RECV"))])
+    for kind in (engine,) if two_stages is None else (engine, two_stages):
         table = annotations.attribute(kind, "_INSTRUCTION_MAP")
         annotations.replace(
             kind, "_INSTRUCTION_MAP", {i: wrapped.get(run, run) for i, run in table.items()}
         )
 
 
-def _two_stage_engine(annotations: Annotations) -> Any:
-    """Return the engine that holds two stages a rank; None where DeepSpeed has none (to 0.18)."""
-    try:
-        return getattr(
-            annotations.module("deepspeed.runtime.pipe.dualpipev"), "DualPipeVEngine", None
-        )
-    except AnnotationError:
-        return None
-
-
-def _batch(done: Counter[tuple[str, int]]) -> RangeOfCall:
-    def range_of_call(_args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
-        done.clear()
-        return iteration()
-
-    return range_of_call
-
-
 def _whole(name: str) -> RangeOfCall:
     return lambda args, _: phase(name, stage=args[0].stage_id)
 
 
-def _counted(name: str, done: Counter[tuple[str, int]], two_stage_engine: Any) -> RangeOfCall:
-    """Return the ranges of an instruction of a rank with one stage."""
-
-    def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
-        engine = args[0]
-        if two_stage_engine is not None and isinstance(engine, two_stage_engine):
-            return NO_RANGE
-        microbatch = done[name, 0]
-        done[name, 0] += 1
-        return phase(name, microbatch=microbatch, stage=engine.stage_id)
-
-    return range_of_call
-
-
-def _of_two_stages(name: str, done: Counter[tuple[str, int]], chunk_of: Any) -> RangeOfCall:
-    """Return the ranges of an instruction of a rank with two stages, forth and back."""
+def _counted(
+    name: str,
+    done: Counter[tuple[str, int | None]],
+    place_of: Callable[[Args, Kwargs], Place | None],
+) -> RangeOfCall:
+    """Return the ranges of an instruction, by the place of a call; None for no range."""
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        engine, chunk = args[0], int(chunk_of(args, kwargs))
+        place = place_of(args, kwargs)
+        if place is None:
+            return NO_RANGE
+        chunk, stage = place
         microbatch = done[name, chunk]
         done[name, chunk] += 1
-        back = 2 * engine.num_stages - 1 - engine.stage_id
-        stage = back if chunk else engine.stage_id
         return phase(name, microbatch=microbatch, chunk=chunk, stage=stage)
 
     return range_of_call
+
+
+def _place_of_two(
+    annotations: Annotations, engines: Any, method: str
+) -> Callable[[Args, Kwargs], Place]:
+    """Return the places of an instruction of a rank with two stages, forth and back."""
+    phase_of = annotations.argument(annotations.attribute(engines, method), "phase")
+
+    def place(args: Args, kwargs: Kwargs) -> Place:
+        engine, chunk = args[0], int(phase_of(args, kwargs))
+        back = 2 * engine.num_stages - 1 - engine.stage_id
+        return chunk, back if chunk else engine.stage_id
+
+    return place

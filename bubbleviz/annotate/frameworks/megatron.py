@@ -24,7 +24,6 @@ from bubbleviz.annotate.wrapping import (
     Args,
     Folder,
     Kwargs,
-    RangeOfCall,
     always,
     once,
     subclasses,
@@ -90,9 +89,10 @@ class _Batch:
         self.forward = (chunk, counted if microbatch is None else int(microbatch))
         return self.forward
 
-    def finish_forward(self, output: object) -> None:
-        """Remember the output of the forward that ran."""
+    def finish_forward(self, result: object) -> None:
+        """Remember the output of the forward that ran, the first of what it returned."""
         if self.forward is not None:
+            output = result[0] if isinstance(result, tuple) else result
             self._place_of_output[id(output)] = self.forward
         self.forward = None
 
@@ -155,8 +155,7 @@ def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None
     def of_backward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         return _range("BW", batch, batch.backwards(output(args, kwargs)))
 
-    annotations.wrap(schedules, "forward_step", of_forward)
-    _remember(annotations, schedules, "forward_step", batch)
+    annotations.wrap(schedules, "forward_step", of_forward, batch.finish_forward)
     annotations.wrap(schedules, "backward_step", of_backward)
 
 
@@ -187,26 +186,13 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
             second_stage=batch.stage(second[0]),
         )
 
-    annotations.wrap(module, "combined_forward_backward_step", range_of_call)
-    _remember(annotations, module, "combined_forward_backward_step", batch)
+    name = "combined_forward_backward_step"
+    annotations.wrap(module, name, range_of_call, batch.finish_forward)
 
 
 def _range(name: str, batch: _Batch, place: Place) -> Range:
     chunk, microbatch = place
     return phase(name, microbatch=microbatch, chunk=chunk, stage=batch.stage(chunk))
-
-
-def _remember(annotations: Annotations, owner: Any, name: str, batch: _Batch) -> None:
-    """Remember the first result of a step as its forward's output."""
-    ranged = annotations.attribute(owner, name)
-
-    def remembered(*args: Any, **kwargs: Any) -> Any:
-        result = ranged(*args, **kwargs)
-        if annotations.active:
-            batch.finish_forward(result[0] if isinstance(result, tuple) else result)
-        return result
-
-    annotations.replace(owner, name, remembered)
 
 
 def _optional(annotations: Annotations, function: Any, name: str) -> Callable[[Args, Kwargs], Any]:
@@ -224,11 +210,7 @@ def _wrap_transfers(annotations: Annotations) -> None:
     if not names:
         annotations.attribute(owner, "send_forward")
     for name in names:
-        annotations.wrap(owner, name, _transfer(_TRANSFERS.get(name, "SEND_RECV")))
-
-
-def _transfer(name: str) -> RangeOfCall:
-    return always(lambda: phase(name))
+        annotations.wrap(owner, name, always(phase, _TRANSFERS.get(name, "SEND_RECV")))
 
 
 def _wrap_optimizers(annotations: Annotations) -> None:
@@ -239,4 +221,4 @@ def _wrap_optimizers(annotations: Annotations) -> None:
     annotations.module(f"{_CORE}.optimizer")
     for kind in subclasses(base):
         if "step" in vars(kind):
-            annotations.wrap(kind, "step", always(lambda: phase("Optimizer")))
+            annotations.wrap(kind, "step", always(phase, "Optimizer"))

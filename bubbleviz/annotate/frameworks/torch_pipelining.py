@@ -88,16 +88,13 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
         annotations.attribute(base, "backward_weight_one_chunk"), "bwd_chunk_id"
     )
 
+    # In an evaluation a schedule calls a backward all the same, and it does nothing.
     def of_backward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        # In an evaluation a schedule calls it all the same, and it does nothing.
-        if not args[0].has_backward:
-            return NO_RANGE
-        return _work("BW" if full(args, kwargs) else "B", args[0], chunk(args, kwargs))
+        name = "BW" if full(args, kwargs) else "B"
+        return _work(name, args[0], chunk(args, kwargs)) if args[0].has_backward else NO_RANGE
 
     def of_weights(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        if not args[0].has_backward:
-            return NO_RANGE
-        return _work("W", args[0], weights(args, kwargs))
+        return _work("W", args[0], weights(args, kwargs)) if args[0].has_backward else NO_RANGE
 
     annotations.wrap(base, "forward_one_chunk", lambda a, k: _work("F", a[0], forward(a, k)))
     annotations.wrap(base, "backward_one_chunk", of_backward)
@@ -123,16 +120,19 @@ def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> No
     base = annotations.attribute(stages, "_PipelineStageBase")
     for method, name in _TRANSFERS.items():
         _tag(annotations, base, method, name)
+
+    def of_transfers(ops: Callable[[Args, Kwargs], Any]) -> RangeOfCall:
+        return lambda args, kwargs: _transfers(ops(args, kwargs))
+
     for function in ("_batch_p2p", "_sorted_batch_p2p"):
         ops = annotations.argument(annotations.attribute(schedules, function), "p2p_ops")
-        annotations.wrap(schedules, function, _transfers(ops))
+        annotations.wrap(schedules, function, of_transfers(ops))
 
 
 def _tag(annotations: Annotations, base: Any, method: str, name: str) -> None:
     """Tag each transfer that a stage lists with its phase, microbatch and stage."""
     original = annotations.attribute(base, method)
-    parameter = next(p for p in list(inspect.signature(original).parameters)[1:])
-    microbatch = annotations.argument(original, parameter)
+    microbatch = annotations.argument(original, list(inspect.signature(original).parameters)[1])
 
     def tagged(*args: Any, **kwargs: Any) -> Any:
         ops = original(*args, **kwargs)
@@ -144,30 +144,18 @@ def _tag(annotations: Annotations, base: Any, method: str, name: str) -> None:
     annotations.replace(base, method, tagged)
 
 
-def _transfers(
-    ops: Callable[[Args, Kwargs], Any],
-) -> Callable[[Args, Kwargs], AbstractContextManager[object]]:
-    """Return the ranges of transfers that start together: two of different kinds are one range."""
-
-    def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        distinct = dict.fromkeys(getattr(op, _TAG, None) for op in ops(args, kwargs))
-        tags = [tag for tag in distinct if tag is not None]
-        if not tags or len(tags) < len(distinct):
-            return NO_RANGE
-        name, microbatch, stage = tags[0]
-        if len(tags) == 1:
-            return Range(phase(name, microbatch=microbatch, stage=stage).name, launches=True)
-        _, other_microbatch, other_stage = tags[1]
-        both = phase(
-            "SEND_RECV",
-            microbatch=microbatch,
-            stage=stage,
-            second_microbatch=other_microbatch,
-            second_stage=other_stage,
-        )
-        return Range(both.name, launches=True)
-
-    return range_of_call
+def _transfers(ops: Iterable[Any]) -> AbstractContextManager[object]:
+    """Return the range of transfers that start together: two of different kinds are one range."""
+    distinct = dict.fromkeys(getattr(op, _TAG, None) for op in ops)
+    tags = [tag for tag in distinct if tag is not None]
+    if not tags or len(tags) < len(distinct):
+        return NO_RANGE
+    name, microbatch, stage = tags[0]
+    second = {}
+    if len(tags) > 1:
+        name, second = "SEND_RECV", {"second_microbatch": tags[1][1], "second_stage": tags[1][2]}
+    both = phase(name, microbatch=microbatch, stage=stage, **second)
+    return Range(both.name, launches=True)
 
 
 def _wrap_optimizers(annotations: Annotations) -> None:
@@ -183,7 +171,7 @@ def _wrap_optimizers(annotations: Annotations) -> None:
         for kind in kinds:
             if kind not in wrapped and "step" in vars(kind):
                 wrapped.add(kind)
-                annotations.wrap(kind, "step", always(_step))
+                annotations.wrap(kind, "step", always(phase, "Optimizer"))
 
     def begins(optimizer: Any) -> None:
         begun(optimizer)
@@ -194,9 +182,5 @@ def _wrap_optimizers(annotations: Annotations) -> None:
     # Learning-rate schedulers give an optimizer a step of its own, around that of its class.
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), base) and "step" in vars(optimizer):
-            annotations.wrap(optimizer, "step", always(_step))
+            annotations.wrap(optimizer, "step", always(phase, "Optimizer"))
     annotations.replace(base, "_patch_step_function", begins)
-
-
-def _step() -> Range:
-    return phase("Optimizer")

@@ -7,11 +7,12 @@ few seconds for a million rows. All others are read by pyarrow.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -142,32 +143,18 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
     Raises:
         ProfileError: it is no UTF-8.
     """
-    buffered = io.BufferedReader(_Bytes(pieces), _PIECE)
-    decoded = io.TextIOWrapper(buffered, encoding="utf-8-sig", newline="")
+    parts: list[str] = []
     try:
-        yield from decoded
+        for piece in codecs.iterdecode(pieces, "utf-8-sig"):
+            parts.append(piece)
+            if "\n" in piece or "\r" in piece:
+                # The last line may go on.
+                *lines, rest = io.StringIO("".join(parts), newline="")
+                yield from lines
+                parts = [rest]
     except UnicodeDecodeError as error:
         raise ProfileError(f"{path}: not in UTF-8; save the table in UTF-8") from error
-
-
-class _Bytes(io.RawIOBase):
-    """Pieces of bytes as a file that can be read once."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces, self._rest = iter(pieces), memoryview(b"")
-
-    def readable(self) -> bool:
-        """Tell that it can be read."""
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: Buffer, of Python 3.12
-        """Fill a buffer, as far as the next piece goes."""
-        if not self._rest:
-            self._rest = memoryview(next(self._pieces, b""))
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+    yield from io.StringIO("".join(parts), newline="")
 
 
 def _converted(path: str, first: int, name: str, cells: Sequence[str]) -> tuple[Numbers, Bools]:
@@ -182,24 +169,18 @@ def _converted(path: str, first: int, name: str, cells: Sequence[str]) -> tuple[
     Raises:
         ProfileError: one is no number.
     """
-    try:
+    with suppress(ValueError, OverflowError):
         return np.array(list(map(int, cells)), np.int64), np.ones(len(cells), bool)
-    except (ValueError, OverflowError):
-        pass
     filled = np.array([cell.strip() != "" for cell in cells], bool)
     numbers = [cell if cell.strip() else "0" for cell in cells]
-    try:
+    with suppress(ValueError, OverflowError):
         return np.array(list(map(int, numbers)), np.int64), filled
-    except (ValueError, OverflowError):
-        pass
-    try:
+    with suppress(ValueError):
         floats = np.array(list(map(float, numbers)), np.float64)
-        at = int(np.isinf(floats).argmax())
-    except ValueError:
-        at = next(at for at, cell in enumerate(numbers) if not _is_finite(cell))
-    if not _is_finite(numbers[at]):
-        raise refused(path, first + at, f"{name} is {shown(numbers[at])}, which is no number")
-    return floats, filled
+        if not np.isinf(floats).any():
+            return floats, filled
+    at = next(at for at, cell in enumerate(numbers) if not _is_finite(cell))
+    raise refused(path, first + at, f"{name} is {shown(numbers[at])}, which is no number")
 
 
 def _is_finite(cell: str) -> bool:
@@ -313,8 +294,9 @@ def _numbers(path: str, name: str, column: Any) -> NumberColumn:
         column = column.cast(kind.value_type)
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        column = _parsed(path, name, column)
-    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        texts = ["" if text is None else text for text in column.to_pylist()]
+        return NumberColumn.of(name, *_converted(path, 0, name, texts))
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         whole = pa.timestamp("ns", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("ns")
         column, in_ns = column.cast(whole).cast(pa.int64()), True
     elif pa.types.is_decimal(kind):
@@ -334,26 +316,6 @@ def _numbers(path: str, name: str, column: Any) -> NumberColumn:
         raise refused(path, row, f"{name} is {shown(values[row])}, which is no number")
     values = np.array(values)
     return NumberColumn(values, filled) if in_ns else NumberColumn.of(name, values, filled)
-
-
-def _parsed(path: str, name: str, column: Any) -> Any:
-    """Return a column of texts as numbers, blank ones as null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    bare = pc.utf8_trim_whitespace(column)
-    bare = pc.if_else(pc.equal(bare, ""), pa.scalar(None, bare.type), bare)
-    for kind in (pa.int64(), pa.float64()):
-        try:
-            return bare.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-    for row, text in enumerate(bare.to_pylist()):
-        try:
-            float(text or 0)
-        except ValueError:
-            raise refused(path, row, f"{name} is {shown(text)}, which is no number") from None
-    raise ProfileError(f"{path}: the column {name} holds texts; write numbers")
 
 
 def _texts(path: str, name: str, column: Any) -> CodedTexts:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import groups_of
+from bubbleviz.model.grouping import CodedTexts, groups_of
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.operations import (
     OperationKeys,
@@ -125,39 +125,37 @@ def _places(cells: Cells) -> tuple[Ints, tuple[ToldPlace, ...]]:
     else:
         occurs = np.bincount(number) > 0
         values, place = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[number]
-    ranks = values.tolist()
-    unknown = [None] * len(ranks)
+    columns = ("global_rank", "stage", "pipeline", "host", "clock", "clock_uncertainty_ns")
     global_rank, stage, pipeline, host, clock, uncertainty_ns = (
-        _of_ranks(cells, place, len(ranks), name)
-        for name in ("global_rank", "stage", "pipeline", "host", "clock", "clock_uncertainty_ns")
+        _of_ranks(cells, place, len(values), name) for name in columns
     )
+    aligned = "clock_uncertainty_ns" in cells.names
     told = []
-    for at, rank in enumerate(ranks):
-        name = (clock or unknown)[at]
+    for at, rank in enumerate(values.tolist()):
+        # It may be told, but as unknown.
+        own_pipeline = pipeline[at]
+        if own_pipeline is None and "pipeline" in cells.names:
+            own_pipeline = NONE
         own_clock = None
-        if name is not None and uncertainty_ns is None:
-            own_clock = ToldClock(name)
-        elif name is not None and uncertainty_ns is not None:
-            own_clock = ToldClock(name, aligned=True, uncertainty_ns=uncertainty_ns[at])
-        own_pipeline = None if pipeline is None else pipeline[at]
+        if clock[at] is not None:
+            own_clock = ToldClock(clock[at], aligned=aligned, uncertainty_ns=uncertainty_ns[at])
         told.append(
             ToldPlace(
                 number=rank,
-                global_rank=rank if global_rank is None else global_rank[at],
-                host=(host or unknown)[at],
+                global_rank=global_rank[at] if "global_rank" in cells.names else rank,
+                host=host[at],
                 clock=own_clock,
-                stage=(stage or unknown)[at],
-                # Told, but as unknown.
-                pipeline=NONE if pipeline is not None and own_pipeline is None else own_pipeline,
+                stage=stage[at],
+                pipeline=own_pipeline,
             )
         )
     return place, tuple(told)
 
 
-def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any] | None:
-    """Return what a column tells of each rank, None for nothing; None without the column."""
+def _of_ranks(cells: Cells, place: Ints, count: int, name: str) -> list[Any]:
+    """Return what a column tells of each rank, None for nothing."""
     if name not in cells.names:
-        return None
+        return [None] * count
     value: Callable[[int], Any] = int
     if name in cells.texts:
         column = cells.texts[name]
@@ -243,15 +241,18 @@ def _keys(
     start_ns, end_ns, spanned = span
     labels = [phase.label for phase in Phase]
 
-    def unknown_phase(_: str, text: str) -> str:
+    def unknown_phase(text: str) -> str:
         near = suggestion(text, labels)
         return f"the phase {shown(text)} is unknown{near}; the phases are {', '.join(labels)}"
 
+    def no_number(text: str) -> str:
+        return f"the {name} {shown(text)} is no whole number"
+
     cells.refuse(~cells.text("phase").known, "phase is empty; fill it")
-    (phase,) = _looked_up(cells, "phase", _phase_of, unknown_phase, 1)
+    (phase,) = _looked_up(cells.text("phase"), cells, _phase_of, unknown_phase, 1)
     numbers: dict[str, Ints] = {}
     for name in ("microbatch", "chunk"):
-        first, second = _looked_up(cells, name, _numbers_of, _no_number, 2)
+        first, second = _looked_up(cells.text(name), cells, _numbers_of, no_number, 2)
         told, known = cells.whole(f"second_{name}", least=NONE)
         numbers |= {name: first, f"second_{name}": np.where(known, told, second)}
     # An operation without a name goes by its phase.
@@ -293,42 +294,35 @@ def _numbers_of(text: str) -> tuple[int, ...] | None:
     return None if match is None else (int(match[1]), int(match[2] or NONE))
 
 
-def _no_number(name: str, text: str) -> str:
-    return f"the {name} {shown(text)} is no whole number"
-
-
 def _looked_up(
+    column: CodedTexts,
     cells: Cells,
-    name: str,
     meaning: Callable[[str], tuple[int, ...] | None],
-    reason: Callable[[str, str], str],
+    reason: Callable[[str], str],
     width: int,
 ) -> list[Ints]:
     """Return the numbers that the text of each row means; -1 for no text.
 
     Args:
+        column: of texts.
         cells: of the table.
-        name: of the column, which may be missing.
         meaning: so many numbers of a text; None where it means nothing.
-        reason: why such a text is refused, by the column's name and itself.
+        reason: why such a text is refused.
         width: how many numbers a text means.
 
     Raises:
         ProfileError: a cell is refused.
     """
-    column = cells.text(name)
     none = (NONE,) * width
     numbers = []
     for place, text in enumerate(column.texts):
         found = meaning(text)
         if found is None:
             # Categories need not occur.
-            cells.refuse(column.code == place, reason(name, text))
+            cells.refuse(column.code == place, reason(text))
         numbers.append(found or none)
     # The last place is that of no text.
-    return [
-        np.array(of_text, np.int64)[column.code] for of_text in zip(*numbers, none, strict=True)
-    ]
+    return [np.array(n, np.int64)[column.code] for n in zip(*numbers, none, strict=True)]
 
 
 def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Bools]) -> None:
@@ -355,13 +349,11 @@ def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Boo
     if not (mixed[1:] == mixed[:-1]).any():
         return
     groups = groups_of(*columns)
-    if len(groups) == len(rows):
+    again = groups.first[groups.of_row] != np.arange(len(rows))
+    if not again.any():
         return
-    again = np.ones(len(rows), bool)
-    again[groups.first] = False
     at = int(again.argmax())
-    first = int(rows[groups.first[groups.of_row[at]]])
-    row = int(rows[at])
+    first, row = int(rows[groups.first[groups.of_row[at]]]), int(rows[at])
     what = f"{Phase(int(keys.phase[row])).label} of microbatch {keys.microbatch[row]}"
     raise refused(
         cells.path,
@@ -468,9 +460,6 @@ def open_table(
         host="table",
         host_known=False,
         format=kind,
-        nsys_version=None,
-        schema_version=None,
-        session_utc_ns=None,
         session_clock_ns=0,
         device="rank",
         # Tables share one clock, whatever hosts they name, unless their column clock says so.
