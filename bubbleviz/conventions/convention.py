@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields, replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.files import read_bounded
@@ -79,16 +80,9 @@ class Pattern:
         return not names_operation and (self.by_order or "iteration" in self.groups)
 
 
-@frozen
-class NameMatch:
-    """A pattern that a name matches, and the phase and numbers that the name holds.
-
-    ``numbers`` are in the order of :data:`NUMBER_GROUPS`, -1 for none.
-    """
-
-    pattern: Pattern
-    phase: Phase | None
-    numbers: tuple[int, ...]
+#: A pattern that a name matches, the phase that it holds, and its numbers in the order of
+#: :data:`NUMBER_GROUPS`, -1 for none.
+NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
 @frozen
@@ -205,7 +199,26 @@ def load_toml(text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
 
 
-def check_keys(table: Mapping[str, object], keys: frozenset[str], where: str) -> None:
+def built_in_text(name: str) -> str:
+    """Return the text of a file that comes with bubbleviz."""
+    return files("bubbleviz.conventions").joinpath(name).read_text(encoding="utf-8")
+
+
+def texts_in(
+    table: Mapping[str, object], key: str, where: str, what: str = "texts"
+) -> tuple[str, ...]:
+    """Return a list of texts of a TOML table, () for none.
+
+    Raises:
+        UsageError: it holds something else.
+    """
+    values = table.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise UsageError(f"{where}: {key} must be a list of {what}")
+    return tuple(values)
+
+
+def check_keys(table: Mapping[str, object], keys: Set[str], where: str) -> None:
     """Check that a table has no other keys than these.
 
     Raises:
@@ -244,17 +257,14 @@ def regexes_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
     """
     for text in texts:
         regex_of(text, where)
-        if not _stands_beside_others(text):
+        try:
+            re.compile(f"(?:{text})|(?:{text})")
+            alone = _REFERENCE.search(text) is not None
+        except _UNCOMPILED:
+            alone = True
+        if alone:
             raise UsageError(
                 f"{where}: {one_line(text, _LONGEST)!r} cannot stand beside other regular "
                 "expressions; leave out its (?i), (?P<name>...) and references such as \\1"
             )
     return tuple(texts)
-
-
-def _stands_beside_others(text: str) -> bool:
-    try:
-        re.compile(f"(?:{text})|(?:{text})")
-    except _UNCOMPILED:
-        return False
-    return _REFERENCE.search(text) is None

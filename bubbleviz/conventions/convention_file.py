@@ -47,6 +47,7 @@ PyTorch's ``emit_nvtx`` behind (``, op_id = 3``) are taken off; a ``glob`` must 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -62,6 +63,7 @@ from bubbleviz.conventions.convention import (
     read_toml_text,
     regex_of,
     regexes_of,
+    texts_in,
 )
 from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.kinds import Kinds, default_kinds
@@ -73,33 +75,9 @@ from bubbleviz.model.texts import nearest
 from bubbleviz.model.values import frozen
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
-_KEYS = frozenset(
-    (
-        "name",
-        "domain",
-        "summary",
-        "source",
-        "explicit",
-        "examples",
-        "counter_examples",
-        "pattern",
-        "communication",
-        "helper_threads",
-    )
-)
-_PATTERN_KEYS = frozenset(
-    (
-        "glob",
-        "match",
-        "phase",
-        "phases",
-        "post_validation",
-        "receives",
-        "part",
-        "stands_in",
-        "iteration",
-    )
-)
+_KEYS = {field.name for field in fields(Convention)} - {"patterns"} | {"pattern"}
+_PATTERN_KEYS = {field.name for field in fields(Pattern)} - {"regex", "by_order"}
+_PATTERN_KEYS |= {"match", "iteration"}
 
 
 @cache
@@ -172,29 +150,27 @@ def load_convention(path: str | Path) -> Convention:
 def _refuse_wrong_examples(convention: Convention, where: str) -> None:
     """Raise UsageError where a convention does not read its examples as it should."""
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
-    for key, texts in (
-        ("examples", convention.examples),
-        ("counter_examples", convention.counter_examples),
-    ):
-        for text in texts:
-            shown = repr(text[:60])
-            try:
-                understood = bool(understand([text], convention).understood[0])
-                match = match_of(text, convention)
-            except UsageError as error:
-                raise UsageError(f"{where}: {key}: {error}") from error
-            if match is None or not understood:
-                if key == "examples":
-                    raise UsageError(f"{where}: {key}: no pattern takes {shown}")
-                continue
-            number, glob = numbers[id(match.pattern)], match.pattern.glob
-            if key == "counter_examples":
-                raise UsageError(f"{where}: {key}: pattern {number} takes {shown}")
-            if not lets_through(glob, text):
-                raise UsageError(
-                    f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
-                    "which match takes; widen it"
-                )
+    pairs = [("examples", text) for text in convention.examples]
+    pairs += [("counter_examples", text) for text in convention.counter_examples]
+    for key, text in pairs:
+        shown = repr(text[:60])
+        try:
+            understood = bool(understand([text], convention).understood[0])
+            match = match_of(text, convention)
+        except UsageError as error:
+            raise UsageError(f"{where}: {key}: {error}") from error
+        if match is None or not understood:
+            if key == "examples":
+                raise UsageError(f"{where}: {key}: no pattern takes {shown}")
+            continue
+        number, glob = numbers[id(match[0])], match[0].glob
+        if key == "counter_examples":
+            raise UsageError(f"{where}: {key}: pattern {number} takes {shown}")
+        if not lets_through(glob, text):
+            raise UsageError(
+                f"{where}: pattern {number}: glob {glob!r} holds the example {shown} back, "
+                "which match takes; widen it"
+            )
 
 
 def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
@@ -228,12 +204,12 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
         patterns=tuple(
             _pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1)
         ),
-        examples=_texts(data, "examples", where),
-        counter_examples=_texts(data, "counter_examples", where),
-        communication=regexes_of(_texts(data, "communication", where), f"{where}: communication"),
-        helper_threads=regexes_of(
-            _texts(data, "helper_threads", where), f"{where}: helper_threads"
-        ),
+        examples=texts_in(data, "examples", where),
+        counter_examples=texts_in(data, "counter_examples", where),
+        **{
+            key: regexes_of(texts_in(data, key, where), f"{where}: {key}")
+            for key in ("communication", "helper_threads")
+        },
         explicit=_switch(data, "explicit", where) is True,
     )
 
@@ -292,13 +268,6 @@ def _text(data: Mapping[str, object], key: str, where: str, default: str | None)
     if not isinstance(value, str):
         raise UsageError(f"{where}: needs {key}, a text")
     return value
-
-
-def _texts(data: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
-    values = data.get(key, [])
-    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-        raise UsageError(f"{where}: {key} must be a list of texts")
-    return tuple(values)
 
 
 # Recognition: which built-in conventions the range names of a profile follow.

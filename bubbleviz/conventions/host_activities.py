@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
+from dataclasses import field
+from functools import cache, cached_property
 from pathlib import Path
 
-from bubbleviz.conventions.convention import check_keys, load_toml, read_toml_text, regexes_of
+from bubbleviz.conventions.convention import (
+    built_in_text,
+    check_keys,
+    load_toml,
+    read_toml_text,
+    regexes_of,
+    texts_in,
+)
+from bubbleviz.conventions.kinds import any_regex
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
@@ -54,23 +62,46 @@ class Activity:
 
 @frozen
 class ActivityList:
-    """Activities in the order in which they are tried."""
+    """Activities in the order in which they are tried.
+
+    Attributes:
+        all_of: the activities.
+        known: (activity, strength) of the names seen so far; see :meth:`lookup`.
+    """
 
     all_of: tuple[Activity, ...]
+    known: dict[str, tuple[str, int]] = field(default_factory=dict, compare=False)
 
     def named(self, name: str) -> Activity | None:
         """Return the activity of that name, with a meaning if any has; None for ``host: NAME``."""
         same = [activity for activity in self.all_of if activity.name == name]
         return next((a for a in same if a.meaning), same[0] if same else None)
 
-    def lookup(self) -> ActivityLookup:
-        """Return a fresh lookup of names among these activities."""
-        compiled = [
-            (activity, re.compile("|".join(f"(?:{r})" for r in activity.match), re.IGNORECASE))
-            for activity in self.all_of
-            if activity.match
-        ]
-        return ActivityLookup(tuple(compiled), {})
+    def lookup(self) -> ActivityList:
+        """Return the same, which has seen no name yet; each is matched once."""
+        return ActivityList(self.all_of)
+
+    def of(self, name: str) -> tuple[str, int]:
+        """Return the activity of a range's name, and its strength."""
+        text = bare_name(name)
+        if text not in self.known:
+            other = f"{HOST}{_DIGITS.sub('#', text)[:_LONGEST] or '(no name)'}", NAMED
+            found = (
+                (activity.name, activity.strength)
+                for activity, regex in self._compiled
+                if regex.search(text)
+            )
+            self.known[text] = next(found, other)
+        return self.known[text]
+
+    def call(self, name: str) -> tuple[str, int]:
+        """Return the activity of a call's name, and its strength."""
+        activity, strength = self.of(name)
+        return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)
+
+    @cached_property
+    def _compiled(self) -> list[tuple[Activity, re.Pattern[str]]]:
+        return [(activity, any_regex(activity.match)) for activity in self.all_of if activity.match]
 
     def extended(self, path: str | Path) -> ActivityList:
         """Return these with a user's own in front, from a TOML file.
@@ -80,8 +111,7 @@ class ActivityList:
             UsageError: it is not a list of activities.
         """
         hint = "give a TOML file with [[activity]] tables of name and match"
-        text = read_toml_text(path, "activities", hint)
-        added = _from_text(text, str(path))
+        added = _from_text(read_toml_text(path, "activities", hint), str(path))
         reserved = {activity.name for activity in self.all_of if not activity.match}
         taken = sorted(reserved & {activity.name for activity in added})
         if taken:
@@ -92,48 +122,10 @@ class ActivityList:
         return ActivityList((*added, *self.all_of))
 
 
-@frozen
-class ActivityLookup:
-    """Activities by name, each distinct name matched once.
-
-    Attributes:
-        compiled: activities with their regexes.
-        known: (activity, strength) of the names seen so far.
-    """
-
-    compiled: tuple[tuple[Activity, re.Pattern[str]], ...]
-    known: dict[str, tuple[str, int]]
-
-    def of(self, name: str) -> tuple[str, int]:
-        """Return the activity of a range's name, and its strength."""
-        text = bare_name(name)
-        if text not in self.known:
-            self.known[text] = self._match(text)
-        return self.known[text]
-
-    def call(self, name: str) -> tuple[str, int]:
-        """Return the activity of a call's name, and its strength."""
-        activity, strength = self.of(name)
-        return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)
-
-    def _match(self, text: str) -> tuple[str, int]:
-        for activity, regex in self.compiled:
-            if regex.search(text):
-                return activity.name, activity.strength
-        return f"{HOST}{_DIGITS.sub('#', text)[:_LONGEST] or '(no name)'}", NAMED
-
-
 @cache
 def default_activities() -> ActivityList:
-    """Return the activities that come with bubbleviz.
-
-    Raises:
-        UsageError: their file is wrong, which is a defect of the package.
-    """
-    text = (
-        files("bubbleviz.conventions").joinpath("host_activities.toml").read_text(encoding="utf-8")
-    )
-    return ActivityList(_from_text(text, "host_activities.toml"))
+    """Return the activities that come with bubbleviz."""
+    return ActivityList(_from_text(built_in_text("host_activities.toml"), "host_activities.toml"))
 
 
 def _from_text(text: str, where: str) -> tuple[Activity, ...]:
@@ -159,7 +151,5 @@ def _activity(table: object, where: str) -> Activity:
     meaning, advice = table.get("meaning", ""), table.get("advice", "")
     if not isinstance(meaning, str) or not isinstance(advice, str):
         raise UsageError(f"{where}: meaning and advice must be texts")
-    match = table.get("match", [])
-    if not isinstance(match, list) or not all(isinstance(regex, str) for regex in match):
-        raise UsageError(f"{where}: match must be a list of regular expressions")
-    return Activity(str(table["name"]), int(strength), meaning, advice, regexes_of(match, where))
+    match = regexes_of(texts_in(table, "match", where, "regular expressions"), where)
+    return Activity(str(table["name"]), int(strength), meaning, advice, match)

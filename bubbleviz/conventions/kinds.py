@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
-from bubbleviz.conventions.convention import load_toml
+from bubbleviz.conventions.convention import built_in_text, load_toml
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.values import frozen
 
@@ -50,25 +50,18 @@ class Kinds:
 
     def extended(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
         """Return the lists with a user's additions."""
-        return Kinds(
-            (*self.communication, *communication),
-            self.candidates,
-            self.compute,
-            self.receives,
-            self.point_to_point,
-            self.collectives,
-            self.collective_kinds,
-            (*self.helper_threads, *helper_threads),
-            (*self.added_communication, *communication),
+        return replace(
+            self,
+            communication=(*self.communication, *communication),
+            helper_threads=(*self.helper_threads, *helper_threads),
+            added_communication=(*self.added_communication, *communication),
         )
 
 
 @cache
 def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
-    data = load_toml(
-        files("bubbleviz.conventions").joinpath("kinds.toml").read_text(encoding="utf-8")
-    )
+    data = load_toml(built_in_text("kinds.toml"))
     named = tuple(data.pop("collective_kinds").items())
     regexes = {kind: tuple(regexes) for kind, regexes in data.items()}
     return Kinds(**regexes, collective_kinds=named)
@@ -76,8 +69,13 @@ def default_kinds() -> Kinds:
 
 def matching(names: Sequence[str], regexes: Sequence[str]) -> Bools:
     """Return for each name whether any of the regexes is found in it."""
-    any_of = re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
+    any_of = any_regex(regexes)
     return np.array([any_of.search(name) is not None for name in names], bool)
+
+
+def any_regex(regexes: Sequence[str]) -> re.Pattern[str]:
+    """Return a regex in any case that is found where any of some is."""
+    return re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
 
 
 def kind_of_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from bubbleviz.conventions.convention import (
     Convention,
     NameMatch,
     Pattern,
+    built_in_text,
     load_toml,
     regex_of,
 )
@@ -98,27 +98,27 @@ def understand(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
                 matches.append(match)
                 break
     columns = np.full((len(NUMBER_GROUPS) + 1, len(texts)), NONE, np.int64)
-    columns[0, rows] = [NONE if m.phase is None else m.phase for m in matches]
-    numbers = np.array([m.numbers for m in matches], np.int64)
+    columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
+    numbers = np.array([of_match for _, _, of_match in matches], np.int64)
     columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
     # Of two operations only the second is numbered: the name counts as that one's.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
-    marks = {
-        name: np.zeros(len(texts), bool)
+    told = {
+        name: [getattr(pattern, name) for pattern, _, _ in matches]
         for name in ("post_validation", "part", "stands_in", "by_order")
     }
-    for name, column in marks.items():
-        column[rows] = [getattr(match.pattern, name) for match in matches]
-    receives = np.zeros(len(texts), bool)
-    receives[rows] = [
-        m.phase in RECEIVING if m.pattern.receives is None else m.pattern.receives for m in matches
+    told["receives"] = [
+        phase in RECEIVING if pattern.receives is None else pattern.receives
+        for pattern, phase, _ in matches
     ]
+    marks = {name: np.zeros(len(texts), bool) for name in told}
+    for name, column in marks.items():
+        column[rows] = told[name]
     return NameMeanings(
         convention=convention,
         phase=columns[0],
         **{name: columns[i] for i, name in enumerate(NUMBER_GROUPS, 1)},
-        receives=receives,
         **marks,
         texts=tuple(texts),
     )
@@ -176,7 +176,7 @@ def _matched(text: str, convention: Convention) -> NameMatch | None:
         digits = [groups.get(name) for name in NUMBER_GROUPS]
         if any(d is not None and len(d) > _MOST_DIGITS for d in digits):
             return None
-        return NameMatch(pattern, phase, tuple(_number(d, pattern) for d in digits))
+        return pattern, phase, tuple(_number(d, pattern) for d in digits)
     return None
 
 
@@ -262,8 +262,7 @@ def layer_globs() -> tuple[str, ...]:
 def layer_patterns() -> tuple[LayerPattern, ...]:
     """Return the patterns that come with bubbleviz, in the order in which they are tried."""
     where = "layer_names.toml"
-    text = files("bubbleviz.conventions").joinpath(where).read_text(encoding="utf-8")
-    tables = load_toml(text).get("layer", [])
+    tables = load_toml(built_in_text(where)).get("layer", [])
     return tuple(
         LayerPattern(
             table["kind"],

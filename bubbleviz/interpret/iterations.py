@@ -17,7 +17,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from bubbleviz.conventions.convention_file import built_in, with_iterations
-from bubbleviz.conventions.host_activities import HOST, ActivityLookup
+from bubbleviz.conventions.host_activities import HOST, ActivityList
 from bubbleviz.conventions.range_names import bare_name, folded, understand
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -88,7 +88,7 @@ def steps_of(
     process: int,
     start_ns: int,
     end_ns: int,
-    lookup: ActivityLookup,
+    lookup: ActivityList,
     pattern: re.Pattern[str] | None = None,
 ) -> Steps:
     """Return the steps of a process; none where nothing marks them.
@@ -140,7 +140,7 @@ def _steps(ranges: Ranges, by: str) -> Steps:
 
 
 def _best(
-    ranges: Ranges, names: Sequence[str], lookup: ActivityLookup, start_ns: int, end_ns: int
+    ranges: Ranges, names: Sequence[str], lookup: ActivityList, start_ns: int, end_ns: int
 ) -> Ranges:
     """Return the family that looks most like iterations; no ranges where none does."""
     for counted in (True, False):
@@ -155,7 +155,7 @@ def _best(
 def _families(
     ranges: Ranges,
     names: Sequence[str],
-    lookup: ActivityLookup,
+    lookup: ActivityList,
     span_ns: tuple[int, int],
     *,
     counted: bool,

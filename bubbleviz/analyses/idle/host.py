@@ -150,7 +150,7 @@ def host_events_of(
     calls: Calls,
     call: Codes,
     profile: Profile,
-    lookup: known.ActivityLookup,
+    lookup: known.ActivityList,
     numbers: Numbering[str],
     waits: tuple[Ints, ...],
 ) -> HostEvents:

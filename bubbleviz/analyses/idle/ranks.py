@@ -260,7 +260,7 @@ def _steps(
     profile: Profile,
     devices: Sequence[Device],
     threads: Ints,
-    lookup: known.ActivityLookup,
+    lookup: known.ActivityList,
     pattern: re.Pattern[str] | None,
 ) -> dict[int, Steps]:
     """Return the steps of each process.

@@ -333,8 +333,6 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
             host=session.host or session.path,
             host_known=bool(session.host),
             format="recording",
-            nsys_version=None,
-            schema_version=None,
             session_utc_ns=header.utc_ns - header.monotonic_ns,
             session_clock_ns=0,
             device="rank",
@@ -426,43 +424,45 @@ def _pauses(session: RecordedSession, own: RecordedOperations) -> RowIntervals:
     return RowIntervals(before, end_ns, np.maximum(end_ns, iterations.start_ns[resumed]))
 
 
+#: What has bytes, and no number.
+_ENDLESS = "recordings without an end"
+
+
 def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[Limitation]:
     """Yield what a recording could not tell."""
-    path, header = session.path, session.header
-    if session.damaged:
-        yield Limitation(
+    path, header, stretch = session.path, session.header, session.stretch
+    for what, count, reason in (
+        (
             "damaged parts of a recording",
-            f"{path}: {session.damaged:,} records of 40 bytes belong to no whole iteration; their "
-            "iterations are left out",
             session.damaged,
-        )
-    if session.tail_bytes:
-        yield Limitation(
-            "recordings without an end",
-            f"{path}: {session.tail_bytes:,} bytes behind the last whole iteration are left out; "
-            "the process was ended, or still writes",
-        )
-    lost = int(session.stretch.iterations.lost.sum())
-    if lost:
-        yield Limitation(
+            f"{session.damaged:,} records of 40 bytes belong to no whole iteration; their "
+            "iterations are left out",
+        ),
+        (
+            _ENDLESS,
+            session.tail_bytes,
+            f"{session.tail_bytes:,} bytes behind the last whole iteration are left out; the "
+            "process was ended, or still writes",
+        ),
+        (
             "operations that were recorded too late",
-            f"{path}: they ended after the next iteration had begun, or are too many",
-            lost,
-        )
-    if unknown:
-        yield Limitation(
+            int(stretch.iterations.lost.sum()),
+            "they ended after the next iteration had begun, or are too many",
+        ),
+        (
             "ranges with unknown names",
-            f"{path}: a newer bubbleviz wrote them, or their names are damaged; they are left out",
             unknown,
-        )
-    timeless = int(session.stretch.operations.times_lost.sum())
-    if timeless:
-        yield Limitation(
+            "a newer bubbleviz wrote them, or their names are damaged; they are left out",
+        ),
+        (
             "operations without times of the device",
-            f"{path}: the GPU had not done them when the recording ended, or they were captured as "
-            "a CUDA graph",
-            timeless,
-        )
+            int(stretch.operations.times_lost.sum()),
+            "the GPU had not done them when the recording ended, or they were captured as a CUDA "
+            "graph",
+        ),
+    ):
+        if count:
+            yield Limitation(what, f"{path}: {reason}", 1 if what == _ENDLESS else count)
     if _repeated_numbers(session):
         yield Limitation(
             "numbers of iterations",

@@ -13,10 +13,13 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.errors import InputError, ProfileError
@@ -37,14 +40,18 @@ def _record(fields: str) -> np.dtype[np.void]:
     return np.dtype([(name, kind) for name, kind in map(str.split, fields.split(", "))])
 
 
+#: Fields that become columns have their names.
 _OPERATION = _record(
-    "kind u1, flags u1, thread <u2, name <u4, host_start <i8, host_end <i8, start <i8, end <i8"
+    "kind u1, flags u1, thread <u2, name <u4, host_start_ns <i8, host_end_ns <i8, start_ns <i8, "
+    "end_ns <i8"
 )
 _CLOCK = _record(
-    "kind u1, spare 3u1, half_width <u4, monotonic <i8, utc <i8, device <i8, spare_time <i8"
+    "kind u1, spare 3u1, half_width_ns <u4, monotonic_ns <i8, utc_ns <i8, device_ns <i8, "
+    "spare_ns <i8"
 )
 _END = _record(
-    "kind u1, flags u1, spare 2u1, crc <u4, number <i8, start <i8, end <i8, records <u4, lost <u4"
+    "kind u1, flags u1, spare 2u1, crc <u4, number <i8, start_ns <i8, end_ns <i8, records <u4, "
+    "lost <u4"
 )
 
 
@@ -120,9 +127,20 @@ def header_of(path: str) -> Header:
     Raises:
         ProfileError: it cannot be read, or has none.
     """
+    with _opened(path) as file:
+        return header_in(path, file.read(layout.HEADER.size))
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """Open a file.
+
+    Raises:
+        ProfileError: it cannot be read.
+    """
     try:
         with Path(path).open("rb") as file:
-            return header_in(path, file.read(layout.HEADER.size))
+            yield file
     except OSError as error:
         raise ProfileError(
             f"{path}: cannot be read ({error.strerror}); check it and its permissions"
@@ -261,27 +279,22 @@ def stretch_of(data: bytes, found: FoundBlocks, names: dict[int, int]) -> Stretc
     clock = np.frombuffer(data, _CLOCK, count)[last - 1]
     number = np.full(max([*names, NONE]) + 2, NONE, np.int64)
     number[list(names)] = list(names.values())
+
+    def columns(records: npt.NDArray[np.void], names: str) -> dict[str, Ints]:
+        return {name: records[name].astype(np.int64) for name in names.split()}
+
     iterations = RecordedIterations(
         number=np.where((end["flags"] & layout.NAMED) != 0, end["number"], NONE),
-        start_ns=end["start"].astype(np.int64),
-        end_ns=end["end"].astype(np.int64),
         after_gap=np.array(found[2], bool) | ((end["flags"] & layout.AFTER_PAUSE) != 0),
-        lost=end["lost"].astype(np.int64),
-        monotonic_ns=clock["monotonic"].astype(np.int64),
-        utc_ns=clock["utc"].astype(np.int64),
-        half_width_ns=clock["half_width"].astype(np.int64),
-        device_ns=clock["device"].astype(np.int64),
+        **columns(end, "start_ns end_ns lost"),
+        **columns(clock, "monotonic_ns utc_ns half_width_ns device_ns"),
     )
     operations = RecordedOperations(
         iteration=np.searchsorted(last, at),
         name_id=number[np.minimum(own["name"].astype(np.int64), len(number) - 1)],
-        thread=own["thread"].astype(np.int64),
         launches=(own["flags"] & layout.LAUNCHES) != 0,
-        host_start_ns=own["host_start"].astype(np.int64),
-        host_end_ns=own["host_end"].astype(np.int64),
-        start_ns=own["start"].astype(np.int64),
-        end_ns=own["end"].astype(np.int64),
         times_lost=(own["flags"] & layout.TIMES_LOST) != 0,
+        **columns(own, "thread host_start_ns host_end_ns start_ns end_ns"),
     )
     return Stretch(iterations, operations)
 
@@ -364,22 +377,17 @@ class PartReader:
         Raises:
             ProfileError: it is no recording, of another version, or cannot be read.
         """
-        try:
-            with Path(self.path).open("rb") as file:
-                head = file.read(layout.HEADER.size)
-                if not head.startswith(self._head):
-                    self._restart()
-                if self.header is None:
-                    if len(head) < layout.HEADER.size and layout.MAGIC.startswith(head[:8]):
-                        return b""
-                    self.header, self._head = header_in(self.path, head), head
-                # The byte before has been read already, and shows that the file was not cut.
-                file.seek(self._offset - 1)
-                data = file.read(most + 1)
-        except OSError as error:
-            raise ProfileError(
-                f"{self.path}: cannot be read ({error.strerror}); check it and its permissions"
-            ) from error
+        with _opened(self.path) as file:
+            head = file.read(layout.HEADER.size)
+            if not head.startswith(self._head):
+                self._restart()
+            if self.header is None:
+                if len(head) < layout.HEADER.size and layout.MAGIC.startswith(head[:8]):
+                    return b""
+                self.header, self._head = header_in(self.path, head), head
+            # The byte before has been read already, and shows that the file was not cut.
+            file.seek(self._offset - 1)
+            data = file.read(most + 1)
         if not data:
             self._restart()
             return self._bytes(most)
@@ -399,9 +407,8 @@ class PartReader:
         ):
             count += 1
         texts = {of: text for of, _, text in _texts_in(data, 0, min(count, len(data) // size))}
-        self.host = texts.get(layout.TEXT_HOST, "")
-        self.device = texts.get(layout.TEXT_DEVICE, "")
-        self.run = texts.get(layout.TEXT_RUN, "")
+        kinds = (layout.TEXT_HOST, layout.TEXT_DEVICE, layout.TEXT_RUN)
+        self.host, self.device, self.run = (texts.get(kind, "") for kind in kinds)
         if len(data) < count * size + 2:
             # Others may follow.
             return b""
