@@ -21,7 +21,6 @@ import pytest
 import bubbleviz
 from bubbleviz import annotate
 from bubbleviz.cli.app import main
-from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in, recognise
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import COMPUTE, Phase
@@ -149,7 +148,7 @@ def told(report: Report) -> str:
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 
-# -- torch.distributed.pipelining ------------------------------------------------------------
+# -- names of each framework -----------------------------------------------------------------
 
 
 def torch_names(backward: str, tail: str = "") -> Rename:
@@ -174,46 +173,9 @@ def torch_names(backward: str, tail: str = "") -> Rename:
     return rename
 
 
-TORCH: dict[str, tuple[Planting, Rename]] = {
-    "1F1B": (PLAIN, torch_names("B")),
-    "registered": (replace(PLAIN, text="registered"), torch_names("B")),
-    "mixed": (replace(PLAIN, text="mixed", library_depth=3), torch_names("B")),
-    "start/end": (replace(PLAIN, ranges="start_end"), torch_names("B")),
-    "emit_nvtx": (PLAIN, torch_names("B", ", op_id = 5")),
-    "emit_nvtx, seq": (
-        replace(PLAIN, text="registered"),
-        torch_names("B", ", seq = 12, op_id = 5, sizes = [[2, 3], []], input_op_ids = [(4,0)]"),
-    ),
-    "interleaved": (
-        replace(PLAIN, schedule="interleaved-1f1b", chunks=2, microbatches=8),
-        torch_names("B"),
-    ),
-    "zb-h1": (SPLIT, torch_names("I")),
-    "zb-v": (replace(SPLIT, schedule="zb-v", microbatches=8), torch_names("I")),
-    "zb-v, a file a rank": (
-        replace(SPLIT, schedule="zb-v", microbatches=8, files="rank"),
-        torch_names("I"),
-    ),
-    "without transfers": (replace(PLAIN, communication=False), torch_names("B")),
-}
+def gpipe_names(tail: str) -> Rename:
+    """Return the names of PyTorch's GPipe, ``Forward 3``."""
 
-
-@pytest.mark.parametrize("name", TORCH)
-def test_torch_pipelining(name: str, tmp_path: Path) -> None:
-    planting, rename = TORCH[name]
-    paths, truth = renamed(planting, tmp_path, rename)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention == "torch-pipelining"
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-    ranks = rank_numbers(report, truth)
-    assert {ranks[r.rank]: r.stage for r in truth.ranks} == {r.index: r.stage for r in report.ranks}
-    assert report.limitations == ()
-
-
-@pytest.mark.parametrize("tail", ["", ", op_id = 5", ", seq = 3, op_id = 5"])
-def test_torch_gpipe(tail: str, tmp_path: Path) -> None:
     def rename(rank: int, stage: int | None, name: str) -> str | None:
         del rank, stage
         found = _NAME.fullmatch(name)
@@ -221,34 +183,17 @@ def test_torch_gpipe(tail: str, tmp_path: Path) -> None:
             return None
         return f"{'Forward' if found['op'] == 'F' else 'Backward'} {found['mb']}{tail}"
 
-    paths, truth = renamed(replace(PLAIN, schedule="gpipe"), tmp_path, rename)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention == "torch-pipelining"
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
+    return rename
 
 
-def test_torch_profiler_steps_are_iterations_of_torch_pipelining(tmp_path: Path) -> None:
-    torch = torch_names("B", ", op_id = 5")
+def with_profiler_steps(others: Rename, tail: str = "") -> Rename:
+    """Return names in which PyTorch's profiler names the iterations."""
 
     def rename(rank: int, stage: int | None, name: str) -> str | None:
         mark = re.fullmatch(r"iter_\d+_(\d+)", name)
-        return f"ProfilerStep#{mark[1]}, op_id = 1" if mark else torch(rank, stage, name)
+        return f"ProfilerStep#{mark[1]}{tail}" if mark else others(rank, stage, name)
 
-    planting = replace(PLAIN, iteration_ranges=True, first_iteration=7, iterations=3)
-    paths, truth = renamed(planting, tmp_path, rename)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention.startswith("torch-pipelining")
-    assert [i.name for i in report.iterations] == ["7", "8", "9"] or all(
-        str(n) in str(i.name) for n, i in zip((7, 8, 9), report.iterations, strict=True)
-    )
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-
-
-# -- names written for us ------------------------------------------------------------------
+    return rename
 
 
 def native_names(rank: int, stage: int | None, name: str) -> str:
@@ -261,59 +206,6 @@ def native_names(rank: int, stage: int | None, name: str) -> str:
     assert found is not None, name
     word = found["op"].replace("FORWARD", "F").replace("BACKWARD", "B")
     return annotate.phase(word, microbatch=int(found["mb"]), stage=stage).name
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
-def test_names_written_for_us(schedule: str, tmp_path: Path) -> None:
-    chunks = 1 if schedule == "1f1b" else 2
-    planting = replace(BASE, schedule=schedule, chunks=chunks, microbatches=8, autograd="named")
-    planting = replace(planting, iteration_ranges=True, first_iteration=7, servers=2)
-    paths, truth = renamed(planting, tmp_path, native_names)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention == "bubbleviz"
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-    assert [i.name for i in report.iterations] == ["7", "8"][: len(report.iterations)]
-    assert [rank.global_rank for rank in report.ranks] == [rank.index for rank in report.ranks]
-    assert report.limitations == ()
-
-
-# -- zero-bubble -----------------------------------------------------------------------------
-
-
-def test_zero_bubble_phases_take_iterations_of_the_torch_profiler(tmp_path: Path) -> None:
-    def rename(rank: int, stage: int | None, name: str) -> str | None:
-        del rank, stage
-        mark = re.fullmatch(r"iter_\d+_(\d+)", name)
-        return f"ProfilerStep#{mark[1]}" if mark else name
-
-    planting = replace(BASE, iteration_ranges=True, first_iteration=3, iterations=3)
-    paths, truth = renamed(planting, tmp_path, rename)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention.startswith("zero-bubble")
-    assert [str(i.name) for i in report.iterations] == ["3", "4", "5"]
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-
-
-@pytest.mark.parametrize("optimizer", [True, False])
-def test_zero_bubble_constant_names_are_numbered_by_order(optimizer: bool, tmp_path: Path) -> None:
-    planting = replace(
-        BASE, names="constant", iterations=3, iteration_ranges=not optimizer,
-        optimizer_ns=500_000 if optimizer else -1,
-    )  # fmt: skip
-    paths, truth = renamed(planting, tmp_path, lambda _, __, name: name)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention == "zero-bubble"
-    assert "inferred" in told(report)
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-
-
-# -- PithTrain -------------------------------------------------------------------------------
 
 
 def pithtrain(rank: int, stage: int | None, name: str) -> str | None:
@@ -351,30 +243,6 @@ def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
     return result
 
 
-@pytest.mark.parametrize("schedule", ["zb-v", "zb-h1"])
-@pytest.mark.parametrize("text", ["text", "registered"])
-def test_pithtrain(schedule: str, text: str, tmp_path: Path) -> None:
-    planting = replace(SPLIT, schedule=schedule, microbatches=8, text=text)
-    paths, truth = renamed(planting, tmp_path, pithtrain)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention == "pithtrain"
-    assert found_rows(report) == true_rows(report, truth, joined(truth.operations))
-    check_ratios(report, truth)
-
-
-def test_pithtrain_fused_backward(tmp_path: Path) -> None:
-    paths, truth = renamed(PLAIN, tmp_path, pithtrain)
-    report = bubbleviz.analyze(paths)
-
-    assert report.convention == "pithtrain"
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-
-
-# -- DeepSpeed -------------------------------------------------------------------------------
-
-
 def deepspeed(prefix: str, *, engine: str = "DeepSpeedEngine", last: int | None = None) -> Rename:
     """Return DeepSpeed's names; ``last`` is the only rank whose backward has one."""
 
@@ -392,18 +260,179 @@ def deepspeed(prefix: str, *, engine: str = "DeepSpeedEngine", last: int | None 
     return rename
 
 
-@pytest.mark.parametrize("prefix", ["", "DeepSpeed:"])
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("text", ["text", "registered"])
-def test_deepspeed(text: str, schedule: str, prefix: str, tmp_path: Path) -> None:
-    planting = replace(BASE, schedule=schedule, text=text, iterations=3)
-    paths, truth = renamed(planting, tmp_path, deepspeed(prefix))
-    report = bubbleviz.analyze(paths)
+OURS = r"""
+name = "ours"
+[[pattern]]
+glob = "* mb=*"
+match = '^(?P<phase>fwd|bwd|wgrad) mb=(?P<microbatch>[0-9]+) chunk=(?P<chunk>[0-9]+)\Z'
+[pattern.phases]
+fwd = "F"
+bwd = "B"
+wgrad = "W"
 
-    assert report.convention == "deepspeed"
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
+[[pattern]]
+glob = "adam"
+match = '^adam\Z'
+phase = "Optimizer"
+"""
+
+
+def ours(rank: int, stage: int | None, name: str) -> str | None:
+    del rank, stage
+    if name == "Optimizer":
+        return "adam"
+    found = _NAME.fullmatch(name)
+    if found is None or found["dot"]:
+        return name if name.startswith("iter_") else None
+    word = {"F": "fwd", "B": "bwd", "W": "wgrad"}[found["op"]]
+    return f"{word} mb={found['mb']} chunk={found['chunk']}"
+
+
+def as_they_are(_: int, __: int | None, name: str) -> str:
+    return name
+
+
+def beside_zero_bubble(rank: int, stage: int | None, name: str) -> str | None:
+    """Return our names of microbatches, and zero-bubble's of the optimizer."""
+    return name if name == "Optimizer" else ours(rank, stage, name)
+
+
+V8 = replace(SPLIT, schedule="zb-v", microbatches=8)
+STEPS = replace(BASE, iteration_ranges=True, iterations=3)
+NATIVE = replace(
+    BASE, microbatches=8, autograd="named", iteration_ranges=True, first_iteration=7, servers=2
+)
+OWN = replace(BASE, microbatches=8, iteration_ranges=True, first_iteration=4, autograd="named")
+SEQ = ", seq = 12, op_id = 5, sizes = [[2, 3], []], input_op_ids = [(4,0)]"
+#: Convention; what else the report says (nothing, a word, or the names of iterations; None for
+#: anything); runs and their names.
+Case = tuple[str, str | Sequence[str] | None, dict[str, tuple[Planting, Rename]]]
+GROUPS: tuple[Case, ...] = (
+    (
+        "torch-pipelining",
+        "",
+        {
+            "1F1B": (PLAIN, torch_names("B")),
+            "registered": (replace(PLAIN, text="registered"), torch_names("B")),
+            "mixed": (replace(PLAIN, text="mixed", library_depth=3), torch_names("B")),
+            "start/end": (replace(PLAIN, ranges="start_end"), torch_names("B")),
+            "emit_nvtx": (PLAIN, torch_names("B", ", op_id = 5")),
+            "emit_nvtx, seq": (replace(PLAIN, text="registered"), torch_names("B", SEQ)),
+            "interleaved": (replace(V8, schedule="interleaved-1f1b", chunks=2), torch_names("B")),
+            "zb-h1": (SPLIT, torch_names("I")),
+            "zb-v": (V8, torch_names("I")),
+            "zb-v, a file a rank": (replace(V8, files="rank"), torch_names("I")),
+            "without transfers": (replace(PLAIN, communication=False), torch_names("B")),
+        },
+    ),
+    (
+        "torch-pipelining",
+        None,
+        {
+            f"GPipe{tail}": (replace(PLAIN, schedule="gpipe"), gpipe_names(tail))
+            for tail in ("", ", op_id = 5", ", seq = 3, op_id = 5")
+        },
+    ),
+    (
+        "torch-pipelining",
+        ("7", "8", "9"),
+        {
+            "steps of PyTorch's profiler": (
+                replace(PLAIN, iteration_ranges=True, first_iteration=7, iterations=3),
+                with_profiler_steps(torch_names("B", ", op_id = 5"), ", op_id = 1"),
+            )
+        },
+    ),
+    (
+        "bubbleviz",
+        ("7", "8"),
+        {
+            schedule: (replace(NATIVE, schedule=schedule, chunks=chunks), native_names)
+            for schedule, chunks in {"1f1b": 1, "interleaved-1f1b": 2, "zb-v": 2}.items()
+        },
+    ),
+    (
+        "zero-bubble",
+        ("3", "4", "5"),
+        {"steps": (replace(STEPS, first_iteration=3), with_profiler_steps(as_they_are))},
+    ),
+    (
+        "zero-bubble",
+        "inferred",
+        {
+            "optimizer": (replace(BASE, names="constant", iterations=3), as_they_are),
+            "no optimizer": (replace(STEPS, names="constant", optimizer_ns=-1), as_they_are),
+        },
+    ),
+    (
+        "pithtrain",
+        None,
+        {"fused": (PLAIN, pithtrain)}
+        | {
+            f"{schedule} {text}": (replace(V8, schedule=schedule, text=text), pithtrain)
+            for schedule in ("zb-v", "zb-h1")
+            for text in ("text", "registered")
+        },
+    ),
+    (
+        "deepspeed",
+        "inferred",
+        {
+            f"{prefix}{schedule} {text}": (
+                replace(BASE, schedule=schedule, text=text, iterations=3),
+                deepspeed(prefix),
+            )
+            for prefix in ("", "DeepSpeed:")
+            for schedule in ("1f1b", "gpipe")
+            for text in ("text", "registered")
+        },
+    ),
+    (
+        "ours",
+        ("4", "5"),
+        {
+            f"{schedule} {text}": (replace(OWN, schedule=schedule, text=text), ours)
+            for schedule in ("1f1b", "zb-v")
+            for text in ("text", "registered")
+        },
+    ),
+    # Microbatches by the user's names, the optimizer by zero-bubble's: both apply.
+    ("", None, {"ours and a framework's": (BASE, beside_zero_bubble)}),
+)
+CASES = {
+    f"{convention}, {name}": (convention, said, *case)
+    for convention, said, cases in GROUPS
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path) -> None:
+    convention, said, planting, rename = CASES[name]
+    paths, truth = renamed(planting, tmp_path, rename)
+    mine = tmp_path / "ours.toml"
+    mine.write_text(OURS, encoding="utf-8")
+    own = {"ours": [str(mine)], "": [str(mine), "zero-bubble"]}
+    report = bubbleviz.analyze(paths, convention=own.get(convention, ()))
+
+    exact = convention in ("bubbleviz", "pithtrain", "deepspeed") or said == ""
+    assert report.convention == convention or (
+        not exact and report.convention.startswith(convention)
+    )
+    operations = joined(truth.operations) if convention == "pithtrain" else truth.operations
+    assert found_rows(report) == true_rows(report, truth, operations)
     check_ratios(report, truth)
-    assert "inferred" in told(report)
+    if isinstance(said, tuple):
+        assert [str(i.name) for i in report.iterations] == list(said)
+    elif said:
+        assert said in told(report)
+    if said == "" or convention == "bubbleviz":
+        assert report.limitations == ()
+        ranks = rank_numbers(report, truth)
+        stages = {ranks[r.rank]: r.stage for r in truth.ranks}
+        assert stages == {r.index: r.stage for r in report.ranks}
+    if convention == "bubbleviz":
+        assert [rank.global_rank for rank in report.ranks] == [rank.index for rank in report.ranks]
 
 
 @pytest.mark.parametrize("engine", ["DeepSpeedEngine", "PipelineEngine"])
@@ -693,102 +722,6 @@ def test_a_pair_is_one_operation(
 
 
 # -- prefilters ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(built_in()))
-def test_prefilters_let_every_understood_name_through(name: str) -> None:
-    """What SQLite's GLOB holds back is never seen, so it must not be narrower than the regex."""
-    convention = built_in()[name]
-    held = []
-    with closing(sqlite3.connect(":memory:")) as db:
-        for example in convention.examples:
-            for before in ("", "default:", "TSL:", "DeepSpeed:", "NCCL:"):
-                for behind in ("", ", op_id = 5", ", seq = 3, op_id = 5, sizes = [[2]]"):
-                    text = f"{before}{example}{behind}"
-                    if not understand([text], convention).understood[0]:
-                        continue
-                    passes = [
-                        db.execute("SELECT ? GLOB ?", (text, glob)).fetchone()[0]
-                        for glob in globs_of([convention])
-                    ]
-                    held += [] if any(passes) else [text]
-
-    assert held == []
-
-
-# -- users' own ------------------------------------------------------------------------------
-
-OURS = r"""
-name = "ours"
-[[pattern]]
-glob = "* mb=*"
-match = '^(?P<phase>fwd|bwd|wgrad) mb=(?P<microbatch>[0-9]+) chunk=(?P<chunk>[0-9]+)\Z'
-[pattern.phases]
-fwd = "F"
-bwd = "B"
-wgrad = "W"
-
-[[pattern]]
-glob = "adam"
-match = '^adam\Z'
-phase = "Optimizer"
-"""
-
-
-def ours(rank: int, stage: int | None, name: str) -> str | None:
-    del rank, stage
-    if name == "Optimizer":
-        return "adam"
-    found = _NAME.fullmatch(name)
-    if found is None or found["dot"]:
-        return name if name.startswith("iter_") else None
-    word = {"F": "fwd", "B": "bwd", "W": "wgrad"}[found["op"]]
-    return f"{word} mb={found['mb']} chunk={found['chunk']}"
-
-
-@pytest.mark.parametrize("text", ["text", "registered"])
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-v"])
-def test_a_users_own_names(schedule: str, text: str, tmp_path: Path) -> None:
-    mine = tmp_path / "ours.toml"
-    mine.write_text(OURS, encoding="utf-8")
-    planting = replace(
-        BASE, schedule=schedule, microbatches=8, text=text, iteration_ranges=True,
-        first_iteration=4, autograd="named",
-    )  # fmt: skip
-    paths, truth = renamed(planting, tmp_path, ours)
-    report = bubbleviz.analyze(paths, convention=[str(mine)])
-
-    assert report.convention.startswith("ours")
-    assert [str(i.name) for i in report.iterations] == ["4", "5"]
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-
-
-def test_a_users_own_names_beside_a_frameworks(tmp_path: Path) -> None:
-    """Microbatches by the user's names, the optimizer by zero-bubble's: both apply."""
-    mine = tmp_path / "ours.toml"
-    mine.write_text(OURS, encoding="utf-8")
-
-    def rename(rank: int, stage: int | None, name: str) -> str | None:
-        return name if name == "Optimizer" else ours(rank, stage, name)
-
-    paths, truth = renamed(BASE, tmp_path, rename)
-    report = bubbleviz.analyze(paths, convention=[str(mine), "zero-bubble"])
-
-    assert found_rows(report) == true_rows(report, truth, truth.operations)
-    check_ratios(report, truth)
-
-
-def test_unknown_names_are_shown_with_the_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paths, _ = renamed(BASE, tmp_path, ours)
-
-    assert main(["analyze", *map(str, paths)]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "--convention" in said
-    assert "fwd mb=" in said or "bwd mb=" in said or "adam" in said
 
 
 def test_start_end_ranges_of_torch_on_another_thread(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import bubbleviz
 from bubbleviz import annotate
 from bubbleviz import recording_layout as layout
 from bubbleviz.annotate import ranges, wrapping
@@ -72,13 +71,6 @@ def names_of(recorded: RecordedSession) -> list[str]:
 # --- what is recorded
 
 
-def test_nothing_is_written_where_nothing_ran(tmp_path: Path) -> None:
-    with annotate.record(tmp_path / "run"):
-        pass
-
-    assert not (tmp_path / "run").exists()
-
-
 def test_every_operation_belongs_to_its_iteration(tmp_path: Path) -> None:
     with annotate.record(tmp_path):
         train(3)
@@ -92,16 +84,6 @@ def test_every_operation_belongs_to_its_iteration(tmp_path: Path) -> None:
     assert (operations.host_end_ns >= operations.host_start_ns).all()
     assert (operations.start_ns == layout.NONE).all()
     assert not operations.times_lost.any()
-
-
-def test_an_iteration_is_whole_as_soon_as_the_next_one_begins(tmp_path: Path) -> None:
-    recording = annotate.record(tmp_path)
-    train(2)
-    assert session(tmp_path).stretch.iterations.number.tolist() == [0]
-    with annotate.iteration():
-        assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1]
-    recording.stop()
-    assert session(tmp_path).stretch.iterations.number.tolist() == [0, 1, 2]
 
 
 def test_without_ranges_of_iterations_a_forward_behind_an_optimizer_begins_one(
@@ -127,16 +109,6 @@ def test_work_between_iterations_is_none_of_theirs_once_a_forward_begins(tmp_pat
         train(1)
 
     assert session(tmp_path).stretch.iterations.number.tolist() == [0, -1, 1]
-
-
-def test_launches_are_marked(tmp_path: Path) -> None:
-    with annotate.record(tmp_path), annotate.iteration():
-        with ranges.Range(annotate.phase("RECV_F", microbatch=0).name, launches=True):
-            pass
-        with annotate.phase("RECV_F", microbatch=0):
-            pass
-
-    assert session(tmp_path).stretch.operations.launches.tolist() == [True, False]
 
 
 def test_some_iterations_of_every_so_many(tmp_path: Path) -> None:
@@ -409,23 +381,6 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     assert not recorder.active
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_device_that_is_full_ends_it_too(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    try:
-        ranges.attach(
-            Recorder(tmp_path, limit_bytes=1 << 20, write=lambda _, data: os.write(full, data))
-        )
-        train(3)
-    finally:
-        os.close(full)
-
-    assert len(caplog.messages) == 1
-    assert next(tmp_path.iterdir()).stat().st_size == 0
-
-
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="permissions bind nobody here")
 def test_a_folder_that_cannot_be_written_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -435,17 +390,6 @@ def test_a_folder_that_cannot_be_written_is_said(
         train(3)
 
     assert "PermissionError" in caplog.messages[0]
-
-
-def test_a_file_in_place_of_the_folder_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "run").write_text("mine")
-    with annotate.record(tmp_path / "run"):
-        train(3)
-
-    assert len(caplog.messages) == 1
-    assert (tmp_path / "run").read_text() == "mine"
 
 
 def test_memory_stays_flat_over_thousands_of_iterations(tmp_path: Path) -> None:
@@ -497,16 +441,6 @@ def test_a_reader_follows_the_writer(tmp_path: Path) -> None:
         "bubbleviz:BW mb=0 stage=1",
         "bubbleviz:Optimizer",
     )
-
-
-def test_what_a_script_records_is_analysed(tmp_path: Path) -> None:
-    with annotate.record(tmp_path):
-        train(4)
-
-    report = bubbleviz.analyze([tmp_path])
-
-    assert [iteration.name for iteration in report.iterations] == ["0", "1", "2", "3"]
-    assert [note.what for note in report.limitations].count("kernels") == 1
 
 
 CHILD = """

@@ -10,7 +10,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.cli.overview import inspection_parts
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.convention_file import load_convention
 from bubbleviz.conventions.globs import lets_through
@@ -18,8 +17,7 @@ from bubbleviz.conventions.name_words import drafts
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.render.text.terminal import WIDTH, Display, plain_text
-from bubbleviz.sources.nsys import profile_file
+from bubbleviz.render.text.terminal import WIDTH
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import FIXTURES
@@ -32,38 +30,61 @@ def suggest(counts: dict[str, int]) -> str | None:
     return next(iter(drafts(counts)), None)
 
 
-def test_no_names_give_no_draft() -> None:
-    assert suggest({}) is None
-    assert suggest({"aten::mm, op_id = 3": 5, "Setup": 2}) is None
+#: Names, and the phase and microbatch that a draft gives each.
+MEANINGS = {
+    "fwd mb=3": (Phase.F, 3),
+    "stage 2 forward microbatch 7": (Phase.F, 7),
+    "bwd[12]": (Phase.BW, 12),
+    "dgrad 4": (Phase.B, 4),
+    "it's a wgrad 4?*": (Phase.W, 4),
+    "optimizer step": (Phase.OPTIMIZER, -1),
+    "recv_forward_5": (Phase.RECV_F, 5),
+    "forward_step[5]": (Phase.F, 5),
+    "step 7 backward 5": (Phase.BW, 5),
+    "backward_pass(buffer_id=1, micro_batch_id=5)": (Phase.BW, 5),
+    "backward_for_input_5": (Phase.B, 5),
+    "backward weight microbatch 5": (Phase.W, 5),
+    "Forward B=5 S=2048": (Phase.F, 5),
+    "W-5": (Phase.W, 5),
+    "forward c1 m5": (Phase.F, 5),
+    "send_forward_recv_backward_5": (Phase.SEND_RECV, 5),
+    "opt.step": (Phase.OPTIMIZER, -1),
+    # Numbers that count something else.
+    "forward (model.cu:12)": (Phase.F, -1),
+    "layer 3 forward": (Phase.F, -1),
+    "transformer.h.7.forward": (Phase.F, -1),
+    "forward block_5": (Phase.F, -1),
+    "expert7 backward": (Phase.BW, -1),
+    "fwd on gpu 2": (Phase.F, -1),
+    "backward fp16": (Phase.BW, -1),
+    "forward of line 30": (Phase.F, -1),
+    "train.py:88 forward": (Phase.F, -1),
+    "forward 0x7f31": (Phase.F, -1),
+    "forward @ 1712312.55": (Phase.F, -1),
+    "LlamaDecoderLayer_3.forward": (Phase.F, -1),
+    "self_attn backward 3": (Phase.BW, -1),
+    "forward(batch=4": (Phase.F, -1),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "phase", "microbatch"),
-    [
-        ("fwd mb=3", Phase.F, 3),
-        ("stage 2 forward microbatch 7", Phase.F, 7),
-        ("bwd[12]", Phase.BW, 12),
-        ("dgrad 4", Phase.B, 4),
-        ("it's a wgrad 4?*", Phase.W, 4),
-        ("optimizer step", Phase.OPTIMIZER, -1),
-        ("recv_forward_5", Phase.RECV_F, 5),
-        ("forward_step[5]", Phase.F, 5),
-        ("step 7 backward 5", Phase.BW, 5),
-        ("backward_pass(buffer_id=1, micro_batch_id=5)", Phase.BW, 5),
-        ("backward_for_input_5", Phase.B, 5),
-        ("backward weight microbatch 5", Phase.W, 5),
-        ("Forward B=5 S=2048", Phase.F, 5),
-        ("W-5", Phase.W, 5),
-        ("forward c1 m5", Phase.F, 5),
-        ("send_forward_recv_backward_5", Phase.SEND_RECV, 5),
-        ("opt.step", Phase.OPTIMIZER, -1),
-    ],
-)
-def test_a_draft_understands_the_names_it_was_made_of(
-    name: str, phase: Phase, microbatch: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_draft_understands_the_names_it_was_made_of(name: str, tmp_path: Path) -> None:
     names = understand([name], _loaded({name: 3}, tmp_path))
-    assert (names.phase.tolist(), names.microbatch.tolist()) == ([phase], [microbatch])
+
+    assert (names.phase[0], names.microbatch[0]) == MEANINGS[name]
+
+
+#: Operators, lines of source code, and modules: no operations.
+NONE = ("train.py(120): forward", "aten::conv2d_forward", "MmBackward0, op_id = 17", "Setup")
+NONE += ("autograd::engine::evaluate_function: AddmmBackward0, seq = 3", "aten::mm, op_id = 3")
+NONE += ("cudnnConvolutionForward 3", "cub::DeviceReduce::Forward 2", "FeedForward 3")
+NONE += ("cuDNN:cudnnConvolutionForward_3", "flash_attn_fwd", "layer_norm_backward")
+NONE += ("load_checkpoint 3", "forward_backward 3", "model.layers.7")
+
+
+@pytest.mark.parametrize("names", [(), *((name,) for name in NONE), NONE])
+def test_what_is_no_operation_gives_no_draft(names: tuple[str, ...]) -> None:
+    assert suggest(dict.fromkeys(names, 3)) is None
 
 
 def _loaded(counts: dict[str, int], folder: Path) -> Convention:
@@ -71,25 +92,6 @@ def _loaded(counts: dict[str, int], folder: Path) -> Convention:
     file = folder / "mine.toml"
     file.write_text(suggest(counts) or "", encoding="utf-8")
     return load_convention(file)
-
-
-def test_a_draft_analyses_a_run_named_in_no_known_way(tmp_path: Path) -> None:
-    run = tmp_path / "run.sqlite"
-    run.write_bytes(FIXTURE.read_bytes())
-    with sqlite3.connect(run) as database:
-        database.execute(
-            "UPDATE NVTX_EVENTS SET text = REPLACE(REPLACE(text, 'F', 'fwd pass '), 'B', 'bwd ') "
-            "WHERE text GLOB '[FB][0-9]*'"
-        )
-    database.close()
-    draft = bubbleviz.inspect(run).suggestion
-    assert draft is not None
-    file = tmp_path / "mine.toml"
-    file.write_text(draft, encoding="utf-8")
-
-    report = bubbleviz.analyze([run], convention=[str(file)])
-
-    assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
 
 
 def named_at_length(folder: Path) -> Path:
@@ -125,63 +127,6 @@ def test_a_draft_is_printed_as_a_file_that_loads(
     assert max(map(len, printed_draft(shown).splitlines())) > WIDTH
     report = bubbleviz.analyze([run], convention=[str(mine)])
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
-
-
-def test_a_draft_is_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
-    inspection = bubbleviz.inspect(named_at_length(tmp_path))
-    shown = plain_text(inspection_parts(inspection), Display(80))
-
-    draft = inspection.suggestion
-    assert draft is not None
-    assert [line.rstrip() for line in printed_draft(shown).splitlines() if line] == [
-        line for line in draft.splitlines() if line
-    ]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "train.py(120): forward",
-        "aten::conv2d_forward",
-        "autograd::engine::evaluate_function: AddmmBackward0, seq = 3",
-        "MmBackward0, op_id = 17",
-        "cudnnConvolutionForward 3",
-        "cub::DeviceReduce::Forward 2",
-        "FeedForward 3",
-        "cuDNN:cudnnConvolutionForward_3",
-        "flash_attn_fwd",
-        "layer_norm_backward",
-        "load_checkpoint 3",
-        "forward_backward 3",
-    ],
-)
-def test_operators_and_lines_of_source_code_are_no_operations(name: str) -> None:
-    assert suggest({name: 3}) is None
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "forward (model.cu:12)",
-        "layer 3 forward",
-        "transformer.h.7.forward",
-        "forward block_5",
-        "expert7 backward",
-        "fwd on gpu 2",
-        "backward fp16",
-        "forward of line 30",
-        "train.py:88 forward",
-        "forward 0x7f31",
-        "forward @ 1712312.55",
-        "LlamaDecoderLayer_3.forward",
-        "self_attn backward 3",
-        "forward(batch=4",
-    ],
-)
-def test_numbers_that_count_something_else_are_no_microbatches(name: str, tmp_path: Path) -> None:
-    names = understand([name], _loaded({name: 3}, tmp_path))
-    assert names.phase.tolist() != [-1]
-    assert names.microbatch.tolist() == [-1]
 
 
 @pytest.mark.parametrize(
@@ -345,22 +290,33 @@ def _tried(run: Path, folder: Path) -> float | None:
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("forward", "backward"),
     [
-        {"F": "forward_step[#]", "B": "backward_step[#]"},
-        {"F": "_exec_forward_pass", "B": "_exec_backward_pass"},
-        {"F": "fwd # 0", "B": "bwd # 0"},
-        {"F": "fwd 0 #", "B": "bwd 0 #"},
-        {"F": "forward(batch=4)", "B": "backward(batch=4)"},
-        {"F": "forward 0x7f#", "B": "backward 0x7f#"},
-        {"F": "compute_loss", "B": "accelerator.backward"},
-        {"F": "F-#", "B": "B-#"},
-        {"F": "train.py:88 forward", "B": "train.py:97 backward"},
+        ("forward_step[#]", "backward_step[#]"),
+        ("_exec_forward_pass", "_exec_backward_pass"),
+        ("fwd # 0", "bwd # 0"),
+        ("fwd 0 #", "bwd 0 #"),
+        ("forward(batch=4)", "backward(batch=4)"),
+        ("forward 0x7f#", "backward 0x7f#"),
+        ("compute_loss", "accelerator.backward"),
+        ("F-#", "B-#"),
+        ("train.py:88 forward", "train.py:97 backward"),
+        ("forward_one_chunk #", "backward_one_chunk #"),
+        ("pipe fwd chunk #", "pipe bwd chunk #"),
+        ("pipe fwd chunk # 3.5us", "pipe bwd chunk # 4.5us"),
+        ("forward 12% chunk #", "backward 80% chunk #"),
+        ("forward\nmb #", "backward\nmb #"),
+        ("forward\u202emb #", "backward\u202emb #"),
+        ('it\'s forward\t"x" #', "it's backward\x1b\\d #"),
     ],
-    ids=str,
 )
-def test_a_draft_gives_the_ratio_of_the_run(names: dict[str, str], tmp_path: Path) -> None:
-    assert _tried(_renamed(tmp_path, **names), tmp_path) == pytest.approx(3 / 11)
+def test_a_draft_gives_the_ratio_of_the_run(forward: str, backward: str, tmp_path: Path) -> None:
+    run = _renamed(tmp_path, F=forward, B=backward)
+
+    assert _tried(run, tmp_path) == pytest.approx(3 / 11)
+    suggestion = bubbleviz.inspect(run).suggestion
+    assert suggestion is not None
+    assert suggestion.replace("\n", "").isprintable()
 
 
 def test_layers_inside_operations_are_left_out_of_a_draft(tmp_path: Path) -> None:
@@ -386,25 +342,6 @@ def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -
         # Without transfers in between nothing says where a microbatch ends.
         database.execute("DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None
-
-
-def test_a_profile_is_read_once_for_all_drafts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = _renamed(tmp_path, F="fwd 0 #", B="bwd 0 #")
-    reads = {"read_ranges": 0, "activities_of": 0, "open_file": 0}
-    for name in reads:
-        original = getattr(profile_file, name)
-
-        def counted(*given: object, _name: str = name, _original: object = original) -> object:
-            reads[_name] += 1
-            assert callable(_original)
-            return _original(*given)
-
-        monkeypatch.setattr(profile_file, name, counted)
-    assert bubbleviz.inspect(run).trial is not None
-    # Kernels are read once more, for those that may be communication.
-    assert (reads["read_ranges"], reads["activities_of"]) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -461,70 +398,36 @@ def test_a_refusal_without_ranges_of_work_names_no_draft(
     assert "draft" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"F": "forward_one_chunk #", "B": "backward_one_chunk #"},
-        {"F": "pipe fwd chunk #", "B": "pipe bwd chunk #"},
-        {"F": "pipe fwd chunk # 3.5us", "B": "pipe bwd chunk # 4.5us"},
-        {"F": "forward 12% chunk #", "B": "backward 80% chunk #"},
-        {"F": "forward\nmb #", "B": "backward\nmb #"},
-        {"F": "forward\u202emb #", "B": "backward\u202emb #"},
-        {"F": 'it\'s forward\t"x" #', "B": "it's backward\x1b\\d #"},
-    ],
-    ids=repr,
-)
-def test_a_draft_reads_numbers_as_gives_the_ratio(names: dict[str, str], tmp_path: Path) -> None:
-    run = _renamed(tmp_path, **names)
-    assert _tried(run, tmp_path) == pytest.approx(3 / 11)
-    suggestion = bubbleviz.inspect(run).suggestion
-    assert suggestion is not None
-    assert suggestion.replace("\n", "").isprintable()
+#: Names, and what the draft of them holds; one in front of a unit counts nothing.
+NUMBERS = {
+    ("forward 0.832 ms", "forward 0.917 ms"): "",
+    ("forward 0.05", "forward 1.25"): "",
+    ("forward 3.5 s", "forward 4.5 s"): "",
+    ("forward 12 us", "forward 13 us"): "",
+    ("forward 512 MB", "forward 256 MB"): "",
+    ("forward 2 GiB/s", "forward 3 GiB/s"): "",
+    ("forward 80%", "forward 90%"): "",
+    ("forward 2 x 1024", "forward 4 x 1024"): "",
+    ("forward step 12 ms", "forward step 13 ms"): "",
+    ("forward 3 512 MB", "forward 4 512 MB"): "forward (?P<microbatch>[0-9]+) [0-9]+ MB",
+    ("forward m3 0.25 ms", "forward m4 0.75 ms"): "forward m(?P<microbatch>[0-9]+) ",
+    ("forward 3 s2", "forward 4 s2"): "forward (?P<microbatch>[0-9]+) s[0-9]+",
+    ("forward 3.0.1", "forward 3.1.1"): "forward (?P<microbatch>[0-9]+)",
+    ("forward 3.1", "forward 4.1"): "forward (?P<microbatch>[0-9]+)",
+    ("forward 2.10", "forward 3.9"): "forward (?P<microbatch>[0-9]+)",
+    tuple(f"fwd chunk {chunk} mb {mb}" for chunk in (0, 1) for mb in range(4)): (
+        "fwd chunk (?P<chunk>[0-9]+) mb (?P<microbatch>[0-9]+)$"
+    ),
+}
 
 
-def test_chunks_beside_microbatches_stay_chunks() -> None:
-    draft = suggest({f"fwd chunk {chunk} mb {mb}": 1 for chunk in (0, 1) for mb in range(4)})
-    assert draft is not None
-    assert "fwd chunk (?P<chunk>[0-9]+) mb (?P<microbatch>[0-9]+)$" in draft
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("forward 0.832 ms", "forward 0.917 ms"),
-        ("forward 0.05", "forward 1.25"),
-        ("forward 3.5 s", "forward 4.5 s"),
-        ("forward 12 us", "forward 13 us"),
-        ("forward 512 MB", "forward 256 MB"),
-        ("forward 2 GiB/s", "forward 3 GiB/s"),
-        ("forward 80%", "forward 90%"),
-        ("forward 2 x 1024", "forward 4 x 1024"),
-        ("forward step 12 ms", "forward step 13 ms"),
-    ],
-    ids=lambda names: names[0],
-)
-def test_a_number_in_front_of_a_unit_counts_nothing(names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("names", NUMBERS, ids=lambda names: names[0])
+def test_a_number_counts_but_for_one_with_a_unit(names: tuple[str, ...]) -> None:
     draft = suggest(dict.fromkeys(names, 3))
-    assert draft is not None
-    assert "(?P<" not in draft
 
-
-@pytest.mark.parametrize(
-    ("names", "regex"),
-    [
-        (("forward 3 512 MB", "forward 4 512 MB"), "forward (?P<microbatch>[0-9]+) [0-9]+ MB"),
-        (("forward m3 0.25 ms", "forward m4 0.75 ms"), "forward m(?P<microbatch>[0-9]+) "),
-        (("forward 3 s2", "forward 4 s2"), "forward (?P<microbatch>[0-9]+) s[0-9]+"),
-        (("forward 3.0.1", "forward 3.1.1"), "forward (?P<microbatch>[0-9]+)"),
-        (("forward 3.1", "forward 4.1"), "forward (?P<microbatch>[0-9]+)"),
-        (("forward 2.10", "forward 3.9"), "forward (?P<microbatch>[0-9]+)"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-def test_a_number_beside_one_with_a_unit_counts(names: tuple[str, ...], regex: str) -> None:
-    draft = suggest(dict.fromkeys(names, 3))
     assert draft is not None
-    assert regex in draft
+    assert NUMBERS[names] in draft
+    assert NUMBERS[names] or "(?P<" not in draft
 
 
 #: Names as trainers, hooks on modules and tracers write them: microbatch {m}, layer {l}.
@@ -553,7 +456,3 @@ def test_numbers_of_layers_are_never_microbatches(form: str) -> None:
         assert set(each.microbatch.tolist()) <= {-1, 0, 1, 2, 3}
     if " mb" in form or "microbatch" in form:
         assert set(read[0].microbatch.tolist()) == {0, 1, 2, 3}
-
-
-def test_names_of_modules_alone_give_no_draft() -> None:
-    assert suggest({f"model.layers.{number}": 3 for number in range(24)}) is None

@@ -34,14 +34,12 @@ from bubbleviz.conventions.range_names import (
     understand,
 )
 from bubbleviz.errors import UsageError
-from bubbleviz.interpret import communication as communication_candidates_module
 from bubbleviz.model.phases import COMMUNICATION
 from bubbleviz.render.text.report import sections
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.support.idle_runs import c, k, only
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.places import FIXTURES
 
 # What kernels are, by name.
 
@@ -242,24 +240,6 @@ def test_a_file_without_anything_is_refused(tmp_path: Path, text: str) -> None:
         bubbleviz.idle(profile(tmp_path, [k(0, 1, 1)]), convention=_additions(tmp_path, text))
 
 
-@pytest.mark.parametrize("barrier", [False, True])
-def test_exposed_counts_the_collectives_that_the_bubble_holds(
-    tmp_path: Path, barrier: bool
-) -> None:
-    plant(Planting(barrier=barrier, transfer_ns=40_000), tmp_path)
-
-    report = bubbleviz.analyze(tmp_path)
-
-    exposed_ns = report.explanation.communication.exposed_ns
-    for iteration in report.iterations:
-        for rank in iteration.ranks:
-            causes = report.explanation.causes.of_rank(
-                report.bubbles.ratio, iteration.index, rank.rank
-            )
-            least = causes["collective"]
-            assert least <= int(exposed_ns[iteration.index, rank.rank])
-
-
 # Kernels that run beside compute
 
 
@@ -351,15 +331,6 @@ def test_planted_runs_have_no_candidates(tmp_path: Path, planting: Planting) -> 
         assert not [n for n in report.limitations if n.what.startswith("kernels that")]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir() if path.is_dir()))
-def test_fixtures_have_no_candidates(name: str) -> None:
-    for file in sorted((FIXTURES / name).glob("*.sqlite")):
-        assert not [
-            n for n in bubbleviz.idle(file).limitations if n.what.startswith("kernels that")
-        ]
-        assert bubbleviz.inspect(file).candidates == ()
-
-
 def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     kernels = [K(10 * n, 10 * n + 9, n) for n in range(20)]
     kernels += [K(2, 98, 30, "xchg", stream=8), K(102, 198, 31, "xchg", stream=8)]
@@ -371,15 +342,6 @@ def test_candidates_of_operations_are_pointed_out(tmp_path: Path) -> None:
     assert [(note.count, "communication = ['xchg']" in note.reason) for note in found] == [
         (2, True)
     ]
-
-
-def test_of_many_kernels_those_in_the_middle_are_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(communication_candidates_module, "_MOST_KERNELS", 60)
-    monkeypatch.setattr(communication_candidates_module, "_SAMPLE", 20)
-
-    assert len(_beside(_hidden(tmp_path, times=20))) == 1
 
 
 def test_inspect_prints_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,86 @@ def _range(start: float, dur: float, name: str, **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "user_annotation", "name": name, **fields, **more}
 
 
-def test_a_trace_without_anything_is_refused(tmp_path: Path) -> None:
+_KEPT = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
+_AT = {"pid": 1, "tid": 1, "ts": 3}
+_STRANGE = {
+    "kern l": {"cat": "kern\0l"},
+    "kernels": {"cat": "Kernels"},
+    "none": {"cat": 7},
+    "none ": {"ph": ""},
+    "none  ": {"ph": None},
+    "Q": {"ph": "Q"},
+    "i": {"ph": "i"},  # an instant lasts for no time
+}
+#: Events beside these, and what is said of them: how often, and the end of the reason.
+LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] = {
+    "strays": (
+        [_kernel(-1e12, 2, 2), _kernel(9, -3, 3), {**_range(0, 4, "G"), "ts": None}],
+        {
+            "kernels and copies with impossible times": (1, ""),
+            "events without a time": (1, "they are left out"),
+        },
+    ),
+    "endless": (
+        [{**_kernel(9, 2, 2), "dur": None}],
+        {"events without a duration": (1, "they count as 0 ns")},
+    ),
+    "not needed": (
+        [
+            {"ph": "X", "cat": "gpu_user_annotation", "name": "F", "dur": 1, **_AT},
+            {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "dur": 1, **_AT},
+            {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 1, **_AT},
+            {"ph": "f", "cat": "fwdbwd", "name": "fwdbwd", "id": 1, "bp": "e", **_AT},
+            {"ph": "i", "name": "Record Window End", "s": "g", **_AT},
+            {"ph": "C", "name": "memory", "args": {"bytes": 1}, **_AT},
+            {},
+        ],
+        {},
+    ),
+    **{
+        told: (
+            [{**_kernel(9, 2, 2), **damage}] * 2,
+            {"events of unknown kinds": (2, f"they are left out ({told.strip()})")},
+        )
+        for told, damage in _STRANGE.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", LIMITATIONS)
+def test_what_is_left_out_is_said_and_what_is_not_needed_is_not(name: str, tmp_path: Path) -> None:
+    events, expected = LIMITATIONS[name]
+
+    profile = _read(_trace(tmp_path / "a.json", [*_KEPT, *events]))
+
+    found = {note.what: note for note in profile.limitations}
+    assert found.keys() == expected.keys()
+    for what, (count, end) in expected.items():
+        assert found[what].count == count
+        assert found[what].reason.endswith(end)
+    assert len(profile.activities) >= 1
+
+
+def test_an_empty_trace_and_one_cut_among_its_kernels(tmp_path: Path) -> None:
     with pytest.raises(NothingToAnalyseError, match="neither kernels nor operators"):
         bubbleviz.analyze(_trace(tmp_path / "a.json", []))
+    trace = _trace(tmp_path / "b.json", [*_KEPT, _call(2, 1, 2), _call(3, 1, 3), _kernel(8, 2, 2)])
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[: whole.rindex(b"{") - 2])
+
+    notes = {note.what: note.count for note in _read(trace).limitations}
+
+    assert notes["kernels and copies of some launches"] == 2
+
+
+def test_times_count_from_the_first_event_but_for_strays(tmp_path: Path) -> None:
+    base = 1_700_000_000_000_000
+    events = [_kernel(base + 5, 2, 1), _kernel(0, 2, 2), _call(base + 1, 1, 1)]
+
+    profile = _read(_trace(tmp_path / "a.json", [*events, _range(base, 4, "Forward 0")]))
+
+    assert profile.activities.start_ns.tolist() == [5000]
+    assert profile.source.session_utc_ns == base * 1000
 
 
 def _told(report: Report) -> dict[str, Any]:
@@ -109,16 +186,6 @@ def test_both_doors_lead_to_the_same_report(tmp_path: Path, planting: Planting) 
     assert {p.format for p in through_json.profiles} == {"kineto"}
 
 
-def test_a_directory_stands_for_the_traces_in_it(tmp_path: Path) -> None:
-    plant(Planting(servers=1), tmp_path / "exports")
-    traces = traces_of(next((tmp_path / "exports").glob("*.sqlite")), tmp_path)
-    (tmp_path / "report.json").write_text("{}")
-
-    report = bubbleviz.analyze(tmp_path)
-
-    assert [p.path for p in report.profiles] == [str(trace) for trace in traces]
-
-
 def test_plain_json_of_a_directory_is_a_trace_if_it_looks_like_one(tmp_path: Path) -> None:
     events = [_range(0, 4, "Forward 0"), _call(1, 1, 1), _kernel(5, 2, 1)]
     _trace(tmp_path / "rank0.json", events)
@@ -156,13 +223,6 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, mess
 
     with pytest.raises(ProfileError, match=message):
         bubbleviz.analyze(file)
-
-
-def test_the_file_names_its_rank(tmp_path: Path) -> None:
-    events = [_kernel(5, 2, 1), _call(1, 1, 1), _range(0, 4, "Forward 0")]
-    trace = _trace(tmp_path / "a.json", events, distributedInfo={"rank": 5, "world_size": 8})
-
-    assert _read(trace).global_rank == 5
 
 
 def test_old_names_of_categories_are_known(tmp_path: Path) -> None:
@@ -227,27 +287,6 @@ def test_without_a_gpu_the_outermost_operators_stand_for_kernels(tmp_path: Path)
     assert [note.what for note in profile.limitations] == ["GPU work"]
 
 
-def test_stray_times_are_left_out(tmp_path: Path) -> None:
-    base = 1_700_000_000_000_000
-    events = [
-        _kernel(base + 5, 2, 1),
-        _kernel(0, 2, 2),
-        _kernel(base + 9, -3, 3),
-        _call(base + 1, 1, 1),
-        _range(base, 4, "Forward 0"),
-        {**_range(0, 4, "Forward 1"), "ts": None},
-    ]
-
-    profile = _read(_trace(tmp_path / "a.json", events))
-
-    assert profile.activities.start_ns.tolist() == [5000]
-    assert profile.source.session_utc_ns == base * 1000
-    assert {(note.what, note.count) for note in profile.limitations} == {
-        ("kernels and copies with impossible times", 2),
-        ("events without a time", 1),
-    }
-
-
 @pytest.mark.parametrize(
     ("events", "facts", "cut", "message"),
     [
@@ -274,75 +313,6 @@ def test_what_lost_its_gpu_is_not_taken_for_a_run_without_one(
             command(trace)
     assert not bubbleviz.inspect(trace).analysable
     assert message in bubbleviz.inspect(trace).missing[0]
-
-
-def test_a_trace_cut_among_its_kernels_reports_that_any_may_be_lost(tmp_path: Path) -> None:
-    events = [_range(0, 9, "Forward 0"), _call(1, 1, 1), _call(2, 1, 2), _call(3, 1, 3)]
-    trace = _trace(tmp_path / "a.json", [*events, _kernel(5, 2, 1), _kernel(8, 2, 2)])
-    whole = trace.read_bytes()
-    trace.write_bytes(whole[: whole.rindex(b"{") - 2])
-
-    notes = {note.what: note.count for note in _read(trace).limitations}
-
-    assert notes["kernels and copies of some launches"] == 2
-
-
-def test_events_without_a_duration_are_reported(tmp_path: Path) -> None:
-    endless = {**_kernel(9, 2, 2), "dur": None}
-    trace = _trace(
-        tmp_path / "a.json", [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1), endless]
-    )
-
-    notes = {note.what: note.count for note in _read(trace).limitations}
-
-    assert notes == {"events without a duration": 1}
-
-
-@pytest.mark.parametrize(
-    ("damage", "told"),
-    [
-        ({"cat": "kern\0l"}, "kern l"),
-        ({"cat": "Kernels"}, "kernels"),
-        ({"cat": 7}, "none"),
-        ({"cat": None}, "none"),
-        ({"ph": "Q"}, "Q"),
-        ({"ph": ""}, "none"),
-        ({"ph": 3}, "none"),
-        ({"ph": None}, "none"),
-        ({"ph": "i"}, "i"),  # an instant lasts for no time
-    ],
-    ids=str,
-)
-def test_events_of_no_known_kind_are_counted(
-    damage: dict[str, Any], told: str, tmp_path: Path
-) -> None:
-    damaged = {**_kernel(9, 2, 2), **damage}
-    kept = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
-
-    profile = _read(_trace(tmp_path / "a.json", [*kept, damaged, damaged]))
-
-    (note,) = profile.limitations
-    assert (note.what, note.count) == ("events of unknown kinds", 2)
-    assert note.reason.endswith(f"they are left out ({told})")
-    assert len(profile.activities) == 1
-
-
-def test_kinds_that_are_not_needed_are_no_damage(tmp_path: Path) -> None:
-    times = {"pid": 1, "tid": 1, "ts": 3}
-    others = [
-        {"ph": "X", "cat": "gpu_user_annotation", "name": "F", "dur": 1, **times},
-        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "dur": 1, **times},
-        {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 1, **times},
-        {"ph": "f", "cat": "fwdbwd", "name": "fwdbwd", "id": 1, "bp": "e", **times},
-        {"ph": "i", "name": "Record Window End", "s": "g", **times},
-        {"ph": "C", "name": "memory", "args": {"bytes": 1}, **times},
-        {},
-    ]
-
-    kept = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
-    profile = _read(_trace(tmp_path / "a.json", [*kept, *others]))
-
-    assert profile.limitations == ()
 
 
 @given(st.integers(0, (1 << 43) * 1000), st.integers(0, 10**9))
@@ -373,27 +343,6 @@ def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
     assert profile.ranges.thread.tolist()[0] == call[0]
     assert profile.ranges.thread.tolist()[1] != call[0]
     assert profile.activities.ranks.tolist() == [[call[0] >> 24, 0]]
-
-
-def test_any_cut_of_a_trace_is_reported_or_refused(tmp_path: Path) -> None:
-    events = [
-        item
-        for n in range(4)
-        for item in (
-            _range(10 * n, 4, f"{('Forward', 'Backward')[n % 2]} {n // 2}"),
-            _call(10 * n + 1, 1, n),
-            _kernel(10 * n + 5, 2, n),
-        )
-    ]
-    whole = _trace(tmp_path / "whole.json", events).read_bytes()
-    cut = tmp_path / "cut.json"
-    for length in range(0, len(whole) - 2, 7):
-        cut.write_bytes(whole[:length])
-        try:
-            notes = [note.what for note in bubbleviz.analyze(cut).limitations]
-        except BubblevizError as error:
-            notes = [str(error)]
-        assert "the end of the trace" in notes or notes[0].startswith(str(cut))
 
 
 DATA = os.environ.get("BUBBLEVIZ_DATA")

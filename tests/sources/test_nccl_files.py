@@ -64,11 +64,6 @@ def test_a_file_without_events_is_refused(tmp_path: Path, text: str) -> None:
         read(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="cannot be opened"):
-        read_events(str(tmp_path / "none.txt"))
-
-
 # Fields
 
 
@@ -263,16 +258,6 @@ def test_a_file_cut_at_any_byte_gives_the_events_before(tmp_path: Path) -> None:
     assert before == len(whole)
 
 
-def test_a_file_of_a_killed_job_ends_in_the_middle(tmp_path: Path) -> None:
-    text = plugin(*TWO).text(closed=False)
-    file = read(tmp_path, text[: text.index('"SendWait"') + 40])
-
-    assert len(file.events) == 1
-    assert file.unreadable == 1
-    assert file.unfinished > 0
-    assert file.events.transfer_ns.tolist() == [0]
-
-
 EVENTS = [
     line("AllReduce", "COLL", "b", 0, 1, 5_000, '"Count": 5, "Datatype": "ncclInt8"').strip(),
     line("x{y}", "GPU", "e", 0, 1, 7_000).strip(),
@@ -369,24 +354,6 @@ def test_a_database_is_none_whatever_names_it_holds() -> None:
 
     assert format_of(text[16:]) is not None
     assert format_of(text) is None
-
-
-def test_objects_lie_across_blocks() -> None:
-    text = EVENTS[0].encode() + b"\n"
-    count = 3 * BLOCK // len(text)
-    found, unreadable = events_of(text * count)
-
-    assert (len(found), unreadable) == (count, 0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"{" * 300_000, b'{"a": ' * 60_000, b"{x}" * 50_000, b'{"a":"' * 60_000, b"y" * 4_000_000],
-)
-def test_garbage_of_any_length_is_no_event(text: bytes) -> None:
-    found, _ = events_of(text)
-
-    assert found == []
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, (1 << 64) - 1, 1 << 70, -(1 << 63)])

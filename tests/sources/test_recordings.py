@@ -14,16 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bubbleviz
-from bubbleviz import recording_layout as layout
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
 from bubbleviz.model.grouping import Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.report.advice import first_thing
 from bubbleviz.sources.paths import find_profiles
-from bubbleviz.sources.readers import reader_of
-from bubbleviz.sources.recordings import parts as recorded_parts
-from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader, found_blocks
+from bubbleviz.sources.recordings.parts import FollowedFolder, PartReader
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
@@ -289,13 +286,6 @@ def test_damage_in_the_middle_is_passed_over_and_said(tmp_path: Path) -> None:
     assert ratios(report)["2"]["period"] is not None
 
 
-def test_a_block_that_says_it_is_longer_than_the_file_is_none() -> None:
-    end = layout.END.pack(layout.KIND_END, 0, 0, 0, 0, 0, 50, 0)
-
-    assert found_blocks(end)[1] == []
-    assert found_blocks(b"")[1] == []
-
-
 @pytest.mark.parametrize(
     ("at", "new", "reason"),
     [
@@ -390,15 +380,6 @@ def test_a_part_that_is_gone_is_a_gap(tmp_path: Path) -> None:
     assert names == list(range(names[0], 40))
 
 
-def test_recordings_are_recognised_by_content(tmp_path: Path) -> None:
-    path = written(tmp_path)
-    moved = tmp_path / "renamed"
-    shutil.move(path, moved)
-
-    assert reader_of(str(moved)).name == "recording"
-    assert len(bubbleviz.analyze([moved]).iterations) == 3
-
-
 def test_first_look_and_inspect_say_what_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,18 +413,6 @@ def test_each_iteration_is_read_once_in_whatever_pieces_it_comes(tmp_path: Path)
 
     assert found == list(range(9))
     assert (reader.restarts, reader.damaged, reader.tail_bytes) == (0, 0, 0)
-
-
-def test_a_file_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path, 50)
-    monkeypatch.setattr(recorded_parts, "CHUNK_BYTES", 64)
-    reader = PartReader(str(path), Numbering())
-    lengths = []
-    while (stretch := reader.read()) is not None:
-        lengths.append(len(stretch.iterations))
-
-    assert sum(lengths) == 50
-    assert len(lengths) > 10
 
 
 def test_a_file_that_was_cut_or_replaced_is_read_anew(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 import bubbleviz
 from bubbleviz import errors
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.analyses.pgle.instructions import GLOBS
 from bubbleviz.model.profile import Profile
 from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
@@ -184,9 +183,3 @@ def test_no_environment_is_ever_reported(
     output = capsys.readouterr().out + "".join(p.read_text() for p in tmp_path.glob("x.*"))
     assert "hush" not in output
     assert "HF_TOKEN" not in output
-
-
-def test_gpu_globs_hold_thunks(tmp_path: Path) -> None:
-    found = profile(written(tmp_path, gpu()), GLOBS)
-
-    assert {name.partition(":")[0] for name in named(found.ranges)} == {"Thunk", "XlaModule"}

@@ -6,7 +6,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,7 @@ from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.profile import is_main
-from bubbleviz.sources.xla.planes import PlaneEvents, device_of
-from bubbleviz.sources.xla.profile import leaves
-from bubbleviz.sources.xla.xspace import MalformedError, Space, decoded, open_file
+from bubbleviz.sources.xla.xspace import MalformedError, decoded, open_file
 from tests.support.places import CHECKOUT
 from tests.support.xla_files import E, L, P, space, space_type
 from tests.support.xla_profiles import (
@@ -82,13 +79,6 @@ def test_without_launches_no_idle_time_is_the_hosts(tmp_path: Path) -> None:
     ]
 
 
-def test_steps_of_a_tpu_number_iterations(tmp_path: Path) -> None:
-    planes = [replace(p, lines=[line for line in p.lines if "Mod" not in line.name]) for p in tpu()]
-    report = bubbleviz.analyze(written(tmp_path, planes))
-
-    assert [iteration.name for iteration in report.iterations] == ["4", "5", "6"]
-
-
 def test_steps_hold_where_modules_have_one_pass_each(tmp_path: Path) -> None:
     planes = []
     for plane in tpu():
@@ -121,21 +111,6 @@ def test_hosts_of_one_run_are_merged(tmp_path: Path) -> None:
     assert [round(ratio or 0, 9) for ratio in ratios(report)] == [round(RATIO, 9)] * STEPS
 
 
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        ("/device:GPU:3", 3),
-        ("/device:GPU:12 (NVIDIA H100)", 12),
-        ("/device:TPU:0", 0),
-        ("/device:TPU:0 SparseCore 1", None),
-        ("/device:CUSTOM:Megascale Trace", None),
-        ("/host:CPU", None),
-    ],
-)
-def test_planes_of_devices(name: str, number: int | None) -> None:
-    assert device_of(name) == number
-
-
 def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
     ops = [E("while.1", 0, 100), E("dot.2", 0, 40), E("add.3", 40, 90), E("dot.4", 100, 130)]
     work = profile(written(tmp_path, [P("/device:TPU:0", [L("XLA Ops", ops)])])).activities
@@ -146,32 +121,6 @@ def test_a_loop_counts_by_what_it_runs(tmp_path: Path) -> None:
         ("add.3", 40, 90),
         ("dot.4", 100, 130),
     ]
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 12), st.integers(0, 6)),
-        max_size=12,
-    )
-)
-def test_leaves_are_what_holds_nothing(rows: list[tuple[int, int]]) -> None:
-    start = np.array([s for s, _ in rows], np.int64)
-    end = start + np.array([n for _, n in rows], np.int64)
-    # Only nested or apart, as a stack makes them; equal ones once.
-    spans = list(zip(start.tolist(), end.tolist(), strict=True))
-    if len(set(spans)) < len(spans) or any(a < c < b < d for a, b in spans for c, d in spans):
-        return
-    wide, narrow = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.int32)
-    events = PlaneEvents(
-        start, end, narrow, narrow, narrow, narrow, run=wide, correlation=wide, step=wide
-    )
-    slow = {
-        (a, b) for a, b in spans if not any((a, b) != (c, d) and a <= c < d <= b for c, d in spans)
-    }
-
-    found = leaves(events)
-    assert {spans[row] for row in found.tolist()} == slow
-    assert (np.diff(start[found]) >= 0).all()
 
 
 def test_derived_lines_of_a_gpu_count_for_nothing(tmp_path: Path) -> None:
@@ -356,18 +305,6 @@ def test_a_file_cut_while_it_is_read_is_one_sentence(share: float, tmp_path: Pat
             file.read(GLOBS)
 
 
-def test_a_file_cut_or_written_over_while_it_is_walked_ends_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "small.xplane.pb"
-    whole = space(SMALL, ["h"])
-    for length in range(0, len(whole), 7):
-        for rest in (b"", b"\xff" * (len(whole) - length)):
-            path.write_bytes(whole)
-            with open_file(str(path)) as file:
-                path.write_bytes(whole[:length] + rest)
-                with suppress(errors.ProfileError):
-                    file.read(GLOBS)
-
-
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 STATS = st.fixed_dictionaries(
     {"metadata_id": INT64},
@@ -479,22 +416,6 @@ def slow_reading(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
         for plane in whole.planes
         for line in plane.lines
     }
-
-
-@REAL
-@pytest.mark.parametrize("name", ["jax_cpu4", "tracelens_jax08_attention"])
-def test_real_files_read_another_way(name: str) -> None:
-    path, found = DATA / f"{name}.xplane.pb", {}
-    with path.open("rb") as file:
-        for plane in Space(str(path), file).planes():
-            for line in plane.lines:
-                length = np.array([len(event) for event in line.events], np.int64)
-                data, end = np.frombuffer(b"".join(line.events), np.uint8), np.cumsum(length)
-                numbers, _ = decoded(data, end - length, end, (3,), ())
-                key = plane.name.decode(), line.name.decode()
-                found[key] = len(line.events), int(numbers[3].sum())
-
-    assert found == slow_reading(path)
 
 
 @REAL
