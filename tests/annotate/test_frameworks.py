@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -306,7 +306,7 @@ OWN = replace(BASE, microbatches=8, iteration_ranges=True, first_iteration=4, au
 SEQ = ", seq = 12, op_id = 5, sizes = [[2, 3], []], input_op_ids = [(4,0)]"
 #: Convention; what else the report says (nothing, a word, or the names of iterations; None for
 #: anything); runs and their names.
-Case = tuple[str, str | Sequence[str] | None, dict[str, tuple[Planting, Rename]]]
+Case = tuple[str, str | tuple[str, ...] | None, Mapping[str, tuple[Planting, Rename]]]
 GROUPS: tuple[Case, ...] = (
     (
         "torch-pipelining",

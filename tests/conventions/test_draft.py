@@ -75,7 +75,12 @@ def test_a_draft_understands_the_names_it_was_made_of(name: str, tmp_path: Path)
 
 
 #: Operators, lines of source code, and modules: no operations.
-NONE = ("train.py(120): forward", "aten::conv2d_forward", "MmBackward0, op_id = 17", "Setup")
+NONE: tuple[str, ...] = (
+    "train.py(120): forward",
+    "aten::conv2d_forward",
+    "MmBackward0, op_id = 17",
+    "Setup",
+)
 NONE += ("autograd::engine::evaluate_function: AddmmBackward0, seq = 3", "aten::mm, op_id = 3")
 NONE += ("cudnnConvolutionForward 3", "cub::DeviceReduce::Forward 2", "FeedForward 3")
 NONE += ("cuDNN:cudnnConvolutionForward_3", "flash_attn_fwd", "layer_norm_backward")

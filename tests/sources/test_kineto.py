@@ -57,7 +57,7 @@ def _range(start: float, dur: float, name: str, **more: Any) -> dict[str, Any]:
 
 _KEPT = [_range(0, 9, "F"), _call(1, 1, 1), _kernel(5, 2, 1)]
 _AT = {"pid": 1, "tid": 1, "ts": 3}
-_STRANGE = {
+_STRANGE: dict[str, dict[str, Any]] = {
     "kern l": {"cat": "kern\0l"},
     "kernels": {"cat": "Kernels"},
     "none": {"cat": 7},
