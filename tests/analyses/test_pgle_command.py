@@ -11,9 +11,10 @@ import pytest
 
 from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle import text as pgle_text
-from bubbleviz.analyses.pgle.costs import compare_costs, contents_of
+from bubbleviz.analyses.pgle.costs import compare_costs, contents_of, csv_of_comparison
 from bubbleviz.analyses.pgle.files import pb, pbtxt, read_costs
 from bubbleviz.cli.app import main
+from bubbleviz.render.text.terminal import plain_text
 from tests.support.xla_runs import NCCL, Run, notes, steps, told
 
 
@@ -24,32 +25,31 @@ def test_estimates_are_held_against_a_profile(tmp_path: Path) -> None:
     )
 
     # 0.540 us and 1.001 us were measured.
-    assert [own.name for own in found.differences] == ["all-gather-start.2", "fusion.1"]
-    assert [own.off_us for own in found.differences] == pytest.approx([-2.0, 0.501])
-    assert [own.ratio for own in found.differences] == pytest.approx([0.54 / 2.54, 2.002])
-    assert found.unmeasured == ("gone.1",)
-    assert found.unestimated == ()
-    assert (found.estimated_us, found.measured_us) == pytest.approx((3.04, 1.541))
-    assert (found.off_us, found.unmeasured_us) == pytest.approx((2.501, 3.0))
+    assert [(own.name, us) for own, us in found.differences] == [
+        ("all-gather-start.2", 2.54),
+        ("fusion.1", 0.5),
+    ]
+    assert [own.cost_us for own, _ in found.differences] == pytest.approx([0.54, 1.001])
+    assert (found.unmeasured, found.unestimated) == ({"gone.1": 3.0}, {})
+    rows = list(csv.DictReader(io.StringIO(csv_of_comparison(found))))
+    assert [float(row["off_us"]) for row in rows] == pytest.approx([-2.0, 0.501])
+    assert [float(row["ratio"]) for row in rows] == pytest.approx([0.54 / 2.54, 2.002])
+    shown = plain_text(pgle_text.comparison_sections(found))
+    assert "sum of 2" in shown
+    assert "sum of absolute errors: 2.501 us" in shown
+    assert "estimated, not in the profile: 1 instruction, 3.000 us (gone.1)" in shown
 
-
-def test_fingerprints_of_modules_are_taken_off(tmp_path: Path) -> None:
-    costs = measure_costs(steps(2).written(tmp_path))
-    found = compare_costs(costs.instructions, {"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0})
-
-    assert [(own.name, own.estimated_us) for own in found.differences] == [("fusion.1", 2.0)]
-
-
-def test_nothing_to_compare_and_ties(tmp_path: Path) -> None:
-    costs = measure_costs(steps(2).written(tmp_path))
-    nothing = compare_costs(costs.instructions, {})
-    assert (nothing.differences, len(nothing.unestimated)) == ((), 2)
-    assert compare_costs((), {}).off_us == 0
-
-    equal = compare_costs(costs.instructions, {"fusion.1": 1.001, "all-gather-start.2": 0.54})
-    assert [own.name for own in equal.differences] == ["all-gather-start.2", "fusion.1"]
-    assert [own.ratio for own in equal.differences] == [1.0, 1.0]
-    assert compare_costs(costs.instructions, {"fusion.1": 0.0}).differences[0].ratio is None
+    # Fingerprints of modules are taken off; of equal differences the names decide.
+    for estimates, names in (
+        ({"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0}, ["fusion.1"]),
+        ({"fusion.1": 1.001, "all-gather-start.2": 0.54}, ["all-gather-start.2", "fusion.1"]),
+        ({"fusion.1": 0.0}, ["fusion.1"]),
+        ({}, []),
+    ):
+        again = compare_costs(costs.instructions, estimates)
+        assert [own.name for own, _ in again.differences] == names
+        assert len(again.unestimated) == 2 - len(names)
+    assert csv_of_comparison(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
 
 
 # The command

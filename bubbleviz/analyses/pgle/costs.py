@@ -92,27 +92,14 @@ class InstructionCost:
 
 
 @frozen
-class ModuleTotal:
-    """A module that ran.
-
-    Attributes:
-        label: its name, and the number of its program if it is recorded.
-        instructions: number of its instructions with costs.
-        gpu_ns: time of all their executions, over all devices.
-    """
-
-    label: str
-    instructions: int
-    gpu_ns: int
-
-
-@frozen
 class Costs:
     """Instruction costs of a run.
 
     Attributes:
         instructions: by module and name.
-        modules: that ran, the longest first.
+        modules: that ran, the longest first: label (name, and the number of its program if it is
+            recorded), number of instructions with costs, and time of all their executions over all
+            devices, in ns.
         executions: number of those that count.
         compilation: number of those left out that were launched while XLA compiled.
         cut: number of those left out whose module the capture cuts.
@@ -126,7 +113,7 @@ class Costs:
     """
 
     instructions: tuple[InstructionCost, ...]
-    modules: tuple[ModuleTotal, ...]
+    modules: tuple[tuple[str, int, int], ...]
     executions: int
     compilation: int
     cut: int
@@ -211,52 +198,19 @@ COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "exe
 
 
 @frozen
-class CostDifference:
-    """The estimated and the measured cost of an instruction.
-
-    Attributes:
-        name: the instruction.
-        estimated_us: its cost in the file.
-        measured_us: its cost in the profile.
-        ratio: measured over estimated; None where that was 0.
-        executions: number of measured ones.
-    """
-
-    name: str
-    estimated_us: float
-    measured_us: float
-    ratio: float | None
-    executions: int
-
-    @property
-    def off_us(self) -> float:
-        """Measured minus estimated."""
-        return self.measured_us - self.estimated_us
-
-
-@frozen
 class CostComparison:
     """Estimated costs against measured ones.
 
     Attributes:
-        differences: instructions with both costs, the largest difference first.
-        unmeasured: instructions of the file that are not in the profile.
-        unestimated: instructions of the profile that are not in the file.
-        estimated_us: sum over ``differences``, each counted once.
-        measured_us: the same of what was measured.
-        off_us: sum of the absolute differences.
-        unmeasured_us: sum of the estimates of ``unmeasured``.
-        unestimated_us: sum of the costs of ``unestimated``.
+        differences: the measured cost of each instruction with both, and the estimated one, in
+            microseconds; the largest difference first.
+        unmeasured: estimates of instructions of the file that are not in the profile, by name.
+        unestimated: costs of instructions of the profile that are not in the file, by name.
     """
 
-    differences: tuple[CostDifference, ...]
-    unmeasured: tuple[str, ...]
-    unestimated: tuple[str, ...]
-    estimated_us: float
-    measured_us: float
-    off_us: float
-    unmeasured_us: float
-    unestimated_us: float
+    differences: tuple[tuple[InstructionCost, float], ...]
+    unmeasured: Mapping[str, float]
+    unestimated: Mapping[str, float]
 
 
 def compare_costs(
@@ -272,42 +226,30 @@ def compare_costs(
             of nsys hold none; of several modules' estimates the last counts.
     """
     estimates = {name.rpartition("::")[2]: cost_us for name, cost_us in estimates.items()}
-    measured = {cost.name: cost for cost in costs}
-    both = [
-        CostDifference(
-            name=name,
-            estimated_us=estimated_us,
-            measured_us=measured[name].cost_us,
-            ratio=measured[name].cost_us / estimated_us if estimated_us else None,
-            executions=measured[name].executions,
-        )
-        for name, estimated_us in estimates.items()
-        if name in measured
-    ]
-    both.sort(key=lambda difference: (-abs(difference.off_us), difference.name))
-    unmeasured = sorted(name for name in estimates if name not in measured)
-    unestimated = sorted(name for name in measured if name not in estimates)
+    both = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]
+    both.sort(key=lambda pair: (-abs(pair[0].cost_us - pair[1]), pair[0].name))
+    measured = {cost.name: cost.cost_us for cost in costs}
     return CostComparison(
         differences=tuple(both),
-        unmeasured=tuple(unmeasured),
-        unestimated=tuple(unestimated),
-        estimated_us=sum(difference.estimated_us for difference in both),
-        measured_us=sum(difference.measured_us for difference in both),
-        off_us=sum(abs(difference.off_us) for difference in both),
-        unmeasured_us=sum(estimates[name] for name in unmeasured),
-        unestimated_us=sum(measured[name].cost_us for name in unestimated),
+        unmeasured={n: us for n, us in sorted(estimates.items()) if n not in measured},
+        unestimated={n: us for n, us in sorted(measured.items()) if n not in estimates},
     )
 
 
 def csv_of_comparison(comparison: CostComparison) -> str:
     """Return a comparison as CSV, one row an instruction; empty cells for what is unknown."""
-    return csv_text(
-        COLUMNS,
+    rows = (
         (
-            (inert(d.name), d.estimated_us, d.measured_us, d.ratio, d.off_us, d.executions)
-            for d in comparison.differences
-        ),
+            inert(cost.name),
+            estimated_us,
+            cost.cost_us,
+            cost.cost_us / estimated_us if estimated_us else None,
+            cost.cost_us - estimated_us,
+            cost.executions,
+        )
+        for cost, estimated_us in comparison.differences
     )
+    return csv_text(COLUMNS, rows)
 
 
 # The analysis of instruction costs, from profiles to costs and cost files. It never prints.
@@ -418,15 +360,14 @@ def _profile_in(file: OpenFile) -> Profile:
         raise without_instructions(profile) from error
 
 
-def _modules(samples: Samples) -> tuple[ModuleTotal, ...]:
+def _modules(samples: Samples) -> tuple[tuple[str, int, int], ...]:
     """Return the modules that ran, the longest first."""
     totals = []
     for number, label in enumerate(samples.modules):
-        of_module = samples.take(samples.module == number)
-        if len(of_module):
-            instructions = len(distinct(of_module.instruction))
-            totals.append(ModuleTotal(label, instructions, int(of_module.cost_ns.sum())))
-    return tuple(sorted(totals, key=lambda module: (-module.gpu_ns, module.label)))
+        own = samples.take(samples.module == number)
+        if len(own):
+            totals.append((label, len(distinct(own.instruction)), int(own.cost_ns.sum())))
+    return tuple(sorted(totals, key=lambda total: (-total[2], total[0])))
 
 
 def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:

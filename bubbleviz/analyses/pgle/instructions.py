@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
 
@@ -17,11 +17,11 @@ from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.linking import LinkRule, Links, link
+from bubbleviz.interpret.linking import LinkRule, link
 from bubbleviz.interpret.record import other_commands
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import Numbering, distinct, groups_of
+from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
@@ -114,24 +114,6 @@ def module_name(label: str) -> str:
     return re.sub(r"\([0-9]+\)\Z", "", label)
 
 
-def loops(instructions: Sequence[str]) -> Bools:
-    """Tell which instructions are loops."""
-    return np.array([re.match(r"while\b", name) is not None for name in instructions], bool)
-
-
-def halves(instructions: Sequence[str]) -> tuple[Ints, Ints]:
-    """Return the kind of pair that each instruction starts, and the kind it ends; -1 none.
-
-    The numbers in the names do not pair a start with its done.
-    """
-    pairs = np.full((2, len(instructions)), NONE, np.int64)
-    kinds = Numbering[str]()
-    for row, name in enumerate(instructions):
-        if half := _HALF.match(name):
-            pairs[int(half[2] == "done"), row] = kinds.number(half[1])
-    return pairs[0].copy(), pairs[1].copy()
-
-
 # Executions: which ranges of an XLA instruction are one execution of it, and of which module.
 #
 # Consecutive ranges of an instruction are one execution of it, since an instruction may be several
@@ -154,7 +136,6 @@ class Thunks(Table):
         execution: number of the instruction's execution.
         compiling: whether XLA compiled.
         cut: whether the capture ended before it, or its module.
-        apart: whether it ends an asynchronous pair that something else came between.
     """
 
     instruction: Ints
@@ -163,11 +144,12 @@ class Thunks(Table):
     execution: Ints
     compiling: Bools
     cut: Bools
-    apart: Bools
 
 
-def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> Thunks:
+def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
     """Return the executions that the ranges of instructions belong to.
+
+    Also how many ends of asynchronous pairs something else came before.
 
     Args:
         ranges: of instructions, modules and compilation.
@@ -175,90 +157,70 @@ def thunks_of(ranges: Ranges, rows: Ints, names: XlaNames) -> Thunks:
         names: of ranges, parsed.
     """
     kind = names.kind[ranges.name_id]
-    within = _around(ranges, np.flatnonzero(kind == RangeKind.MODULE), rows)
-    module = np.where(
-        within == NONE, names.module[ranges.name_id[rows]], names.module[ranges.name_id[within]]
+    within, compiling = (
+        _innermost(ranges, np.flatnonzero(kind == own), rows)
+        for own in (RangeKind.MODULE, RangeKind.COMPILATION)
     )
-    instruction = names.instruction[ranges.name_id[rows]]
-    parent = _parents(ranges, rows)
+    named = np.where(within == NONE, rows, within)
+    instruction, module = names.instruction[ranges.name_id[rows]], names.module[ranges.name_id]
+    parent = found_in(rows, _innermost(ranges, rows, rows))
     order = np.lexsort((ranges.start_ns[rows], parent, within, ranges.thread[rows]))
     follows = np.ones(len(rows), bool)
     follows[:1] = False
     for column in (ranges.thread[rows], within, parent):
         follows[1:] &= column[order[1:]] == column[order[:-1]]
-    same = follows & (within[order] != NONE) & ~_sole(parent, instruction, names)[order]
-    same[1:] &= instruction[order[1:]] == instruction[order[:-1]]
-    execution = np.empty(len(rows), np.int64)
-    execution[order] = np.cumsum(~same) - 1
-    return Thunks(
-        instruction=instruction,
-        module=module,
-        within=within,
-        execution=_with_outer(execution, parent, instruction),
-        compiling=_around(ranges, np.flatnonzero(kind == RangeKind.COMPILATION), rows) != NONE,
-        cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
-        apart=_apart(order, follows, instruction, names),
-    )
-
-
-def _around(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
-    """Return the innermost holder around each of some ranges on its thread; -1 none."""
-    around = np.full(len(rows), NONE, np.int64)
-    for thread in distinct(ranges.thread[holders]).tolist():
-        outer = holders[ranges.thread[holders] == thread]
-        place = np.flatnonzero(ranges.thread[rows] == thread)
-        innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
-        inner = rows[place]
-        holder = innermost.around(ranges.start_ns[inner], ranges.end_ns[inner])
-        around[place[holder >= 0]] = outer[holder[holder >= 0]]
-    return around
-
-
-def _parents(ranges: Ranges, rows: Ints) -> Ints:
-    """Return the innermost of some ranges around each of them, as its place among them; -1 none."""
-    parent = np.full(len(rows), NONE, np.int64)
-    for thread in distinct(ranges.thread[rows]).tolist():
-        place = np.flatnonzero(ranges.thread[rows] == thread)
-        start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
-        innermost = Innermost.of(start_ns, end_ns)
-        deepest = np.full(len(place), NONE, np.int64)
-        for query, row in innermost.all_around(start_ns, end_ns):
-            depth = innermost.depth[row]
-            better = (depth < innermost.depth[query]) & (depth > deepest[query])
-            deepest[query[better]] = depth[better]
-            parent[place[query[better]]] = place[row[better]]
-    return parent
-
-
-def _sole(parent: Ints, instruction: Ints, names: XlaNames) -> Bools:
-    """Tell which ranges are trips of a loop of a single instruction."""
+    # Trips of a loop of a single instruction are executions of their own.
     inside = np.flatnonzero(parent != NONE)
     low, high = intervals.group_extents(
         parent[inside], len(parent), instruction[inside], instruction[inside]
     )
-    sole = np.append((low == high) & loops(names.instructions)[instruction], False)
-    return np.asarray(sole[parent], bool)
-
-
-def _with_outer(execution: Ints, parent: Ints, instruction: Ints) -> Ints:
-    """Return executions in which a range inside one of its own instruction belongs to that one."""
+    loops = np.array([re.match(r"while\b", name) is not None for name in names.instructions], bool)
+    sole = np.append((low == high) & loops[instruction], False)[parent]
+    same = follows & (within[order] != NONE) & ~sole[order]
+    same[1:] &= instruction[order[1:]] == instruction[order[:-1]]
+    execution, outer = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
+    outer[order] = np.cumsum(~same) - 1
+    # A range inside one of its own instruction belongs to that one's execution.
     inner = (parent != NONE) & (instruction == instruction[parent])
-    while True:
-        outer = np.where(inner, execution[parent], execution)
-        if np.array_equal(outer, execution):
-            return execution
-        execution = outer
+    while not np.array_equal(outer, execution):
+        execution, outer = outer, np.where(inner, outer[parent], outer)
+    # What ends a pair does not directly follow a beginning of its kind: other work came between.
+    # The numbers in the names do not pair a start with its done.
+    pairs, kinds = np.full((2, len(names.instructions)), NONE, np.int64), Numbering[str]()
+    for row, name in enumerate(names.instructions):
+        if half := _HALF.match(name):
+            pairs[int(half[2] == "done"), row] = kinds.number(half[1])
+    starts, ends = pairs[:, instruction[order]]
+    apart = (ends != NONE) & np.isin(ends, starts)
+    apart[1:] &= ~(follows[1:] & (starts[:-1] == ends[1:]))
+    return Thunks(
+        instruction=instruction,
+        module=module[named],
+        within=within,
+        execution=execution,
+        compiling=compiling != NONE,
+        cut=ranges.cut[rows] | ((within != NONE) & ranges.cut[within]),
+    ), int(apart.sum())
 
 
-def _apart(order: Ints, follows: Bools, instruction: Ints, names: XlaNames) -> Bools:
-    """Tell which ranges end a pair, and do not directly follow a beginning of its kind."""
-    starts, ends = (of[instruction[order]] for of in halves(names.instructions))
-    ending = (ends != NONE) & np.isin(ends, starts)
-    beside = np.zeros(len(order), bool)
-    beside[1:] = follows[1:] & (starts[:-1] == ends[1:])
-    apart = np.zeros(len(order), bool)
-    apart[order] = ending & ~beside
-    return apart
+def _innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
+    """Return the innermost other holder around each of some ranges on its thread; -1 none."""
+    around = np.full(len(rows), NONE, np.int64)
+    for thread in distinct(ranges.thread[holders]).tolist():
+        outer = holders[ranges.thread[holders] == thread]
+        place = np.flatnonzero(ranges.thread[rows] == thread)
+        start_ns, end_ns = ranges.start_ns[rows[place]], ranges.end_ns[rows[place]]
+        innermost = Innermost.of(ranges.start_ns[outer], ranges.end_ns[outer])
+        if holders is rows:
+            holder, deepest = (np.full(len(place), NONE, np.int64) for _ in range(2))
+            for query, row in innermost.all_around(start_ns, end_ns):
+                depth = innermost.depth[row]
+                better = (depth < innermost.depth[query]) & (depth > deepest[query])
+                deepest[query[better]], holder[query[better]] = depth[better], row[better]
+        else:
+            holder = innermost.around(start_ns, end_ns)
+        around[place[holder >= 0]] = outer[holder[holder >= 0]]
+    return around
 
 
 #: Collectives may overlap compute for so much of their time (clock grain) without a word.
@@ -321,7 +283,7 @@ def measure(
         raise without_instructions(profile)
     linked = link(with_added_communication(profile, kinds), profile.ranges.take(rows))
     links, activities = linked.links, linked.profile.activities
-    thunks = thunks_of(profile.ranges, rows, names)
+    thunks, apart = thunks_of(profile.ranges, rows, names)
     work = np.flatnonzero(links.range != NONE)
     if len(work) == 0:
         raise NothingToAnalyseError(
@@ -351,7 +313,7 @@ def measure(
         thunks.take(first), samples.device, profile.ranges, skip, in_modules=in_modules
     )
     counts = keep[groups.of_row]
-    overlap = _overlap(
+    collectives_ns, overlapped_ns = _overlap(
         activities,
         work,
         communication & counts,
@@ -362,19 +324,56 @@ def measure(
     called = distinct(links.call[work[row]])
     calls = profile.calls.names(called[called != NONE].astype(np.int64))
     graphs = sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
-    limitations = (
-        *linked.profile.limitations,
-        *linked.limitations,
-        *_notes(path, overlap, int(thunks.apart.sum()), graphs),
-        *_lost_work(path, linked.profile, links),
-    )
-    if once:
-        reason = (
-            f"{path}: no device runs them more than {counted(skip, 'time')}, so their "
-            "warm-up is in their costs"
+    length_ns = activities.end_ns - activities.start_ns
+    outside, unlinked = (links.rule == rule for rule in (LinkRule.OUTSIDE, LinkRule.UNLINKED))
+    notes = [
+        Limitation(what, f"{path}: {reason}", int(count), kind)
+        for what, count, reason, kind in (
+            (
+                OVERLAP,
+                overlapped_ns > _OVERLAPPED * collectives_ns,
+                f"{100 * overlapped_ns / max(collectives_ns, 1):.1f} % of their time beside "
+                "compute kernels, so that both take longer than alone; record with the "
+                "latency-hiding scheduler and asynchronous collectives off",
+                LimitationKind.WRONG_COSTS,
+            ),
+            (
+                PAIRS,
+                apart,
+                "other instructions run between their start and done, as the latency-hiding "
+                "scheduler puts them; costs would be wrong: record with it off",
+                LimitationKind.WRONG_COSTS,
+            ),
+            (
+                GRAPHS,
+                graphs,
+                f"{graphs} instruction{'s launch' if graphs > 1 else ' launches'} whole graphs, "
+                "and what is inside has no costs; record with --xla_gpu_enable_command_buffer=",
+                LimitationKind.WRONG_COSTS,
+            ),
+            (
+                "work outside every instruction",
+                outside.sum(),
+                f"{length_ns[outside].sum() / 1e6:,.3f} ms; it is in no cost",
+                LimitationKind.COSTS,
+            ),
+            (
+                "kernels without their launching call",
+                unlinked.sum(),
+                f"{length_ns[unlinked].sum() / 1e6:,.3f} ms; they are in no cost",
+                LimitationKind.COSTS,
+            ),
+            (
+                "modules whose warm-up counts",
+                once,
+                f"no device runs them more than {counted(skip, 'time')}, so their warm-up is in "
+                "their costs",
+                LimitationKind.COSTS,
+            ),
         )
-        note = Limitation("modules whose warm-up counts", reason, once, LimitationKind.COSTS)
-        limitations = (*limitations, note)
+        if count
+    ]
+    limitations = (*linked.profile.limitations, *linked.limitations, *notes)
     return samples.take(keep), left_out, limitations
 
 
@@ -442,58 +441,6 @@ def _kept(
     keep[rows[warm]] = False
     left_out = Counter(compilation=compiling, cut=int(cut.sum()), warm_up=int(warm.sum()))
     return keep, left_out, int(seldom[distinct(key)].sum()) if skip else 0
-
-
-def _notes(path: str, overlap: tuple[int, int], apart: int, graphs: int) -> Iterator[Limitation]:
-    """Yield what makes costs wrong.
-
-    Args:
-        path: of the profile.
-        overlap: time of collectives over all devices, and that of compute beside them, in ns.
-        apart: ends of asynchronous pairs that something else came between.
-        graphs: instructions that launch CUDA graphs.
-    """
-    collectives_ns, overlapped_ns = overlap
-    if overlapped_ns > _OVERLAPPED * collectives_ns:
-        share = overlapped_ns / collectives_ns
-        yield Limitation(
-            OVERLAP,
-            f"{path}: {100 * share:.1f} % of their time beside compute kernels, so that both take "
-            "longer than alone; record with the latency-hiding scheduler and asynchronous "
-            "collectives off",
-            kind=LimitationKind.WRONG_COSTS,
-        )
-    if apart:
-        yield Limitation(
-            PAIRS,
-            f"{path}: other instructions run between their start and done, as the latency-hiding "
-            "scheduler puts them; costs would be wrong: record with it off",
-            apart,
-            LimitationKind.WRONG_COSTS,
-        )
-    if graphs:
-        yield Limitation(
-            GRAPHS,
-            f"{path}: {graphs} instruction{'s launch' if graphs > 1 else ' launches'} whole "
-            "graphs, and what is inside has no costs; record with --xla_gpu_enable_command_buffer=",
-            graphs,
-            LimitationKind.WRONG_COSTS,
-        )
-
-
-def _lost_work(path: str, profile: Profile, links: Links) -> Iterator[Limitation]:
-    """Yield the work that no instruction is known to have launched."""
-    activities = profile.activities
-    for what, rule, why in (
-        ("work outside every instruction", LinkRule.OUTSIDE, "it is in no cost"),
-        ("kernels without their launching call", LinkRule.UNLINKED, "they are in no cost"),
-    ):
-        lost = np.flatnonzero(links.rule == rule)
-        if len(lost):
-            lost_ns = int((activities.end_ns[lost] - activities.start_ns[lost]).sum())
-            yield Limitation(
-                what, f"{path}: {lost_ns / 1e6:,.3f} ms; {why}", len(lost), LimitationKind.COSTS
-            )
 
 
 def _overlap(

@@ -9,7 +9,7 @@ from bubbleviz.analyses.pgle.files import formats
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.document import Block, Sentence, Table, shortened
+from bubbleviz.render.document import Block, Sentence, Table, milliseconds, shortened
 
 #: Rows of a table, and characters of a name in it.
 _ROWS, _NAME = 30, 60
@@ -65,21 +65,16 @@ def flags(paths: Sequence[str], *, device: str = "GPU") -> str:
     if device != "GPU":
         used = "ran on CPUs" if device == HOST else f"used {device}s"
         return f"\nThe run {used}; XLA reads costs from a file (PGLE) for GPUs only.\n"
-    file = _flag_value(paths[0]) if len(paths) == 1 else "FILE"
+    file = one_line(paths[0]) if len(paths) == 1 else "FILE"
+    if any(c.isspace() or c in "\"'\\" for c in file):
+        # In XLA_FLAGS blanks part flags.
+        file = '"' + file.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return (
         "\nXLA_FLAGS of the run to profile:\n  "
         + "\n  ".join(PROFILE_FLAGS)
         + "\nXLA_FLAGS of the runs that use the costs (the model, XLA and its other flags as they "
         "were):\n  " + "\n  ".join(USE_FLAGS) + f"{file}\n"
     )
-
-
-def _flag_value(path: str) -> str:
-    """Return a path as XLA reads it in XLA_FLAGS, where blanks part flags."""
-    shown = one_line(path)
-    if not any(c.isspace() or c in "\"'\\" for c in path):
-        return shown
-    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def summary(costs: Costs) -> str:
@@ -112,15 +107,15 @@ def sections(costs: Costs) -> Iterator[Block]:
     yield Sentence(summary(costs))
     modules = [
         {
-            "module": _short(module.label),
-            "instructions": f"{module.instructions:,}",
-            f"{_kind(costs, costs.device)} ms": f"{module.gpu_ns / 1e6:,.3f}",
+            "module": _short(label),
+            "instructions": f"{instructions:,}",
+            f"{_kind(costs, costs.device)} ms": milliseconds(spent_ns),
         }
-        for module in costs.modules[:_ROWS]
+        for label, instructions, spent_ns in costs.modules[:_ROWS]
     ]
     yield Table("", modules, ("module",), omitted=len(costs.modules) - _ROWS)
     longest = sorted(costs.instructions, key=lambda c: (-c.cost_us, c.name, c.module or ""))
-    instructions = [
+    rows = [
         {
             "instruction": _short(cost.name),
             "us": f"{cost.cost_us:,.3f}",
@@ -131,7 +126,7 @@ def sections(costs: Costs) -> Iterator[Block]:
     ]
     yield Table(
         "Instructions, longest first",
-        instructions,
+        rows,
         ("instruction", "kind"),
         omitted=len(longest) - _ROWS,
     )
@@ -140,48 +135,42 @@ def sections(costs: Costs) -> Iterator[Block]:
 def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
     """Yield what to print of estimates against a profile."""
 
-    def row(
-        name: str, estimated_us: float, measured_us: float, ratio: float | None, executions: int
-    ) -> dict[str, str]:
+    def row(name: str, estimated_us: float, measured_us: float, executions: int) -> dict[str, str]:
         return {
             "instruction": name,
             "estimated us": f"{estimated_us:,.3f}",
             "measured us": f"{measured_us:,.3f}",
-            "ratio": "-" if ratio is None else f"{ratio:,.3f}",
+            "ratio": f"{measured_us / estimated_us:,.3f}" if estimated_us else "-",
             "off us": f"{measured_us - estimated_us:+,.3f}",
             "executions": f"{executions:,}",
         }
 
-    both = comparison.differences
+    both, off = comparison.differences, "-"
     if both:
-        rows = [
-            row(_short(own.name), own.estimated_us, own.measured_us, own.ratio, own.executions)
-            for own in both[:_ROWS]
-        ]
-        estimated, measured = comparison.estimated_us, comparison.measured_us
-        ratio = measured / estimated if estimated else None
-        executions = sum(own.executions for own in both)
+        rows = [row(_short(c.name), us, c.cost_us, c.executions) for c, us in both[:_ROWS]]
+        estimated_us, measured_us = sum(us for _, us in both), sum(c.cost_us for c, _ in both)
+        executions = sum(cost.executions for cost, _ in both)
         yield Table(
             "Estimates, largest error first (ratio: measured / estimated)",
-            [*rows, {}, row(f"sum of {len(both):,}", estimated, measured, ratio, executions)],
+            [*rows, {}, row(f"sum of {len(both):,}", estimated_us, measured_us, executions)],
             ("instruction",),
             omitted=len(both) - _ROWS,
         )
+        off = f"{sum(abs(cost.cost_us - us) for cost, us in both):,.3f} us"
     else:
         yield Sentence(
             "\nno instruction is both estimated and in the profile, so no estimate is compared; "
             "give the costs and the profile of one program"
         )
-    off = f"{comparison.off_us:,.3f} us" if both else "-"
-    yield Sentence(
-        f"\nsum of absolute errors: {off}\n"
-        f"estimated, not in the profile: {counted(len(comparison.unmeasured), 'instruction')}, "
-        f"{comparison.unmeasured_us:,.3f} us{_examples(comparison.unmeasured)}\n"
-        f"in the profile, not estimated: {counted(len(comparison.unestimated), 'instruction')}, "
-        f"{comparison.unestimated_us:,.3f} us{_examples(comparison.unestimated)}\n"
-    )
-
-
-def _examples(names: Sequence[str]) -> str:
-    more = ", ..." if len(names) > 3 else ""
-    return f" ({', '.join(map(_short, names[:3]))}{more})" if names else ""
+    lines = [f"\nsum of absolute errors: {off}\n"]
+    for what, costs_us in (
+        ("estimated, not in the profile", comparison.unmeasured),
+        ("in the profile, not estimated", comparison.unestimated),
+    ):
+        names = [*map(_short, [*costs_us][:3]), *(["..."] if len(costs_us) > 3 else [])]
+        examples = f" ({', '.join(names)})" if names else ""
+        lines.append(
+            f"{what}: {counted(len(costs_us), 'instruction')}, "
+            f"{sum(costs_us.values()):,.3f} us{examples}\n"
+        )
+    yield Sentence("".join(lines))

@@ -8,7 +8,7 @@ core). It would add a dependency to every installation, since a plain one must w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from bubbleviz.analyses.pgle.files import CostFormat
 
@@ -19,13 +19,29 @@ _ESCAPED = {
     ord("\r"): "\\r",
     ord("\t"): "\\t",
 }
-_TOKEN = re.compile(
-    rb"""(?P<space>[ \t\r\n\f\v]+|\#[^\n]*)
-    |(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<word>[-+]?[A-Za-z0-9_.](?:[A-Za-z0-9_.]|(?<=[0-9.][eE])[-+])*)
-    |(?P<sign>[{}<>:;,\[\]-])""",
-    re.VERBOSE,
+_BLANK = rb"(?:[ \t\r\n\f\v]|\#[^\n]*)*"
+_STRING = rb"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
+_WORD = rb"[-+]?[A-Za-z0-9_.](?:[A-Za-z0-9_.]|(?<=[0-9.][eE])[-+])*"
+_STRINGS_TEXT = rb"%b(?:%b%b)*" % (_STRING, _BLANK, _STRING)
+_SEPARATOR = _BLANK + rb"[,;]?"
+
+
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    """Return a pattern with the blanks and comments before it."""
+    return re.compile(_BLANK + pattern)
+
+
+_END, _OPENING = _compiled(rb"\Z"), _compiled(rb"([{<])")
+_FIELD = _compiled(rb"([A-Za-z][A-Za-z0-9_.]*)%b(?::|(?=[{<]))" % _BLANK)
+_STRINGS = _compiled(_STRINGS_TEXT + _SEPARATOR)
+_NUMBER = _compiled(
+    rb"(-?)%b([0-9.]+(?:[eE][-+]?[0-9]+)?|nan|inf(?:inity)?)[fF]?%b" % (_BLANK, _SEPARATOR)
 )
+_VALUE = _compiled(rb"(?:%b|-?%b%b|([{<\[]))%b[:,;]?" % (_STRINGS_TEXT, _BLANK, _WORD, _BLANK))
+_CLOSING = {
+    opening: _compiled(closing + _SEPARATOR)
+    for opening, closing in ((b"{", b"}"), (b"<", b">"), (b"[", rb"\]"))
+}
 _ESCAPE = re.compile(
     rb"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))"
 )
@@ -33,7 +49,6 @@ _LETTERS = {
     **dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True)),
     **{mark: mark for mark in b"\"'\\?"},
 }
-_CLOSING = {b"{": b"}", b"<": b">", b"[": b"]"}
 
 
 def write(costs: Mapping[str, float]) -> bytes:
@@ -56,125 +71,59 @@ def read(content: bytes) -> list[tuple[str, float]]:
     Raises:
         ValueError: it is not such a message; names the line.
     """
-    tokens, costs = _Tokens(content), []
-    while tokens.kind != "end":
-        if tokens.field() != b"costs":
-            tokens.skip_value()
+    text, costs = _Text(content), []
+    while not text.is_at(_END):
+        if text.taken(_FIELD, "a field")[1] != b"costs":
+            text.skip()
             continue
-        if tokens.text not in {b"{", b"<"}:
-            raise tokens.refusal("'{'")
-        name, cost_us, closing = b"", 0.0, _CLOSING[tokens.take()]
-        while tokens.text != closing:
-            field = tokens.field()
+        closing = _CLOSING[text.taken(_OPENING, "'{'")[1]]
+        name, cost_us = b"", 0.0
+        while not text.is_at(closing):
+            field = text.taken(_FIELD, "a field")[1]
             if field == b"name":
-                name = tokens.string()
+                parts = re.findall(_STRING, text.taken(_STRINGS, "a name in quotes")[0])
+                name = b"".join(_ESCAPE.sub(_character, part[1:-1]) for part in parts)
             elif field == b"cost_us":
-                cost_us = tokens.number()
+                sign, number = text.taken(_NUMBER, "microseconds").groups()
+                cost_us = float(sign + number)
             else:
-                tokens.skip_value()
-        tokens.take()
-        tokens.separated()
+                text.skip()
+        text.taken(closing, "an end")
         costs.append((name.decode("utf-8", errors="replace"), cost_us))
     return costs
 
 
-class _Tokens:
-    """The tokens of a text, one at a time.
-
-    Attributes:
-        kind: of the next token: ``text``, ``word``, ``sign`` or ``end``.
-        text: of it.
-        line: on which it begins.
-    """
+class _Text:
+    """What is left of a text."""
 
     def __init__(self, content: bytes) -> None:
-        self._rest = _tokens(content)
-        self.kind, self.text, self.line = next(self._rest)
+        self._content, self._at = content, 0
 
-    def take(self) -> bytes:
-        """Return the text of the next token, and go on behind it."""
-        taken = self.text
-        if self.kind != "end":
-            self.kind, self.text, self.line = next(self._rest)
-        return taken
+    def is_at(self, pattern: re.Pattern[bytes]) -> bool:
+        """Tell whether this comes next."""
+        return pattern.match(self._content, self._at) is not None
 
-    def refusal(self, wanted: str) -> ValueError:
-        """Return the error of a next token that is not what was wanted."""
-        shown = self.text[:40].decode("utf-8", errors="replace")
-        token = "the end" if self.kind == "end" else repr(shown)
-        return ValueError(f"line {self.line}: {token} instead of {wanted}")
+    def taken(self, pattern: re.Pattern[bytes], wanted: str) -> re.Match[bytes]:
+        """Return what comes next, and go on behind it."""
+        found = pattern.match(self._content, self._at)
+        if found is None:
+            rest = self._content[self._at :].lstrip()
+            shown = repr(rest[:20].decode("utf-8", errors="replace")) if rest else "the end"
+            line = 1 + self._content.count(b"\n", 0, len(self._content) - len(rest))
+            raise ValueError(f"line {line}: {shown} instead of {wanted}")
+        self._at = found.end()
+        return found
 
-    def field(self) -> bytes:
-        """Return the name of a field."""
-        if self.kind != "word" or not self.text[:1].isalpha():
-            raise self.refusal("a field")
-        name = self.take()
-        if self.text == b":":
-            self.take()
-        elif self.text not in {b"{", b"<"}:
-            raise self.refusal("a colon")
-        return name
-
-    def separated(self) -> None:
-        """Take a separator of fields, if there is one."""
-        if self.text in {b",", b";"}:
-            self.take()
-
-    def string(self) -> bytes:
-        """Return a string; consecutive strings are one."""
-        if self.kind != "text":
-            raise self.refusal("a name in quotes")
-        parts = []
-        while self.kind == "text":
-            parts.append(_ESCAPE.sub(_character, self.take()[1:-1]))
-        self.separated()
-        return b"".join(parts)
-
-    def number(self) -> float:
-        """Return a number."""
-        negative = self.text == b"-"
-        if negative:
-            self.take()
-        text = self.text.decode("latin-1").lower() if self.kind == "word" else ""
-        try:
-            value = float(text.removesuffix("f") if text[-2:-1] in ".0123456789" else text)
-        except ValueError:
-            raise self.refusal("microseconds") from None
-        self.take()
-        self.separated()
-        return -value if negative else value
-
-    def skip_value(self) -> None:
+    def skip(self) -> None:
         """Skip a value, a message or a list."""
-        brackets: list[bytes] = []
+        ends: list[re.Pattern[bytes]] = []
         while True:
-            kind, line, text = self.kind, self.line, self.take()
-            if kind == "end" or (text in _CLOSING.values() and not brackets):
-                raise ValueError(f"line {line}: a value is missing, or has no end")
-            if kind == "sign" and text in _CLOSING:
-                brackets.append(_CLOSING[text])
-            elif brackets and kind == "sign" and text == brackets[-1]:
-                brackets.pop()
-            if not brackets and text != b"-":
-                break
-        while kind == "text" and self.kind == "text":
-            self.take()
-        self.separated()
-
-
-def _tokens(content: bytes) -> Iterator[tuple[str, bytes, int]]:
-    """Yield kind, text and line of each token, and of the end."""
-    at, line = 0, 1
-    while at < len(content):
-        token = _TOKEN.match(content, at)
-        if token is None or token.lastgroup is None:
-            shown = content[at : at + 20].decode("utf-8", errors="replace")
-            raise ValueError(f"line {line}: unexpected {shown!r}")
-        if token.lastgroup != "space":
-            yield token.lastgroup, token[0], line
-        line += token[0].count(b"\n")
-        at = token.end()
-    yield "end", b"", line
+            if ends and self.is_at(ends[-1]):
+                self.taken(ends.pop(), "an end")
+            elif opening := self.taken(_VALUE, "a value")[1]:
+                ends.append(_CLOSING[opening])
+            if not ends:
+                return
 
 
 def _character(escape: re.Match[bytes]) -> bytes:
