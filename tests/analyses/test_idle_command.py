@@ -13,17 +13,14 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.analyses.idle import picture as idle_picture
 from bubbleviz.analyses.idle.analysis import NotebookIdleReport
 from bubbleviz.analyses.idle.outputs import COLUMNS, as_json, sections
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.report import BUSY, REST, IdleReport
 from bubbleviz.cli.app import main
-from bubbleviz.errors import OutputError
-from bubbleviz.render.palette import ACTIVITIES
 from bubbleviz.render.text.terminal import plain_text
-from tests.support.idle_runs import US, c, k, only, planted, r
-from tests.support.nsys_exports import C, K, R, T, profile
+from tests.support.idle_runs import c, k, planted, r
+from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import GOLDEN
 
 
@@ -72,21 +69,6 @@ def test_the_csv_has_a_row_a_gap(tmp_path: Path) -> None:
     assert chunks == {"no host trace": 10_000, "data loading": 35_000, "launch": 5_000}
 
 
-def test_outputs_are_replaced_with_force_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, file = tmp_path / "gaps.json", str(planted(tmp_path))
-    out.write_text("mine", encoding="utf-8")
-
-    assert main(["gaps", file, "--json", str(out)]) == 1
-    assert "replace it with --force" in capsys.readouterr().err
-    assert out.read_text(encoding="utf-8") == "mine"
-    assert main(["gaps", file, "--json", str(out), "--force"]) == 0
-    assert main(["gaps", file, "--json", file]) == 1
-    assert main(["gaps", file, "--step", "none"]) == 2
-    assert issubclass(OutputError, bubbleviz.BubblevizError)
-
-
 HOSTILE = "=1+1\x00\x1b[31m<script>alert(1)</script>\n" + "x" * 10_000
 
 
@@ -112,42 +94,24 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
     json.loads(as_json(bubbleviz.idle(file), 5))
 
 
-def test_threads_may_have_names(tmp_path: Path) -> None:
-    file = profile(tmp_path, [k(0, 9, 1)], [c(-9, 0, 1)], threads=[T(1, "python")])
-
-    assert only(bubbleviz.idle(file)).busy_ns == 9_000
-
-
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     report = bubbleviz.idle(planted(tmp_path))
 
     drawn = draw_idle(report)
 
     root = ElementTree.fromstring(drawn)
-    texts = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    texts = [text.replace("\u00a0", " ") for text in texts]
-    assert texts[0] == "1 device, idle for 25.0 % of the time"
-    assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(texts)
+    words = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    words = [text.replace("\u00a0", " ") for text in words]
+    assert words[0] == "1 device, idle for 25.0 % of the time"
+    assert {"step 1", "step 2", "host GPU 0", "75.0 %", "data loading  17.5 %"} <= set(words)
     assert drawn == draw_idle(bubbleviz.idle(tmp_path / "profile.sqlite"))
-
-
-def test_the_order_of_colours_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = bubbleviz.idle(planted(tmp_path))
-    drawn = draw_idle(report)
-    other = dict(reversed(ACTIVITIES.items()))
-
-    monkeypatch.setattr(idle_picture, "ACTIVITIES", other)
-
-    assert draw_idle(report) == drawn
-
-
-def test_slices_of_a_strip_add_up(tmp_path: Path) -> None:
-    rank = only(bubbleviz.idle(planted(tmp_path)))
-
-    spent_ns = rank.slice_ns
-    assert spent_ns.sum() == rank.span_ns
-    assert spent_ns[:3].sum() == rank.busy_ns
-    assert spent_ns.sum(axis=0).max() - spent_ns.sum(axis=0).min() <= 1
+    (rank,) = report.ranks
+    slices_ns = rank.slice_ns.sum(axis=0)
+    assert (slices_ns.sum(), rank.slice_ns[:3].sum()) == (rank.span_ns, rank.busy_ns)
+    assert slices_ns.max() - slices_ns.min() <= 1
+    # A device alone has nothing beside it.
+    assert TITLE not in drawn
+    assert TITLE not in texts(report)
 
 
 def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
@@ -187,12 +151,6 @@ def test_a_single_kernel_gives_no_duty_cycle(
     assert "1 device with a single kernel or copy" in report._repr_html_()
 
 
-def test_two_kernels_give_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernels, calls = [K(10, 20, 1), K(50, 60, 2)], [C(1, 2, 1), C(3, 4, 2)]
-    assert main(["idle", str(profile(tmp_path, kernels, calls, []))]) == 0
-    assert "1 device, idle for 60.00 % of the time" in capsys.readouterr().out
-
-
 def test_a_device_with_a_single_kernel_counts_in_no_sum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,14 +182,6 @@ def texts(report: IdleReport, top: int = 12) -> str:
     return plain_text(sections(report, top))
 
 
-def test_one_device_has_nothing_beside_it(tmp_path: Path) -> None:
-    report = bubbleviz.idle(device(tmp_path, "a", 200))
-
-    assert TITLE not in texts(report)
-    assert TITLE not in draw_idle(report)
-    assert len(report.device_shares(3)[0]) == 1
-
-
 def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
     files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500), ("c", 200))]
     report = bubbleviz.idle([str(file) for file in files])
@@ -240,37 +190,11 @@ def test_shares_add_up_and_the_idlest_goes_first(tmp_path: Path) -> None:
     assert names[: len(BUSY)] == BUSY
     assert np.allclose(shares.sum(axis=1), 1)
     assert shares[:, len(BUSY) :].sum(axis=1).tolist() == [0.2, 0.5, 0.2]
+    assert report.device_shares(0)[1] == (*BUSY, REST)
+    bars = draw_idle(report).partition(TITLE)[2]
+    assert all(label in bars for label in (">a ", ">b ", "20.0\u00a0%", "50.0\u00a0%"))
     lines = texts(report).partition(TITLE)[2].splitlines()
     # Devices that are equally idle keep their order.
     assert [line[0] for line in lines[3:6]] == ["b", "a", "c"]
     assert lines[6].startswith("idle: 20.00 % (c ")
     assert "median 20.00 % of 3 devices" in lines[6]
-
-
-def test_activities_that_are_not_named_are_summed(tmp_path: Path) -> None:
-    files = [
-        device(tmp_path, "a", 300),
-        device(tmp_path, "b", 200, "tokeniser"),
-        device(tmp_path, "c", 100, "other range"),
-    ]
-    report = bubbleviz.idle([str(file) for file in files])
-
-    _, names, shares = report.device_shares(1)
-    assert names == (*BUSY, "data loading", REST)
-    assert np.allclose(shares[:, -2], [0.3, 0, 0])
-    assert np.allclose(shares[:, -1], [0, 0.2, 0.1])
-
-
-def test_a_device_with_a_single_kernel_is_left_out(tmp_path: Path) -> None:
-    single = profile(tmp_path, [K(0, 5 * US, 1)], name="single.sqlite")
-    report = bubbleviz.idle([str(single), *(str(device(tmp_path, n, 100)) for n in "ab")])
-
-    assert report.device_shares(3)[0] == (1, 2)
-
-
-def test_every_device_has_a_bar_with_its_idle_share(tmp_path: Path) -> None:
-    files = [device(tmp_path, name, us) for name, us in (("a", 200), ("b", 500))]
-    drawn = draw_idle(bubbleviz.idle([str(file) for file in files]))
-
-    bars = drawn.partition(TITLE)[2]
-    assert all(label in bars for label in (">a ", ">b ", "20.0\u00a0%", "50.0\u00a0%"))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -121,34 +118,3 @@ def test_idle_compute_and_overlap_are_those_of_hta(name: str) -> None:
         assert own.overlap is None
     else:
         assert 100 * (own.overlap or 0) == pytest.approx(overlap, abs=0.005)
-
-
-def _union_us(events: list[dict[str, Any]], whole: bool) -> tuple[int, int]:
-    """Return (length of the union, span) in ns; HTA rounds starts up and ends down to whole us."""
-    grain = 1000 if whole else 1
-    pairs = []
-    for event in events:
-        start = round(event["ts"] * 1000)
-        end = start + round(event["dur"] * 1000)
-        pairs.append((-(-start // grain) * grain, end // grain * grain))
-    pairs = sorted((start, end) for start, end in pairs if end > start)
-    total, latest = 0, pairs[0][0]
-    for start, end in pairs:
-        total += max(0, end - max(start, latest))
-        latest = max(latest, end)
-    return total, latest - pairs[0][0]
-
-
-@real
-def test_without_its_option_hta_rounds_idle_time_up() -> None:
-    file = DATA / "kineto" / "hta_nccl_data.json.gz"
-    with gzip.open(file) as opened:
-        events = json.load(opened)["traceEvents"]
-    work = [e for e in events if e.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"}]
-
-    busy, span = _union_us(work, whole=True)
-    exact, exact_span = _union_us(work, whole=False)
-
-    # 506,512 us is what HTA 0.5.0 tells as it is installed.
-    assert (span - busy) / 1000 == 506_512
-    assert only(bubbleviz.idle(file)).idle_ns == pytest.approx(exact_span - exact, abs=5_000)

@@ -58,40 +58,20 @@ ACTIVITIES = {
         *("jit_matmul:XLA GPU module", "aten::to, op_id = 4"),
         *("autograd::engine::evaluate_function: MmBackward0", "PjitFunction(train_step)"),
     ),
-    "allocation": (
-        "cudaMalloc",
-        "cuMemAllocAsync",
-    ),
+    "allocation": ("cudaMalloc", "cuMemAllocAsync"),
     "launch": (
         *("cudaLaunchKernelExC", "cuLaunchKernelEx", "cudaGraphLaunch"),
         "hipExtModuleLaunchKernel",
     ),
-    "collective calls": (
-        "ncclAllReduce",
-        "nccl:all_reduce",
-        "c10d::allreduce_",
-    ),
-    "optimizer": (
-        "Optimizer.step#AdamW.step",
-        "## optimizer ##",
-    ),
-    "API calls": (
-        "cuKernelGetAttribute",
-        "cudaEventRecord",
-    ),
+    "collective calls": ("ncclAllReduce", "nccl:all_reduce", "c10d::allreduce_"),
+    "optimizer": ("Optimizer.step#AdamW.step", "## optimizer ##"),
+    "API calls": ("cuKernelGetAttribute", "cudaEventRecord"),
     "Python": (
         *("train.py(12): main", "<built-in method apply of FunctionMeta object at 0x5581>"),
         "$profiler.py:91 start_trace",
     ),
-    "file access": (
-        "getc",
-        "pread64",
-        "fopen64",
-    ),
-    "system calls": (
-        "ioctl",
-        "mmap64",
-    ),
+    "file access": ("getc", "pread64", "fopen64"),
+    "system calls": ("ioctl", "mmap64"),
     "host: custom_op": ("custom_op",),
     "host: read the config": ("read the config",),
     "host: Currency #": ("Currency 3",),
@@ -186,20 +166,6 @@ def test_steps_of_unequal_length(tmp_path: Path) -> None:
     add_up(rank)
 
 
-def test_time_between_steps_is_told_apart(tmp_path: Path) -> None:
-    kernels, calls, ranges = train(["step 1", "between", "step 2"], [100, 40, 100])
-    del ranges[1]
-
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
-
-    assert [(s.name, s.length_ns // US, s.busy_ns // US) for s in rank.steps] == [
-        ("step 1", 95, 50),
-        ("step 2", 55, 50),
-        (None, 40, 20),
-    ]
-    add_up(rank)
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [
@@ -225,16 +191,6 @@ def test_which_ranges_are_steps(tmp_path: Path, names: list[str], told: list[str
     rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
 
     assert [step.name for step in rank.steps if step.name is not None] == told
-
-
-def test_iterations_rather_than_epochs_or_layers(tmp_path: Path) -> None:
-    kernels, calls, ranges = train([f"step {n}" for n in range(4)], [100] * 4)
-    ranges += [r(0, 200, "epoch 0"), r(200, 400, "epoch 1")]
-    ranges += [r(at, at + 45, f"layer {at // 50 % 2}") for at in range(0, 400, 50)]
-
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
-
-    assert [step.name for step in rank.steps] == ["step 0", "step 1", "step 2", "step 3"]
 
 
 def test_steps_that_the_user_names(tmp_path: Path) -> None:

@@ -126,18 +126,6 @@ def test_waits_are_those_of_the_streams(steps: list[Step]) -> None:
         assert told(numbered) == expected(run)
 
 
-def test_a_drawn_program_can_wait() -> None:
-    steps = [
-        ("launch", 0, 0, 0, 1, 100),
-        ("record", 0, 0, 0, 1, 2),
-        ("wait", 0, 0, 1, 1, 2),
-        ("launch", 0, 0, 1, 1, 10),
-    ]
-
-    # Launched at 7, due at 27, and the first kernel ends at 106.
-    assert expected(simulated(steps)) == {(1, 0, 1): 79 * US}
-
-
 @settings(max_examples=15, deadline=None)
 @given(_STEPS)
 def test_waits_without_numbers_are_the_same(steps: list[Step]) -> None:
