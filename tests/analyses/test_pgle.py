@@ -21,32 +21,25 @@ from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import FORMS, NCCL, Run, notes, steps, told
 
 
-def launched(inside: str) -> Run:
-    """Return a kernel, launched inside a range, and an instruction without work."""
-    run = Run()
-    with run.range(inside):
-        run.launch(5)
-    run.thunk("fusion.1")
-    return run
-
-
-@pytest.mark.parametrize(
-    ("run", "complaint"),
-    [
-        (Run(), "no CUDA kernels were recorded"),
-        (launched("F0.0.0"), "no instruction of XLA has GPU work"),
-    ],
-)
-def test_without_work_of_instructions_nothing_is_measured(
-    run: Run, complaint: str, tmp_path: Path
-) -> None:
-    with pytest.raises(NothingToAnalyseError, match=complaint):
-        measure_costs(run.written(tmp_path))
-
-
-@pytest.mark.parametrize("name", ["F0.0.0", "XlaModule:#hlo_module=jit_step#"])
-def test_a_run_without_instructions_is_refused(name: str, tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(5, 9, 1)], [C(1, 2, 1)], [R(0, 3, name)])
+def test_without_work_of_instructions_nothing_is_measured(tmp_path: Path) -> None:
+    outside, compiling = Run(), Run()
+    with outside.range("F0.0.0"):
+        outside.launch(5)
+    outside.thunk("fusion.1")
+    with compiling.range("XlaCompile:#module=jit_step#"), compiling.module():
+        compiling.thunk("fusion.1", 10)
+    for number, (run, complaint) in enumerate(
+        (
+            (Run(), "no CUDA kernels were recorded"),
+            (outside, "no instruction of XLA has GPU work"),
+            (compiling, "no execution of an instruction is whole"),
+        )
+    ):
+        with pytest.raises(NothingToAnalyseError, match=complaint):
+            measure_costs(run.written(tmp_path, f"{number}.sqlite"))
+    path = profile(
+        tmp_path, [K(5, 9, 1)], [C(1, 2, 1)], [R(0, 3, "XlaModule:#hlo_module=jit_step#")]
+    )
     with pytest.raises(NothingToAnalyseError, match="as JAX names instructions"):
         measure_costs(path)
 
@@ -110,16 +103,6 @@ def test_warm_up(skip: int, cost_us: float, left_out: int, tmp_path: Path) -> No
     assert costs.warm_up == left_out
     # A module that never runs more often keeps its warm-up, and that is said.
     assert ("modules whose warm-up counts" in notes(costs)) == (skip == 4)
-
-
-def test_copies_are_work(tmp_path: Path) -> None:
-    run = Run()
-    for _ in range(2):
-        with run.module():
-            run.thunk("copy.1", 30, kernel=None)
-            run.thunk("fusion.1", 50)
-
-    assert told(measure_costs(run.written(tmp_path))) == {"copy.1": 0.030, "fusion.1": 0.050}
 
 
 def test_ranges_that_begin_together_nest_by_their_ends(tmp_path: Path) -> None:
@@ -219,14 +202,6 @@ def test_what_the_capture_cuts_and_what_compiles_is_left_out(tmp_path: Path) -> 
     assert (costs.cut, costs.compilation, costs.warm_up) == (2, 1, 1)
 
 
-def test_all_left_out_is_refused(tmp_path: Path) -> None:
-    run = Run()
-    with run.range("XlaCompile:#module=jit_step#"), run.module():
-        run.thunk("fusion.1", 10)
-    with pytest.raises(NothingToAnalyseError, match="no execution of an instruction is whole"):
-        measure_costs(run.written(tmp_path))
-
-
 def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_path: Path) -> None:
     run = Run()
     for took in (900, 10, 20):
@@ -282,41 +257,33 @@ def test_compute_of_another_device_is_not_beside(tmp_path: Path) -> None:
     assert OVERLAP not in notes(measure_costs(run.written(tmp_path)))
 
 
-@pytest.mark.parametrize("between", [False, True])
-@pytest.mark.parametrize("kind", ["all-gather", "reduce-scatter", "async", "collective-permute"])
-def test_pairs_with_something_between_are_told(kind: str, between: bool, tmp_path: Path) -> None:
+PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
+
+
+@pytest.mark.parametrize(
+    ("instructions", "apart"),
+    [
+        (PAIR, []),
+        *((PAIR.replace("reduce-scatter", kind), []) for kind in ("async", "collective-permute")),
+        (PAIR.replace(" ", " fusion.2 "), [2]),
+        ("all-gather-start.1 fusion.2 all-gather-done.9", [2]),
+        # Pairs that cross.
+        ("all-gather-start.1 async-start.1 all-gather-done.2 async-done.2", [4]),
+        # These are apart by nature.
+        ("send.1 recv.2 send-done.3 recv-done.4", []),
+    ],
+)
+def test_pairs_with_something_between_are_told(
+    instructions: str, apart: list[int], tmp_path: Path
+) -> None:
     run = Run()
     for _ in range(2):
         with run.module():
-            run.thunk(f"{kind}-start.1", 100, kernel=NCCL)
-            if between:
-                run.thunk("fusion.2", 100)
-            run.thunk(f"{kind}-done.9")
-            run.thunk("fusion.3", 100)
-
-    assert (PAIRS in notes(measure_costs(run.written(tmp_path)))) == between
-
-
-def test_pairs_that_cross_are_apart(tmp_path: Path) -> None:
-    run = Run()
-    for _ in range(2):
-        with run.module():
-            for half in ("start.1", "done.2"):
-                for kind in ("all-gather", "reduce-scatter"):
-                    run.thunk(f"{kind}-{half}", *([100] if half == "start.1" else []), kernel=NCCL)
+            for op in instructions.split():
+                run.thunk(op, 100, kernel=NCCL)
     costs = measure_costs(run.written(tmp_path))
 
-    assert [n.count for n in costs.limitations if n.what == PAIRS] == [4]
-
-
-def test_sends_and_receives_are_apart_by_nature(tmp_path: Path) -> None:
-    run = Run()
-    for _ in range(2):
-        with run.module():
-            for op in ("send.1", "recv.2", "send-done.3", "recv-done.4"):
-                run.thunk(op, 100, kernel=NCCL)
-
-    assert PAIRS not in notes(measure_costs(run.written(tmp_path)))
+    assert [n.count for n in costs.limitations if n.what == PAIRS] == apart
 
 
 def test_graphs_hide_instructions(tmp_path: Path) -> None:

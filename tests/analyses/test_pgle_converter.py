@@ -43,86 +43,66 @@ def plain_converter(export: Path) -> dict[str, float]:
     return {name: max(means) for name, means in costs.items()}
 
 
-def _run(*instructions: tuple[str, tuple[int, ...], str | None], first: int = 1) -> Run:
+Instructions = tuple[tuple[str, tuple[int, ...], str | None], ...]
+
+
+def _run(*instructions: tuple[str, tuple[int, ...], str | None]) -> list[Instructions]:
+    return [instructions] * 4
+
+
+#: Of each case the instructions of each step, with what their kernels take.
+CASES: dict[str, tuple[list[Instructions], dict[str, float], dict[str, float]]] = {
+    "one kernel an instruction is what both take": (
+        _run(("fusion.1", (700,), "gemm"), ("all-reduce.2", (90,), NCCL)),
+        {"all-reduce.2": 0.09, "fusion.1": 0.7},
+        {"all-reduce.2": 0.09, "fusion.1": 0.7},
+    ),
+    "kernels of one execution: they average them, we sum them": (
+        _run(("fusion.1", (700, 200), "gemm")),
+        {"fusion.1": 0.45},
+        {"fusion.1": 0.9},
+    ),
+    "warm-up: they count it, we leave it out": (
+        [(("fusion.1", (took,), "gemm"),) for took in (6300, 700, 700, 700)],
+        {"fusion.1": 2.1},
+        {"fusion.1": 0.7},
+    ),
+    "copies: they lose them, we count them": (
+        _run(("copy.1", (300,), None), ("fusion.2", (10,), "gemm")),
+        {"fusion.2": 0.01},
+        {"copy.1": 0.3, "fusion.2": 0.01},
+    ),
+    "times that vary: they take the mean, we a percentile": (
+        [(("fusion.1", (took,), "gemm"),) for took in (5, *range(100, 1100, 100))],
+        {"fusion.1": 5505 / 11 / 1000},
+        {"fusion.1": 0.9},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_where_they_differ(case: str, tmp_path: Path) -> None:
+    steps, theirs, ours = CASES[case]
     run = Run()
-    for step in range(4):
+    for instructions in steps:
         with run.module():
             for op, took, kernel in instructions:
-                own = [each * (first if step == 0 else 1) for each in took]
-                run.thunk(op, *own, kernel=kernel)
-    return run
-
-
-def test_the_converter_takes_what_one_kernel_takes_and_so_do_we(tmp_path: Path) -> None:
-    export = _run(("fusion.1", (700,), "gemm"), ("all-reduce.2", (90,), NCCL)).written(tmp_path)
-
-    assert plain_converter(export) == told(measure_costs(export))
-    assert plain_converter(export) == {"all-reduce.2": 0.09, "fusion.1": 0.7}
-
-
-@pytest.mark.parametrize(
-    ("run", "theirs", "ours"),
-    [
-        pytest.param(
-            _run(("fusion.1", (700, 200), "gemm")),
-            {"fusion.1": 0.45},
-            {"fusion.1": 0.9},
-            id="kernels of one execution: they average them, we sum them",
-        ),
-        pytest.param(
-            _run(("fusion.1", (700,), "gemm"), first=9),
-            {"fusion.1": 2.1},
-            {"fusion.1": 0.7},
-            id="warm-up: they count it, we leave it out",
-        ),
-        pytest.param(
-            _run(("copy.1", (300,), None), ("fusion.2", (10,), "gemm")),
-            {"fusion.2": 0.01},
-            {"copy.1": 0.3, "fusion.2": 0.01},
-            id="copies: they lose them, we count them",
-        ),
-    ],
-)
-def test_where_they_differ(
-    run: Run, theirs: dict[str, float], ours: dict[str, float], tmp_path: Path
-) -> None:
+                run.thunk(op, *took, kernel=kernel)
     export = run.written(tmp_path)
 
     assert plain_converter(export) == pytest.approx(theirs)
     assert told(measure_costs(export)) == ours
 
 
-def test_nested_instructions_count_twice_for_them(tmp_path: Path) -> None:
+def test_instructions_inside_others_and_newer_names(tmp_path: Path) -> None:
+    """Nested ones count twice for them, and their names hold the tail of newer ranges."""
+    newest = next(form for form in FORMS if form.endswith("hlo_op={},unique_hlo_op_id=41#"))
     run = Run()
     for _ in range(3):
         with run.module(), run.range("Thunk:#hlo_op=while.1#"):
             run.launch(30)
-            run.thunk("dot.2", 100)
+            run.thunk("dot.2", 100, form=newest)
     export = run.written(tmp_path)
 
-    assert plain_converter(export) == {"while.1": 0.065, "dot.2": 0.1}
+    assert plain_converter(export) == {"while.1": 0.065, "dot.2,unique_hlo_op_id=41": 0.1}
     assert told(measure_costs(export)) == {"while.1": 0.03, "dot.2": 0.1}
-
-
-def test_times_that_vary_are_their_mean_and_our_percentile(tmp_path: Path) -> None:
-    run = Run()
-    for took in (5, *range(100, 1100, 100)):
-        with run.module():
-            run.thunk("fusion.1", took)
-    export = run.written(tmp_path)
-
-    assert plain_converter(export) == pytest.approx({"fusion.1": 5505 / 11 / 1000})
-    assert told(measure_costs(export)) == {"fusion.1": 0.9}
-    assert told(measure_costs(export, aggregate="mean")) == {"fusion.1": 0.55}
-
-
-def test_their_names_hold_the_tail_of_newer_ranges(tmp_path: Path) -> None:
-    newest = next(form for form in FORMS if form.endswith("hlo_op={},unique_hlo_op_id=41#"))
-    run = Run()
-    for _ in range(3):
-        with run.module():
-            run.thunk("fusion.1", 50, form=newest)
-    export = run.written(tmp_path)
-
-    assert [name.endswith(",unique_hlo_op_id=41") for name in plain_converter(export)] == [True]
-    assert told(measure_costs(export)) == {"fusion.1": 0.05}
