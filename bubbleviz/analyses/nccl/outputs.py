@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -86,16 +86,16 @@ class Total:
     Attributes:
         operations: how many.
         bytes: what the ranks hand in or take.
-        sized: number of operations whose bytes are known.
+        sized_operations: number of operations whose bytes are known.
         duration_ns: from start to end; operations of one kernel each have all of its time.
-        timed: number of operations whose duration is known.
+        timed_operations: number of operations whose duration is known.
         busy_ns: time in which any of them runs, at each instant of a GPU once; those whose start
             is unknown are added whole.
         waiting_ns: time before the last member began.
-        waited: number of operations whose waiting is known.
+        waiting_operations: number of operations whose waiting is known.
         moving_ns: the rest of the duration.
-        moved: number of operations whose moving is known.
-        rows: of the operations; None for all.
+        moving_operations: number of operations whose moving is known.
+        rows: of the operations; none for all.
         communicator: NCCL's hash, or PyTorch's group; None unknown.
         ranks: number of its ranks; None unknown.
         name: of the operations.
@@ -110,15 +110,15 @@ class Total:
 
     operations: int
     bytes: int | None
-    sized: int
+    sized_operations: int
     duration_ns: int | None
-    timed: int
+    timed_operations: int
     busy_ns: int | None
     waiting_ns: int | None
-    waited: int
+    waiting_operations: int
     moving_ns: int | None
-    moved: int
-    rows: Ints | None = None
+    moving_operations: int
+    rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     communicator: Communicator | None = None
     ranks: int | None = None
     name: str = ""
@@ -219,35 +219,16 @@ COLUMNS = (
     *("duration_ns", "timing", "waiting_ns", "moving_ns", "split", "shared"),
     *("algorithm_gbps", "bus_gbps", "moving_gbps"),
 )
-#: Total in the JSON.
-_SUMS = {
-    "operations": "operations",
-    "bytes": "bytes",
-    "sized_operations": "sized",
-    "duration_ns": "duration_ns",
-    "timed_operations": "timed",
-    "busy_ns": "busy_ns",
-    "waiting_ns": "waiting_ns",
-    "waiting_operations": "waited",
-    "moving_ns": "moving_ns",
-    "moving_operations": "moved",
-}
-#: Codes in words.
-_KINDS = {
-    OperationKind.COLLECTIVE: "collective",
-    OperationKind.POINT_TO_POINT: "point-to-point",
-    OperationKind.CALL: "call",
-    OperationKind.COPY_ENGINE: "copy engine",
-    OperationKind.PROXY: "proxy",
-    OperationKind.KERNEL: "kernel",
-}
-_TIMINGS = {code: code.name.lower() for code in Timing}
-_SPLITS = {code: "" if code == Split.UNKNOWN else code.name.lower() for code in Split}
+#: Of totals, in the JSON.
+_SUMS = (
+    *("operations", "bytes", "sized_operations", "duration_ns", "timed_operations", "busy_ns"),
+    *("waiting_ns", "waiting_operations", "moving_ns", "moving_operations"),
+)
+_TOTAL = ("ranks", "name", "peers", "algorithm", "protocol", *_SUMS, *COLUMNS[-3:])
 
 
 def as_json(communication: Communication) -> str:
     """Return totals, clocks, files and limitations as JSON; null for what is unknown."""
-    table = communication.operations
     document = {
         "schema": SCHEMA,
         "version": __version__,
@@ -256,48 +237,37 @@ def as_json(communication: Communication) -> str:
             {**asdict(clock), "aligned_by": clock.aligned_by.value}
             for clock in communication.clocks
         ],
-        "communicators": [
-            {"id": communicator_text(communicator), "ranks": ranks, **_group(communicator)}
-            for communicator, ranks in communication.communicators
-        ],
+        "communicators": [_communicator(*own) for own in communication.communicators],
         "window": communication.window,
-        **_sums(sums_of(table)),
-        "totals": [_total(total) for total in totals_of(communication)],
+        **_values(sums_of(communication.operations), _SUMS),
+        "totals": [
+            {
+                "communicator": communicator_text(total.communicator) or None,
+                **_values(total, _TOTAL),
+            }
+            for total in totals_of(communication)
+        ],
         "definitions": list(DEFINITIONS),
         "limitations": [limitation.entry for limitation in communication.limitations],
     }
     return json_text(document)
 
 
-def _group(communicator: Communicator) -> dict[str, object]:
+def _communicator(communicator: Communicator, ranks: int | None) -> dict[str, object]:
+    known: dict[str, object] = {"id": communicator_text(communicator), "ranks": ranks}
     if isinstance(communicator, int):
-        return {}
-    return {
-        "group": {
-            "name": communicator.name,
-            "description": communicator.description or None,
-            "members": list(communicator.ranks) or None,
-        }
+        return known
+    group = {
+        "name": communicator.name,
+        "description": communicator.description or None,
+        "members": list(communicator.ranks) or None,
     }
+    return {**known, "group": group}
 
 
-def _total(total: Total) -> dict[str, object]:
-    return {
-        "communicator": communicator_text(total.communicator) or None,
-        "ranks": total.ranks,
-        "name": total.name,
-        "peers": list(total.peers),
-        "algorithm": total.algorithm or None,
-        "protocol": total.protocol or None,
-        **_sums(total),
-        "algorithm_gbps": total.algorithm_gbps,
-        "bus_gbps": total.bus_gbps,
-        "moving_gbps": total.moving_gbps,
-    }
-
-
-def _sums(sums: Total) -> dict[str, object]:
-    return {key: getattr(sums, name) for key, name in _SUMS.items()}
+def _values(total: Total, names: Sequence[str]) -> dict[str, object]:
+    values = {name: getattr(total, name) for name in names}
+    return {name: None if value == "" else value for name, value in values.items()}
 
 
 def csv_of_operations(communication: Communication) -> str:
@@ -307,46 +277,29 @@ def csv_of_operations(communication: Communication) -> str:
     """
     table = communication.operations
     names = [inert(name) for name in table.names]
-    clocks = ["" if clock.aligned else inert(clock.label) for clock in communication.clocks]
-    columns: list[list[object]] = [
-        _looked_up(table.source, [inert(file.path) for file in communication.files]),
-        [_KINDS[OperationKind(code)] for code in table.kind.tolist()],
-        _numbers(table.pid),
-        _looked_up(
-            table.communicator, [inert(communicator_text(value)) for value in table.communicators]
-        ),
-        _numbers(table.rank),
-        _looked_up(table.name, names),
-        *(_numbers(c) for c in (table.peer, table.root, table.sequence, table.count)),
-        _looked_up(table.datatype, names),
-        _numbers(table.bytes),
-        _looked_up(table.algorithm, names),
-        _looked_up(table.protocol, names),
-        _numbers(table.channels),
-        _looked_up(table.clock, clocks),
-        *(_numbers(c, UNKNOWN) for c in (table.start_ns, table.end_ns)),
-        _numbers(table.duration_ns),
-        [_TIMINGS[Timing(code)] for code in table.timing.tolist()],
-        *(_numbers(c) for c in (table.waiting_ns, table.moving_ns)),
-        [_SPLITS[Split(code)] for code in table.split.tolist()],
-        table.shared.tolist(),
-        *(_rates(c) for c in bandwidths_of(communication)[1:]),
-        *(column.tolist() for column in table.state_ns.T),
-    ]
+    kinds = [kind.name.lower().replace("_", " ") for kind in OperationKind]
+    kinds[OperationKind.POINT_TO_POINT] = "point-to-point"
+    #: Texts by the values of columns; others hold numbers.
+    texts = {
+        "file": [inert(file.path) for file in communication.files],
+        "kind": kinds,
+        "communicator": [inert(communicator_text(value)) for value in table.communicators],
+        "clock": ["" if clock.aligned else inert(clock.label) for clock in communication.clocks],
+        "timing": [timing.name.lower() for timing in Timing],
+        "split": ["", *(split.name.lower() for split in Split if split)],
+        **dict.fromkeys(("name", "datatype", "algorithm", "protocol"), names),
+    }
+    columns: list[list[object]] = []
+    for name in COLUMNS[:-3]:
+        values = getattr(table, "source" if name == "file" else name).tolist()
+        none, text = UNKNOWN if name in {"start_ns", "end_ns"} else NONE, texts.get(name)
+        columns.append(["" if v == none else text[v] if text else v for v in values])
+    columns += (
+        ["" if np.isnan(value) else round(value, 6) for value in column.tolist()]
+        for column in bandwidths_of(communication)[1:]
+    )
     header = (*COLUMNS, *(f"{name}_ns" for name in STATES))
-    return csv_text(header, zip(*columns, strict=True))
-
-
-def _numbers(column: Ints, none: int = NONE) -> list[object]:
-    return ["" if value == none else value for value in column.tolist()]
-
-
-def _looked_up(column: Ints, values: Sequence[str]) -> list[object]:
-    return ["" if number == NONE else values[number] for number in column.tolist()]
-
-
-def _rates(column: Floats) -> list[object]:
-    return ["" if np.isnan(value) else round(value, 6) for value in column.tolist()]
+    return csv_text(header, zip(*columns, *table.state_ns.T.tolist(), strict=True))
 
 
 # Text: files, totals, and clocks.
@@ -405,32 +358,21 @@ def summary(communication: Communication) -> str:
     window = "" if communication.window is None else f"{communication.window} alone: "
     named = communication.communicators
     of_communicators = counted(len(named), "communicator") if named else "unknown communicators"
-    return (
-        "".join(lines)
-        + f"{window}{counted(sums.operations, 'operation')} in {of_communicators}, {_size(sums)}; "
-        f"{_time(sums)}\n"
-    )
-
-
-def _size(sums: Total) -> str:
-    if sums.bytes is None:
-        return "unknown bytes"
-    size = f"{sums.bytes / 1e6:,.3f} MB"
-    if sums.sized == sums.operations:
-        return size
-    return f"{size} in the {counted(sums.sized, 'operation')} whose bytes are known"
-
-
-def _time(sums: Total) -> str:
-    if sums.duration_ns is None:
-        return "unknown times"
-    operations = "operations"
-    if sums.timed < sums.operations:
-        operations = f"the {counted(sums.timed, 'operation')} whose time is known"
-    return (
-        f"{milliseconds(sums.duration_ns)} ms, summed over {operations}; "
-        f"{milliseconds(sums.busy_ns)} ms in which GPUs run any of them"
-    )
+    size, time = "unknown bytes", "unknown times"
+    if sums.bytes is not None:
+        size = f"{sums.bytes / 1e6:,.3f} MB"
+        if sums.sized_operations < sums.operations:
+            size += f" in the {counted(sums.sized_operations, 'operation')} whose bytes are known"
+    if sums.duration_ns is not None:
+        operations = "operations"
+        if sums.timed_operations < sums.operations:
+            operations = f"the {counted(sums.timed_operations, 'operation')} whose time is known"
+        time = (
+            f"{milliseconds(sums.duration_ns)} ms, summed over {operations}; "
+            f"{milliseconds(sums.busy_ns)} ms in which GPUs run any of them"
+        )
+    operations = counted(sums.operations, "operation")
+    return "".join(lines) + f"{window}{operations} in {of_communicators}, {size}; {time}\n"
 
 
 def _table(communication: Communication, most: int) -> Table:
@@ -453,11 +395,7 @@ def _table(communication: Communication, most: int) -> Table:
             }
         )
     if rest := totals[most:]:
-        summed = sums_of(
-            operations.take(
-                np.concatenate([total.rows for total in rest if total.rows is not None])
-            )
-        )
+        summed = sums_of(operations.take(np.concatenate([total.rows for total in rest])))
         words = f"{counted(len(rest), 'more row')}, summed"
         rows.append({"communicator": words, **_sum_cells(summed)})
     if len(totals) > 1:
@@ -470,8 +408,8 @@ def _short(name: str) -> str:
     return shortened(one_line(name, None), _NAME)
 
 
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.3f}"
+def _rate(value: float | None, unit: float = 1) -> str:
+    return "-" if value is None else f"{value / unit:,.3f}"
 
 
 def _sum_cells(sums: Total) -> dict[str, str]:
@@ -482,11 +420,13 @@ def _sum_cells(sums: Total) -> dict[str, str]:
 
     return {
         "count": f"{sums.operations:,}",
-        "MB": partial(_rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized),
-        "ms": partial(milliseconds(sums.duration_ns), sums.timed),
-        "busy": partial(milliseconds(sums.busy_ns), sums.timed),
-        "waiting": partial(milliseconds(sums.waiting_ns), sums.waited),
-        "moving": partial(milliseconds(sums.moving_ns), sums.moved),
+        "MB": partial(
+            _rate(None if sums.bytes is None else sums.bytes / 1e6), sums.sized_operations
+        ),
+        "ms": partial(milliseconds(sums.duration_ns), sums.timed_operations),
+        "busy": partial(milliseconds(sums.busy_ns), sums.timed_operations),
+        "waiting": partial(milliseconds(sums.waiting_ns), sums.waiting_operations),
+        "moving": partial(milliseconds(sums.moving_ns), sums.moving_operations),
     }
 
 
@@ -499,8 +439,8 @@ def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[Table]:
             "aligned by": _ALIGNMENTS[clock.aligned_by],
             "matched": f"{clock.matched:,}" if clock.of else "-",
             "of": f"{clock.of:,}" if clock.of else "-",
-            "median us": _rate(None if clock.median_ns is None else clock.median_ns / 1e3),
-            "largest us": _rate(None if clock.largest_ns is None else clock.largest_ns / 1e3),
+            "median us": _rate(clock.median_ns, 1e3),
+            "largest us": _rate(clock.largest_ns, 1e3),
             "drift ppm": _rate(clock.drift_ppm),
         }
         for clock in clocks[:_ROWS]
