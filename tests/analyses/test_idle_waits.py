@@ -36,8 +36,10 @@ def waits_of(rank: RankIdle) -> list[tuple[str, str, str, str, float, float, flo
     ]
 
 
-def two_devices(folder: Path, *, name: str = NCCL, device: int = 1) -> Path:
-    """Return an export in which a kernel waits for one that another stream runs.
+def two_devices(
+    folder: Path, *, name: str = NCCL, device: int = 1, launch: tuple[int, int] = (50, 55)
+) -> Path:
+    """Return an export in which a kernel waits for one, or a copy, that another stream runs.
 
     ::
 
@@ -45,23 +47,14 @@ def two_devices(folder: Path, *, name: str = NCCL, device: int = 1) -> Path:
         device 1, stream 20   K 50-500
         host                  record at 30, wait at 40, launch W at 50
     """
-    return profile(
-        folder,
-        [
-            k(0, 100, 1),
-            k(50, 500, 2, name, device=device, stream=20),
-            k(600, 700, 5, "gemm_after"),
-        ],
-        [
-            c(-10, -5, 1),
-            c(10, 15, 2),
-            c(30, 32, 3, name=RECORD),
-            c(40, 42, 4, name=WAIT),
-            c(50, 55, 5),
-        ],
-    )
+    work = k(50, 500, 2, name, device=device, stream=20)
+    copies = [M(50 * US, 500 * US, 2, device=device, stream=20)] if name == COPY else []
+    kernels = [k(0, 100, 1), k(600, 700, 5, "gemm_after"), *([] if copies else [work])]
+    calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(40, 42, 4, name=WAIT), c(*launch, 5)]
+    return profile(folder, kernels, calls, copies=copies)
 
 
+COPY = "copy or memset"
 RECORDING, LONG = c(30, 32, 3, name=RECORD), k(50, 500, 2, "long", device=1, stream=20)
 RECORDED, WAITED = Rec(20, 42, 3, pairing=9, device=1), Wait(41, 7, 42, 4, pairing=9)
 
@@ -71,6 +64,7 @@ RECORDED, WAITED = Rec(20, 42, 3, pairing=9, device=1), Wait(41, 7, 42, 4, pairi
     [
         (NCCL, "communication", "blocked by communication"),
         ("gemm", "compute", "blocked by compute"),
+        (COPY, "copy", "blocked by copies"),
     ],
 )
 def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
@@ -87,24 +81,14 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     assert (rank.waits[0].waits, other.waits) == (1, ())
     add_up(rank)
 
-
-def test_a_stream_waits_for_a_copy(tmp_path: Path) -> None:
-    file = profile(
-        tmp_path,
-        [k(0, 100, 1), k(600, 700, 5)],
-        [
-            c(-10, -5, 1),
-            c(10, 15, 2, name="cudaMemcpyAsync"),
-            c(30, 32, 3, name=RECORD),
-            c(50, 55, 5),
-        ],
-        copies=[M(50 * US, 500 * US, 2, device=1, stream=20)],
-    )
-
-    rank = bubbleviz.idle(synchronised(file, [RECORDED], [WAITED])).ranks[0]
-
-    assert spent(rank) == {"blocked by copies": 400, "stream or rank dependency": 100}
-    assert waits_of(rank)[0][1:4] == ("GPU 1 stream 20", "copy or memset", "copy")
+    # The host is late until 300, launches until 340, and only then the event is waited for.
+    late = two_devices(tmp_path, name=name, launch=(300, 340))
+    assert spent(bubbleviz.idle(synchronised(late, [RECORDED], [WAITED])).ranks[0]) == {
+        "no host trace": 200,
+        "launch": 40,
+        activity: 160,
+        "stream or rank dependency": 100,
+    }
 
 
 def test_a_stream_waits_beside_the_work_of_its_own_device(tmp_path: Path) -> None:
@@ -138,22 +122,6 @@ def test_what_computes_beside_a_wait_is_told(tmp_path: Path) -> None:
 
     assert waits_of(rank)[0][4:] == (400, 300, 0)
     assert rank.awaited_communication_ns == 300 * US == rank.exposed_communication_ns
-
-
-def test_a_wait_counts_from_the_launch_on(tmp_path: Path) -> None:
-    kernels = [k(0, 100, 1), k(50, 500, 2, device=1, stream=20), k(600, 700, 5)]
-    calls = [c(-10, -5, 1), c(10, 15, 2), c(30, 32, 3, name=RECORD), c(300, 340, 5)]
-    file = profile(tmp_path, kernels, calls)
-
-    rank = bubbleviz.idle(synchronised(file, [RECORDED], [WAITED])).ranks[0]
-
-    # The host is late until 300, launches until 340, and only then the event is what it waits for.
-    assert spent(rank) == {
-        "no host trace": 200,
-        "launch": 40,
-        "blocked by compute": 160,
-        "stream or rank dependency": 100,
-    }
 
 
 #: What streams are found to have waited for, and how long, in us: kernels and calls beside those
