@@ -98,14 +98,14 @@ def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[obj
         kinds: Any = {"kind": 2, "kinds": (59, 60, 61, 62)}
         table(("*ward*", "f*x"))
         times: Any = {"start": 0, "end": 4, "thread": 0, "threads": tuple(range(-200, 200))}
-        times |= {"shortest_ns": 1, "since_ns": -1000, "until_ns": 1000}
+        times |= {"shortest": 1, "since": -1000, "until": 1000}
         table(("*",), **kinds, **times)
         rows = table(("*",), **kinds)
     finally:
         os.close(descriptor)
     if numbers is None or rows is None:
         return None
-    return list(zip(*rows.values.tolist(), rows.texts, strict=True))
+    return list(zip(*rows[0].tolist(), rows[1], strict=True))
 
 
 def _expected(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:

@@ -142,17 +142,9 @@ class Leaves:
             first = last + 1
 
 
-@dataclass(frozen=True)
-class NamedRows:
-    """Rows with names.
-
-    Attributes:
-        values: of the columns that were asked for, shape (columns, rows).
-        texts: of each row, U+FFFD for what is not UTF-8; None for NULL.
-    """
-
-    values: _Ints
-    texts: tuple[str | None, ...]
+#: Integers of some rows, shape (columns, rows), and a text of each: U+FFFD for what is not UTF-8,
+#: None for NULL.
+NamedRows: TypeAlias = tuple[_Ints, tuple[str | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -221,17 +213,10 @@ class Library:
         globs: Sequence[str],
         bounds: tuple[int, int] = (-(1 << 63), (1 << 63) - 1),
         *,
-        kind: int = -1,
         kinds: Sequence[int] = (0, 0, 0, 0),
-        text_id: int = -1,
-        text_ids: Sequence[int] = (),
-        start: int = -1,
-        end: int = -1,
-        thread: int = -1,
+        ids: Sequence[int] = (),
         threads: Sequence[int] = (),
-        shortest_ns: int = 0,
-        since_ns: int = 0,
-        until_ns: int = 0,
+        **fields: int,
     ) -> NamedRows | None:
         """Return the rows of some kinds whose text fits a pattern, or has some number.
 
@@ -242,29 +227,26 @@ class Library:
             text: place of the column of texts in the table.
             globs: SQLite's GLOB patterns, of which the text must fit one.
             bounds: the first and the last row.
-            kind: place of the column of kinds; -1 to keep all kinds.
-            kinds: four codes.
-            text_id: place of the column of numbers of texts, used where the text is NULL; -1 none.
-            text_ids: wanted numbers, ascending.
-            start: place of the column of starts, to select by time whatever the number of the
-                text; -1 for any time.
-            end: place of that of ends.
-            thread: place of that of threads.
-            threads: those wanted, ascending.
-            shortest_ns: how long a row lasts at least.
-            since_ns: it ends after this.
-            until_ns: it starts before this.
+            kinds: four codes, where the place of their column is given.
+            ids: wanted numbers of texts, ascending, for rows whose text is NULL.
+            threads: those wanted, ascending, where rows are selected by time.
+            fields: places of columns: ``kind``; ``id`` of the text; and to select by time, whatever
+                the number of the text, ``start``, ``end`` and ``thread``, with how long a row lasts
+                at least (``shortest``), after what it ends (``since``) and before what it starts
+                (``until``).
         """
         if any("\0" in glob for glob in globs):
             return None
         begin, to = leaves.around(*bounds)
         # What a structure points at must outlive it.
         texts = b"".join(glob.encode() + b"\0" for glob in globs)
-        ids, wanted = np.array(text_ids, np.int64), np.array(threads, np.int64)
+        wanted, of_threads = np.array(ids, np.int64), np.array(threads, np.int64)
         patterns = ctypes.c_void_p(self.functions.bubbleviz_patterns(texts, _SIZE(len(globs))))
+        absent = dict.fromkeys(("kind", "id", "start", "end", "thread"), -1)
         selection = _Selection(
-            patterns, text, kind, (_I64 * 4)(*kinds), text_id, len(ids), pointer(ids),
-            start, end, thread, len(wanted), pointer(wanted), shortest_ns, since_ns, until_ns,
+            patterns=patterns, text=text, kinds=(_I64 * 4)(*kinds),
+            id_count=len(wanted), ids=pointer(wanted),
+            thread_count=len(of_threads), threads=pointer(of_threads), **(absent | fields),
         )  # fmt: skip
         result = _Named()
         try:
@@ -288,13 +270,10 @@ def _named_rows(result: Any, columns: int) -> NamedRows:
     texts = bytes(memory_at(result.texts, result.bytes))
     length = table[:, columns].tolist()
     end = np.cumsum(np.maximum(table[:, columns], 0)).tolist()
-    return NamedRows(
-        # A copy, as the memory behind the table is freed.
-        np.array(table[:, :columns].T, order="C"),
-        tuple(
-            None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
-            for to, bytes_ in zip(end, length, strict=True)
-        ),
+    # A copy, as the memory behind the table is freed.
+    return np.array(table[:, :columns].T, order="C"), tuple(
+        None if bytes_ < 0 else texts[to - bytes_ : to].decode("utf-8", "replace")
+        for to, bytes_ in zip(end, length, strict=True)
     )
 
 

@@ -17,7 +17,7 @@ from bubbleviz.analyses.nccl.profiles import parse_kernel_name
 from bubbleviz.model.collectives import Payloads
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
-from bubbleviz.sources.nsys.profile_file import opened
+from bubbleviz.sources.nsys.sqlite_export import opened
 from tests.support.nccl_payloads import carrying
 from tests.support.nccl_runs import ALLREDUCE, SENDRECV, columns, notes
 from tests.support.nsys_exports import C, K, R, profile

@@ -35,7 +35,7 @@ from bubbleviz.conventions.kinds import default_kinds
 from bubbleviz.conventions.range_names import match_of, named_by, understand
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.phases import Phase
-from bubbleviz.sources.nsys.arrow_tables import may_match
+from bubbleviz.sources.nsys.columnar_export import may_match
 from bubbleviz.sources.nsys.profile_file import open_file
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT

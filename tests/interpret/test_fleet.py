@@ -35,8 +35,8 @@ from bubbleviz.progress import Watch
 from bubbleviz.render import json_document
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.report.report import Report
-from bubbleviz.sources.nsys import export
-from bubbleviz.sources.nsys.export import Scan
+from bubbleviz.sources.nsys import export, sqlite_export
+from bubbleviz.sources.nsys.sqlite_export import SqliteExport
 from bubbleviz.timing import Step
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -65,7 +65,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read any file in stretches that cut it at odd places, many of them ahead of their use."""
-    monkeypatch.setattr(export, "ROWS", 61)
+    monkeypatch.setattr(sqlite_export, "ROWS", 61)
+    monkeypatch.setattr(export, "_SHORT", 0)
 
 
 # --- one file, several threads
@@ -100,13 +101,13 @@ def test_stretches_come_in_order_whichever_is_read_first(
 ) -> None:
     file = many / "node0.sqlite"
     whole = written(bubbleviz.analyze(file))
-    read, wait = Scan._columns, Random(5)
+    read, wait = SqliteExport.numbered, Random(5)
 
-    def columns(scan: Scan, name: str, stretch: range) -> Ints:
+    def columns(export: SqliteExport, name: str, first: int, last: int) -> Ints:
         time.sleep(wait.random() / 500)
-        return read(scan, name, stretch)
+        return read(export, name, first, last)
 
-    monkeypatch.setattr(Scan, "_columns", columns)
+    monkeypatch.setattr(SqliteExport, "numbered", columns)
 
     assert written(bubbleviz.analyze(file, jobs=5)) == whole
 
@@ -136,14 +137,14 @@ def test_where_no_thread_can_be_started_it_is_read_here(
 def test_what_a_thread_finds_damaged_ends_the_run(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Scan._columns
+    read = SqliteExport.numbered
 
-    def columns(scan: Scan, name: str, stretch: range) -> Ints:
-        if stretch.start > 61:
+    def columns(export: SqliteExport, name: str, first: int, last: int) -> Ints:
+        if first > 61:
             raise ProfileError("damaged")
-        return read(scan, name, stretch)
+        return read(export, name, first, last)
 
-    monkeypatch.setattr(Scan, "_columns", columns)
+    monkeypatch.setattr(SqliteExport, "numbered", columns)
     with pytest.raises(ProfileError, match="damaged"):
         bubbleviz.analyze(many / "node0.sqlite", jobs=3)
 

@@ -146,7 +146,7 @@ def test_what_is_whole_is_decoded(texts: list[str], tmp_path: Path) -> None:
     rows = _decoded(path)
 
     assert rows is not None
-    assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == _by_sqlite(path)
+    assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
 
 
 @pytest.mark.parametrize("root", [-1, 0, 1, 1 << 31, (1 << 32) + ROOT, 1 << 70])
@@ -192,8 +192,8 @@ def test_pages_behind_four_gigabytes(tmp_path: Path) -> None:
     rows = _decoded(path)
 
     assert rows is not None
-    assert rows.texts == ("forward", "forward")
-    assert list(zip(rows.values[0].tolist(), rows.texts, strict=True)) == _by_sqlite(path)
+    assert rows[1] == ("forward", "forward")
+    assert list(zip(rows[0][0].tolist(), rows[1], strict=True)) == _by_sqlite(path)
 
 
 def test_more_bytes_than_a_c_int_counts() -> None:
@@ -217,5 +217,5 @@ def test_the_numbers_of_a_result_are_its_own(tmp_path: Path) -> None:
     rows = _decoded(_file(tmp_path, ["forward"]))
 
     assert rows is not None
-    assert rows.values.base is None
-    assert rows.values.tolist() == [[200]]
+    assert rows[0].base is None
+    assert rows[0].tolist() == [[200]]

@@ -26,9 +26,9 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.sources.nsys.columnar_export import STRETCHES, WHOLE, opened_directory
 from bubbleviz.sources.nsys.export import KINDS, Export, Selection
-from bubbleviz.sources.nsys.profile_file import opened
-from bubbleviz.sources.nsys.queries import columns_read, query
+from bubbleviz.sources.nsys.queries import columns_read
 from bubbleviz.sources.nsys.ranges import event_types
+from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.sources.sqlite.queries import Binds
 from tests.planting import plant
 from tests.planting.options import Planting
@@ -117,16 +117,6 @@ def test_reports_of_a_planted_run_are_equal(
         assert outcome(directory, command, capsys) == expected
 
 
-@pytest.mark.parametrize("path", sorted(FIXTURES.glob("*/*.sqlite")), ids=lambda p: p.parent.name)
-def test_reports_of_examples_are_equal(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for form in (FORMS["parquet"], ARROW):
-        directory = columnar(path, tmp_path, form)
-        for command in COMMANDS:
-            assert outcome(directory, command, capsys) == outcome(path, command, capsys)
-
-
 @pytest.mark.parametrize("form", ["parquet, narrow columns, small row groups", "arrow"])
 def test_reports_of_real_exports_are_equal(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -158,23 +148,6 @@ def test_a_run_of_several_hosts_is_the_same(
             directory = folder / f"{Path(file.path).stem}_pqtdir"
             shown = shown.replace(str(directory), str(tmp_path / file.path))
         assert shown == expected
-
-
-def test_other_commands_and_the_library_take_directories(
-    full: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = columnar(full, tmp_path)
-
-    assert main([f"{directory}/"]) == 0
-    assert main(["compare", str(full), str(directory)]) == 0
-    assert main(["view", str(directory), "--help"]) == 0
-    for command in (["pgle", "-o", str(tmp_path / "costs.pbtxt")],):
-        for path in (full, directory):
-            assert main([command[0], str(path), *command[1:]]) == 1
-    capsys.readouterr()
-    left, right = bubbleviz.analyze(full), bubbleviz.analyze(directory)
-    assert left.summary == right.summary
-    assert bubbleviz.inspect(directory).contents.tables == bubbleviz.inspect(full).contents.tables
 
 
 def test_inspect_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,8 +212,10 @@ def answers(export: Export) -> dict[str, Any]:
         if name in COLUMNS:
             return export.columns(name, binds).tolist()
         if name in selections:
-            named = export.origin.named(query(name), selections[name], 1, 1 << 40)
-            return named.values.tolist(), named.texts
+            # Of the calls of the operating system all rows are looked at.
+            stretches = [(1, 60), (200, 1 << 40)] if "ranges" in name else [(1, 1 << 40)]
+            values, texts = export.named(name, selections[name], stretches)
+            return values.tolist(), [*texts]
         rows = export.rows(name, binds)
         # Of bounds, only the numbers of rows are used.
         return [row[:2] for row in rows] if name in BOUNDS else rows
@@ -260,11 +235,6 @@ def compared(path: Path, folder: Path, form: Form) -> None:
     with opened_directory(str(columnar(path, folder, form))) as export:
         found = answers(export)
     assert found == expected
-
-
-@pytest.mark.parametrize("form", ["parquet", "arrow, a stream of small batches"])
-def test_each_query_gives_what_sqlite_gives(form: str, full: Path, tmp_path: Path) -> None:
-    compared(full, tmp_path, FORMS[form])
 
 
 def test_each_query_gives_what_sqlite_gives_of_real_exports(tmp_path: Path) -> None:
@@ -329,17 +299,6 @@ EDITS = {
 def test_each_query_gives_what_sqlite_gives_of_edited_exports(what: str, tmp_path: Path) -> None:
     """All that follows reads either through the same queries."""
     compared(edited(EXAMPLE, tmp_path, *EDITS[what]), tmp_path, FORMS["parquet"])
-
-
-@pytest.mark.parametrize("what", [what for what in EDITS if "KERNEL" in what and "." in what])
-def test_what_is_missing_is_told_as_of_an_sqlite_export(
-    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = edited(EXAMPLE, tmp_path, *EDITS[what])
-    directory = columnar(path, tmp_path)
-
-    for command in (("analyze", "--json", "-"), ("inspect",)):
-        assert outcome(directory, command, capsys) == outcome(path, command, capsys)
 
 
 numbers = st.one_of(st.integers(-2, 60), st.sampled_from([-(1 << 62), 1 << 40, 4_294_967_295]))
@@ -653,38 +612,3 @@ def test_an_error_is_raised_again(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(BubblevizError):
                 calls(export, 1, 1 << 40)
-
-
-def test_stretches_are_those_of_the_table(full: Path, tmp_path: Path) -> None:
-    directory = columnar(full, tmp_path, Form(group_rows=37))
-    with opened_directory(str(directory)) as export:
-        whole = calls(export, 1, 1 << 40)
-        for first, last in (
-            (1, 10),
-            (11, 50),
-            (51, 51),
-            (200, 260),
-            (30, 90),
-            (1, 5),
-            (6, 1 << 30),
-        ):
-            part = calls(export, first, last)
-            np.testing.assert_array_equal(part, whole[:, first - 1 : last])
-
-
-def test_a_table_of_other_rows_than_were_counted_is_refused(tmp_path: Path) -> None:
-    directory = columnar(EXAMPLE, tmp_path, ARROW)
-    with opened_directory(str(directory)) as export:
-        columnar(
-            edited(
-                EXAMPLE,
-                tmp_path / "other",
-                "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE rowid > 9",
-            ),
-            tmp_path / "other",
-            ARROW,
-        )
-        name = "CUPTI_ACTIVITY_KIND_RUNTIME.arrow"
-        shutil.copy(tmp_path / "other" / directory.name / name, directory / name)
-        with pytest.raises(ProfileError, match="ends after 9 of"):
-            calls(export, 1, 1 << 40)

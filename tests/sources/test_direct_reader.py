@@ -7,8 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,19 +21,16 @@ from hypothesis import strategies as st
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.native import library as native
-from bubbleviz.native.library import NamedRows
 from bubbleviz.sources.nsys import direct_reader
 from bubbleviz.sources.nsys.direct_reader import DirectReader
-from bubbleviz.sources.nsys.export import Export, Selection
-from bubbleviz.sources.nsys.profile_file import SqliteOrigin, opened
+from bubbleviz.sources.nsys.export import EVERY_ROW, Selection
 from bubbleviz.sources.nsys.queries import query
 from bubbleviz.sources.nsys.ranges import event_types
-from scripts.build_native import compiler
+from bubbleviz.sources.nsys.sqlite_export import SqliteExport, opened
 from tests.support.compiled import compiled_library
 from tests.support.places import FIXTURES
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
-EVERYTHING = (-(1 << 62), 1 << 62)
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[0-9].*.?",)
 TABLES = ("gpu_work/kernels", "calls/all")
 LASTING_NS = 0, 100, 20_000
@@ -50,38 +46,28 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(native.SWITCH, raising=False)
 
 
-def _sqlite(export: Export) -> SqliteOrigin:
-    assert isinstance(export.origin, SqliteOrigin)
-    return export.origin
+def _direct(export: SqliteExport) -> DirectReader:
+    assert isinstance(export.direct, DirectReader)
+    return export.direct
 
 
-def _direct(export: Export) -> DirectReader:
-    direct = _sqlite(export).direct
-    assert direct is not None
-    return direct
-
-
-def _numbers(export: Export, name: str) -> Any:
+def _numbers(export: SqliteExport, name: str) -> Any:
     """Return the columns of a query as SQLite reads them, or the error."""
-    binds = {"first": EVERYTHING[0], "last": EVERYTHING[1]}
+    binds = {"first": EVERY_ROW[0], "last": EVERY_ROW[1]}
     try:
-        return _sqlite(export).database.columns(query(name), binds)
+        return export.database.columns(query(name), binds)
     except ProfileError as error:
         return error
 
 
-def _strings(globs: Sequence[str]) -> Selection:
-    return Selection(globs=tuple(globs))
-
-
-def _by_name(export: Export, globs: tuple[str, ...]) -> Selection:
+def _by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
     """Return a selection with some registered strings, as if their texts fitted."""
     rows = export.rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
     ids = sorted(export.number(row[0]) for row in rows)
     return Selection(event_types(export), globs, tuple(ids))
 
 
-def _by_time(export: Export, shortest_ns: int) -> Selection:
+def _by_time(export: SqliteExport, shortest_ns: int) -> Selection:
     starts = _numbers(export, "calls/all")
     threads = set() if isinstance(starts, Exception) else set(starts[2].tolist())
     return Selection(
@@ -93,45 +79,41 @@ def _by_time(export: Export, shortest_ns: int) -> Selection:
     )
 
 
-def _named(export: Export, name: str, selection: Selection) -> tuple[Any, Any]:
+def _named(export: SqliteExport, name: str, selection: Selection) -> tuple[Any, Any]:
     """Return named rows as they are decoded, None where they are not, and as SQLite reads them."""
-    origin = _sqlite(export)
-    direct, decoded = origin.direct, None
-    if direct is not None:
-        rows = direct.named(name, selection, *EVERYTHING)
-        decoded = None if rows is None else (rows.values.tolist(), rows.texts)
-    origin.direct = None
+    direct, decoded = export.direct, None
+    if isinstance(direct, DirectReader):
+        rows = direct.named(name, selection, *EVERY_ROW)
+        decoded = None if rows is None else (rows[0].tolist(), [*rows[1]])
+    export.direct = ""
     try:
-        rows = origin.named(query(name), selection, *EVERYTHING)
-        return decoded, (rows.values.tolist(), rows.texts)
+        values, texts = export.named(name, selection)
+        return decoded, (values.tolist(), [*texts])
     except ProfileError as error:
         return decoded, error
     finally:
-        origin.direct = direct
+        export.direct = direct
 
 
-def _direct_names(export: Export) -> Any:
-    return _named(export, "ranges/named", _by_name(export, ("*",)))[0]
-
-
-def _pairs(rows: NamedRows | None) -> list[tuple[int, str | None]]:
+def _strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | None]]:
+    rows = _direct(export).named("strings/matching", Selection(globs=globs), *EVERY_ROW)
     assert rows is not None
-    return list(zip(rows.values[0].tolist(), rows.texts, strict=True))
+    return list(zip(rows[0][0].tolist(), rows[1], strict=True))
 
 
 def _compare(path: Path) -> int:
     """Hold what is decoded of a file against what SQLite reads; return how much was decoded."""
     decoded = 0
     with opened(str(path)) as export:
-        direct = _sqlite(export).direct
+        direct = export.direct
         for name in TABLES:
-            columns = direct and direct.columns(name, 1, 1 << 40)
+            columns = None if isinstance(direct, str) else direct.columns(name, 0, 1 << 60)
             if columns is not None:
                 decoded += 1
                 np.testing.assert_array_equal(columns, _numbers(export, name))
         asked = [
             *(("ranges/named", _by_name(export, globs)) for globs in GLOBS),
-            *(("strings/matching", _strings(globs)) for globs in GLOBS),
+            *(("strings/matching", Selection(globs=globs)) for globs in GLOBS),
             *(("ranges/lasting", _by_time(export, shortest)) for shortest in LASTING_NS),
         ]
         for name, selection in asked:
@@ -256,8 +238,7 @@ def test_patterns_are_those_of_sqlite(globs: list[str], values: list[str]) -> No
                 f"SELECT id, value FROM StringIds WHERE {test} ORDER BY id", globs
             ).fetchall()
         with opened(str(path)) as export:
-            rows = _direct(export).named("strings/matching", _strings(globs), *EVERYTHING)
-        assert _pairs(rows) == expected
+            assert _strings(export, *globs) == expected
 
 
 @pytest.mark.parametrize("pages", [1, 2, 7, 1000])
@@ -281,22 +262,13 @@ def test_strings_are_looked_through_in_pieces(
 
     monkeypatch.setattr(native.Library, "named", noted)
     with opened(str(path)) as export:
-        found = _direct(export).named("strings/matching", _strings(["F*"]), *EVERYTHING)
+        found = _strings(export, "F*")
 
-    assert _pairs(found) == sorted((i, text) for i, text in strings.items() if text[0] == "F")
+    assert found == sorted((i, text) for i, text in strings.items() if text[0] == "F")
     assert len(bounds) >= 10 / pages
     # Together they are all rows, once.
-    assert [first for first, _ in bounds] == [-(1 << 63), *(last + 1 for _, last in bounds[:-1])]
-    assert bounds[-1][1] == (1 << 63) - 1
-
-
-def test_an_empty_table(tmp_path: Path) -> None:
-    path = _edited(tmp_path, f"DELETE FROM {KERNEL}", "DELETE FROM NVTX_EVENTS")
-    with opened(str(path)) as export:
-        columns = _direct(export).columns("gpu_work/kernels", 1, 100)
-        assert columns is not None
-        assert columns.shape == (6, 0)
-        assert _direct_names(export) == ([[]] * 6, ())
+    assert [first for first, _ in bounds] == [EVERY_ROW[0], *(last + 1 for _, last in bounds[:-1])]
+    assert bounds[-1][1] == EVERY_ROW[1]
 
 
 def test_rows_of_a_stretch(tmp_path: Path) -> None:
@@ -364,8 +336,7 @@ def test_files_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str) 
         edit(path)
     try:
         with opened(str(path)) as export:
-            assert _sqlite(export).direct is None
-            assert export.origin.account() == f"SQLite ({reason})"
+            assert export.account() == f"SQLite ({reason})"
     except ProfileError:
         pass  # a file that SQLite does not read either
 
@@ -411,9 +382,80 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
     with opened(str(path)) as export:
         assert _direct(export).columns("gpu_work/kernels", 1, 1 << 40) is None
         assert _direct(export).columns("gpu_work/kernels", 1, 1) is None
-        told = export.origin.account()
+        told = export.account()
         assert told.startswith("compiled reader, ")
         assert f"{KERNEL} " in told
+
+
+def _rebuilt_ranges(columns: str) -> tuple[str, ...]:
+    names = '"start", "end", eventType, globalTid, endGlobalTid, textId, text'
+    return (
+        "ALTER TABLE NVTX_EVENTS RENAME TO other",
+        f"CREATE TABLE NVTX_EVENTS ({columns})",
+        f"INSERT OR IGNORE INTO NVTX_EVENTS ({names}) SELECT {names} FROM other",
+        "DROP TABLE other",
+    )
+
+
+def _many(count: int) -> str:
+    return ", ".join(f"other{n} INT" for n in range(count))
+
+
+_RANGES = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS)
+_KEYED = {
+    key: _rebuilt_ranges(
+        _RANGES.replace(f'"{key}" INT', f'"{key}" INTEGER PRIMARY KEY') + ", text TEXT"
+    )
+    for key in NVTX_COLUMNS
+}
+#: What is done to the tables of a file, and how many of all queries are decoded then.
+ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
+    "empty tables": ((f"DELETE FROM {KERNEL}", "DELETE FROM NVTX_EVENTS"), ALL),
+    "a key that is the row number": (
+        _rebuilt(f'"start" INTEGER PRIMARY KEY, "end" INT, {_REST}'),
+        ALL,
+    ),
+    **{
+        f"{count} more columns": (_rebuilt(f'{_many(count)}, "start" INT, "end" INT, {_REST}'), of)
+        for count, of in ((50, ALL), (58, ALL), (59, 0), (1900, 0))
+    },
+    "a text behind many columns": (_rebuilt_ranges(f"{_RANGES}, {_many(70)}, text TEXT"), 2),
+    "a text with NUL": (
+        ("UPDATE NVTX_EVENTS SET text = 'F' || CHAR(0) || 'x' WHERE rowid = 3",),
+        2,
+    ),
+    # A key is stored as NULL, which is no kind, no registered text, no time and no thread.
+    **{f"a key, {key}": (statements, len(GLOBS) + 2) for key, statements in _KEYED.items()},
+    "a registered name of number -1": (
+        (
+            "INSERT INTO StringIds VALUES (-1, 'F0.0.0')",
+            "UPDATE NVTX_EVENTS SET text = NULL, textId = -1 WHERE rowid % 5 = 0",
+            "UPDATE NVTX_EVENTS SET text = NULL, textId = NULL WHERE rowid % 5 = 1",
+        ),
+        ALL,
+    ),
+    "a number of two registered names": (
+        (
+            "ALTER TABLE StringIds RENAME TO other",
+            "CREATE TABLE StringIds (id INT, value TEXT)",
+            "INSERT INTO StringIds SELECT id, value FROM other UNION ALL SELECT id, 'x' FROM other",
+            "UPDATE NVTX_EVENTS SET text = NULL, textId = (SELECT MAX(id) FROM other)",
+        ),
+        ALL - len(GLOBS),
+    ),
+    # Dotless i is no i: a column of this type holds floating-point numbers.
+    "letters that are not SQLite's": (
+        _rebuilt(f'"start" "REAL \u0131NT", "end" INT, {_REST}'),
+        ALL - 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD_ROWS)
+def test_what_is_decoded_of_odd_tables_is_what_sqlite_reads(tmp_path: Path, name: str) -> None:
+    statements, decoded = ODD_ROWS[name]
+
+    assert _compare(_edited(tmp_path, *statements)) == decoded
 
 
 # --- which reader it was -------------------------------------------------------------------------
@@ -422,37 +464,17 @@ def test_tables_that_are_not_plain_are_left_to_sqlite(tmp_path: Path, name: str)
 def test_a_page_that_is_not_plain_is_told_with_its_table(tmp_path: Path) -> None:
     path = _edited(tmp_path, f"UPDATE {KERNEL} SET deviceId = 'one' WHERE rowid = 9")
     with opened(str(path)) as export:
-        assert export.origin.account() == "compiled reader"
+        assert export.account() == "compiled reader"
         _direct(export).columns("gpu_work/kernels", 1, 20)
-        assert export.origin.account() == (
+        assert export.account() == (
             f"compiled reader, then SQLite (a page of {KERNEL} is not plain, or memory was short)"
-        )
-
-
-def test_a_table_that_sqlite_reads_is_told_with_the_reason(tmp_path: Path) -> None:
-    path = _edited(tmp_path, *_rebuilt(f'"start" INTEGER PRIMARY KEY DESC, "end" INT, {_REST}'))
-    with opened(str(path)) as export:
-        assert export.origin.account() == (
-            f"compiled reader, and SQLite ({KERNEL} has computed columns or an unusual key)"
-        )
-
-
-def test_a_file_of_other_tables_is_told(tmp_path: Path) -> None:
-    tables = (KERNEL, RUNTIME, "NVTX_EVENTS", "StringIds")
-    path = _edited(tmp_path, *(f"DROP TABLE {table}" for table in tables))
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE StringIds (id, value)")
-    with opened(str(path)) as export:
-        assert (
-            export.origin.account()
-            == "SQLite (StringIds has columns of unusual types, or lacks one)"
         )
 
 
 def test_a_switch_and_a_lack_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def told() -> str:
         with opened(str(EXAMPLE)) as export:
-            return export.origin.account()
+            return export.account()
 
     monkeypatch.setenv(native.SWITCH, "0")
     assert told() == "SQLite (BUBBLEVIZ_NATIVE=0 switches the compiled reader off)"
@@ -484,102 +506,10 @@ def test_timings_and_inspect_tell_the_reader_and_the_report_does_not(
     assert shown[0] == shown[1]
 
 
-def test_the_key_is_the_row_number(tmp_path: Path) -> None:
-    path = _edited(tmp_path, *_rebuilt(f'"start" INTEGER PRIMARY KEY, "end" INT, {_REST}'))
-    with opened(str(path)) as export:
-        columns = _direct(export).columns("gpu_work/kernels", 0, 1 << 60)
-        np.testing.assert_array_equal(columns, _numbers(export, "gpu_work/kernels"))
-
-
-def test_a_text_with_nul_is_left_to_sqlite(tmp_path: Path) -> None:
-    path = _edited(tmp_path, "UPDATE NVTX_EVENTS SET text = 'F' || CHAR(0) || 'x' WHERE rowid = 3")
-    with opened(str(path)) as export:
-        assert _direct_names(export) is None
-
-
-@pytest.mark.parametrize("others", [50, 58, 59, 70, 1900])
-def test_a_table_of_many_columns(tmp_path: Path, others: int) -> None:
-    more = ", ".join(f"other{n} INT" for n in range(others))
-    path = _edited(tmp_path, *_rebuilt(f'{more}, "start" INT, "end" INT, {_REST}'))
-    with opened(str(path)) as export:
-        columns = _direct(export).columns("gpu_work/kernels", 1, 1 << 40)
-        if others + len(KERNEL_COLUMNS) > 64:
-            assert columns is None
-        else:
-            np.testing.assert_array_equal(columns, _numbers(export, "gpu_work/kernels"))
-
-
-def _rebuilt_ranges(columns: str) -> tuple[str, ...]:
-    names = '"start", "end", eventType, globalTid, endGlobalTid, textId, text'
-    return (
-        "ALTER TABLE NVTX_EVENTS RENAME TO other",
-        f"CREATE TABLE NVTX_EVENTS ({columns})",
-        f"INSERT OR IGNORE INTO NVTX_EVENTS ({names}) SELECT {names} FROM other",
-        "DROP TABLE other",
-    )
-
-
-def test_a_text_behind_many_columns_is_left_to_sqlite(tmp_path: Path) -> None:
-    numbers = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS)
-    more = ", ".join(f"other{n} INT" for n in range(70))
-    path = _edited(tmp_path, *_rebuilt_ranges(f"{numbers}, {more}, text TEXT"))
-    with opened(str(path)) as export:
-        assert _direct_names(export) is None
-
-
-@pytest.mark.parametrize("key", ["eventType", "textId"])
-def test_a_key_that_selects_rows_is_left_to_sqlite(tmp_path: Path, key: str) -> None:
-    numbers = ", ".join(
-        f'"{name}" {"INTEGER PRIMARY KEY" if name == key else "INT"}' for name in NVTX_COLUMNS
-    )
-    path = _edited(tmp_path, *_rebuilt_ranges(f"{numbers}, text TEXT"))
-    with opened(str(path)) as export:
-        assert not _direct(export).reads("ranges/named")
-
-
-_EVERY_RANGE = ", ".join(f'"{name}" INT' for name in NVTX_COLUMNS) + ", text TEXT"
-
-
-@pytest.mark.parametrize("key", ["start", "end", "globalTid"])
-def test_a_key_by_which_long_ranges_are_selected(tmp_path: Path, key: str) -> None:
-    """It is stored as NULL, which is no time and no thread."""
-    columns = _EVERY_RANGE.replace(f'"{key}" INT', f'"{key}" INTEGER PRIMARY KEY')
-    _compare(_edited(tmp_path, *_rebuilt_ranges(columns)))
-
-
-def test_a_registered_name_of_number_minus_1(tmp_path: Path) -> None:
-    """It is no missing name."""
-    path = _edited(
-        tmp_path,
-        "INSERT INTO StringIds VALUES (-1, 'F0.0.0')",
-        "UPDATE NVTX_EVENTS SET text = NULL, textId = -1 WHERE rowid % 5 = 0",
-        "UPDATE NVTX_EVENTS SET text = NULL, textId = NULL WHERE rowid % 5 = 1",
-    )
-    _compare(path)
-
-
-def test_a_number_of_two_registered_names(tmp_path: Path) -> None:
-    path = _edited(
-        tmp_path,
-        "ALTER TABLE StringIds RENAME TO other",
-        "CREATE TABLE StringIds (id INT, value TEXT)",
-        "INSERT INTO StringIds SELECT id, value FROM other UNION ALL SELECT id, 'x' FROM other",
-        "UPDATE NVTX_EVENTS SET text = NULL, textId = (SELECT MAX(id) FROM other)",
-    )
-    _compare(path)
-
-
-def test_a_type_whose_letters_are_not_sqlites(tmp_path: Path) -> None:
-    """Dotless i is no i: a column of this type holds floating-point numbers."""
-    path = _edited(tmp_path, *_rebuilt(f'"start" "REAL \u0131NT", "end" INT, {_REST}'))
-    with opened(str(path)) as export:
-        assert not _direct(export).reads("gpu_work/kernels")
-
-
 def test_a_pattern_with_nul_is_left_to_sqlite() -> None:
     with opened(str(EXAMPLE)) as export:
-        selection = _strings(["F\0x", "*"])
-        assert _direct(export).named("strings/matching", selection, *EVERYTHING) is None
+        selection = Selection(globs=("F\0x", "*"))
+        assert _direct(export).named("strings/matching", selection, *EVERY_ROW) is None
 
 
 def test_reserved_bytes(tmp_path: Path) -> None:
@@ -596,8 +526,7 @@ def test_reserved_bytes(tmp_path: Path) -> None:
         db.executemany("INSERT INTO StringIds VALUES (?, ?)", values)
     assert path.read_bytes()[20] == 32
     with opened(str(path)) as export:
-        rows = _direct(export).named("strings/matching", _strings(["*"]), *EVERYTHING)
-        assert _pairs(rows) == values
+        assert _strings(export, "*") == values
 
 
 def test_too_little_memory() -> None:
@@ -606,16 +535,6 @@ def test_too_little_memory() -> None:
     column = native.IntegerColumn(0, native.Null.MISSING, -1, 0)
     shape = native.FileShape(-1, 1 << 31, 1 << 31, 9)
     assert functions.integers(shape, leaves, [column], 1, 1 << 61) is None
-
-
-def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
-    source = tmp_path / "other.c"
-    source.write_text("void bubbleviz_leaves(void) {}\n")
-    path = tmp_path / native.FILE
-    command = compiler()
-    assert command is not None
-    subprocess.run([*command, "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
-    assert native.load(path) is None
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -639,9 +558,8 @@ def _all_of(path: Path) -> Iterator[tuple[Any, Any]]:
     """Yield what either way reads of a file: (decoded, read by SQLite)."""
     try:
         with opened(str(path)) as export:
-            direct = _sqlite(export).direct
             for name in TABLES:
-                columns = direct.columns(name, 1, 1 << 40) if direct else None
+                columns = _direct(export).columns(name, 1, 1 << 40)
                 if columns is not None:
                     expected = _numbers(export, name)
                     whole = isinstance(expected, np.ndarray)

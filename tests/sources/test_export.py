@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.errors import ProfileError, SchemaError
+from bubbleviz.errors import SchemaError
+from bubbleviz.sources.nsys import queries
 from bubbleviz.sources.nsys.export import KERNEL, NVTX
-from bubbleviz.sources.nsys.profile_file import SqliteOrigin, opened
-from bubbleviz.sources.nsys.queries import NSYS, query, view_variants
+from bubbleviz.sources.nsys.queries import query
+from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.sources.sqlite.database import texts_of
 from bubbleviz.sources.sqlite.queries import Binds, Query
 from tests.support.nsys_exports import C, K, R, profile
@@ -59,9 +60,8 @@ def test_both_libraries_give_the_same_rows_through_views(path: Path) -> None:
     with opened(str(path)) as export:
         names = [name for name in QUERIES if export.has(name)]
         for name in names:
-            assert isinstance(export.origin, SqliteOrigin)
             rows = export.rows(name, BINDS)
-            batch = export.origin.database.batch(query(name), BINDS)
+            batch = export.database.batch(query(name), BINDS)
             columns = [texts_of(column) for column in batch.columns] if batch else []
             assert list(zip(*columns, strict=True)) == rows, name
 
@@ -90,7 +90,7 @@ def plan(name: str, variants: tuple[Query, ...]) -> list[str]:
     [
         (name, variants)
         for name in ("gpu_work/kernels", "ranges/named", "ranges/sample", "ranges/lasting")
-        for variants in product(*(view_variants()[view] for view in query(name).requires))
+        for variants in product(*(queries.view_variants()[view] for view in query(name).requires))
     ],
     ids=lambda value: value if isinstance(value, str) else "+".join(v.name for v in value),
 )
@@ -114,9 +114,9 @@ def columns_given(variant: Query) -> tuple[str, ...]:
         return tuple(column[0] for column in database.execute(variant.text).description)
 
 
-@pytest.mark.parametrize("view", view_variants())
+@pytest.mark.parametrize("view", queries.view_variants())
 def test_every_variant_of_a_view_documents_the_same_columns(view: str) -> None:
-    variants = view_variants()[view]
+    variants = queries.view_variants()[view]
 
     assert {columns_given(variant) for variant in variants} == {columns_given(variants[0])}
     for variant in variants:
@@ -126,7 +126,7 @@ def test_every_variant_of_a_view_documents_the_same_columns(view: str) -> None:
 
 
 def test_registered_strings_are_searched_by_id() -> None:
-    steps = plan("strings/by_id", view_variants()["strings"][:1])
+    steps = plan("strings/by_id", queries.view_variants()["strings"][:1])
 
     assert "SEARCH string USING INTEGER PRIMARY KEY (rowid=?)" in steps
 
@@ -170,15 +170,3 @@ def test_small_queries_read_any_text(tmp_path: Path) -> None:
     with opened(path) as export:
         rows = export.rows("strings/by_id", {"ids": "[77, 78]"})
         assert rows == [(77, "F\ufffd1"), (78, "a\x00\ufffd")]
-
-
-def test_a_small_query_that_fails_names_file_and_query(tmp_path: Path) -> None:
-    path = changed(tmp_path)
-    with opened(path) as export:
-        broken = Query(NSYS, "test/asked", "SELECT a FROM nowhere", (), (), {})
-        with pytest.raises(ProfileError) as caught:
-            export.origin.rows(broken, {})
-
-    message = str(caught.value)
-    assert message.startswith(f"{path}: sql/nsys/test/asked.sql failed (no such table: nowhere)")
-    assert "\n" not in message

@@ -1,8 +1,12 @@
 """Columnar exports: the directories of ``nsys export --type parquetdir`` and ``arrowdir``.
 
-Each file of such a directory is a table of the SQLite export, with the same columns. ``sql/`` stays
-the reference: queries of large tables are read as columns, and all others run as they are, on small
-tables that are loaded into an SQLite database in memory when a query first reads them.
+Each file of such a directory, Parquet or Arrow IPC, is a table of the SQLite export, with the same
+columns, read block by block by pyarrow. ``sql/`` stays the reference: queries of large tables are
+read as columns, and all others run as they are, on small tables that are loaded into an SQLite
+database in memory when a query first reads them.
+
+Where a newer nsys writes names themselves instead of numbers of ``StringIds``, they get the numbers
+that they have there, or new ones, so that all that follows knows numbers alone.
 """
 
 from __future__ import annotations
@@ -11,50 +15,42 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import accumulate, repeat
+from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bubbleviz.conventions.globs import fitting, loose_regex
-from bubbleviz.errors import ProfileError
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.native.library import NamedRows
+from bubbleviz.model.pointers import refuse_pointer
+from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys.arrow_tables import (
-    Block,
-    Cursor,
-    TableFile,
-    Tables,
-    every,
-    kept,
-    may_match,
-    plain_memory,
-    present,
-    texts_of,
-)
 from bubbleviz.sources.nsys.export import (
+    EVERY_ROW,
     KINDS,
     NVTX,
     RUNTIME,
+    STRINGS,
     Export,
+    Named,
     Selection,
-    check_schema,
-    null_among_ranges,
+    joined,
 )
 from bubbleviz.sources.nsys.files import files_of
-from bubbleviz.sources.nsys.profile_file import NsysFile, scanned
 from bubbleviz.sources.nsys.queries import (
     ABSENT,
     PlainColumn,
     columns_read,
     plain_columns,
+    query,
+    tables,
     tables_read,
-    views_of,
 )
-from bubbleviz.sources.nsys.queries import tables as known_tables
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
-from bubbleviz.sources.sqlite.queries import Binds, Query
+from bubbleviz.sources.sqlite.queries import Binds
 from bubbleviz.sources.tables.files import check_pyarrow
 
 _ResultT = TypeVar("_ResultT")
@@ -75,78 +71,315 @@ WHOLE = (
 )
 #: What files of these endings are, in words.
 _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
+#: Columns that refer to texts by their numbers in StringIds.
+_NUMBERS_OF_TEXTS = ("nameId", "demangledName", "textId")
+#: Rows of a batch: enough that its parts cost little, few enough to stay in the cache.
+_BATCH_ROWS = 1 << 15
+#: Bytes of a column's pages that are read at a time, where one part of a file has all rows.
+_BUFFER = 1 << 18
+#: Characters of pyarrow's own words in a refusal.
+_LONGEST_REASON = 120
 
 
-class ColumnarOrigin:
-    """An :class:`~bubbleviz.sources.nsys.export.Origin` of tables that pyarrow reads.
+@contextmanager
+def _plain_memory() -> Iterator[None]:
+    """Have pyarrow take memory from the system, which gets back what a batch no longer needs."""
+    import pyarrow as pa
+
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+
+
+@contextmanager
+def _damage_reported(path: str, file: str) -> Iterator[None]:
+    """Turn what pyarrow raises, but that memory ran out, into an error that names the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        reason = one_line((str(error).splitlines() or [type(error).__name__])[0], _LONGEST_REASON)
+        raise ProfileError(
+            f"{path}: {file} cannot be read ({reason}); the file is damaged or was cut short: "
+            f"{EXPORT_AGAIN}"
+        ) from error
+
+
+class TableFile:
+    """A file that holds a table: Parquet, or a file or a stream of Arrow IPC.
 
     Args:
-        tables: the open tables.
-        views: the variant of each view that queries read.
+        path: of the export, for messages.
+        file: that holds the table.
+        threads: whether several columns are decoded at once.
+
+    Attributes:
+        schema: types of its columns.
+        names: of its columns.
+        rows: how many it has.
+
+    Raises:
+        ProfileError: it cannot be read.
+    """
+
+    def __init__(self, path: str, file: Path, *, threads: bool) -> None:
+        from pyarrow import parquet
+
+        refuse_pointer(str(file))
+        if not file.stat().st_size:
+            raise ProfileError(f"{path}: {file.name} is empty; {EXPORT_AGAIN}")
+        self.path, self._threads = file, threads
+        self._metadata: Any = None
+        with _damage_reported(path, file.name):
+            if file.suffix == ".parquet":
+                with parquet.ParquetFile(file) as opened:
+                    self._metadata, self.schema = opened.metadata, opened.schema_arrow
+                self.rows: int = self._metadata.num_rows
+            else:
+                with self._arrow(()) as reader:
+                    self.schema = reader.schema
+                self.rows = sum(b.num_rows for b in self._parts([0] if self.schema.names else []))
+        self.names: list[str] = self.schema.names
+        if len(set(self.names)) < len(self.names):
+            raise ProfileError(
+                f"{path}: {file.name} has two columns of one name, which no export of nsys has; "
+                f"{EXPORT_AGAIN}"
+            )
+
+    def batches(self, names: Sequence[str], first: int) -> Iterator[tuple[int, Any]]:
+        """Yield some columns in batches, each with the place of its first row.
+
+        Args:
+            names: of the columns.
+            first: rows before this, counted from 0, need not be among them.
+        """
+        at = 0
+        if self._metadata is None:
+            for part in self._parts([self.schema.get_field_index(name) for name in names]):
+                if at + part.num_rows > first:
+                    for begin in range(0, part.num_rows, _BATCH_ROWS):
+                        yield at + begin, part.slice(begin, _BATCH_ROWS)
+                at += part.num_rows
+            return
+        from pyarrow import parquet
+
+        groups = map(self._metadata.row_group, range(self._metadata.num_row_groups))
+        begins = list(accumulate((group.num_rows for group in groups), initial=0))
+        parts = [i for i, end in enumerate(begins[1:]) if end > first]
+        # Buffered, a column of millions of rows is never in memory as a whole.
+        options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
+        with parquet.ParquetFile(self.path, metadata=self._metadata, **options) as file:
+            at = begins[parts[0]] if parts else 0
+            for batch in file.iter_batches(
+                _BATCH_ROWS, row_groups=parts, columns=list(names), use_threads=self._threads
+            ):
+                yield at, batch
+                at += batch.num_rows
+
+    @contextmanager
+    def _arrow(self, fields: Sequence[int]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        options = pa.ipc.IpcReadOptions(
+            use_threads=self._threads, included_fields=list(fields) or None
+        )
+        with pa.OSFile(str(self.path)) as file:
+            try:
+                reader = pa.ipc.open_file(file, options=options)
+            except pa.ArrowInvalid:
+                file.seek(0)
+                reader = pa.ipc.open_stream(file, options=options)
+            yield reader
+
+    def _parts(self, fields: Sequence[int]) -> Iterator[Any]:
+        """Yield the own batches of Arrow IPC."""
+        with self._arrow(fields) as reader:
+            numbered = getattr(reader, "num_record_batches", None)
+            for batch in reader if numbered is None else map(reader.get_batch, range(numbered)):
+                # Nothing of a batch is checked before it is used, offsets into texts included.
+                batch.validate(full=True)
+                yield batch
+
+
+class ColumnarExport(Export):
+    """A directory that holds a file for each table, which pyarrow reads.
+
+    Args:
+        path: of the directory.
+        files: by table.
         small: an empty database in memory.
+        watch: takes the share that has been read.
     """
 
     def __init__(
-        self, tables: Tables, views: Mapping[str, Query], small: sqlite3.Connection
+        self, path: str, files: Mapping[str, TableFile], small: sqlite3.Connection, watch: Watch
     ) -> None:
-        self.path = tables.path
-        self.most_rows = 1 + max(map(tables.rows, tables.schema), default=0)
-        self._tables, self._views, self._small = tables, views, small
-        self._cursors: dict[str, Cursor] = {}
+        self.path, self._files, self._small = path, files, small
+        # Of names that stand where their numbers belong.
+        self._numbers: dict[str, int] | None = None
+        self._made_up: dict[int, str] = {}
+        self._number_texts()
+        schema = {table: frozenset(file.names) for table, file in files.items()}
+        if self._made_up:
+            schema[STRINGS] = frozenset(("id", "value"))
+        # Parts follow one another, so that one thread reads them; pyarrow has threads of its own.
+        super().__init__(path, schema, "a directory of tables", 1, watch)
         self._loaded: set[str] = set()
         self._lock = Lock()
-        for name, view in views.items():
+        for name, view in self.views.items():
             small.execute(f"CREATE TEMP VIEW {name} AS\n{view.text}")
 
     def account(self) -> str:
         """Return what reads the export."""
-        kinds = dict.fromkeys(_FORMATS[suffix] for suffix in sorted(self._tables.suffixes()))
+        suffixes = sorted({file.path.suffix for file in self._files.values()})
+        kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
         return f"pyarrow ({' and '.join(kinds)}, a file for each table)"
+
+    def most_rows(self) -> int:
+        """Return a number of rows that no table exceeds."""
+        return 1 + max(map(self.count, self.schema), default=0)
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
-        return self._tables.rows(table)
+        made_up = len(self._made_up) if table == STRINGS else 0
+        return made_up + (self._files[table].rows if table in self._files else 0)
 
-    def rows(self, query: Query, binds: Binds) -> Rows:
-        """Return the rows of a query."""
-        if query.name.endswith("bounds"):
-            rows = self._tables.rows(next(iter(tables_read(query.name))))
+    # Blocks: some rows of a table, with the number of the first, which is 1 in each table.
+
+    def _blocks(
+        self, table: str, columns: Iterable[str], first: int = 1, last: int = 1 << 62
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield blocks of some columns of a table, in order; without those that it lacks.
+
+        Raises:
+            ProfileError: the file is damaged.
+        """
+        if table not in self._files:
+            return
+        file = self._files[table]
+        names = [name for name in dict.fromkeys(columns) if name in file.names]
+        # Without a column, a batch would not say how many rows it has.
+        batches = file.batches(names or file.names[:1], max(first - 1, 0))
+        end = 0
+        while end < last:
+            with _damage_reported(self.path, file.path.name):
+                place, batch = next(batches, (0, None))
+            if batch is None:
+                break
+            end = place + batch.num_rows
+            begin = min(max(first - 1 - place, 0), batch.num_rows)
+            if begin or end > last:
+                batch = batch.slice(begin, min(end, last) - place - begin)
+            if batch.num_rows:
+                yield place + begin + 1, self._numbered(batch)
+        if first <= file.rows and end != file.rows and end < last:
+            raise ProfileError(
+                f"{self.path}: {file.path.name} ends after {end:,} of {file.rows:,} rows, so it "
+                f"is damaged; {EXPORT_AGAIN}"
+            )
+
+    def _numbered(self, batch: Any) -> Any:
+        """Return a batch with the numbers of names in their places."""
+        import pyarrow as pa
+
+        known = self._numbers
+        if known is None:
+            return batch
+        for place, name in enumerate(batch.schema.names):
+            column = batch.column(place)
+            if name in _NUMBERS_OF_TEXTS and _is_text(column.type):
+                if not pa.types.is_dictionary(column.type):
+                    column = column.dictionary_encode()
+                numbers = [known.get(text) for text in _texts(column.dictionary)]
+                columns = batch.columns
+                columns[place] = pa.array(numbers, pa.int64()).take(column.indices)
+                batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        return batch
+
+    def _number_texts(self) -> None:
+        """Number the names that stand where their numbers belong."""
+        named = [
+            (table, column)
+            for table, file in self._files.items()
+            for column in _NUMBERS_OF_TEXTS
+            if column in file.names
+            and column in columns_read().get(table, ())
+            and _is_text(file.schema.field(column).type)
+        ]
+        numbers: dict[str, int] = {}
+        for _, block in self._blocks(STRINGS, ("id", "value")) if named else ():
+            ids = _every(_numbers(block, "id")).tolist()
+            for number, text in zip(ids, _texts_in(block, "value"), strict=True):
+                numbers.setdefault(str(text), number)
+        after = max(numbers.values(), default=-1) + 1
+        for table, column in named:
+            for _, block in self._blocks(table, (column,)):
+                for text in _texts(block.column(0).unique()):
+                    if text is not None and text not in numbers:
+                        numbers[text] = after
+                        self._made_up[after] = text
+                        after += 1
+        self._numbers = numbers
+
+    def _strings(self) -> Iterator[tuple[Ints, Any]]:
+        """Yield the numbers and the column of texts of StringIds, and those made up, in blocks."""
+        # As in the view of strings, what lacks either is none.
+        whole = {"id", "value"} <= self.schema.get(STRINGS, frozenset())
+        for _, block in self._blocks(STRINGS, ("id", "value")) if whole else ():
+            yield _every(_numbers(block, "id")), _column(block, "value")
+        if self._made_up:
+            import pyarrow as pa
+
+            texts = pa.array([*self._made_up.values()], pa.string())
+            yield np.array([*self._made_up], np.int64), texts
+
+    # Queries: those of large tables as columns, others by SQLite.
+
+    def rows(self, name: str, binds: Binds | None = None) -> Rows:
+        """Return the rows of a query that gives few, or any text."""
+        binds = binds or {}
+        if name.endswith("bounds"):
+            rows = self.count(next(iter(tables_read(name))))
             # Of the last row only its number is used.
             return [(1, rows, None)] if rows else []
         answers: Mapping[str, Callable[[Binds], Rows]] = {
             "strings/by_id": self._by_id,
-            "calls/any": lambda _: self._first(RUNTIME, "correlationId"),
+            "calls/any": lambda _: self._first(RUNTIME, "correlationId", lambda v: v != ABSENT),
             "ranges/any": lambda given: self._first(
-                NVTX, "eventType", [int(given[kind] or 0) for kind in KINDS]
+                NVTX, "eventType", lambda v: np.isin(v, [int(given[kind] or 0) for kind in KINDS])
             ),
             "ranges/payloads": self._payloads,
         }
-        if query.name in answers:
-            return self._reported(query, lambda: answers[query.name](binds))
-        return self._small_rows(query, binds)
+        if name in answers:
+            return self._reported(name, lambda: answers[name](binds))
+        return self._small_rows(name, binds)
 
-    def columns(self, query: Query, binds: Binds, rows: int) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
-
-        Raises:
-            ProfileError: a file is damaged, or holds something else than integers.
-        """
-        del rows
-        if query.name in STRETCHES:
-            bounds = int(binds["first"] or 0), int(binds["last"] or 0)
-            return self._reported(query, lambda: self._joined(query, self._between(query, *bounds)))
-        if query.name in WHOLE:
-            table, columns = plain_columns(query.name, self._views)
-            blocks = self._tables.blocks(table, _names(columns))
-            return self._reported(query, lambda: self._joined(query, blocks))
-        if query.name in ("calls/at", "calls/named"):
-            return self._reported(query, lambda: self._calls(query, binds))
-        found = self._small_rows(query, binds)
+    def _columns(self, name: str, binds: Binds) -> Ints:
+        if name in ("calls/at", "calls/named"):
+            return self._reported(name, lambda: self._calls(name, binds))
+        if name in STRETCHES or name in WHOLE:
+            return self._reported(name, lambda: self._whole(name, binds))
+        found = self._small_rows(name, binds)
         if {type(value) for row in found for value in row} - {int}:
-            raise damage(self.path, query, NO_NUMBER)
-        return np.array(found, np.int64).reshape(len(found), len(query.columns)).T
+            raise damage(self.path, query(name), NO_NUMBER)
+        return np.array(found, np.int64).reshape(len(found), len(query(name).columns)).T
 
-    def _reported(self, query: Query, read: Callable[[], _ResultT]) -> _ResultT:
+    def _whole(self, name: str, binds: Binds) -> Ints:
+        """Return the columns of a query that gives those of one table."""
+        table, columns = plain_columns(name, self.views)
+        rows = (int(binds[end] or 0) for end in ("first", "last")) if name in STRETCHES else ()
+        parts = [
+            _values(block, columns) for _, block in self._blocks(table, _names(columns), *rows)
+        ]
+        return np.concatenate([np.empty((len(columns), 0), np.int64), *parts], axis=1)
+
+    def _reported(self, name: str, read: Callable[[], _ResultT]) -> _ResultT:
         """Return what a function reads for a query; what is wrong becomes an error of that query.
 
         Raises:
@@ -155,174 +388,216 @@ class ColumnarOrigin:
         try:
             return read()
         except ValueError as error:
-            raise damage(self.path, query, str(error)) from error
+            raise damage(self.path, query(name), str(error)) from error
 
-    def _between(self, query: Query, first: int, last: int) -> Iterator[Block]:
-        """Return some rows of the table that a query reads."""
-        with self._lock:
-            if query.name not in self._cursors:
-                table, columns = plain_columns(query.name, self._views)
-                self._cursors[query.name] = Cursor(self._tables, table, _names(columns))
-        return self._cursors[query.name].between(first, last)
+    def _parts(
+        self, name: str, selection: Selection | None
+    ) -> Iterator[Callable[[], tuple[range, Any] | None]]:
+        table, columns = plain_columns(name, self.views)
+        blocks = self._blocks(table, _names(columns))
 
-    def _joined(self, query: Query, blocks: Iterable[Block]) -> Ints:
-        """Return the columns of a query that gives those of one table."""
-        columns = plain_columns(query.name, self._views)[1]
-        parts = [_values(block, columns) for block in blocks]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([np.empty((len(columns), 0), np.int64), *parts], axis=1)
+        def read() -> tuple[range, Any] | None:
+            first, block = next(blocks, (0, None))
+            if block is None:
+                import pyarrow as pa
 
-    def named(self, query: Query, selection: Selection, first: int, last: int) -> NamedRows:
-        """Return the selected rows among those of some numbers: integers, and a text each."""
-        if query.name == "strings/matching":
-            return self._reported(query, lambda: self._matching_strings(selection.globs))
-        *columns, text = plain_columns(query.name, self._views)[1]
-        names = [column.name for column in columns]
+                # What has been read to its end holds on to no pages.
+                pa.default_memory_pool().release_unused()
+                return None
+            chosen = self._chosen(name, block, selection) if selection else _values(block, columns)
+            return range(first, first + block.num_rows), chosen
 
-        def read() -> NamedRows:
-            regex = loose_regex(selection.globs)
-            wanted = np.array(selection.text_ids, np.int64)
-            values, texts = [np.empty((len(columns), 0), np.int64)], list[str | None]()
-            for block in self._between(query, first, last):
-                fits = np.ones(len(block), bool)
-                if query.name != "calls/system":
-                    fits = np.isin(block.numbers("eventType"), selection.kinds)
-                if query.name == "ranges/named":
-                    fits &= _may_be_named(block, text.name, names[5], wanted, regex)
-                elif query.name != "ranges/sample":
-                    fits &= _lasting(block, selection)
-                part = block.take(fits)
-                known = part.texts(text.name)
-                if query.name == "ranges/named":
-                    named = fitting(selection.globs, ("" if t is None else str(t) for t in known))
-                    keep = [t is None or fit for t, fit in zip(known, named, strict=True)]
-                    part = part if all(keep) else part.take(np.array(keep, bool))
-                    known = [t for t, fit in zip(known, keep, strict=True) if fit]
-                    if (part.numbers("start") == ABSENT).any():
-                        raise null_among_ranges(self.path)
-                if len(part):
-                    values.append(_values(part, columns))
-                    texts.extend(known)
-            return NamedRows(np.concatenate(values, axis=1), tuple(texts))
+        return repeat(lambda: self._reported(name, read))
 
-        return self._reported(query, read)
+    def named(
+        self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
+    ) -> Named:
+        """Return the selected rows of a query, in stretches from a row to a row or of all."""
+        if name == "strings/matching":
+            return self._reported(name, lambda: self._matching(selection.globs))
+        table, columns = plain_columns(name, self.views)
+        parts: list[Named] = [(np.empty((len(columns) - 1, 0), np.int64), ())]
 
-    def _matching_strings(self, globs: Sequence[str]) -> NamedRows:
+        def read() -> Named:
+            for first, block in self._blocks(table, _names(columns)):
+                inside = np.zeros(block.num_rows, bool)
+                for begin, end in stretches:
+                    inside[max(begin - first, 0) : max(end - first + 1, 0)] = True
+                if inside.any():
+                    parts.append(self._chosen(name, _kept(block, inside), selection))
+            return joined(parts)
+
+        return self._reported(name, read)
+
+    def _chosen(self, name: str, block: Any, selection: Selection) -> Named:
+        """Return the selected rows of a block."""
+        *columns, text = plain_columns(name, self.views)[1]
+        fits = np.ones(block.num_rows, bool)
+        if name != "calls/system":
+            fits = np.isin(_numbers(block, "eventType"), selection.kinds)
+        if name == "ranges/named":
+            registered = np.isin(_numbers(block, columns[5].name), selection.text_ids)
+            texts = _column(block, text.name)
+            if texts is not None:
+                # Those that may have a text that a pattern fits.
+                named, likely = _present(texts), may_match(texts, loose_regex(selection.globs))
+                registered = (named if likely is None else likely) | (registered & ~named)
+            fits &= registered
+        elif name != "ranges/sample":
+            start, end, thread = (_numbers(block, n) for n in ("start", "end", "globalTid"))
+            # Differences of times that are damaged may go beyond 64 bits, which SQLite's may not.
+            fits &= end.astype(np.float64) - start >= selection.shortest_ns
+            fits &= (end > selection.since_ns) & (start < selection.until_ns)
+            fits &= np.isin(thread, selection.threads) & (start != ABSENT) & (end != ABSENT)
+        block = _kept(block, fits)
+        known = _texts_in(block, text.name)
+        if name == "ranges/named":
+            fitted = fitting(selection.globs, ("" if t is None else str(t) for t in known))
+            keep = [t is None or fit for t, fit in zip(known, fitted, strict=True)]
+            block = _kept(block, np.array(keep, bool))
+            known = [t for t, fit in zip(known, keep, strict=True) if fit]
+            if (_numbers(block, "start") == ABSENT).any():
+                raise self._null_among_ranges()
+        if not known:
+            return np.empty((len(columns), 0), np.int64), ()
+        return _values(block, columns), known
+
+    def _matching(self, globs: Sequence[str]) -> Named:
         regex = loose_regex(globs)
         strings: dict[int, str] = {}
-        for ids, column in self._tables.strings():
+        for ids, column in self._strings():
             likely = may_match(column, regex)
-            rows = present(column) if likely is None else likely
-            texts = [str(text) for text in texts_of(kept(column, rows))]
+            rows = _present(column) if likely is None else likely
+            texts = [str(text) for text in _texts(_kept(column, rows))]
             named = zip(ids[rows].tolist(), texts, fitting(globs, texts), strict=True)
             strings.update((number, text) for number, text, fits in named if fits)
         numbers = sorted(strings)
-        return NamedRows(np.array([numbers], np.int64), tuple(strings[n] for n in numbers))
+        return np.array([numbers], np.int64), [strings[n] for n in numbers]
 
     def _by_id(self, binds: Binds) -> Rows:
         wanted = np.array(json.loads(str(binds["ids"])), np.int64)
         texts: dict[int, object] = {}
-        for ids, column in self._tables.strings() if len(wanted) else ():
+        for ids, column in self._strings() if len(wanted) else ():
             chosen = np.isin(ids, wanted)
-            found = zip(ids[chosen].tolist(), texts_of(kept(column, chosen)), strict=True)
+            found = zip(ids[chosen].tolist(), _texts(_kept(column, chosen)), strict=True)
             texts.update((number, str(text)) for number, text in found if text is not None)
         return sorted(texts.items())
 
-    def _first(self, table: str, column: str, wanted: Sequence[int] | None = None) -> Rows:
-        """Return the first value of a column, of some values or of all."""
-        for block in self._tables.blocks(table, (column,)):
-            values = block.numbers(column)
-            values = values[values != ABSENT if wanted is None else np.isin(values, wanted)]
+    def _first(self, table: str, column: str, wanted: Callable[[Ints], Bools]) -> Rows:
+        """Return the first value of a column that is wanted."""
+        for _, block in self._blocks(table, (column,)):
+            values = _numbers(block, column)
+            values = values[wanted(values)]
             if len(values):
                 return [(int(values[0]),)]
         return []
 
-    def _calls(self, query: Query, binds: Binds) -> Ints:
+    def _calls(self, name: str, binds: Binds) -> Ints:
         """Return the columns of calls/at.sql or calls/named.sql."""
-        table, columns = plain_columns(query.name, self._views)
+        table, columns = plain_columns(name, self.views)
         # Numbers of rows are no column of the table.
         columns = tuple(c for c in columns if c.name != "_rowid_")
-        parts = [np.empty((len(query.columns), 0), np.int64)]
-        if query.name == "calls/at":
+        parts = [np.empty((len(query(name).columns), 0), np.int64)]
+        if name == "calls/at":
             wanted = np.unique(np.array(json.loads(str(binds["rows"])), np.int64))
-            for block in self._tables.blocks(table, _names(columns), int(wanted[0])):
-                begin, end = np.searchsorted(wanted, [block.first, block.first + len(block)])
-                mask = np.zeros(len(block), bool)
-                mask[wanted[begin:end] - block.first] = True
-                parts.append(_values(block.take(mask), columns))
-                if end == len(wanted):
-                    break
+            rows = int(wanted[0]), int(wanted[-1])
+            for first, block in self._blocks(table, _names(columns), *rows):
+                begin, end = np.searchsorted(wanted, [first, first + block.num_rows])
+                mask = np.zeros(block.num_rows, bool)
+                mask[wanted[begin:end] - first] = True
+                parts.append(_values(_kept(block, mask), columns))
         else:
             ids = np.array(json.loads(str(binds["name_ids"])), np.int64)
             # The name is selected by, and not given.
-            for block in self._tables.blocks(table, (*_names(columns), "nameId")):
-                chosen = np.isin(block.numbers("nameId"), ids)
-                rows = block.first + np.flatnonzero(chosen)
-                parts.append(np.vstack((rows, _values(block.take(chosen), columns))))
-                if len(rows) and binds["most"] == 1:
+            for first, block in self._blocks(table, (*_names(columns), "nameId")):
+                chosen = np.isin(_numbers(block, "nameId"), ids)
+                numbers = first + np.flatnonzero(chosen)
+                parts.append(np.vstack((numbers, _values(_kept(block, chosen), columns))))
+                if len(numbers) and binds["most"] == 1:
                     break
         return np.concatenate(parts, axis=1)
 
     def _payloads(self, binds: Binds) -> Rows:
         first, last = int(binds["first"] or 0), int(binds["last"] or 0)
         rows: Rows = []
-        for block in self._tables.blocks(NVTX, ("start", "globalTid", "binaryData"), first):
-            if block.first > last:
-                break
-            part = block.rows(first, last)
-            part = part.take(present(part.column("binaryData")))
-            column = part.column("binaryData")
+        columns = ("start", "globalTid", "binaryData")
+        for _, block in self._blocks(NVTX, columns, first, last):
+            part = _kept(block, _present(_column(block, "binaryData")))
+            column = _column(part, "binaryData")
             raw = column.dictionary_decode() if hasattr(column, "dictionary") else column
-            starts = [None if s == ABSENT else s for s in part.numbers("start").tolist()]
-            threads = part.numbers("globalTid")
+            starts = [None if s == ABSENT else s for s in _numbers(part, "start").tolist()]
+            threads = _numbers(part, "globalTid")
             texts = (v.hex().upper() if isinstance(v, bytes) else str(v) for v in raw.to_pylist())
-            rows.extend(
-                zip(starts, np.where(threads == ABSENT, NONE, threads).tolist(), texts, strict=True)
-            )
+            threads = np.where(threads == ABSENT, NONE, threads)
+            rows.extend(zip(starts, threads.tolist(), texts, strict=True))
         return rows
 
-    def _small_rows(self, query: Query, binds: Binds) -> Rows:
+    def _small_rows(self, name: str, binds: Binds) -> Rows:
         """Return the rows of a query that SQLite runs; threads take turns."""
+        asked = query(name)
         with self._lock:
-            for relation in query.requires:
-                view = self._views.get(relation)
+            for relation in asked.requires:
+                view = self.views.get(relation)
                 for table in view.requires if view else (relation,):
                     self._load(table)
-            values = {name: binds[name] for name in query.parameters}
+            values = {given: binds[given] for given in asked.parameters}
             try:
-                return self._small.execute(query.text, values).fetchall()
+                return self._small.execute(asked.text, values).fetchall()
             except sqlite3.Error as error:
-                raise damage(self.path, query, str(error)) from error
+                raise damage(self.path, asked, str(error)) from error
 
     def _load(self, table: str) -> None:
         """Load the columns of a table that queries read, unless they are there."""
-        if table in self._loaded or table not in self._tables.schema:
+        if table in self._loaded or table not in self.schema:
             return
-        columns = sorted(self._tables.schema[table] & columns_read().get(table, frozenset()))
-        types = {column: self._tables.affinity(table, column) for column in columns}
+        columns = sorted(self.schema[table] & columns_read().get(table, frozenset()))
+        types = {column: self._affinity(table, column) for column in columns}
         declared = ", ".join(f'"{column}" {types[column]}' for column in columns)
         if columns:
             self._small.execute(f'CREATE TABLE "{table}" ({declared})')
             marks = ", ".join("?" * len(columns))
-            for block in self._tables.blocks(table, columns):
+            for _, block in self._blocks(table, columns):
                 cells = (
-                    [None if v == ABSENT else v for v in block.numbers(column).tolist()]
+                    [None if v == ABSENT else v for v in _numbers(block, column).tolist()]
                     if types[column] == "INT"
-                    else block.texts(column)
+                    else _texts_in(block, column)
                     for column in columns
                 )
                 rows = zip(*cells, strict=True)
                 self._small.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)
         self._loaded.add(table)
 
+    def _affinity(self, table: str, column: str) -> str:
+        """Return the type that a column has in SQLite.
+
+        Raises:
+            ProfileError: it has none.
+        """
+        import pyarrow as pa
+
+        kind = self._files[table].schema.field(column).type
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if _is_text(plain):
+            return "INT" if column in _NUMBERS_OF_TEXTS else "TEXT"
+        if pa.types.is_integer(plain) or pa.types.is_boolean(plain) or pa.types.is_null(plain):
+            return "INT"
+        if pa.types.is_floating(plain):
+            return "REAL"
+        raise ProfileError(
+            f"{self.path}: {table}.{column} holds values of the type {kind}, which no "
+            f"export of nsys has there; {EXPORT_AGAIN}"
+        )
+
+
+# Cells: columns of Arrow as numbers and texts, as strictly as those of an SQLite export.
+
 
 def _names(columns: Iterable[PlainColumn]) -> list[str]:
     """Return the columns of the table that are read."""
-    return list(dict.fromkeys(column.name for column in columns if column.name))
+    return [column.name for column in columns if column.name]
 
 
-def _values(block: Block, columns: Iterable[PlainColumn]) -> Ints:
+def _values(block: Any, columns: Iterable[PlainColumn]) -> Ints:
     """Return columns of a block as a query gives them, shape (columns, rows).
 
     Raises:
@@ -330,69 +605,133 @@ def _values(block: Block, columns: Iterable[PlainColumn]) -> Ints:
     """
     values = []
     for column in columns:
-        numbers = block.numbers(column.name)
+        numbers = _numbers(block, column.name)
         lacking = numbers == ABSENT
         if column.nothing:
             lacking |= np.isin(numbers, column.nothing)
         if column.missing is None:
-            every(numbers)
+            _every(numbers)
         elif lacking.any():
             numbers = np.where(lacking, column.missing, numbers)
         values.append(numbers)
     return np.stack(values)
 
 
-def _may_be_named(block: Block, text: str, text_id: str, wanted: Ints, regex: str) -> Bools:
-    """Tell which ranges may have a text that a pattern fits, or a wanted registered name."""
-    registered: Bools = np.isin(block.numbers(text_id), wanted)
-    texts = block.column(text)
-    if texts is None:
-        return registered
-    named, likely = present(texts), may_match(texts, regex)
-    return (named if likely is None else likely) | (registered & ~named)
+def _every(numbers: Ints) -> Ints:
+    """Return a column of whole numbers; ValueError where there is none somewhere."""
+    if (numbers == ABSENT).any():
+        raise ValueError(NO_NUMBER)
+    return numbers
 
 
-def _lasting(block: Block, selection: Selection) -> Bools:
-    """Tell which ranges or calls of some threads last long and touch a time."""
-    start, end, thread = (block.numbers(name) for name in ("start", "end", "globalTid"))
-    # Differences of times that are damaged may go beyond 64 bits, which SQLite's may not.
-    fits: Bools = end.astype(np.float64) - start >= selection.shortest_ns
-    fits &= (end > selection.since_ns) & (start < selection.until_ns)
-    fits &= np.isin(thread, selection.threads) & (start != ABSENT) & (end != ABSENT)
-    return fits
+def _column(block: Any, name: str) -> Any:
+    """Return a column as it is; None where the table lacks it."""
+    place = block.schema.get_field_index(name)
+    return None if place < 0 else block.column(place)
+
+
+def _numbers(block: Any, name: str) -> Ints:
+    """Return a column of whole numbers, ABSENT for none; unsigned 64 bits as SQLite keeps them.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    import pyarrow as pa
+
+    column = _column(block, name)
+    if column is not None and pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if column is None or pa.types.is_null(column.type):
+        return np.full(block.num_rows, ABSENT)
+    is_bool = pa.types.is_boolean(column.type)
+    if not (is_bool or pa.types.is_integer(column.type)):
+        raise ValueError(NO_NUMBER)
+    known = _present(column) if column.null_count else None
+    if known is not None:
+        column = column.fill_null(False if is_bool else 0)
+    values = column.to_numpy(zero_copy_only=False).astype(np.int64, casting="unsafe", copy=False)
+    return values if known is None else np.where(known, values, ABSENT)
+
+
+def _is_text(kind: Any) -> bool:
+    """Tell whether a type is that of texts, dictionaries of them included."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _kept(block: Any, rows: Bools) -> Any:
+    """Return the rows of a block, or of a column, that a mask names."""
+    import pyarrow as pa
+
+    return block.filter(pa.array(rows))
+
+
+def _present(column: Any) -> Bools:
+    """Tell where a column has a value."""
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+
+
+def may_match(column: Any, regex: str) -> Bools | None:
+    """Tell which texts of a column a regex of RE2 matches; None where it cannot be used."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        of_text = may_match(column.dictionary, regex)
+        codes = column.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        none = of_text is None or not len(of_text)
+        return of_text if none else of_text[codes] & _present(column)  # type: ignore[index]
+    if not _is_text(column.type):
+        return None
+    if str(column.type) == "string_view":
+        column = column.cast(pa.string())
+    try:
+        matches = pc.match_substring_regex(column, regex).fill_null(False)
+    except pa.ArrowInvalid:
+        return None
+    return np.asarray(matches.to_numpy(zero_copy_only=False), bool)
+
+
+def _texts(column: Any) -> list[Any]:
+    """Return the values of a column, read as far as bytes are UTF-8; None where there is none."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_string(column.type):
+        return values
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in values]
+
+
+def _texts_in(block: Any, name: str) -> list[Any]:
+    """Return a column of texts; none where the table lacks it."""
+    column = _column(block, name)
+    return [None] * block.num_rows if column is None else _texts(column)
 
 
 @contextmanager
-def opened_directory(path: str, jobs: int = 1) -> Iterator[Export]:
+def opened_directory(
+    path: str, jobs: int = 1, watch: Watch = unwatched
+) -> Iterator[ColumnarExport]:
     """Open a directory that holds a file for each table.
 
     Args:
         path: of the directory.
         jobs: pyarrow's threads, of which there are several unless this is 1.
+        watch: takes the share that has been read.
 
     Raises:
         ProfileError: it is damaged, no export, or pyarrow is not installed.
     """
     check_pyarrow(path, "an export of Parquet or Arrow tables", "export it as SQLite")
-    with plain_memory(), closing(sqlite3.connect(":memory:", check_same_thread=False)) as small:
+    with _plain_memory(), closing(sqlite3.connect(":memory:", check_same_thread=False)) as small:
         try:
-            files = {t: file for t, file in files_of(path).items() if t in known_tables()}
+            files = {t: file for t, file in files_of(path).items() if t in tables()}
         except OSError as error:
             raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
         opened = {t: TableFile(path, file, threads=jobs > 1) for t, file in files.items()}
-        tables = Tables(path, opened)
-        check_schema(path, tables.schema, "a directory of tables")
-        views = views_of(tables.schema)
-        yield Export(tables.schema, views, ColumnarOrigin(tables, views, small))
-
-
-@contextmanager
-def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open a columnar export.
-
-    Raises:
-        ProfileError: it is damaged, or no export.
-    """
-    # Stretches follow one another, so that one thread reads them; pyarrow has threads of its own.
-    with opened_directory(path, jobs) as export, scanned(export, 1, watch) as file:
-        yield file
+        yield ColumnarExport(path, opened, small, watch)

@@ -10,28 +10,22 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import Any, TypeAlias
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.values import frozen
 from bubbleviz.native.library import (
     FileShape,
     IntegerColumn,
     Leaves,
     Library,
-    NamedRows,
     Null,
     absence,
     library,
 )
-from bubbleviz.sources.nsys.export import Selection
+from bubbleviz.sources.nsys.export import Named, Selection, joined
 from bubbleviz.sources.nsys.queries import ABSENT, plain_columns, tables_read
 from bubbleviz.sources.sqlite.pages import HEADER_BYTES, files_beside, page_counts
 from bubbleviz.sources.sqlite.queries import Query
-
-_RowsT = TypeVar("_RowsT", Ints, NamedRows)
 
 _MAGIC = b"SQLite format 3\0"
 #: Fractions of a page that overflow; the format fixes them.
@@ -51,21 +45,8 @@ _QUERIES = {
     "ranges/named": "views/ranges/current",
     "strings/matching": "views/strings/current",
 }
-
-
-@frozen
-class _Table:
-    """A table whose pages are known.
-
-    Attributes:
-        leaves: its pages.
-        columns: of integers, in the order of its query.
-        places: of all of its columns, by name.
-    """
-
-    leaves: Leaves
-    columns: tuple[IntegerColumn, ...]
-    places: Mapping[str, int]
+#: The pages of a table, its integers in the order of its query, and places of all of its columns.
+_Table: TypeAlias = tuple[Leaves, Sequence[IntegerColumn], Mapping[str, int]]
 
 
 class DirectReader:
@@ -76,23 +57,75 @@ class DirectReader:
     Args:
         functions: the compiled part.
         file: the open file.
-        tables: those that are read directly, by query.
-        left: of others, why they are not.
+        stored: its columns, rows of schema.sql.
+        views: the variant of each view that queries read.
     """
 
     def __init__(
         self,
         functions: Library,
         file: FileShape,
-        tables: Mapping[str, _Table],
-        left: Sequence[str],
+        stored: Sequence[tuple[object, ...]],
+        views: Mapping[str, Query],
     ) -> None:
-        self._functions, self._file, self._tables, self._left = functions, file, tables, left
+        self._functions, self._file = functions, file
+        self._tables: dict[str, _Table] = {}
+        # Why other tables are not read directly.
+        self._left: list[str] = []
         self._odd = ""
+        variants = {view.name for view in views.values()}
+        for query, variant in _QUERIES.items():
+            rows = [row for row in stored if row[0] == _table_of(query)]
+            if not rows:
+                continue
+            table: _Table | str = "lacks columns of today's exports"
+            if not variant or variant in variants:
+                table = self._open_table(rows, query, views)
+            if isinstance(table, str):
+                self._left.append(f"{_table_of(query)} {table}")
+            else:
+                self._tables[query] = table
 
-    def reads(self, query: str) -> bool:
-        """Tell whether a query's table is read directly, as far as is known."""
-        return not self._odd and query in self._tables
+    def _open_table(
+        self, stored: Sequence[tuple[object, ...]], query: str, views: Mapping[str, Query]
+    ) -> _Table | str:
+        """Return a table with its pages known, or what is not plain about it."""
+        root, definition = stored[0][1], str(stored[0][2])
+        places = {str(row[4]): int(str(row[3])) for row in stored}
+        # In the capitals of ASCII, which are all that SQLite knows.
+        kinds = {str(row[4]): str(row[5]) for row in stored}
+        types = {name: kind.upper() if kind.isascii() else kind for name, kind in kinds.items()}
+        keys = {str(row[4]) for row in stored if row[6]}
+        # Such a key is the number of the row.
+        alone = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
+        plain = not any(row[7] for row in stored) and not (alone and _DESCENDING.search(definition))
+        columns = plain_columns(query, views)[1]
+        text = ""
+        if query in ("ranges/named", "strings/matching"):
+            columns, text = columns[:-1], columns[-1].name
+        # Other types may keep an integer and give a float, or text.
+        numbers = all("INT" in types.get(column.name, "") for column in columns)
+        if not numbers or (text and not any(kind in types.get(text, "") for kind in _TEXT_TYPES)):
+            return "has columns of unusual types, or lacks one"
+        # A key is stored as NULL, and rows of some kinds are selected by what is stored.
+        selected = {column.name for column in columns} if query == "ranges/named" else set()
+        sorted_by_key = query != "strings/matching" or (alone and "id" in keys)
+        if (alone and keys & selected) or not sorted_by_key or not plain:
+            return "has computed columns or an unusual key"
+        leaves = self._functions.leaves(self._file, root if isinstance(root, int) else 0)
+        if leaves is None:
+            return "has an unusual tree of pages, or memory was short"
+        null = {None: Null.UNUSUAL, ABSENT: Null.DISTINCT}
+        integers = [
+            IntegerColumn(
+                places[column.name],
+                null.get(column.missing, Null.MISSING),
+                NONE if column.missing is None else column.missing,
+                alone and column.name in keys,
+            )
+            for column in columns
+        ]
+        return leaves, integers, places
 
     def account(self) -> str:
         """Return what reads the file, as far as is known, and why where that is SQLite."""
@@ -104,54 +137,50 @@ class DirectReader:
             return f"SQLite ({left or 'the file has none of the large tables'})"
         return f"compiled reader, and SQLite ({left})" if left else "compiled reader"
 
-    def _read(self, query: str, rows: _RowsT | None) -> _RowsT | None:
-        """Return what was read of a query's table, once it is noted if that was nothing."""
-        if rows is None:
-            self._odd = self._odd or _table_of(query)
-        return rows
+    def _leave(self, query: str) -> None:
+        """Leave the file to SQLite, as the table of a query is not plain."""
+        self._odd = self._odd or _table_of(query)
 
     def columns(self, query: str, first: int, last: int) -> Ints | None:
         """Return the int64 columns of a query in some rows, shape (columns, rows)."""
-        if not self.reads(query):
+        if self._odd or query not in self._tables:
             return None
-        table = self._tables[query]
-        columns = self._functions.integers(self._file, table.leaves, table.columns, first, last)
-        return self._read(query, columns)
+        leaves, integers, _ = self._tables[query]
+        columns = self._functions.integers(self._file, leaves, integers, first, last)
+        if columns is None:
+            self._leave(query)
+        return columns
 
-    def named(self, query: str, selection: Selection, first: int, last: int) -> NamedRows | None:
-        """Return the selected rows among those of some numbers, as an ``Origin`` does."""
+    def named(self, query: str, selection: Selection, first: int, last: int) -> Named | None:
+        """Return the selected rows among those of some numbers, as an ``Export`` does."""
         by_time = query == "ranges/lasting"
         query = "ranges/named" if by_time else query
-        if not self.reads(query):
+        if self._odd or query not in self._tables:
             return None
-        table = self._tables[query]
+        leaves, integers, place = self._tables[query]
         pieces: Iterable[tuple[int, int]] = [(first, last)]
-        place = table.places
         options: dict[str, Any] = {}
         if query == "strings/matching":
-            pieces = table.leaves.pieces(_STRING_PAGES)
+            pieces = leaves.pieces(_STRING_PAGES)
         else:
             options = {"kind": place["eventType"], "kinds": selection.kinds}
-            options |= {"text_id": place["textId"], "text_ids": selection.text_ids}
+            options |= {"id": place["textId"], "ids": selection.text_ids}
         if by_time:
             options |= {"start": place["start"], "end": place["end"], "thread": place["globalTid"]}
-            options |= {"threads": selection.threads, "shortest_ns": selection.shortest_ns}
-            options |= {"since_ns": selection.since_ns, "until_ns": selection.until_ns}
-        parts: list[NamedRows] = []
+            options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
+            options |= {"since": selection.since_ns, "until": selection.until_ns}
+        text = place["text" if "text" in place else "value"]
+        globs = ("*",) if by_time else selection.globs
+        parts: list[Named] = []
         for piece in pieces:
             rows = self._functions.named(
-                self._file,
-                table.leaves,
-                table.columns,
-                place["text" if "text" in place else "value"],
-                ("*",) if by_time else selection.globs,
-                piece,
-                **options,
+                self._file, leaves, integers, text, globs, piece, **options
             )
-            if (rows := self._read(query, rows)) is None:
+            if rows is None:
+                self._leave(query)
                 return None
             parts.append(rows)
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return joined(parts)
 
 
 @contextmanager
@@ -179,7 +208,7 @@ def opened_directly(
         return
     try:
         file = _shape_of(descriptor)
-        yield file if isinstance(file, str) else _reader(functions, file, stored, views)
+        yield file if isinstance(file, str) else DirectReader(functions, file, stored, views)
     finally:
         with suppress(OSError):
             os.close(descriptor)
@@ -215,90 +244,6 @@ def _shape_of(descriptor: int) -> FileShape | str:
     return odd or FileShape(descriptor, page_bytes, usable, pages)
 
 
-def _reader(
-    functions: Library,
-    file: FileShape,
-    stored: Sequence[tuple[object, ...]],
-    views: Mapping[str, Query],
-) -> DirectReader:
-    """Return a reader of those large tables that are plain."""
-    tables: dict[str, _Table] = {}
-    left = []
-    variants = {view.name for view in views.values()}
-    for query, variant in _QUERIES.items():
-        rows = [row for row in stored if row[0] == _table_of(query)]
-        if not rows:
-            continue
-        table: _Table | str = "lacks columns of today's exports"
-        if not variant or variant in variants:
-            table = _open_table(functions, file, rows, query, views)
-        if isinstance(table, str):
-            left.append(f"{_table_of(query)} {table}")
-        else:
-            tables[query] = table
-    return DirectReader(functions, file, tables, left)
-
-
-def _open_table(
-    functions: Library,
-    file: FileShape,
-    stored: Sequence[tuple[object, ...]],
-    query: str,
-    views: Mapping[str, Query],
-) -> _Table | str:
-    """Return a table with its pages known, or what is not plain about it.
-
-    Args:
-        functions: the compiled part.
-        file: the open file.
-        stored: the columns of the table, rows of schema.sql.
-        query: that is to be answered.
-        views: the variant of each view that queries read.
-    """
-    root, definition = stored[0][1], str(stored[0][2])
-    places = {str(row[4]): int(str(row[3])) for row in stored}
-    types = {str(row[4]): _declared(row[5]) for row in stored}
-    keys = {str(row[4]) for row in stored if row[6]}
-    # Such a key is the number of the row.
-    alone = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
-    plain = not any(row[7] for row in stored) and not (alone and _DESCENDING.search(definition))
-    columns = plain_columns(query, views)[1]
-    text = ""
-    if query in ("ranges/named", "strings/matching"):
-        columns, text = columns[:-1], columns[-1].name
-    # Other types may keep an integer and give a float, or text.
-    numbers = all("INT" in types.get(column.name, "") for column in columns)
-    if not numbers or (text and not any(kind in types.get(text, "") for kind in _TEXT_TYPES)):
-        return "has columns of unusual types, or lacks one"
-    # A key is stored as NULL, and rows of some kinds are selected by what is stored.
-    selected = {column.name for column in columns} if query == "ranges/named" else set()
-    sorted_by_key = query != "strings/matching" or (alone and "id" in keys)
-    if (alone and keys & selected) or not sorted_by_key or not plain:
-        return "has computed columns or an unusual key"
-    leaves = functions.leaves(file, root if isinstance(root, int) else 0)
-    if leaves is None:
-        return "has an unusual tree of pages, or memory was short"
-
-    def integers(name: str, missing: int | None) -> IntegerColumn:
-        null = Null.MISSING if missing is not None else Null.UNUSUAL
-        null = Null.DISTINCT if missing == ABSENT else null
-        is_key = alone and name in keys
-        return IntegerColumn(places[name], null, NONE if missing is None else missing, is_key)
-
-    return _Table(leaves, tuple(integers(c.name, c.missing) for c in columns), places)
-
-
 def _table_of(query: str) -> str:
     """Return the table of today's exports that a query reads."""
     return next(iter(tables_read(query)))
-
-
-def _declared(kind: object) -> str:
-    """Return a type in the capitals of ASCII, which are all that SQLite knows."""
-    text = str(kind)
-    return text.upper() if text.isascii() else text
-
-
-def _joined(parts: Sequence[NamedRows]) -> NamedRows:
-    values = np.concatenate([rows.values for rows in parts], axis=1)
-    return NamedRows(values, tuple(text for rows in parts for text in rows.texts))

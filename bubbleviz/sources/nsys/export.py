@@ -1,40 +1,61 @@
 """Exports: tables of nsys of which it is known what is there, wherever their columns come from.
 
 Tables and columns are probed before a query runs, and views make the schemas of all years one.
-What answers the queries is an :class:`Origin`, and every origin gives the same::
+Every kind of export answers the queries, and gives the same::
 
     pages of an SQLite file, decoded by the compiled part  ─┐
-    SQLite, where it was not built or a page is not plain  ─┼─ Export ─ Scan ─ kernels, calls, ...
+    SQLite, where it was not built or a page is not plain  ─┼─ Export ─ kernels, calls, ...
     a directory of Parquet or Arrow tables                 ─┘
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Protocol, TypeVar
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.values import frozen
-from bubbleviz.native.library import NamedRows
 from bubbleviz.progress import Watch
 from bubbleviz.sources.nsys.queries import QUERIES, query, tables_read
-from bubbleviz.sources.sqlite.queries import Binds, Query, Schema, lacking
+from bubbleviz.sources.sqlite.queries import Binds, Schema, lacking
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+STRINGS = "StringIds"
 #: The four kinds of ranges, as parameters of queries.
 KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
 #: What SQLite keeps in any column, as Python reads it.
 _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
+#: The queries for the first and last row of the large tables, by the queries that are streamed.
+BOUNDS = {
+    "gpu_work/kernels": "gpu_work/kernel_bounds",
+    "gpu_work/kernel_streams": "gpu_work/kernel_bounds",
+    "ranges/named": "ranges/bounds",
+    "ranges/lasting": "ranges/bounds",
+    "calls/all": "calls/bounds",
+}
+#: A table of fewer rows is read sooner than a thread is woken, and has opened the file for itself.
+_SHORT = 1 << 13
+#: How many parts of columns more than threads may be read before the first of them is used.
+_AHEAD = 4
+#: The numbers of all rows that a table can have.
+EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
+
+#: Integers of some rows, shape (columns, rows), and a text of each; None for NULL.
+Named: TypeAlias = tuple[Ints, Sequence[str | None]]
+_RowsT = TypeVar("_RowsT")
+#: Reads what follows of a table: numbers of rows, and these; None where there is nothing left.
+Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
 
 
 @frozen
@@ -60,67 +81,98 @@ class Selection:
     until_ns: int = 0
 
 
-class Origin(Protocol):
-    """Where the columns of an export come from. Threads may ask at the same time.
+def joined(parts: Sequence[Named]) -> Named:
+    """Return parts, of which there is one at least, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    values = np.concatenate([values for values, _ in parts], axis=1)
+    return values, [text for _, texts in parts for text in texts]
 
-    What is asked for raises ProfileError where the export is damaged.
+
+class Export(ABC):
+    """An open export of nsys; threads may ask it at the same time.
+
+    Large tables are read in parts, by threads beside the one that uses them: while a part is read
+    no Python runs for it. Parts come in the same order however many threads read::
+
+        parts            | 0 | 1 | 2 | 3 | 4 | 5 |
+        a thread reads     0       2   3
+        another one          1           4   5
+        this one waits   ──┤ 0 | 1 | 2 | 3 | ...       and works on them
+
+    Args:
+        path: as given.
+        schema: the columns of each table.
+        what: kind of file that it is, in words.
+        jobs: how many threads read.
+        watch: takes the share of the rows of large tables that has been read.
+
+    Raises:
+        ProfileError: the tables are not those of nsys.
     """
 
-    @property
-    def path(self) -> str:
-        """Path of the export, as given."""
+    def __init__(self, path: str, schema: Schema, what: str, jobs: int, watch: Watch) -> None:
+        if not {STRINGS, KERNEL, RUNTIME, NVTX} & set(schema):
+            raise ProfileError(
+                f"{path}: {what}, but no nsys export: it has none of the tables "
+                f"{STRINGS}, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
+            )
+        self.path, self.schema, self.views = path, schema, QUERIES.views_of(schema)
+        self.jobs, self._watch = jobs, watch
+        self._bounds: dict[str, tuple[int, int]] = {}
+        self._begun: dict[str, tuple[deque[Future[Any]], Iterator[Part[Any]]]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+        self._all = self._read = 0
 
-    @property
-    def most_rows(self) -> int:
-        """More rows than any table has."""
-
+    @abstractmethod
     def account(self) -> str:
         """Return what reads the large tables, as far as is known, and why where that is SQLite."""
 
+    @abstractmethod
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
 
-    def rows(self, query: Query, binds: Binds) -> list[tuple[object, ...]]:
-        """Return the rows of a query that gives few, or any text."""
-
-    def columns(self, query: Query, binds: Binds, rows: int) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
-
-        Args:
-            query: that gives them.
-            binds: its parameters.
-            rows: how many there are, if that is known; else 0.
+    @abstractmethod
+    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+        """Return the rows of a query that gives few, or any text.
 
         Raises:
-            ProfileError: the export holds something else than integers.
+            ProfileError: the file is damaged.
         """
 
-    def named(self, query: Query, selection: Selection, first: int, last: int) -> NamedRows:
-        """Return the selected rows among those of some numbers: integers, and a text each.
+    @abstractmethod
+    def named(
+        self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
+    ) -> Named:
+        """Return the selected rows of a query, in stretches from a row to a row or of all.
 
         The queries are ranges/named, ranges/lasting, ranges/sample, calls/system and
         strings/matching.
+
+        Raises:
+            ProfileError: a range to be named lacks a number, or has text in its place.
         """
 
+    @abstractmethod
+    def most_rows(self) -> int:
+        """Return a number of rows that no table exceeds."""
 
-@frozen
-class Export:
-    """An open export of nsys.
+    @abstractmethod
+    def _columns(self, name: str, binds: Binds) -> Ints: ...
 
-    Attributes:
-        schema: the columns of each table.
-        views: the variant of each view that queries read here.
-        origin: where the columns come from.
-    """
+    @abstractmethod
+    def _parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
+        """Yield what reads the parts of a table, from its beginning to its end."""
 
-    schema: Schema
-    views: Mapping[str, Query]
-    origin: Origin
+    def columns(self, name: str, binds: Binds | None = None) -> Ints:
+        """Return the int64 columns of a query, shape (columns, rows); none if it cannot run.
 
-    @property
-    def path(self) -> str:
-        """Path as given."""
-        return self.origin.path
+        Raises:
+            ProfileError: the file is damaged, or holds something else than integers.
+        """
+        if not self.has(name):
+            return np.empty((len(query(name).columns), 0), np.int64)
+        return self._columns(name, binds or {})
 
     def has(self, name: str) -> bool:
         """Tell whether the export holds what a query needs."""
@@ -145,42 +197,35 @@ class Export:
                 f"sql/nsys/{name}.sql needs; {EXPORT_AGAIN}"
             )
 
-    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a small query.
-
-        Raises:
-            ProfileError: the file is damaged.
-        """
-        return self.origin.rows(query(name), binds or {})
+    def rows_if_any(self, name: str) -> list[tuple[object, ...]]:
+        """Return the rows of a small query; none where the export does not hold them."""
+        return self.rows(name) if self.has(name) else []
 
     def value(self, name: str) -> object:
         """Return the single value of a small query; None where the export does not hold it."""
-        rows = self.rows(name) if self.has(name) else []
+        rows = self.rows_if_any(name)
         return rows[0][0] if rows else None
 
-    def columns(self, name: str, binds: Binds | None = None) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows); none if it cannot run.
-
-        Raises:
-            ProfileError: the file is damaged, or holds something else than integers.
-        """
-        if not self.has(name):
-            return np.empty((len(query(name).columns), 0), np.int64)
-        return self.origin.columns(query(name), binds or {}, 0)
-
     def texts(self, ids: Ints) -> dict[int, str]:
-        """Return the texts of some registered strings, by id.
-
-        Raises:
-            ProfileError: the file is damaged.
-        """
+        """Return the texts of some registered strings, by id."""
         rows = self.rows("strings/by_id", {"ids": json.dumps(ids.tolist())}) if len(ids) else ()
         return {self.number(row[0]): str(row[1]) for row in rows}
 
+    def matching_strings(self, globs: tuple[str, ...]) -> Mapping[int, str]:
+        """Return the registered strings that fit a pattern, by id."""
+        if not globs:
+            return {}
+        (ids,), texts = self.named("strings/matching", Selection(globs=globs))
+        return dict(zip(ids.tolist(), map(str, texts), strict=True))
+
     def bounds(self, name: str) -> tuple[int, int]:
         """Return the first and the last row number that a query gives; (0, -1) of no rows."""
-        rows = self.rows(name)
-        return (self.number(rows[0][0]), self.number(rows[0][1])) if rows else (0, -1)
+        if name not in self._bounds:
+            rows = self.rows_if_any(name)
+            self._bounds[name] = (
+                (self.number(rows[0][0]), self.number(rows[0][1])) if rows else (0, -1)
+            )
+        return self._bounds[name]
 
     def number(self, value: object) -> int:
         """Return a value that must be a number; SQLite keeps text in any column.
@@ -189,169 +234,80 @@ class Export:
             ProfileError: it is none.
         """
         if not isinstance(value, int):
-            raise ProfileError(
-                f"{self.path}: holds {_TYPES.get(type(value), 'a value')} where a whole number "
-                f"belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
-            )
+            raise self._edited(f"holds {_TYPES.get(type(value), 'a value')} where a whole number")
         return value
 
-
-def check_schema(path: str, schema: Schema, what: str) -> None:
-    """Raise ProfileError where the tables are not those of nsys.
-
-    Args:
-        path: of the export.
-        schema: the columns of each table.
-        what: kind of file that it is, in words.
-    """
-    if not {"StringIds", KERNEL, RUNTIME, NVTX} & set(schema):
-        raise ProfileError(
-            f"{path}: {what}, but no nsys export: it has none of the tables "
-            f"StringIds, {KERNEL}, {RUNTIME}, {NVTX}; {EXPORT_AGAIN}"
+    def _edited(self, what: str) -> ProfileError:
+        """Return the error of an export that holds something in the place of a number."""
+        return ProfileError(
+            f"{self.path}: {what} belongs, so it is damaged or was edited; {EXPORT_AGAIN}"
         )
 
+    def _null_among_ranges(self) -> ProfileError:
+        return self._edited(f"{NVTX} holds NULL (no value) where a number")
 
-def null_among_ranges(path: str) -> ProfileError:
-    """Return the error of an export whose ranges lack a number that each must have."""
-    return ProfileError(
-        f"{path}: {NVTX} holds NULL (no value) where a number belongs, so it is "
-        f"damaged or was edited; {EXPORT_AGAIN}"
-    )
+    def open_pool(self) -> ThreadPoolExecutor:
+        """Return the threads, which begin to read the kernels: that needs no names of ranges."""
+        self._all = sum(last - first + 1 for first, last in map(self.bounds, {*BOUNDS.values()}))
+        pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
+        self.begin("gpu_work/kernels")
+        return pool
 
+    def begin(self, name: str) -> None:
+        """Begin with the first parts of a query's columns, which are used later."""
+        if self.has(name) and name not in self._begun:
+            parts = self._parts(name, None)
+            ahead = islice(parts, self.jobs + _AHEAD)
+            self._begun[name] = deque(self._handed(name, part) for part in ahead), parts
 
-# Scan: large tables read in stretches of rows, by threads beside the one that uses them.
-#
-# While a stretch is read no Python runs for it, so that threads read at the same time, and another
-# one works on earlier results. These are the same, in the same order, however many threads read.
-#
-# ::
-#
-#     stretches        | 0 | 1 | 2 | 3 | 4 | 5 |     yielded in this order
-#     a thread reads     0       2   3
-#     another one          1           4   5
-#     this one waits   ──┤ 0 | 1 | 2 | 3 | ...       and works on them
+    def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
+        """Yield the int64 columns of a query in parts, with the numbers of rows; none if it lacks.
 
-
-Result = TypeVar("Result")
-
-#: Rows of a stretch: some 10 ms of reading, and columns that stay in the cache.
-ROWS = 1 << 15
-#: Rows that are read sooner than a thread is woken, and has opened the file for itself.
-_SHORT = 1 << 13
-#: How many stretches more than threads may be read before the first of them is used.
-_AHEAD = 4
-
-
-@frozen
-class Scan:
-    """Reads the large tables of an open export; a stretch is a range of row numbers.
-
-    Attributes:
-        export: the open export.
-        jobs: how many threads read.
-        count: takes how many rows more have been read.
-    """
-
-    export: Export
-    jobs: int
-    count: Callable[[int], None]
-    _pool: ThreadPoolExecutor
-    _begun: dict[tuple[str, range], Future[Ints]]
-
-    def stretches(self, bounds: str, most: int = 0) -> list[range]:
-        """Return the stretches of ``most`` rows between the bounds that a query gives.
-
-        A table with so few rows for its numbers that most stretches would be empty is one stretch.
-        """
-        first, last = self.export.bounds(bounds)
-        sparse = last - first >= self.export.origin.most_rows
-        length = last - first + 1 if sparse else most or ROWS
-        return [
-            range(at, min(at + length, last + 1)) for at in range(first, last + 1, max(length, 1))
-        ]
-
-    def begin(self, name: str, stretches: Sequence[range]) -> None:
-        """Begin with the first of some stretches, whose columns are read later."""
-        for stretch in stretches[: self.jobs + _AHEAD]:
-            if (name, stretch) not in self._begun:
-                self._begun[name, stretch] = self._handed(self._columns, name, stretch)
-
-    def columns(self, name: str, stretches: Sequence[range]) -> Iterator[Ints]:
-        """Yield the int64 columns of a query in each stretch, in order.
+        Where rows are left out, a part has fewer of them than numbers.
 
         Raises:
             ProfileError: the file is damaged.
         """
+        if not self.has(name):
+            return iter(())
+        begun = self._begun.pop(name, None) or (deque(), self._parts(name, None))
+        return self._each(name, *begun, self.jobs + _AHEAD)
 
-        def handed(stretch: range) -> Future[Ints]:
-            begun = self._begun.pop((name, stretch), None)
-            return begun or self._handed(self._columns, name, stretch)
-
-        return self._each(stretches, handed, self.jobs + _AHEAD)
-
-    def named(
-        self, name: str, stretches: Sequence[range], selection: Selection
-    ) -> Iterator[NamedRows]:
-        """Yield the selected rows of each stretch, in order; see :meth:`columns`."""
-
-        def read(name: str, stretch: range) -> NamedRows:
-            return self.export.origin.named(query(name), selection, stretch[0], stretch[-1])
-
-        # Texts take more room than columns, and a stretch of them is longer.
-        return self._each(stretches, lambda s: self._handed(read, name, s), self.jobs + 1)
-
-    def _columns(self, name: str, stretch: range) -> Ints:
-        binds = {"first": stretch[0], "last": stretch[-1]}
-        return self.export.origin.columns(query(name), binds, min(len(stretch), ROWS))
+    def named_stream(self, name: str, selection: Selection) -> Iterator[Named]:
+        """Yield the selected rows of all parts, in order; see :meth:`stream`."""
+        # Texts take more room than columns, and a part of them is longer.
+        parts = self._each(name, deque(), self._parts(name, selection), self.jobs + 1)
+        return (rows for _, rows in parts)
 
     def _each(
-        self, stretches: Sequence[range], handed: Callable[[range], Future[Result]], window: int
-    ) -> Iterator[Result]:
-        ahead: deque[Future[Result]] = deque()
+        self, name: str, ahead: deque[Future[Any]], parts: Iterator[Part[Any]], window: int
+    ) -> Iterator[tuple[range, Any]]:
         try:
-            for at, stretch in enumerate(stretches):
-                ahead.extend(map(handed, stretches[at + len(ahead) : at + window]))
-                result = ahead.popleft().result()
-                self.count(len(stretch))
-                yield result
+            while True:
+                more = islice(parts, window - len(ahead))
+                ahead.extend(self._handed(name, part) for part in more)
+                part = ahead.popleft().result() if ahead else None
+                if part is None:
+                    return
+                self._read += len(part[0])
+                self._watch(min(self._read / self._all, 1.0) if self._all else 1.0)
+                yield part
         finally:
             for future in ahead:
                 future.cancel()
 
-    def _handed(
-        self, read: Callable[[str, range], Result], name: str, stretch: range
-    ) -> Future[Result]:
-        """Hand a stretch to a thread; where it is short, or none can be started, read it here."""
-        if len(stretch) > _SHORT:
-            with suppress(RuntimeError):
-                return self._pool.submit(read, name, stretch)
-        done: Future[Result] = Future()
+    def _handed(self, name: str, part: Part[Any]) -> Future[Any]:
+        """Hand a part to a thread; where the table is short, or no thread starts, read it here."""
+        first, last = self.bounds(BOUNDS[name])
+        if last - first >= _SHORT and self._pool:
+            try:
+                return self._pool.submit(part)
+            except RuntimeError:
+                # Parts that follow one another must not be read by a thread that starts later.
+                self._pool = None
+        done: Future[Any] = Future()
         try:
-            done.set_result(read(name, stretch))
+            done.set_result(part())
         except Exception as error:  # whoever takes the result gets it
             done.set_exception(error)
         return done
-
-
-@contextmanager
-def scan_of(export: Export, jobs: int, rows: int, watch: Watch) -> Iterator[Scan]:
-    """Have an open export read by so many threads.
-
-    Args:
-        export: the open export.
-        jobs: how many threads read.
-        rows: how many rows there are to read.
-        watch: takes what share of them has been read.
-    """
-    read = 0
-
-    def count(more: int) -> None:
-        nonlocal read
-        read += more
-        watch(min(read / rows, 1.0) if rows else 1.0)
-
-    with ThreadPoolExecutor(jobs, "bubbleviz-read") as pool:
-        try:
-            yield Scan(export, jobs, count, pool, {})
-        finally:
-            pool.shutdown(cancel_futures=True)

@@ -11,26 +11,17 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, MEMSETS
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model import profile
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_sizes import MemoryEvents
-from bubbleviz.model.profile import (
-    KERNELS,
-    PAGE_MIGRATION,
-    Activities,
-    Calls,
-    correlations,
-    impossible_times,
-    possible,
-    process_of,
-    untimed_work,
-)
+from bubbleviz.model.profile import Activities, Calls, process_of
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
-from bubbleviz.sources.nsys.export import GRAPH, KERNEL, Export, Scan, Selection
-from bubbleviz.sources.nsys.queries import query, tables_read
+from bubbleviz.sources.nsys.export import Export
+from bubbleviz.sources.nsys.queries import tables_read
 from bubbleviz.timing import step
 
 # CUDA API calls of an nsys export, read block by block.
@@ -38,39 +29,24 @@ from bubbleviz.timing import step
 
 #: The version behind the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
-#: The correlation id in calls/all.sql of a call without one.
-_WITHOUT_ID = -(1 << 40)
+#: What stands in a query for a correlation id, or for the start of a wait, where there is none.
+_NOTHING = -(1 << 40)
 #: A call that lasts longer from 0 on began later: CUPTI writes 0 for a time that it lacks.
 _LONGEST_FROM_0_NS = 1_000_000_000
 
 
-def matching_strings(export: Export, globs: tuple[str, ...]) -> Mapping[int, str]:
-    """Return the registered strings that fit a pattern, by id.
-
-    Raises:
-        ProfileError: the export is damaged.
-    """
-    if not globs:
-        return {}
-    rows = export.origin.named(
-        query("strings/matching"), Selection(globs=globs), -(1 << 63), (1 << 63) - 1
-    )
-    return dict(zip(rows.values[0].tolist(), map(str, rows.texts), strict=True))
-
-
-def ids_of(call_names: Mapping[int, str], beginnings: tuple[str, ...]) -> list[int]:
-    """Return the ids, ascending, of those names of calls that begin in one of some ways."""
-    return sorted(i for i, name in call_names.items() if name.startswith(beginnings))
-
-
-def calls_named(export: Export, ids: Sequence[int], most: int = -1) -> Ints:
-    """Return row, thread and correlation id of calls whose names have some ids, in order.
+def _calls_named(
+    export: Export, call_names: Mapping[int, str], beginnings: tuple[str, ...], most: int = -1
+) -> Ints:
+    """Return row, thread and correlation id of calls whose names begin in some ways, in order.
 
     Args:
         export: the open export.
-        ids: of registered strings.
+        call_names: names of calls, by their ids.
+        beginnings: of names.
         most: how many are looked for; -1 all.
     """
+    ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
     if not ids:
         return np.empty((3, 0), np.int64)
     return export.columns("calls/named", {"name_ids": json.dumps(ids), "most": most})
@@ -82,19 +58,11 @@ class ExportedCalls:
 
     Attributes:
         export: the open export.
-        scan: reads its large tables.
-        launch_ids: string ids of the names of calls that launch kernels.
-        graph_ids: string ids of the names of calls that launch CUDA graphs.
+        call_names: names of calls that have work on a device, by their string ids.
     """
 
     export: Export
-    scan: Scan
-    launch_ids: Sequence[int] = ()
-    graph_ids: Sequence[int] = ()
-
-    def begin(self) -> None:
-        """Begin to read them."""
-        self.scan.begin("calls/all", self.scan.stretches("calls/bounds"))
+    call_names: Mapping[int, str]
 
     def blocks(self) -> Iterator[Calls]:
         """Yield all that can have launched something, in the order of the export.
@@ -102,35 +70,35 @@ class ExportedCalls:
         Raises:
             ProfileError: the export is damaged.
         """
-        stretches = self.scan.stretches("calls/bounds")
-        blocks = self.scan.columns("calls/all", stretches)
-        for stretch in stretches:
+        blocks = self.export.stream("calls/all")
+        while True:
             with step("read calls") as rows:
-                columns = next(blocks)
-                rows.count = columns.shape[1]
-            if rows.count == len(stretch):
-                numbers = np.arange(stretch.start, stretch.stop)
+                numbers, columns = next(blocks, (None, None))
+                rows.count = 0 if columns is None else columns.shape[1]
+            if numbers is None or columns is None:
+                return
+            if rows.count == len(numbers):
+                row = np.arange(numbers.start, numbers.stop)
             else:
                 # Where numbers are left out there may be very many of them.
-                binds = {"first": stretch[0], "last": stretch[-1]}
-                numbers = self.export.columns("calls/row_numbers", binds)[0]
-            yield _calls(numbers, columns)
+                binds = {"first": numbers[0], "last": numbers[-1]}
+                row = self.export.columns("calls/row_numbers", binds)[0]
+            yield _calls(row, columns)
 
     def _timed(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield thread and end of calls that can have launched something, with any time."""
-        for block in self.scan.columns("calls/all", self.scan.stretches("calls/bounds")):
-            start_ns, end_ns, thread, _ = block[:, block[3] != _WITHOUT_ID]
-            inside = possible(start_ns, end_ns)
+        for _, block in self.export.stream("calls/all"):
+            start_ns, end_ns, thread, _ = block[:, block[3] != _NOTHING]
+            inside = profile.possible(start_ns, end_ns)
             yield thread, end_ns if inside is None else end_ns[inside]
 
     def latest_end_ns(self) -> int:
         """Return when the last call that can have launched something returned; at least 0."""
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._timed()), default=0)
 
-    def processes(self) -> tuple[int, ...]:
+    def processes(self) -> Sequence[int]:
         """Return the processes that made calls, in order."""
-        found = {p for thread, _ in self._timed() for p in distinct(process_of(thread)).tolist()}
-        return tuple(sorted(found))
+        return sorted({p for t, _ in self._timed() for p in distinct(process_of(t)).tolist()})
 
     def at(self, rows: Ints) -> Calls:
         """Return the calls of some rows (distinct, ascending).
@@ -158,17 +126,21 @@ class ExportedCalls:
 
     def kernel_launches(self, rows: Ints) -> Ints:
         """Return those of some rows (distinct, ascending) whose call launches a kernel."""
-        return rows[np.isin(self._columns_at(rows)[4], self.launch_ids)]
+        return self._beginning(rows, KERNEL_LAUNCHES)
 
     def graph_launches(self, rows: Ints) -> Ints:
         """Return those of some rows (distinct, ascending) whose call launches a CUDA graph."""
-        return rows[np.isin(self._columns_at(rows)[4], self.graph_ids)]
+        return self._beginning(rows, GRAPH_LAUNCHES)
+
+    def _beginning(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
+        ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
+        return rows[np.isin(self._columns_at(rows)[4], ids)]
 
     def containing(self, letters: str) -> Ints:
         """Return the rows of the calls whose name contains some letters, ascending."""
-        ids = sorted(matching_strings(self.export, (f"*{letters}*",)))
-        row, _, correlation_id = calls_named(self.export, ids)
-        found: Ints = row[correlation_id != _WITHOUT_ID]
+        names = self.export.matching_strings((f"*{letters}*",))
+        row, _, correlation_id = _calls_named(self.export, names, ("",))
+        found: Ints = row[correlation_id != _NOTHING]
         return found
 
     def failed(self, rows: Ints) -> Bools:
@@ -176,73 +148,67 @@ class ExportedCalls:
         return np.asarray(self._columns_at(rows)[5] != 0, bool)
 
 
-def graph_launches(export: Export, ids: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return process and correlation id of each call of some names, where both are recorded."""
-    _, thread, correlation_id = calls_named(export, ids)
-    known = (thread != NONE) & (correlation_id != _WITHOUT_ID)
-    return process_of(thread[known]), correlation_id[known]
-
-
 def _calls(row: Ints, columns: Ints) -> Calls:
     start_ns, end_ns, thread, correlation_id = columns
-    keep = correlation_id != _WITHOUT_ID
-    inside = possible(start_ns, end_ns)
+    keep = correlation_id != _NOTHING
+    inside = profile.possible(start_ns, end_ns)
     untimed = (start_ns == 0) & ((end_ns == 0) | (end_ns > _LONGEST_FROM_0_NS))
     if untimed.any():
         inside = ~untimed if inside is None else inside & ~untimed
     impossible = 0 if inside is None else int((keep & ~inside).sum())
     if inside is not None:
         keep &= inside
-    calls = Calls(row, start_ns, end_ns, thread, correlations(correlation_id), impossible)
+    ids = profile.correlations(correlation_id)
+    calls = Calls(row, start_ns, end_ns, thread, ids, impossible)
     return calls if keep.all() else calls.take(keep)
 
 
-#: How the names of calls begin that copies and memsets come from.
-_COPYING = {"copies": COPIES, "memsets": MEMSETS}
 #: The name ids of a CUDA graph, which has no name, and of pages of managed memory that move.
 _WHOLE_GRAPH, _MIGRATION = -2, -3
 #: Kinds of copies by which the driver moves pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
 _KINDS_OF_MIGRATION = (11, 12, 13)
 
 
-def kernel_stretches(export: Export, scan: Scan) -> list[range]:
-    """Return the stretches that make up the table of kernels; none if it cannot be read."""
-    return scan.stretches("gpu_work/kernel_bounds") if export.has("gpu_work/kernels") else []
-
-
-def graph_columns(export: Export) -> Ints:
+def _graph_columns(export: Export) -> Ints:
     """Return the CUDA graphs that were traced as a whole, with the columns of kernels."""
     graphs = export.columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
 
 
 def activities_of(
-    export: Export, scan: Scan, call_names: Mapping[int, str]
+    export: Export, call_names: Mapping[int, str]
 ) -> tuple[Activities, tuple[Limitation, ...]]:
     """Return the work of the GPUs, and what is not known of it.
 
     Args:
         export: the open export.
-        scan: reads its large tables.
         call_names: those in ``StringIds`` that begin as ``WORK_CALLS`` do, by id.
 
     Raises:
         ProfileError: the export is damaged.
     """
-    stretches = kernel_stretches(export, scan)
-    graphs = graph_columns(export)
+    graphs = _graph_columns(export)
     copies = export.columns("gpu_work/copies")
     copies[5] = np.where(np.isin(copies[5], _KINDS_OF_MIGRATION), _MIGRATION, NONE)
     beside = {"copies": copies, "memsets": export.columns("gpu_work/memsets")}
-    most = sum(map(len, stretches))
-    room = min(most, export.origin.most_rows) + graphs.shape[1]
+    first, last = export.bounds("gpu_work/kernel_bounds")
+    most = last - first + 1 if export.has("gpu_work/kernels") else 0
+    room = min(most, export.most_rows()) + graphs.shape[1]
     builder = ActivitiesBuilder(room + sum(table.shape[1] for table in beside.values()))
     try:
         kernels = 0
-        for block in scan.columns("gpu_work/kernels", stretches):
+        for _, block in export.stream("gpu_work/kernels"):
             kernels += block.shape[1]
             builder.add_kernels(block)
-        _refuse_lost_rows(export, kernels, most)
+        # SQLite ends a part of the rows without a word at a page whose row numbers are damaged;
+        # tables that were edited leave out some.
+        if kernels < most and kernels < sum(
+            export.number(row[1]) for row in export.rows("gpu_work/kernel_count")
+        ):
+            raise ProfileError(
+                f"{export.path}: only {kernels:,} of its kernels can be read, so it is damaged; "
+                f"{EXPORT_AGAIN}"
+            )
         builder.add_kernels(graphs)
         for table in beside.values():
             builder.add_copies(table)
@@ -251,67 +217,60 @@ def activities_of(
             f"{export.path}: is damaged or was edited ({error}); {EXPORT_AGAIN}"
         ) from error
     orphans = builder.without_process()
-    processes = ExportedCalls(export, scan).processes() if orphans else ()
+    processes = ExportedCalls(export, {}).processes() if orphans else ()
 
     def names(ids: Ints) -> tuple[str, ...]:
         known = {_WHOLE_GRAPH: "CUDA graph, traced as a whole", NONE: "<string NULL>"}
-        known |= {_MIGRATION: PAGE_MIGRATION} | export.texts(ids)
+        known |= {_MIGRATION: profile.PAGE_MIGRATION} | export.texts(ids)
         return tuple(known.get(i, f"<string {i}>") for i in ids.tolist())
 
     activities = builder.activities(names, processes)
+    recorded = {"kernels": most > 0, **{what: t.size > 0 for what, t in beside.items()}}
     return activities, (
-        *_lost_kernels(export, call_names, recorded=bool(stretches)),
+        *_lost_work(export, call_names, recorded, ("kernels", "graphs")),
         *_lost_process(export, orphans, processes),
         *_unrecorded_graphs(export, activities, call_names),
-        *_lost_copies(export, {w: bool(t.shape[1]) for w, t in beside.items()}, call_names),
-        *untimed_work(export.path, builder.untimed),
-        *impossible_times(export.path, builder.impossible),
+        *_lost_work(export, call_names, recorded, ("copies", "memsets")),
+        *profile.untimed_work(export.path, builder.untimed),
+        *profile.impossible_times(export.path, builder.impossible),
     )
 
 
-def _refuse_lost_rows(export: Export, kernels: int, most: int) -> None:
-    """Raise ProfileError where the table of kernels holds more than could be read.
-
-    SQLite ends a part of the rows without a word at a page of which the row numbers are damaged.
-
-    Args:
-        export: the open export.
-        kernels: how many were read.
-        most: how many there would be, if no row number were left out.
-    """
-    # Tables that were edited leave out some.
-    if kernels < most and kernels < sum(
-        export.number(row[1]) for row in export.rows("gpu_work/kernel_count")
-    ):
-        raise ProfileError(
-            f"{export.path}: only {kernels:,} of its kernels can be read, so it is damaged; "
-            f"{EXPORT_AGAIN}"
-        )
-
-
-def processes_of(export: Export, scan: Scan) -> tuple[int, ...]:
+def processes_of(export: Export) -> tuple[int, ...]:
     """Return the processes that ran kernels or graphs."""
-    processes: set[int] = set()
-    kernels = scan.columns("gpu_work/kernels", kernel_stretches(export, scan))
-    for block in chain(kernels, [graph_columns(export)]):
-        processes.update(distinct(process_of(block[3])).tolist())
-    return tuple(sorted(processes - {NONE}))
+    kernels = (block for _, block in export.stream("gpu_work/kernels"))
+    found = (distinct(process_of(block[3])) for block in chain(kernels, [_graph_columns(export)]))
+    return tuple(sorted({p for processes in found for p in processes.tolist()} - {NONE}))
 
 
-def _lost_kernels(
-    export: Export, call_names: Mapping[int, str], *, recorded: bool
+#: By query: what the work is, how the names of calls begin that it comes from, how these make it.
+_WORK = {
+    "kernels": (profile.KERNELS, KERNEL_LAUNCHES, "launch"),
+    "graphs": ("CUDA graphs traced as a whole", (), ""),
+    "copies": ("copies", COPIES, "make"),
+    "memsets": ("memsets", MEMSETS, "make"),
+}
+
+
+def _lost_work(
+    export: Export,
+    call_names: Mapping[int, str],
+    recorded: Mapping[str, bool],
+    kinds: Sequence[str],
 ) -> Iterator[Limitation]:
-    """Yield a limitation where kernels or graphs cannot be read, or were not recorded."""
-    reason = ""
-    if KERNEL in export.schema and not export.has("gpu_work/kernels"):
-        reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/kernels'))}"
-    elif not recorded and calls_named(export, ids_of(call_names, KERNEL_LAUNCHES), 1).size:
-        reason = f"{export.path} holds calls that launch some, but none in {KERNEL}"
-    if reason:
-        yield Limitation(KERNELS, reason, kind=LimitationKind.COSTS)
-    if GRAPH in export.schema and not export.has("gpu_work/graphs"):
-        reason = f"{export.path} lacks {', '.join(export.lacks('gpu_work/graphs'))}"
-        yield Limitation("CUDA graphs traced as a whole", reason, kind=LimitationKind.COSTS)
+    """Yield limitations where work cannot be read, or calls had some that was not recorded."""
+    for kind in kinds:
+        what, beginnings, make = _WORK[kind]
+        table, query = next(iter(tables_read(f"gpu_work/{kind}"))), f"gpu_work/{kind}"
+        costs = LimitationKind.COSTS if kind in ("kernels", "graphs") else LimitationKind.OTHER
+        if table in export.schema and not export.has(query):
+            lacking = ", ".join(export.lacks(query))
+            yield Limitation(what, f"{export.path} lacks {lacking}", kind=costs)
+        elif not recorded.get(kind, not beginnings) and (
+            _calls_named(export, call_names, beginnings, 1).size
+        ):
+            reason = f"{export.path} holds calls that {make} some, but none in {table}"
+            yield Limitation(what, reason, kind=costs)
 
 
 def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple[Limitation, ...]:
@@ -321,36 +280,21 @@ def _lost_process(export: Export, count: int, processes: Sequence[int]) -> tuple
     """
     if not count:
         return ()
-    outcome = (
-        "they are taken for the only one that made calls"
-        if len(processes) == 1
-        else "they stay unlinked"
-    )
+    outcome = "they stay unlinked"
+    if len(processes) == 1:
+        outcome = "they are taken for the only one that made calls"
     lacking = ", ".join(export.lacks("gpu_work/kernels")) or "it for some"
     reason = f"{export.path} lacks {lacking}; {outcome}"
     return (Limitation("the process of kernels", reason, count, LimitationKind.COSTS),)
-
-
-def _lost_copies(
-    export: Export, recorded: Mapping[str, bool], call_names: Mapping[int, str]
-) -> Iterator[Limitation]:
-    """Yield limitations where copies or memsets cannot be read, or were made and not recorded."""
-    for what, beginnings in _COPYING.items():
-        (table,) = tables_read(f"gpu_work/{what}")
-        if table in export.schema and not export.has(f"gpu_work/{what}"):
-            lacking = ", ".join(export.lacks(f"gpu_work/{what}"))
-            yield Limitation(what, f"{export.path} lacks {lacking}")
-        if not recorded[what] and calls_named(export, ids_of(call_names, beginnings), 1).size:
-            reason = f"{export.path} holds calls that make some, but none in {table}"
-            yield Limitation(what, reason)
 
 
 def _unrecorded_graphs(
     export: Export, activities: Activities, call_names: Mapping[int, str]
 ) -> tuple[Limitation, ...]:
     """Return a limitation where CUDA graphs were launched whose work was not recorded."""
-    process, ids = graph_launches(export, ids_of(call_names, GRAPH_LAUNCHES))
-    correlation_id = correlations(ids)
+    _, thread, ids = _calls_named(export, call_names, GRAPH_LAUNCHES)
+    known = (thread != NONE) & (ids != _NOTHING)
+    process, correlation_id = process_of(thread[known]), profile.correlations(ids[known])
     lost = 0
     for pid in distinct(process).tolist():
         ranks = np.flatnonzero(activities.ranks[:, 0] == pid)
@@ -365,20 +309,16 @@ def _unrecorded_graphs(
 
 
 _WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
-#: The start in synchronisation/waits.sql of a wait without one.
-_WITHOUT_START = -(1 << 40)
 
 
-def read_synchronisation(
-    export: Export, scan: Scan
-) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+def read_synchronisation(export: Export) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
     """Return what an export holds of waiting, None where that is nothing, and what is lost.
 
     Raises:
         ProfileError: the export is damaged.
     """
     waits = export.columns(_WAITS)
-    waits = waits[:, waits[6] != _WITHOUT_START]
+    waits = waits[:, waits[6] != _NOTHING]
     queries = (_WAITS, _RECORDS) if waits.shape[1] else (_WAITS,)
     losses = tuple(
         Limitation("what streams waited for", f"{export.path} lacks {', '.join(lacking)}")
@@ -391,37 +331,25 @@ def read_synchronisation(
     records = export.columns(_RECORDS)
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
-    streams = _streams(export, scan)
-    return Synchronisation(EventRecords(*records), Waits(*waits), streams), losses
+    return Synchronisation(EventRecords(*records), Waits(*waits), _streams(export)), losses
 
 
-def _streams(export: Export, scan: Scan) -> Ints:
+def _streams(export: Export) -> Ints:
     """Return the stream of each activity of the export, in their order; -1 unknown."""
-    known = export.has("gpu_work/kernel_streams")
-    name = "gpu_work/kernel_streams" if known else "gpu_work/kernels"
-    kernels = scan.columns(name, kernel_stretches(export, scan))
-    parts = [_streams_of_timed(block, known=known) for block in kernels]
-    for work in ("graph", "copy", "memset"):
+    parts = [np.empty(0, np.int64)]
+    for work in ("kernel", "graph", "copy", "memset"):
         whole = f"gpu_work/{'copies' if work == 'copy' else f'{work}s'}"
-        if export.has(whole):
-            known = export.has(f"gpu_work/{work}_streams")
-            block = export.columns(f"gpu_work/{work}_streams" if known else whole)
-            parts.append(_streams_of_timed(block, known=known))
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-
-def _streams_of_timed(block: Ints, *, known: bool) -> Ints:
-    """Return the streams of rows that become activities: with start and end, that can be.
-
-    Args:
-        block: columns of which the first two are start and end.
-        known: whether the third is the stream; else each is -1.
-    """
-    timed: Bools = (block[0] != 0) | (block[1] != 0)
-    inside = possible(block[0][timed], block[1][timed])
-    if inside is not None:
-        timed[timed] = inside
-    return np.where(known, block[2], NONE)[timed]
+        known = export.has(f"gpu_work/{work}_streams")
+        name = f"gpu_work/{work}_streams" if known else whole
+        blocks = (b for _, b in export.stream(name)) if work == "kernel" else [export.columns(name)]
+        for block in blocks if export.has(whole) else ():
+            # Rows that become activities have a start and an end that can be.
+            timed: Bools = (block[0] != 0) | (block[1] != 0)
+            inside = profile.possible(block[0][timed], block[1][timed])
+            if inside is not None:
+                timed[timed] = inside
+            parts.append(np.where(known, block[2], NONE)[timed])
+    return np.concatenate(parts)
 
 
 # Memory: what was allocated on devices and freed (nsys profile --cuda-memory-usage=true).

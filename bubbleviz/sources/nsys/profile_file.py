@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
-from functools import cache
-from threading import local
 
 import numpy as np
 
-from bubbleviz.conventions.globs import binds_of, fitting
-from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, KERNEL_LAUNCHES
-from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, ProfileError, SchemaError
-from bubbleviz.model.columns import Ints
+from bubbleviz.conventions.globs import fitting
+from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import (
     Contents,
@@ -27,227 +22,22 @@ from bubbleviz.model.profile import (
 )
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
-from bubbleviz.native.library import NamedRows
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges
-from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly
-from bubbleviz.sources.nsys.export import (
-    GRAPH,
-    KERNEL,
-    KINDS,
-    NVTX,
-    RUNTIME,
-    Export,
-    Scan,
-    Selection,
-    check_schema,
-    null_among_ranges,
-    scan_of,
-)
-from bubbleviz.sources.nsys.gpu_work import (
-    ExportedCalls,
-    activities_of,
-    ids_of,
-    kernel_stretches,
-    processes_of,
-    read_memory,
-    read_synchronisation,
-)
+from bubbleviz.sources.nsys import gpu_work, target
+from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
-from bubbleviz.sources.nsys.queries import NSYS, query, tables, views_of
 from bubbleviz.sources.nsys.ranges import (
     SAMPLED_ROWS,
     LongRanges,
     NameFilter,
-    has_ranges,
+    event_types,
     name_filter,
     read_ranges,
     sample_names,
 )
-from bubbleviz.sources.nsys.target import (
-    devices_of,
-    overheads_of,
-    source_of,
-    target_limitations,
-    threads_of,
-)
-from bubbleviz.sources.sqlite.database import Database, integers_of, opened_database, texts_of
-from bubbleviz.sources.sqlite.queries import Binds, Query
+from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.timing import note_way, step
-
-# SQLite exports: opened read-only, their schema checked, their columns read by SQLite.
-#
-# Where the compiled part is there and the file is plain, it decodes the pages of the large tables
-# (:mod:`bubbleviz.sources.nsys.direct_reader`); SQLite, which is slower, is the reference.
-
-
-#: What queries call the number of a row; a column of this name would stand for it.
-_ROW_NUMBER = "_rowid_"
-
-
-@contextmanager
-def opened(path: str) -> Iterator[Export]:
-    """Open an export read-only.
-
-    Raises:
-        ProfileError: it is being written, damaged, or no SQLite file.
-    """
-    with opened_database(path, NSYS) as database:
-        stored = _stored_columns(database, path)
-        schema: dict[str, set[str]] = {}
-        for table, _, _, _, column, _, _, hidden in stored:
-            schema.setdefault(str(table), set()).update(() if hidden else (str(column),))
-        columns = {table: frozenset(names) for table, names in schema.items()}
-        check_schema(path, columns, "an SQLite database")
-        views = views_of(columns)
-        database.create_views(
-            [f"CREATE TEMP VIEW {name} AS\n{view.text}" for name, view in views.items()]
-        )
-        with ExitStack() as opened_files, opened_directly(path, stored, views) as direct:
-            yield Export(columns, views, SqliteOrigin(path, database, direct, opened_files))
-
-
-def _stored_columns(database: Database, path: str) -> list[tuple[object, ...]]:
-    """Return how the file stores the columns of tables that queries read, as schema.sql does.
-
-    Raises:
-        ProfileError: the file is damaged; or a view or a virtual table stands for one: such may
-            give rows without end; or one hides its row numbers, by which it is read.
-    """
-    rows = database.rows(query("schema"), {"names": json.dumps(sorted(tables()))})
-    for relation, root_page, _, _, column, *_ in rows:
-        if not root_page:
-            raise ProfileError(
-                f"{path}: {relation} is a view or a virtual table, which no export of "
-                f"nsys has; {EXPORT_AGAIN}"
-            )
-        if str(column).lower() == _ROW_NUMBER:
-            raise ProfileError(
-                f"{path}: {relation} has a column named {_ROW_NUMBER}, which no export "
-                f"of nsys has; {EXPORT_AGAIN}"
-            )
-    return [row for row in rows if row[4] is not None]
-
-
-class SqliteOrigin:
-    """An :class:`~bubbleviz.sources.nsys.export.Origin`: each thread opens the file for itself.
-
-    Args:
-        path: of the file.
-        database: the file as this thread has opened it.
-        direct: reads the largest tables faster; the reason why it cannot, where it cannot.
-        opened_files: closes the file for other threads.
-    """
-
-    def __init__(
-        self,
-        path: str,
-        database: Database,
-        direct: DirectReader | str,
-        opened_files: ExitStack,
-    ) -> None:
-        self.path = path
-        self.most_rows = database.most_rows
-        self.direct = direct if isinstance(direct, DirectReader) else None
-        self._reason = "" if self.direct else str(direct)
-        self._views, self._opened_files, self._of_thread = database.views, opened_files, local()
-        self._of_thread.database = database
-
-    @property
-    def database(self) -> Database:
-        """The file as this thread has opened it."""
-        if not hasattr(self._of_thread, "database"):
-            self._of_thread.database = Database(self.path, NSYS, self._views)
-            self._opened_files.callback(self._of_thread.database.close)
-        database: Database = self._of_thread.database
-        return database
-
-    def account(self) -> str:
-        """Return what reads the large tables, as far as is known, and why where that is SQLite."""
-        return self.direct.account() if self.direct else f"SQLite ({self._reason})"
-
-    def count(self, table: str) -> int:
-        """Return the number of rows of a table."""
-        return self.database.count(table)
-
-    def rows(self, query: Query, binds: Binds) -> list[tuple[object, ...]]:
-        """Return the rows of a query."""
-        return self.database.rows(query, binds)
-
-    def columns(self, query: Query, binds: Binds, rows: int) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows)."""
-        first, last = int(binds.get("first") or 0), int(binds.get("last") or 0)
-        columns = self.direct.columns(query.name, first, last) if self.direct else None
-        if columns is None and query.name == "calls/all" and last - first < rows:
-            columns = self._calls_of_thread(binds, last - first + 1)
-        if columns is None:
-            columns = self.database.columns(query, binds, *((rows,) if rows else ()))
-        return columns
-
-    def _calls_of_thread(self, binds: Binds, rows: int) -> Ints | None:
-        """Return the columns of calls/all.sql if all are of one thread, which is read faster."""
-        threads = self.database.columns(query("calls/threads"), binds)[0].tolist()
-        if len(threads) != 2 or threads[0] != threads[1]:
-            return None
-        of_thread = {**binds, "thread": threads[0]}
-        columns = self.database.columns(query("calls/of_thread"), of_thread, rows)
-        return np.insert(columns, 2, threads[0], axis=0) if columns.shape[1] == rows else None
-
-    def named(self, query: Query, selection: Selection, first: int, last: int) -> NamedRows:
-        """Return the selected rows among those of some numbers: integers, and a text each.
-
-        Raises:
-            ProfileError: a range to be named lacks a number, or has text in its place.
-        """
-        rows = self.direct.named(query.name, selection, first, last) if self.direct else None
-        if rows is not None:
-            return rows
-        binds = {**_parameters(selection), "first": first, "last": last}
-        batch = self.database.batch(query, {name: binds[name] for name in query.parameters})
-        nothing = NamedRows(np.empty((len(query.columns) - 1, 0), np.int64), ())
-        if batch is None:
-            return nothing
-        *numbers, text = batch.columns
-        texts = texts_of(text)
-        needed = query.name == "ranges/named"
-        if needed and any(column.null_count for column in numbers):
-            raise null_among_ranges(self.path)
-        if needed and {type(value) for value in texts} - {str, type(None)}:
-            raise self._text_among_ranges()
-        try:
-            values = integers_of(numbers)
-        except ValueError as error:
-            # What is looked at beside the ranges of some names may lack those that are damaged.
-            if not needed:
-                return nothing
-            raise self._text_among_ranges() from error
-        return NamedRows(values, tuple(None if t is None else str(t) for t in texts))
-
-    def _text_among_ranges(self) -> ProfileError:
-        return ProfileError(
-            f"{self.path}: {NVTX} holds text where a number belongs, so it is damaged or "
-            f"was edited; {EXPORT_AGAIN}"
-        )
-
-
-@cache
-def _patterns(globs: Sequence[str]) -> Binds:
-    return binds_of(globs) if globs else {}
-
-
-def _parameters(selection: Selection) -> Mapping[str, int | str | None]:
-    """Return a selection as parameters of queries."""
-    return {
-        **dict(zip(KINDS, selection.kinds, strict=True)),
-        **_patterns(selection.globs),
-        "text_ids": json.dumps(selection.text_ids),
-        "some_strings": bool(selection.text_ids),
-        "threads": json.dumps(selection.threads),
-        "shortest": selection.shortest_ns,
-        "since": selection.since_ns,
-        "until": selection.until_ns,
-    }
-
 
 #: The remedy where a table is absent or empty.
 _RECORD_AGAIN = {
@@ -275,19 +65,18 @@ _COUNTED = {
 }
 
 
-def unrecorded(export: Export, table: str) -> NothingToAnalyseError:
+def _unrecorded(export: Export, table: str) -> NothingToAnalyseError:
     """Return the error of an export in which a table of kernels, calls or ranges is empty."""
-    if table != NVTX and (reason := _traced_without_kernels(export)):
-        return NothingToAnalyseError(f"{export.path}: {reason}")
-    return NothingToAnalyseError(f"{export.path}: {_RECORD_AGAIN[table]}")
+    reason = "" if table == NVTX else _traced_without_kernels(export)
+    return NothingToAnalyseError(f"{export.path}: {reason or _RECORD_AGAIN[table]}")
 
 
 def _traced_without_kernels(export: Export) -> str:
     """Return why CUDA was traced and no kernel recorded; "" where it was not, or there are some."""
-    if any(export.origin.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
+    if any(export.count(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
-    calls = export.origin.count(RUNTIME) if RUNTIME in export.schema else 0
-    rows = export.rows("target/diagnostics") if export.has("target/diagnostics") else []
+    calls = export.count(RUNTIME) if RUNTIME in export.schema else 0
+    rows = export.rows_if_any("target/diagnostics")
     warnings = list(dict.fromkeys(str(text) for (text,) in rows if _is_of_cuda(str(text))))[:3]
     if not calls and not warnings:
         return ""
@@ -311,20 +100,6 @@ def _is_of_cuda(text: str) -> bool:
     return named and all(_PLAIN_WORD.fullmatch(word) for word in words)
 
 
-def check_recorded(export: Export) -> None:
-    """Check that every table is there which an analysis needs, with its columns.
-
-    Raises:
-        NothingToAnalyseError: a table is absent.
-        SchemaError: a table lacks a column.
-    """
-    for table in _RECORD_AGAIN:
-        if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
-            raise unrecorded(export, table)
-    for name in _needed(export):
-        export.require(name)
-
-
 def _needed(export: Export) -> list[str]:
     """Return the queries that this export must answer.
 
@@ -334,7 +109,16 @@ def _needed(export: Export) -> list[str]:
     return [name for name in _NEEDED if not (graphs_alone and name == "gpu_work/kernels")]
 
 
-def check_ranges(export: Export) -> None:
+def _check_recorded(export: Export) -> None:
+    """Raise an error where a table or a column is absent that an analysis needs."""
+    for table in _RECORD_AGAIN:
+        if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
+            raise _unrecorded(export, table)
+    for name in _needed(export):
+        export.require(name)
+
+
+def _check_ranges(export: Export) -> None:
     """Check that there are ranges, and that they can be read by name.
 
     Raises:
@@ -342,8 +126,8 @@ def check_ranges(export: Export) -> None:
         SchemaError: a table or a column that names ranges is missing.
     """
     export.require("ranges/any")
-    if not has_ranges(export):
-        raise unrecorded(export, NVTX)
+    if not export.rows("ranges/any", dict(zip(KINDS, event_types(export), strict=True))):
+        raise _unrecorded(export, NVTX)
     lacking = export.lacks("ranges/named")
     if lacking:
         raise SchemaError(
@@ -352,46 +136,27 @@ def check_ranges(export: Export) -> None:
         )
 
 
-def range_limitations(export: Export, ranges: Ranges) -> tuple[Limitation, ...]:
-    """Return the losses of ranges where a column is absent."""
+def _name_limitations(
+    export: Export, ranges: Ranges, kernel_names: Sequence[str]
+) -> tuple[list[Limitation], list[Limitation]]:
+    """Return the losses of ranges where a column is absent, and of names not in ``StringIds``."""
+    lost = LimitationKind.RANGE_NAMES_LOST
     lacking = export.lacks("ranges/named")
     names = [lack for lack in lacking if not lack.endswith(".endGlobalTid")]
-    notes = []
+    notes, unnamed = [], []
     if names:
-        notes.append(
-            Limitation(
-                "names of ranges",
-                f"{export.path} lacks {', '.join(names)}",
-                kind=LimitationKind.RANGE_NAMES_LOST,
-            )
-        )
+        reason = f"{export.path} lacks {', '.join(names)}"
+        notes.append(Limitation("names of ranges", reason, kind=lost))
     if len(names) < len(lacking) and bool(ranges.start_end.any()):
         reason = f"{export.path} lacks {NVTX}.endGlobalTid, so their starting thread is taken"
         notes.append(Limitation("start/end ranges that another thread ended", reason))
-    return tuple(notes)
+    if any(name.startswith("<string ") for name in kernel_names):
+        reason = f"{export.path} has none for them in StringIds"
+        unnamed.append(Limitation("names of kernels, and maybe of ranges", reason, kind=lost))
+    return notes, unnamed
 
 
-def name_limitations(export: Export, kernel_names: Sequence[str]) -> tuple[Limitation, ...]:
-    """Return the loss of names that are not in ``StringIds``."""
-    if not any(name.startswith("<string ") for name in kernel_names):
-        return ()
-    reason = f"{export.path} has none for them in StringIds"
-    return (
-        Limitation(
-            "names of kernels, and maybe of ranges", reason, kind=LimitationKind.RANGE_NAMES_LOST
-        ),
-    )
-
-
-def table_counts(export: Export) -> tuple[TableCount, ...]:
-    """Return the number of rows of the tables that an analysis reads."""
-    return tuple(
-        TableCount(what, table, export.origin.count(table) if table in export.schema else None)
-        for what, table in _COUNTED.items()
-    )
-
-
-def missing_data(export: Export, tables: Sequence[TableCount]) -> tuple[tuple[str, ...], bool]:
+def _missing_data(export: Export, tables: Sequence[TableCount]) -> tuple[tuple[str, ...], bool]:
     """Return what an export lacks, a sentence each, and whether it can be analysed all the same.
 
     Args:
@@ -424,16 +189,11 @@ def missing_data(export: Export, tables: Sequence[TableCount]) -> tuple[tuple[st
     return tuple(losses), readable
 
 
-#: The queries for the first and last row of the large tables.
-_BOUNDS = ("gpu_work/kernel_bounds", "ranges/bounds", "calls/bounds")
-
-
 @frozen
 class NsysFile:
     """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     export: Export
-    scan: Scan
     # Ranges that an inspection has read, for an analysis, with those left out for their times.
     _inspected: list[tuple[NameFilter, Ranges, int]] = field(default_factory=list)
 
@@ -453,9 +213,9 @@ class NsysFile:
             SchemaError: it lacks a column that is needed.
             NothingToAnalyseError: kernels, calls or ranges were not recorded.
         """
-        export, scan = self.export, self.scan
+        export = self.export
         if not partial:
-            check_recorded(export)
+            _check_recorded(export)
         # They serve where these names are among them, with ends that no other table tells.
         earlier = next(
             (s for s in self._inspected if set(globs) <= {*s[0].globs} and not s[1].cut.any()), None
@@ -463,65 +223,61 @@ class NsysFile:
         with step("look up strings"):
             names = earlier[0] if earlier else name_filter(export, globs)
         with step("read kernels") as rows:
-            activities, notes = activities_of(export, scan, names.call_names)
+            activities, notes = gpu_work.activities_of(export, names.call_names)
             rows.count = len(activities)
         if not (len(activities) if partial else activities.kernels):
             raise _without_kernels(export, notes)
-        calls = self._calls(names.call_names)
+        # Calls matter where some can have launched something.
+        called = export.has("calls/all") and export.rows("calls/any")
+        calls = gpu_work.ExportedCalls(export, names.call_names) if called else no_calls()
         if not partial:
-            if calls is None:
-                raise unrecorded(export, RUNTIME)
-            calls.begin()
+            if not called:
+                raise _unrecorded(export, RUNTIME)
+            export.begin("calls/all")
 
         def last_ns() -> int:
-            latest = 0 if partial or calls is None else calls.latest_end_ns()
+            latest = 0
+            if not partial and isinstance(calls, gpu_work.ExportedCalls):
+                latest = calls.latest_end_ns()
             return max(int(activities.end_ns.max(initial=0)), latest)
 
-        ranges, impossible = no_ranges(), 0
+        ranges, impossible = earlier[1:] if earlier else self._ranges(names, last_ns)
         if earlier:
-            _, ranges, impossible = earlier
             ranges = ranges.take(np.array(fitting(globs, ranges.names), bool)[ranges.name_id])
-        elif globs and export.has("ranges/named"):
-            with step("read ranges") as rows:
-                ranges, impossible = read_ranges(export, scan, names, last_ns)
-                rows.count = len(ranges)
         if not partial:
             if not len(ranges):
-                check_ranges(export)
-            notes = (
-                *range_limitations(export, ranges),
-                *target_limitations(export),
-                *name_limitations(export, activities.names),
-                *notes,
-            )
-        overheads, left_out = overheads_of(export)
+                _check_ranges(export)
+            of_ranges, of_names = _name_limitations(export, ranges, activities.names)
+            notes = (*of_ranges, *target.target_limitations(export), *of_names, *notes)
+        overheads, left_out = target.overheads_of(export)
         return Profile(
-            source=source_of(export),
+            source=target.source_of(export),
             activities=activities,
-            calls=calls or no_calls(),
+            calls=calls,
             ranges=ranges,
-            every_range=LongRanges(export, scan),
+            every_range=LongRanges(export),
             overheads=overheads,
-            threads=threads_of(export),
-            devices=devices_of(export),
+            threads=target.threads_of(export),
+            devices=target.devices_of(export),
             limitations=(
                 *notes,
                 *left_out,
                 *impossible_times(export.path, {"ranges": impossible}),
             ),
-            system_calls=LongRanges(export) if export.has("calls/system") else None,
+            system_calls=LongRanges(export, of_system=True) if export.has("calls/system") else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
-            synchronisation=lambda: read_synchronisation(export, scan),
-            memory=lambda: read_memory(export),
+            synchronisation=lambda: gpu_work.read_synchronisation(export),
+            memory=lambda: gpu_work.read_memory(export),
         )
 
-    def _calls(self, call_names: Mapping[int, str]) -> ExportedCalls | None:
-        """Return the calls, if any can have launched something."""
-        if not self.export.has("calls/all") or not self.export.rows("calls/any"):
-            return None
-        kernels, graphs = (ids_of(call_names, n) for n in (KERNEL_LAUNCHES, GRAPH_LAUNCHES))
-        return ExportedCalls(self.export, self.scan, kernels, graphs)
+    def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:
+        if not names.globs or not self.export.has("ranges/named"):
+            return no_ranges(), 0
+        with step("read ranges") as rows:
+            ranges, impossible = read_ranges(self.export, names, last_ns)
+            rows.count = len(ranges)
+        return ranges, impossible
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the export, ranges of these names among them.
@@ -533,46 +289,26 @@ class NsysFile:
         candidates: list[NameCount] = []
         if export.has("ranges/named"):
             names = name_filter(export, globs)
-            ranges, impossible = read_ranges(export, self.scan, names, lambda: 0)
+            ranges, impossible = read_ranges(export, names, lambda: 0)
             self._inspected.append((names, ranges, impossible))
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
             candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
-        tables = table_counts(export)
-        missing, readable = missing_data(export, tables)
+        tables = tuple(
+            TableCount(what, table, export.count(table) if table in export.schema else None)
+            for what, table in _COUNTED.items()
+        )
+        missing, readable = _missing_data(export, tables)
         return Contents(
-            source=source_of(export),
+            source=target.source_of(export),
             tables=tables,
-            processes=processes_of(export, self.scan),
-            devices=devices_of(export),
+            processes=gpu_work.processes_of(export),
+            devices=target.devices_of(export),
             candidates=tuple(candidates),
             ranges=next(table.rows or 0 for table in tables if table.table == NVTX),
             missing=missing,
             readable=readable,
-            reader=export.origin.account(),
+            reader=export.account(),
         )
-
-
-@contextmanager
-def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open an SQLite export, to be read by so many threads.
-
-    Raises:
-        ProfileError: it is being written, damaged, or no export.
-    """
-    with opened(path) as export, scanned(export, jobs, watch) as file:
-        yield file
-
-
-@contextmanager
-def scanned(export: Export, jobs: int, watch: Watch) -> Iterator[NsysFile]:
-    """Have so many threads read an open export."""
-    bounds = (export.bounds(name) for name in _BOUNDS if export.has(name))
-    rows = sum(last - first + 1 for first, last in bounds)
-    with scan_of(export, jobs, rows, watch) as scan:
-        # The names of ranges to read are known only after a while; kernels need none.
-        scan.begin("gpu_work/kernels", kernel_stretches(export, scan))
-        yield NsysFile(export, scan)
-        note_way(export.origin.account(), export.path)
 
 
 def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
@@ -583,8 +319,42 @@ def _without_kernels(export: Export, notes: Sequence[Limitation]) -> NothingToAn
         if note.kind is LimitationKind.KERNELS_LEFT_OUT
     ]
     if not left_out:
-        return unrecorded(export, KERNEL)
+        return _unrecorded(export, KERNEL)
     return NothingToAnalyseError(
         f"{export.path}: no kernel has times that can be ({', '.join(left_out)}); profile again "
         "with: nsys profile -t cuda,nvtx"
     )
+
+
+@contextmanager
+def _read(export: Export) -> Iterator[NsysFile]:
+    pool = export.open_pool()
+    try:
+        yield NsysFile(export)
+        note_way(export.account(), export.path)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
+    """Open an SQLite export, to be read by so many threads.
+
+    Raises:
+        ProfileError: it is being written, damaged, or no export.
+    """
+    with opened(path, jobs, watch) as export, _read(export) as file:
+        yield file
+
+
+@contextmanager
+def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
+    """Open a columnar export.
+
+    Raises:
+        ProfileError: it is damaged, or no export.
+    """
+    from bubbleviz.sources.nsys.columnar_export import opened_directory
+
+    with opened_directory(path, jobs, watch) as export, _read(export) as file:
+        yield file

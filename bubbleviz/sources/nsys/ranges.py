@@ -14,13 +14,9 @@ from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Ranges, possible
 from bubbleviz.model.values import frozen
-from bubbleviz.native.library import NamedRows
-from bubbleviz.sources.nsys.export import KINDS, Export, Scan, Selection
-from bubbleviz.sources.nsys.gpu_work import matching_strings
-from bubbleviz.sources.nsys.queries import ABSENT, query
+from bubbleviz.sources.nsys.export import Export, Named, Selection
+from bubbleviz.sources.nsys.queries import ABSENT
 
-#: Rows of the NVTX table in one stretch: each looks up the wanted strings anew.
-RANGE_ROWS = 1 << 18
 #: Codes of NVTX_EVENTS.eventType where the export holds no ENUM_NSYS_EVENT_TYPE, as in ``KINDS``.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
@@ -38,15 +34,9 @@ _SAMPLES = 64
 def event_types(export: Export) -> tuple[int, ...]:
     """Return the codes of the four kinds of ranges, in the order of ``KINDS``."""
     codes = dict(_EVENT_TYPES)
-    if export.has("ranges/event_types"):
-        for name, code in export.rows("ranges/event_types"):
-            codes[str(name)] = export.number(code)
+    for name, code in export.rows_if_any("ranges/event_types"):
+        codes[str(name)] = export.number(code)
     return tuple(codes[name] for name in _EVENT_TYPES)
-
-
-def has_ranges(export: Export) -> bool:
-    """Tell whether there is a range of any name."""
-    return bool(export.rows("ranges/any", dict(zip(KINDS, event_types(export), strict=True))))
 
 
 def sample_names(
@@ -61,17 +51,16 @@ def sample_names(
     """
     if not export.has("ranges/sample"):
         return {}
-    selection = Selection(event_types(export))
     first, last = export.bounds("ranges/bounds")
     whole = last - first < most
     of_piece = most if whole else most // _SAMPLES
     step = most if whole else (last - first) // _SAMPLES
-    pieces = [
-        export.origin.named(query("ranges/sample"), selection, at, min(at + of_piece - 1, last))
-        for at in range(first, last + 1, step)
-    ]
-    numbered = [(rows.values[1], rows.texts) for rows in pieces]
-    counts = Counter(text for text in _texts(export, numbered) if text is not None)
+    pieces = [(at, min(at + of_piece - 1, last)) for at in range(first, last + 1, step)]
+    found = []
+    if pieces:
+        values, texts = export.named("ranges/sample", Selection(event_types(export)), pieces)
+        found = _texts(export, [(values[1], texts)])
+    counts = Counter(text for text in found if text is not None)
     fits = fitting(globs, counts)
     return {name: counts[name] for name, fit in zip(counts, fits, strict=True) if fit}
 
@@ -105,7 +94,7 @@ class NameFilter:
 
 def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
     """Return the names to read; ``StringIds``, maybe as long as the NVTX table, is read once."""
-    texts = matching_strings(export, (*globs, *(f"{start}*" for start in _CALLS)))
+    texts = export.matching_strings((*globs, *(f"{start}*" for start in _CALLS)))
     calls = {i: text for i, text in texts.items() if text.startswith(_CALLS)}
     fits = fitting(globs, calls.values())
     others = {i for i, fit in zip(calls, fits, strict=True) if not fit}
@@ -114,13 +103,12 @@ def name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
 
 
 def read_ranges(
-    export: Export, scan: Scan, names: NameFilter, last_ns: Callable[[], int]
+    export: Export, names: NameFilter, last_ns: Callable[[], int]
 ) -> tuple[Ranges, int]:
     """Return the ranges of some names, and the number of those with impossible times.
 
     Args:
         export: the open export.
-        scan: reads its large tables.
         names: of the ranges to read.
         last_ns: gives the latest time elsewhere in the capture; called if a range is open then.
 
@@ -130,15 +118,14 @@ def read_ranges(
     kinds, numbers = event_types(export), dict[str, int]()
     selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
     blocks = [np.empty((6, 0), np.int64)]
-    stretches = scan.stretches("ranges/bounds", RANGE_ROWS)
-    for rows in scan.named("ranges/named", stretches, selection):
+    for values, own in export.named_stream("ranges/named", selection):
         texts = (
             names.strings[number] if text is None else text
-            for text, number in zip(rows.texts, rows.values[5].tolist(), strict=True)
+            for text, number in zip(own, values[5].tolist(), strict=True)
         )
         # Only rows that passed the patterns come here.
         name_id = [numbers.setdefault(str(text), len(numbers)) for text in texts]
-        blocks.append(np.vstack((rows.values[:5], np.array(name_id, np.int64))))
+        blocks.append(np.vstack((values[:5], np.array(name_id, np.int64))))
     start_ns, end_ns, kind, thread, end_thread, name_id = np.concatenate(blocks, axis=1)
     cut = end_ns == ABSENT
     keep = possible(start_ns, np.where(cut, start_ns, end_ns))
@@ -165,11 +152,11 @@ class LongRanges:
 
     Attributes:
         export: the open export.
-        scan: reads its ranges; None for its calls of the operating system.
+        of_system: whether these are calls of the operating system instead of ranges.
     """
 
     export: Export
-    scan: Scan | None = None
+    of_system: bool = False
 
     def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
         """Return what lasts so long on some threads and touches any of some times.
@@ -177,8 +164,9 @@ class LongRanges:
         Only start, end, thread and name are known.
         """
         times = intervals.union(since_ns, until_ns)
-        blocks: Iterable[NamedRows] = ()
-        if len(times[0]) and (self.scan is None or self.export.has("ranges/lasting")):
+        blocks: Iterable[Named] = ()
+        name = "calls/system" if self.of_system else "ranges/lasting"
+        if len(times[0]) and self.export.has(name):
             selection = Selection(
                 event_types(self.export),
                 threads=tuple(distinct(threads).tolist()),
@@ -186,23 +174,20 @@ class LongRanges:
                 since_ns=int(times[0][0]),
                 until_ns=int(times[1][-1]),
             )
-            if self.scan is None:
-                whole = query("calls/system"), selection, -(1 << 63), (1 << 63) - 1
-                blocks = [self.export.origin.named(*whole)]
+            if self.of_system:
+                blocks = [self.export.named(name, selection)]
             else:
-                stretches = self.scan.stretches("ranges/bounds", RANGE_ROWS)
-                blocks = self.scan.named("ranges/lasting", stretches, selection)
+                blocks = self.export.named_stream(name, selection)
         parts, named = [np.empty((3, 0), np.int64)], []
-        for rows in blocks:
-            start_ns, end_ns = rows.values[:2]
-            before = np.searchsorted(times[1], start_ns, side="right")
-            inside = np.flatnonzero(before < np.searchsorted(times[0], end_ns))
-            parts.append(rows.values[[0, 1, 3]][:, inside])
-            named.append((rows.values[5, inside], [rows.texts[at] for at in inside.tolist()]))
+        for values, texts in blocks:
+            before = np.searchsorted(times[1], values[0], side="right")
+            inside = np.flatnonzero(before < np.searchsorted(times[0], values[1]))
+            parts.append(values[[0, 1, 3]][:, inside])
+            named.append((values[5, inside], [texts[at] for at in inside.tolist()]))
         start_ns, end_ns, thread = np.concatenate(parts, axis=1)
         names: dict[str, int] = {}
-        texts = _texts(self.export, named)
-        name_id = np.array([names.setdefault(t or "", len(names)) for t in texts], np.int64)
+        known = _texts(self.export, named)
+        name_id = np.array([names.setdefault(t or "", len(names)) for t in known], np.int64)
         none = np.zeros(len(thread), bool)
         end_thread = np.full(len(thread), NONE, np.int64)
         return Ranges(

@@ -32,7 +32,7 @@ _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 def source_of(export: Export) -> Source:
     """Return where the profile comes from, and when its session began."""
-    rows = export.rows("target/metadata") if export.has("target/metadata") else []
+    rows = export.rows_if_any("target/metadata")
     versions = {row[0]: row[1] for row in rows}
     hostname = export.value("target/host")
     nsys, schema = versions.get("EXPORT_PRODUCT_VERSION"), versions.get("EXPORT_SCHEMA_VERSION")
@@ -54,7 +54,7 @@ def _whole(value: object) -> int | None:
 
 def threads_of(export: Export) -> tuple[Thread, ...]:
     """Return the names of threads."""
-    rows = export.rows("target/threads") if export.has("target/threads") else []
+    rows = export.rows_if_any("target/threads")
     named = [(export.number(thread), number) for thread, number in rows if isinstance(number, int)]
     texts = export.texts(np.array(sorted({number for _, number in named}), np.int64))
     threads = {(thread, texts[number]) for thread, number in named if number in texts}
@@ -68,7 +68,7 @@ def devices_of(export: Export) -> tuple[Device, ...]:
     own number (``cuDevice``) is taken, which may differ from ``id``. Where none has one (reports of
     2020 that a newer nsys exported), ``id`` is that number.
     """
-    rows = export.rows(_GPUS) if export.has(_GPUS) else []
+    rows = export.rows_if_any(_GPUS)
     gpus = {
         export.number(gpu): Device(
             None, export.number(device), str(name), _uuid(str(uuid)), str(pci) or None
@@ -80,11 +80,9 @@ def devices_of(export: Export) -> tuple[Device, ...]:
     # A GPU without a number beside others that have one is none of CUDA's.
     numbered = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
     by_number = tuple(sorted(numbered, key=lambda d: d.device_id))
-    if not export.has(_CUDA_DEVICES):
-        return by_number
     unknown = Device(None, NONE, "", None)
     by_process = []
-    for pid, device, gpu_id, uuid in export.rows(_CUDA_DEVICES):
+    for pid, device, gpu_id, uuid in export.rows_if_any(_CUDA_DEVICES):
         gpu = gpus.get(export.number(gpu_id), unknown)
         by_process.append(
             replace(
@@ -132,7 +130,7 @@ def target_limitations(export: Export) -> tuple[Limitation, ...]:
     for name, what in _LOSSES.items():
         lose(what, name, empty=name != "target/threads" and export.value(name) is None)
     lose("what the GPUs are", _GPUS, empty=export.value(_GPUS) is None)
-    rows = export.rows(_CUDA_DEVICES) if export.has(_CUDA_DEVICES) else []
+    rows = export.rows_if_any(_CUDA_DEVICES)
     unknown = all(row[2] == NONE for row in rows)
     lose("which GPU is which", _CUDA_DEVICES, empty=unknown, column=".gpuId" if rows else "")
     return tuple(Limitation(what, f"{export.path} {reason}") for what, reason in losses)

@@ -9,6 +9,6 @@ READER = Reader(
     name="nsys_columns",
     suffixes=(),
     recognises=lambda _: False,
-    open_file=opened_by("bubbleviz.sources.nsys.columnar_export:open_directory"),
+    open_file=opened_by("bubbleviz.sources.nsys.profile_file:open_directory"),
     recognises_directory=is_columnar,
 )

@@ -1,0 +1,207 @@
+"""SQLite exports: opened read-only, their schema checked, their columns read by SQLite.
+
+Where the compiled part is there and the file is plain, it decodes the pages of the large tables
+(:mod:`bubbleviz.sources.nsys.direct_reader`); SQLite, which is slower, is the reference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from threading import local
+
+import numpy as np
+
+from bubbleviz.conventions.globs import binds_of
+from bubbleviz.errors import EXPORT_AGAIN, ProfileError
+from bubbleviz.model.columns import Ints
+from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly
+from bubbleviz.sources.nsys.export import (
+    BOUNDS,
+    EVERY_ROW,
+    KINDS,
+    NVTX,
+    Export,
+    Named,
+    Part,
+    Selection,
+    joined,
+)
+from bubbleviz.sources.nsys.queries import NSYS, query, tables
+from bubbleviz.sources.sqlite.database import Database, integers_of, opened_database, texts_of
+from bubbleviz.sources.sqlite.queries import Binds
+
+#: What queries call the number of a row; a column of this name would stand for it.
+_ROW_NUMBER = "_rowid_"
+#: Rows of a part: some 10 ms of reading, and columns that stay in the cache.
+ROWS = 1 << 15
+#: Rows of a part with names: each looks up the wanted strings anew.
+_NAMED_ROWS = 1 << 18
+
+
+class SqliteExport(Export):
+    """An SQLite file; each thread opens it for itself.
+
+    Args:
+        database: the file as this thread has opened it.
+        stored: how it stores the columns of tables that queries read, rows of schema.sql.
+        jobs: how many threads read.
+        watch: takes the share that has been read.
+    """
+
+    def __init__(
+        self, database: Database, stored: Sequence[tuple[object, ...]], jobs: int, watch: Watch
+    ) -> None:
+        schema: dict[str, set[str]] = {}
+        for table, _, _, _, column, _, _, hidden in stored:
+            schema.setdefault(str(table), set()).update(() if hidden else (str(column),))
+        columns = {table: frozenset(names) for table, names in schema.items()}
+        super().__init__(database.path, columns, "an SQLite database", jobs, watch)
+        views = (f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items())
+        database.create_views(list(views))
+        # Reads the largest tables faster; or the reason why nothing does.
+        self.direct: DirectReader | str = ""
+        self.opened_files = ExitStack()
+        self._of_thread = local()
+        self._of_thread.database = self._first = database
+
+    @property
+    def database(self) -> Database:
+        """The file as this thread has opened it."""
+        if not hasattr(self._of_thread, "database"):
+            self._of_thread.database = Database(self.path, NSYS, self._first.views)
+            self.opened_files.callback(self._of_thread.database.close)
+        database: Database = self._of_thread.database
+        return database
+
+    def account(self) -> str:
+        """Return what reads the large tables, as far as is known, and why where that is SQLite."""
+        direct = self.direct
+        return f"SQLite ({direct})" if isinstance(direct, str) else direct.account()
+
+    def most_rows(self) -> int:
+        """Return a number of rows that no table exceeds."""
+        return self._first.most_rows
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of a table."""
+        return self.database.count(table)
+
+    def rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
+        """Return the rows of a query that gives few, or any text."""
+        return self.database.rows(query(name), binds)
+
+    def _columns(self, name: str, binds: Binds) -> Ints:
+        return self.database.columns(query(name), binds)
+
+    def _parts(self, name: str, selection: Selection | None) -> Iterator[Part[Ints | Named]]:
+        """Yield what reads each stretch of rows.
+
+        A table with so few rows for its numbers that most would be empty is one.
+        """
+        first, last = self.bounds(BOUNDS[name])
+        sparse = last - first >= self.most_rows()
+        length = last - first + 1 if sparse else _NAMED_ROWS if selection else ROWS
+        for at in range(first, last + 1, max(length, 1)):
+            yield partial(self._part, name, selection, range(at, min(at + length, last + 1)))
+
+    def _part(
+        self, name: str, selection: Selection | None, part: range
+    ) -> tuple[range, Ints | Named]:
+        if selection is not None:
+            return part, self._named(name, selection, part[0], part[-1])
+        return part, self.numbered(name, part[0], part[-1])
+
+    def numbered(self, name: str, first: int, last: int) -> Ints:
+        """Return the columns of a query in the rows of some numbers."""
+        columns = None
+        if isinstance(self.direct, DirectReader):
+            columns = self.direct.columns(name, first, last)
+        rows, binds = min(last - first + 1, ROWS), {"first": first, "last": last}
+        if columns is None and name == "calls/all":
+            # Those of one thread, as most stretches are, are read faster.
+            threads = self.database.columns(query("calls/threads"), binds)[0].tolist()
+            if len(threads) == 2 and threads[0] == threads[1]:
+                of_thread = {**binds, "thread": threads[0]}
+                own = self.database.columns(query("calls/of_thread"), of_thread, rows)
+                if own.shape[1] == last - first + 1:
+                    columns = np.insert(own, 2, threads[0], axis=0)
+        return self.database.columns(query(name), binds, rows) if columns is None else columns
+
+    def named(
+        self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
+    ) -> Named:
+        """Return the selected rows of a query, in stretches from a row to a row or of all."""
+        return joined([self._named(name, selection, first, last) for first, last in stretches])
+
+    def _named(self, name: str, selection: Selection, first: int, last: int) -> Named:
+        if isinstance(self.direct, DirectReader):
+            rows = self.direct.named(name, selection, first, last)
+            if rows is not None:
+                return rows
+        binds: Binds = {
+            **dict(zip(KINDS, selection.kinds, strict=True)),
+            **_patterns(selection.globs),
+            "text_ids": json.dumps(selection.text_ids),
+            "some_strings": bool(selection.text_ids),
+            "threads": json.dumps(selection.threads),
+            "shortest": selection.shortest_ns,
+            "since": selection.since_ns,
+            "until": selection.until_ns,
+            "first": first,
+            "last": last,
+        }
+        asked = query(name)
+        nothing = np.empty((len(asked.columns) - 1, 0), np.int64), ()
+        batch = self.database.batch(asked, {given: binds[given] for given in asked.parameters})
+        if batch is None:
+            return nothing
+        *numbers, text = batch.columns
+        texts = texts_of(text)
+        # What is looked at beside the ranges of some names may lack those that are damaged.
+        needed = name == "ranges/named"
+        if needed and any(column.null_count for column in numbers):
+            raise self._null_among_ranges()
+        text_among_ranges = self._edited(f"{NVTX} holds text where a number")
+        if needed and {type(value) for value in texts} - {str, type(None)}:
+            raise text_among_ranges
+        try:
+            values = integers_of(numbers)
+        except ValueError as error:
+            if not needed:
+                return nothing
+            raise text_among_ranges from error
+        return values, tuple(None if t is None else str(t) for t in texts)
+
+
+@cache
+def _patterns(globs: Sequence[str]) -> Binds:
+    return binds_of(globs) if globs else {}
+
+
+@contextmanager
+def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[SqliteExport]:
+    """Open an export read-only.
+
+    Raises:
+        ProfileError: it is being written, damaged, or no SQLite file; a view or a virtual table
+            stands for a table: such may give rows without end; or a table hides its row numbers,
+            by which it is read.
+    """
+    with opened_database(path, NSYS) as database:
+        stored = database.rows(query("schema"), {"names": json.dumps(sorted(tables()))})
+        for relation, root_page, _, _, column, *_ in stored:
+            odd = "" if root_page else "is a view or a virtual table"
+            if root_page and str(column).lower() == _ROW_NUMBER:
+                odd = f"has a column named {_ROW_NUMBER}"
+            if odd:
+                raise ProfileError(
+                    f"{path}: {relation} {odd}, which no export of nsys has; {EXPORT_AGAIN}"
+                )
+        columns = [row for row in stored if row[4] is not None]
+        export = SqliteExport(database, columns, jobs, watch)
+        with export.opened_files, opened_directly(path, columns, export.views) as export.direct:
+            yield export
