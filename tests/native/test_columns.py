@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
 from bubbleviz.native import library as native
+from bubbleviz.native.columns import operation_spans
+from scripts.build_native import compile_library
 from tests.support.compiled import compiled_library
 
 TIMES = st.integers(0, 20)
@@ -249,3 +252,24 @@ def test_extents_of_operations_are_the_same(rows: list[tuple[int, int, int, int]
     without, found = both(partial(extents, rows))
 
     assert found == without
+
+
+@pytest.mark.parametrize(("owner", "sound"), [(-1, True), (1, True), (2, False), (-2, False)])
+def test_an_owner_that_there_is_not_is_refused(owner: int, sound: bool) -> None:
+    one, times = np.ones(1, bool), np.zeros(1, np.int64)
+    arguments = np.array([owner], np.int32), (one, ~one), (times, times + 5), np.zeros(2, bool)
+    if sound:
+        assert operation_spans(compiled_library(), *arguments)[2].sum() == (owner >= 0)
+    else:
+        with pytest.raises(IndexError, match="1 rows have an owner"):
+            operation_spans(compiled_library(), *arguments)
+
+
+def test_a_library_of_another_source_is_not_loaded(tmp_path: Path) -> None:
+    compiled_library()  # skips without a compiler
+    own, other = tmp_path / "own.so", tmp_path / "other.so"
+
+    assert compile_library(own) == ""
+    assert compile_library(other, ["-UBUBBLEVIZ_SOURCE", "-DBUBBLEVIZ_SOURCE=1"]) == ""
+    assert native.load(own) is not None
+    assert native.load(other) is None

@@ -235,16 +235,6 @@ def test_a_lost_table_is_told_or_changes_nothing(way: str, table: str, tmp_path:
 
 
 @pytest.mark.parametrize(("table", "column"), columns_of_all())
-def test_a_renamed_column_is_told_or_changes_nothing(
-    table: str, column: str, tmp_path: Path
-) -> None:
-    paths = unpacked(tmp_path)
-    change(paths[0], f'ALTER TABLE "{table}" RENAME COLUMN "{column}" TO "x_gone"')
-
-    check(paths, (column,))
-
-
-@pytest.mark.parametrize(("table", "column"), columns_of_all())
 def test_a_dropped_column_is_told_or_changes_nothing(
     table: str, column: str, tmp_path: Path
 ) -> None:
@@ -406,15 +396,6 @@ def all_files(folder: Path, *statements: str) -> Report:
     for path in paths:
         change(path, *statements)
     return bubbleviz.analyze(paths)
-
-
-def test_exports_without_enum_tables_mean_the_same(tmp_path: Path) -> None:
-    enums = [table for table in planted()[1] if table.startswith("ENUM_")]
-    report = all_files(tmp_path, *[f'DROP TABLE "{table}"' for table in enums])
-
-    assert len(enums) == 4
-    assert facts(report) == facts(whole())
-    assert report.limitations == ()
 
 
 def test_an_enum_table_with_other_codes_is_followed(tmp_path: Path) -> None:

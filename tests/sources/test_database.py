@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import adbc_driver_manager
 import pytest
-from arro3.core import RecordBatchReader
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nsys.queries import NSYS, query
 from bubbleviz.sources.sqlite import database as module
 from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
-from bubbleviz.sources.sqlite.queries import Binds, Query
+from bubbleviz.sources.sqlite.queries import Query
 
 
 @pytest.fixture
@@ -41,20 +38,6 @@ def asking(text: str, columns: int = 1, *parameters: str) -> Query:
     return Query(NSYS, "test/asked", text, tuple("abcdef"[:columns]), parameters, {})
 
 
-def test_nothing_is_no_rows(database: Database) -> None:
-    nothing = asking("SELECT a, b FROM n WHERE a > 99", 2)
-
-    assert database.rows(nothing) == []
-    assert database.columns(nothing).shape == (2, 0)
-
-
-def test_columns_are_those_of_the_query(database: Database) -> None:
-    assert database.columns(asking("SELECT b, a FROM n WHERE a < 3 ORDER BY a", 2)).tolist() == [
-        [0, -1, -2],
-        [0, 1, 2],
-    ]
-
-
 @pytest.mark.parametrize("rows", [0, 1, 3, 9, 10, 11, 1000])
 def test_however_many_rows_are_expected_all_come(database: Database, rows: int) -> None:
     asked = asking("SELECT a FROM n ORDER BY a")
@@ -73,17 +56,6 @@ def test_rows_have_their_own_types_whatever_came_before(
     whole = database.batch(asked, {})
     assert whole is not None
     assert texts_of(whole.columns[1]) == [*[None] * 9, "nine"]
-
-
-def test_parameters_are_numbered_as_they_appear(database: Database) -> None:
-    asked = asking("SELECT :late, :early, :late, :none", 4, "late", "early", "none")
-
-    binds: Binds = {"early": 1, "none": None, "late": "x", "unused": 5}
-
-    assert database.rows(asked, binds) == [("x", 1, "x", None)]
-    batch = database.batch(asked, binds)
-    assert batch is not None
-    assert [texts_of(column) for column in batch.columns] == [["x"], [1], ["x"], [None]]
 
 
 def test_parameters_of_the_queries_are_found_and_comments_hold_none() -> None:
@@ -125,30 +97,6 @@ def test_no_text_in_a_query_looks_like_a_parameter_or_a_comment(name: str) -> No
     assert not [text for text in texts if ":" in text or "--" in text]
 
 
-def test_a_result_that_fails_is_let_go_before_its_statement(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A driver's result that outlives its statement reads memory that was given back."""
-    ended: list[bool] = []
-
-    class Statement(adbc_driver_manager.AdbcStatement):
-        def close(self) -> None:
-            error = sys.exc_info()[1]
-            frames = []
-            while error is not None:
-                frames += [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-                error = error.__context__
-            kept = [value for frame in frames for value in frame.f_locals.values()]
-            ended.append(not any(isinstance(value, RecordBatchReader) for value in kept))
-            super().close()
-
-    monkeypatch.setattr(adbc_driver_manager, "AdbcStatement", Statement)
-    with pytest.raises(ProfileError):
-        database.columns(asking("SELECT CASE WHEN a = 5 THEN 'x' ELSE a END FROM n"), rows=2)
-
-    assert ended == [True]
-
-
 def test_text_is_read_as_far_as_it_is_utf8(database: Database) -> None:
     asked = asking("SELECT CAST(x'46ff31' AS TEXT), 'é', NULL, ''", 4)
 
@@ -175,14 +123,6 @@ def test_an_error_is_one_line_that_names_file_and_query(database: Database, file
     assert said.startswith(f"{file}: sql/nsys/test/asked.sql failed (")
     assert "no such table: nowhere" in said
     assert "\n" not in said
-
-
-def test_after_an_error_a_database_answers_again(database: Database) -> None:
-    for _ in range(50):
-        with pytest.raises(ProfileError):
-            database.columns(asking("SELECT CASE WHEN a = 5 THEN 'x' ELSE a END FROM n"), rows=2)
-
-    assert database.columns(asking("SELECT max(a) FROM n")).tolist() == [[9]]
 
 
 def test_nothing_can_be_written(database: Database, file: Path) -> None:

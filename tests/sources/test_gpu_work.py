@@ -8,12 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import ProfileError
-from bubbleviz.interpret.late_launches import places_of
 from bubbleviz.model.columns import Ints, widened
 from bubbleviz.model.grouping import BlockNumbering
 from bubbleviz.model.profile import UNCORRELATED, correlations, possible
@@ -29,17 +26,6 @@ def ints(*values: int) -> Ints:
 
 def test_nothing_has_codes_too() -> None:
     assert len(BlockNumbering().numbers(ints())) == 0
-
-
-@given(st.lists(st.lists(st.sampled_from([-7, -1, 0, 1, 5, 900, 2**24, 2**40, -(2**50)]))))
-def test_codes_count_up_and_stand_for_their_values(blocks: list[list[int]]) -> None:
-    coding = BlockNumbering()
-    codes = [coding.numbers(np.array(block, np.int64)).tolist() for block in blocks]
-    flat = [value for block in blocks for value in block]
-
-    assert len(coding) == len(set(flat))
-    assert [coding.values[c] for block in codes for c in block] == flat
-    assert all(0 <= c < len(coding) for block in codes for c in block)
 
 
 @pytest.mark.parametrize(
@@ -76,21 +62,6 @@ def test_a_device_that_cannot_be_is_refused(device: int) -> None:
 def test_more_rows_than_there_is_room_for_are_refused() -> None:
     with pytest.raises(ValueError, match="rows"):
         ActivitiesBuilder(0).add_kernels(np.array([[0], [1], [0], [1], [1], [1]], np.int64))
-
-
-@given(
-    st.sets(st.integers(0, 60)).filter(bool),
-    st.lists(st.integers(0, 70)),
-    st.sampled_from([1, 10**6]),
-)
-def test_places_among_ids(ids: set[int], wanted: list[int], apart: int) -> None:
-    """Close together they are looked up in a table, far apart by search: all the same."""
-    among = np.array(sorted(ids), np.uint32) * np.uint32(apart)
-    inside = [w * apart for w in sorted(wanted) if min(ids) <= w <= max(ids)]
-    found = places_of(among, np.array(inside, np.uint32)).tolist()
-
-    place = {value: i for i, value in enumerate(among.tolist())}
-    assert found == [place.get(value, -1) for value in inside]
 
 
 def test_correlation_ids_have_32_bits() -> None:

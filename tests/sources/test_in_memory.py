@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.profile import PID_MASK, Calls, Ranges, correlations
-from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges, thread_numbers
+from bubbleviz.model.profile import PID_MASK, Ranges
+from bubbleviz.sources.in_memory import InMemoryRanges, thread_numbers
 
 
 def _column(*values: int) -> Ints:
@@ -46,17 +46,6 @@ def test_distinct_threads_get_distinct_numbers_of_their_process(
     assert [number >> 24 for number in numbers] == pid.tolist()
     pairs = set(zip(threads, numbers, strict=True))
     assert len(pairs) == len(set(threads)) == len(set(numbers))
-
-
-def test_calls_are_handed_on_whole_and_in_order() -> None:
-    count = (1 << 16) + 5
-    number = np.arange(count)
-    calls = Calls(number, number.copy(), number + 1, number * 0, correlations(number))
-    log = InMemoryCalls(calls, number % 2, ("cudaLaunchKernel", "cudaMemcpy"))
-
-    assert np.concatenate([b.row for b in log.blocks()]).tolist() == number.tolist()
-    assert log.at(_column(3, 9)).start_ns.tolist() == [3, 9]
-    assert log.names(_column(2, 3)) == ("cudaLaunchKernel", "cudaMemcpy")
 
 
 @pytest.mark.parametrize(

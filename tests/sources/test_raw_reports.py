@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -162,16 +161,6 @@ def test_what_is_wrong_with_an_export_names_the_report(
     assert str(temporary) not in said
 
 
-def test_a_report_is_left_as_it_was(
-    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
-    before = shutil.copy(report, tmp_path / "before")
-
-    assert main(["analyze", str(report)]) == 0
-    assert report.read_bytes() == Path(before).read_bytes()
-
-
 # --- an end before the end
 
 #: An nsys that has begun to export, says so beside its report, and does not finish.
@@ -228,17 +217,6 @@ def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
     assert list(temporary.iterdir()) == []
     assert err.startswith("bubbleviz: ")
     assert err.count("\n") == 1
-
-
-def test_the_end_by_sigterm_is_as_before_once_the_export_is_done(
-    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
-    before = signal.getsignal(signal.SIGTERM)
-
-    bubbleviz.inspect(report)
-
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_program_s_own_handling_of_sigterm_stays(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ import bubbleviz
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
 from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
-from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import reader_of
 from tests.support.columnar_exports import columnar
 from tests.support.nsys_exports import C, K, R, profile
@@ -94,27 +92,6 @@ def test_json_that_nobody_claims_is_taken_as_a_last_resort(tmp_path: Path) -> No
 
     assert claimed_by(path) == []
     assert reader_of(str(path)).name == "kineto"
-
-
-def test_a_reader_itself_declares_what_a_directory_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = replace(
-        KNOWN["nsys"],
-        name="new",
-        suffixes=(".new", ".old"),
-        superseded_by=(".new",),
-        folder="logs/of",
-    )
-    monkeypatch.setattr(readers, "readers", lambda: (*KNOWN.values(), new))
-    run = tmp_path / "logs" / "of" / "run1"
-    run.mkdir(parents=True)
-    for name in ("a.new", "a.old", "b.old", "c.txt"):
-        (run / name).touch()
-
-    found = find_profiles([str(tmp_path)])
-
-    assert [Path(file.path).name for file in found] == ["a.new", "b.old"]
 
 
 # --- what a partial reading must hold
@@ -223,16 +200,6 @@ def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
         pytest.raises(NothingToAnalyseError, match=r"bubbleviz analyze .* gives its bubbles"),
     ):
         file.read((), partial=partial)
-
-
-@pytest.mark.parametrize("name", [name for name in TABLES if KNOWN[name].table_suffixes])
-def test_tables_tell_operations(name: str, tmp_path: Path) -> None:
-    with KNOWN[name].open_file(str(planted(tmp_path)[name]), 1, unwatched) as file:
-        assert isinstance(file, readers.OpenOperations)
-        found = file.operations().operations
-
-    assert found.start_ns.tolist() == [0, 10]
-    assert found.end_ns.tolist() == [10, 30]
 
 
 # --- real files

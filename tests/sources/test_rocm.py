@@ -22,7 +22,7 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.readers import reader_of
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.rocm_profiles import MARKERS, SECRET, processes_of, write_rocpd, write_rpd
+from tests.support.rocm_profiles import SECRET, processes_of, write_rocpd, write_rpd
 
 FULL = Planting(
     schedule="zb-h1",
@@ -232,19 +232,6 @@ def test_every_door_gives_the_report_of_nsys(door: str, tmp_path: Path) -> None:
     assert now == then
     assert then["restrictions"] == []
     assert bubbleviz.analyze(files).limitations == ()
-
-
-def test_ranges_are_those_of_the_release() -> None:
-    assert MARKERS["7"] != MARKERS["6.4"]
-
-
-def test_files_of_one_node_are_one_host(tmp_path: Path) -> None:
-    (export,) = exports(tmp_path)
-    report = bubbleviz.analyze(DOORS["a file a process"](export, tmp_path / "node0"))
-
-    assert {profile.host for profile in report.profiles} == {"node0"}
-    assert len(report.profiles) == 4
-    assert {profile.clock_uncertainty_ns for profile in report.profiles} == {0}
 
 
 def test_a_folder_of_hosts_is_read_as_rocprofv3_writes_it(tmp_path: Path) -> None:
@@ -548,18 +535,6 @@ def test_what_was_not_recorded_has_a_remedy(
     assert said in " ".join(capsys.readouterr().out.split())
 
 
-def test_ranges_that_were_not_recorded_have_a_remedy(tmp_path: Path) -> None:
-    path = single(tmp_path)
-    change(
-        path,
-        f'DELETE FROM "{table(path, "rocpd_region")}" WHERE event_id IN '
-        f"(SELECT id FROM \"{table(path, 'rocpd_event')}\" WHERE extdata LIKE '%message%')",
-    )
-
-    with pytest.raises(BubblevizError, match="no ROCTx ranges were recorded; profile again"):
-        bubbleviz.analyze([path])
-
-
 @pytest.mark.parametrize(
     "extra", ["'{}'", "''", "'{broken'", "'[1]'", "x'00'", "'{\"message\": 3}'"]
 )
@@ -580,28 +555,6 @@ def test_an_empty_file_of_the_schema_says_that_nothing_was_recorded(tmp_path: Pa
 
     with pytest.raises(BubblevizError, match="no kernels were recorded; profile again with"):
         bubbleviz.analyze([path])
-
-
-@pytest.mark.parametrize("cut", [0.3, 0.9])
-def test_a_file_that_was_cut_short_is_refused_in_one_sentence(cut: float, tmp_path: Path) -> None:
-    path = single(tmp_path)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * cut)])
-
-    with pytest.raises(BubblevizError, match="cut short") as caught:
-        bubbleviz.analyze([path])
-
-    assert "nsys" not in str(caught.value)
-
-
-def test_nothing_is_written_beside_a_file_with_a_log(tmp_path: Path) -> None:
-    path = single(tmp_path / "own")
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-
-    assert bubbleviz.analyze([path]).ranks
-    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
 # --- what ROCm does in its own way
