@@ -171,6 +171,11 @@ def written_in(path: Path, content: bytes) -> Path:
     return path
 
 
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
 def folder_of(path: Path) -> Path:
     return path.parent
 
@@ -222,7 +227,7 @@ REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
         ("broken.sqlite",),
     ),
     "a folder that is named like a profile": (
-        lambda b: [(b.inputs / "run.sqlite").mkdir() or b.inputs / "run.sqlite"],
+        lambda b: [made(b.inputs / "run.sqlite")],
         ("holds no profile",),
     ),
     "a journal": (lambda b: [beside(run_of_one(b.inputs), "-journal")], ("-journal", *WRITING)),
@@ -627,7 +632,12 @@ def test_memory_events_with_numbers_beyond_any_memory(
 def test_outputs_that_cannot_be_written(
     bench: Bench, csv_to: str, svg_to: str, said: str, code: int
 ) -> None:
-    places = ["--csv", bench.outputs / csv_to, "--svg", f"{bench.outputs}/{svg_to}"]
+    places: list[str | Path] = [
+        "--csv",
+        bench.outputs / csv_to,
+        "--svg",
+        f"{bench.outputs}/{svg_to}",
+    ]
     outcome = bench.run("analyze", run_of_one(bench.inputs), *places, "--force")
 
     assert said in sentence(outcome, code=code)
