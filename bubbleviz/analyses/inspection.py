@@ -90,7 +90,7 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
     from bubbleviz.align.run import RunHints, merge
     from bubbleviz.count.count import count
     from bubbleviz.explain.explanation import explain
-    from bubbleviz.render.text.headline import headline_lines
+    from bubbleviz.render.text.report import headline_lines
     from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 
     recordings, run = best.read.recordings, merge(best.read, RunHints())

@@ -150,37 +150,37 @@ def as_json(comparison: Comparison) -> str:
 def as_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV: one row a ratio and run, empty cells for what is unknown."""
     rows = []
-    for row in comparison.rows:
-        for run, cell in zip(comparison.runs, row.cells, strict=True):
-            ratio, apart = cell.ratio, cell.bubble
-            own: tuple[object, ...] = (None,) * 5
-            if ratio is not None:
-                bubble, window_ns = ratio.bubble, ratio.window_ns
-                own = (bubble.mean, bubble.std, bubble.n, window_ns.mean, window_ns.std)
-            test: tuple[object, ...] = (None,) * 6
-            if apart is not None:
-                low, high = apart.ci95 or (None, None)
-                test = (apart.mean, low, high, apart.t, apart.df, apart.p)
-            longer_ns = None if cell.window_ns is None else cell.window_ns.mean
-            rows.append((inert(row.name), inert(run.title), *own, *test, longer_ns))
+    for row in document(comparison)["ratios"]:
+        for run, own in zip(comparison.runs, row["runs"], strict=True):
+            ratio, window_ns, apart, longer_ns = (known or {} for known in own.values())
+            low, high = apart.get("ci95") or (None, None)
+            rows.append(
+                (
+                    *(inert(row["ratio"]), inert(run.title)),
+                    *(ratio.get(name) for name in ("mean", "std", "n")),
+                    *(window_ns.get("mean"), window_ns.get("std")),
+                    *(apart.get("mean"), low, high),
+                    *(apart.get(name) for name in ("t", "df", "p")),
+                    longer_ns.get("mean"),
+                )
+            )
     return csv_text(COLUMNS, rows)
 
 
-def check_drawable(comparison_paths: Mapping[str, bool]) -> None:
+def check_drawable(saved: Mapping[str, bool]) -> None:
     """Check that no run was read from a saved report, which cannot be drawn.
 
     Args:
-        comparison_paths: by path of each run, whether it is a saved report.
+        saved: by path of each run, whether it is a saved report.
 
     Raises:
         UsageError: one is.
     """
-    for path, saved in comparison_paths.items():
-        if saved:
-            raise UsageError(
-                f"{path}: a JSON report has no operations to draw; give the profiles of this run "
-                "instead, or leave out the picture"
-            )
+    for path in (path for path, is_saved in saved.items() if is_saved):
+        raise UsageError(
+            f"{path}: a JSON report has no operations to draw; give the profiles of this run "
+            "instead, or leave out the picture"
+        )
 
 
 def as_svg(comparison: Comparison, view: View) -> str:
@@ -189,12 +189,10 @@ def as_svg(comparison: Comparison, view: View) -> str:
     Raises:
         UsageError: a run was read from a saved report.
     """
-    from bubbleviz.render.picture.slowdowns import Panel, draw_panels
+    from bubbleviz.render.picture.panels import draw_panels
 
     check_drawable({run.path: run.report is None for run in comparison.runs})
-    panels = [
-        Panel(run.title, run.report, view) for run in comparison.runs if run.report is not None
-    ]
+    panels = [(run.title, run.report, view) for run in comparison.runs if run.report is not None]
     return draw_panels(panels, f"{len(panels)} runs on one axis of time")
 
 

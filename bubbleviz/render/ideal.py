@@ -5,34 +5,29 @@ The ratios of the report are counted as those of a measurement are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, json_text, one_line
-from bubbleviz.render.document import HangingLines, Sentence
+from bubbleviz.render.document import Block, HangingLines, Sentence
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from bubbleviz.render.document import Block
-    from bubbleviz.report.view import View
-    from bubbleviz.schedules.communication.lowered import Transport
-    from bubbleviz.schedules.formulas import Formula
-    from bubbleviz.schedules.ideal import Estimate, Ideal
-    from bubbleviz.schedules.measured_times import StageTimes
-    from bubbleviz.schedules.plan import Schedule
-
+from bubbleviz.report.view import View
+from bubbleviz.schedules.communication.lowered import Transport
+from bubbleviz.schedules.files.torch_csv import FORMAT
+from bubbleviz.schedules.formulas import Formula, formula_named, formulas
+from bubbleviz.schedules.ideal import Estimate, Ideal, ideal_workload
+from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.measured_times import StageTimes
+from bubbleviz.schedules.plan import Schedule
 
 SCHEMA = "bubbleviz.simulation/1"
 
 
 def document(result: Ideal | Estimate) -> dict[str, Any]:
     """Return an ideal as JSON values; null where a formula has no value."""
-    from bubbleviz.schedules.ideal import Ideal
-
     known = result if isinstance(result, Ideal) else None
     return {
         "schema": SCHEMA,
@@ -58,19 +53,12 @@ def document(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def _sizes(result: Ideal | Estimate) -> dict[str, Any]:
-    from bubbleviz.schedules.ideal import Ideal
-
     if isinstance(result, Ideal):
         plan = result.plan
         name, sizes = plan.name, (plan.stages, plan.microbatches, plan.chunks)
     else:
         name, sizes = result.name, (result.stages, result.microbatches, result.chunks)
     return {"schedule": name, **dict(zip(("stages", "microbatches", "chunks"), sizes, strict=True))}
-
-
-def as_json(result: Ideal | Estimate) -> str:
-    """Return an ideal as JSON text."""
-    return json_text(document(result))
 
 
 def as_svg(result: Ideal | Estimate, view: View) -> str:
@@ -91,8 +79,6 @@ def _ordered(result: Ideal | Estimate) -> Ideal:
     Raises:
         UsageError: it comes from a formula.
     """
-    from bubbleviz.schedules.ideal import Ideal
-
     if not isinstance(result, Ideal):
         raise UsageError(undrawn(result.name))
     return result
@@ -100,22 +86,9 @@ def _ordered(result: Ideal | Estimate) -> Ideal:
 
 def undrawn(name: str) -> str:
     """Return the reason why a formula has no picture."""
-    from bubbleviz.schedules.formulas import formula_named
-
     formula = formula_named(name)
     instead = f"; draw {formula.drawn} instead" if formula else ""
     return f"{name} is a formula without an order, so there is nothing to draw{instead}"
-
-
-def as_csv(result: Ideal | Estimate) -> str:
-    """Return the order of an ideal as PyTorch's CSV.
-
-    Raises:
-        UsageError: it comes from a formula, which has no order.
-    """
-    from bubbleviz.schedules.files.torch_csv import FORMAT
-
-    return FORMAT.write(_ordered(result).plan)
 
 
 def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Transport) -> str:
@@ -126,7 +99,6 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
     """
     from bubbleviz.schedules.communication.lowering import communicated
     from bubbleviz.schedules.communication.torch_csv import write
-    from bubbleviz.schedules.ideal import ideal_workload
 
     ideal = _ordered(result)
     return write(communicated(ideal.plan, ideal_workload(ideal.plan, times), transport).lowered)
@@ -134,18 +106,15 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
 
 #: The outputs of an ideal, by the names of their options.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
-    "json": lambda result, _: as_json(result),
+    "json": lambda result, _: json_text(document(result)),
     "svg": as_svg,
     "pdf": lambda result, view: as_pdf(as_svg(result, view)),
     "png": lambda result, view: as_png(as_svg(result, view)),
-    "csv": lambda result, _: as_csv(result),
+    "csv": lambda result, _: FORMAT.write(_ordered(result).plan),
 }
 
 
 def _rules() -> tuple[Schedule | Formula, ...]:
-    from bubbleviz.schedules.formulas import formulas
-    from bubbleviz.schedules.known import schedules
-
     return (*schedules(), *formulas())
 
 
@@ -158,8 +127,6 @@ def schedule_sections() -> Iterator[Block]:
 
 def sections(result: Ideal | Estimate) -> Iterator[Block]:
     """Yield the sections of an ideal, for any rich console."""
-    from bubbleviz.schedules.ideal import Ideal
-
     sizes = _sizes(result)
     name = sizes["schedule"]
     chunks = f", {sizes['chunks']} model chunks per stage" if sizes["chunks"] > 1 else ""
@@ -178,7 +145,7 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
     if not isinstance(result, Ideal):
         from bubbleviz.schedules.formulas import formula_named
 
-        yield _lines([*rows, stage])
+        yield HangingLines([_line(*row) for row in (*rows, stage)])
         formula = formula_named(name)
         yield Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")
         return
@@ -195,10 +162,10 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
         limit = "" if memory.limit is None else f", of {memory.limit:g}"
         units = f"M_B {memory.backward:g} from F to B, of it M_W {memory.weight:g} on to W"
         rows.append(("peak memory", f"{max(result.peak_memory):g}{limit}", units))
-    yield _lines(rows)
+    yield HangingLines([_line(*row) for row in rows])
     if min(peaks) < max(peaks):
         yield Sentence(f"  by stage: {', '.join(f'{peak:g}' for peak in peaks)}")
 
 
-def _lines(rows: Sequence[tuple[str, str, str]]) -> HangingLines:
-    return HangingLines([(f"  {name:<18}{value:>16}  ", what) for name, value, what in rows])
+def _line(name: str, value: str, what: str) -> tuple[str, str]:
+    return f"  {name:<18}{value:>16}  ", what

@@ -52,7 +52,14 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         slowdown: whether slowdowns are worked out, which takes long for very many ranks.
     """
     summary, typical, explanation = report.summary, report.typical_iteration(), report.explanation
-    times = explanation.phase_times
+    averaged, causes = [i for i in report.iterations if i.averaged], explanation.causes
+    known = {
+        name: [i.index for i in averaged if i.ratios[name].value is not None]
+        for name in causes.idle_ns
+    }
+    times, bubbles = explanation.phase_times, report.bubbles
+    others, memory = report.alternatives, report.memory
+    slowdowns = report.slowdowns if slowdown else None
     drawn = by_rank and len(report.operations) <= MOST_SAVED
     return {
         "schema": SCHEMA,
@@ -78,19 +85,18 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
             "bubble_low": _spreads(summary.bubble_low),
             "bubble_overhead": _spreads(summary.bubble_overhead),
             "window_ns": _spreads(summary.window_ns),
-            "cause_ns": _summed_causes(report),
+            # Over the averaged iterations that have a ratio.
+            "cause_ns": {
+                name: causes.of_iterations(name, np.array(known[name], np.int64))
+                for name in causes.idle_ns
+            },
             "bubble_parts": [asdict(part) for part in bubble_parts(report)],
             "kernel_time": kernel_time_of(report).entry,
         },
         "schedule": _recognition(report.schedule),
         "plan": _recognition(report.plan),
         "phase_times": [
-            {
-                **_with_phase(kind),
-                **{name: _number(getattr(kind, name)) for name in ("stage", "chunk")},
-                "virtual_stage": _number(kind.virtual_stage),
-            }
-            for kind in times.kinds
+            _with_phase(kind, "stage", "chunk", "virtual_stage") for kind in times.kinds
         ],
         "chunk_costs": [asdict(cost) for cost in explanation.chunk_costs],
         "transfer_ns": times.transfer_ns,
@@ -100,10 +106,37 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         ],
         "critical_path": _critical_path(report),
         "what_if": [asdict(change) for change in explanation.what_if],
-        "alternatives": _alternatives(report),
-        "memory": _memory(report),
-        "longest_bubbles": _longest_bubbles(report),
-        "slowdown": _slowdown(report) if slowdown else None,
+        "alternatives": others
+        and {
+            **_attributes(others, "reason window"),
+            "times": others.measured and asdict(others.measured),
+            "rows": [asdict(row) for row in others.rows],
+        },
+        # What ranks and operations hold; null where that was not read, or not recorded.
+        "memory": memory
+        and {
+            # Of reports by parts, the ranks that tell their stages are elsewhere.
+            "ranks": [{**asdict(m), "stage": report.ranks[m.rank].stage} for m in memory.ranks],
+            "operations": [_with_phase(kind, "virtual_stage") for kind in memory.operations],
+        },
+        "longest_bubbles": [
+            {
+                **{
+                    name: int(getattr(bubbles, name)[bubble.row])
+                    for name in ("rank", "iteration", "start_ns", "end_ns")
+                },
+                "cause": Cause(int(bubbles.cause[bubble.row])).label,
+                "sentence": bubble.sentence,
+            }
+            for bubble in longest_bubbles(report)
+        ],
+        # What stragglers cost over all averaged iterations.
+        "slowdown": slowdowns
+        and {
+            **{field.name: getattr(slowdowns, field.name) for field in fields(slowdowns)},
+            "by_link": {f"{ends[0]}-{ends[1]}": s for ends, s in slowdowns.by_link.items()},
+            "replay_error": asdict(slowdowns.replay_error),
+        },
         "coverage": [asdict(rank) for rank in report.coverage],
         "unattributed_kernels": [asdict(kernels) for kernels in report.unattributed_kernels],
         "limitations": [limitation.entry for limitation in report.limitations],
@@ -151,9 +184,10 @@ def _attributes(value: object, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
 
 
-def _with_phase(value: Any) -> dict[str, Any]:
-    """Return all fields of a value, its phase by name."""
-    return {**asdict(value), "phase": value.phase.label}
+def _with_phase(value: Any, *numbers: str) -> dict[str, Any]:
+    """Return all fields of a value, its phase by name, some numbers null where there are none."""
+    known = {name: _number(getattr(value, name)) for name in numbers}
+    return {**asdict(value), "phase": value.phase.label, **known}
 
 
 def _number(number: int) -> int | None:
@@ -195,37 +229,19 @@ def _iteration(report: Report, iteration: Iteration) -> dict[str, Any]:
     }
 
 
-def _summed_causes(report: Report) -> dict[str, dict[str, int]]:
-    """Return idle time by cause over the averaged iterations that have a ratio."""
-    causes = report.explanation.causes
-    averaged = [i for i in report.iterations if i.averaged]
-    return {
-        name: causes.of_iterations(
-            name,
-            np.array([i.index for i in averaged if i.ratios[name].value is not None], np.int64),
-        )
-        for name in causes.idle_ns
-    }
-
-
 def _recognition(recognition: Recognition | None) -> dict[str, Any] | None:
     """Return which schedule ran, or how a plan was kept to."""
     if recognition is None:
         return None
     return {
-        "name": recognition.name,
-        "also": list(recognition.also),
-        "exact": recognition.exact,
-        "distance": recognition.distance,
+        **_attributes(recognition, "name also exact distance"),
         "reason": recognition.reason or None,
         "iterations": [
             {**asdict(i), "also": list(i.also), "names": list(i.names)}
             for i in recognition.iterations
         ],
         "deviation_count": recognition.deviation_count,
-        "deviations": [
-            {**_with_phase(d), "chunk": _number(d.chunk)} for d in recognition.deviations
-        ],
+        "deviations": [_with_phase(deviation, "chunk") for deviation in recognition.deviations],
     }
 
 
@@ -257,60 +273,6 @@ def _operation(report: Report, row: int) -> dict[str, Any]:
         "chunk": _number(int(operations.chunk[row])),
         "start_ns": int(operations.start_ns[row]),
         "end_ns": int(operations.end_ns[row]),
-    }
-
-
-def _alternatives(report: Report) -> dict[str, Any] | None:
-    others = report.alternatives
-    if others is None:
-        return None
-    return {
-        "reason": others.reason,
-        "window": others.window,
-        "times": None if others.measured is None else asdict(others.measured),
-        "rows": [asdict(row) for row in others.rows],
-    }
-
-
-def _memory(report: Report) -> dict[str, Any] | None:
-    """Return what ranks and operations hold; null where that was not read, or not recorded."""
-    memory = report.memory
-    if memory is None:
-        return None
-    return {
-        # Of reports by parts, the ranks that tell their stages are elsewhere.
-        "ranks": [{**asdict(own), "stage": report.ranks[own.rank].stage} for own in memory.ranks],
-        "operations": [
-            {**_with_phase(kind), "virtual_stage": _number(kind.virtual_stage)}
-            for kind in memory.operations
-        ],
-    }
-
-
-def _longest_bubbles(report: Report) -> list[dict[str, Any]]:
-    bubbles = report.bubbles
-    return [
-        {
-            **{
-                name: int(getattr(bubbles, name)[bubble.row])
-                for name in ("rank", "iteration", "start_ns", "end_ns")
-            },
-            "cause": Cause(int(bubbles.cause[bubble.row])).label,
-            "sentence": bubble.sentence,
-        }
-        for bubble in longest_bubbles(report)
-    ]
-
-
-def _slowdown(report: Report) -> dict[str, Any] | None:
-    """Return what stragglers cost over all averaged iterations."""
-    slowdowns = report.slowdowns
-    if slowdowns is None:
-        return None
-    return {
-        **{field.name: getattr(slowdowns, field.name) for field in fields(slowdowns)},
-        "by_link": {f"{source}-{target}": s for (source, target), s in slowdowns.by_link.items()},
-        "replay_error": asdict(slowdowns.replay_error),
     }
 
 

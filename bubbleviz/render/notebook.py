@@ -12,8 +12,7 @@ from dataclasses import replace
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.render.document import Bullets, Heading, Sentence, html
 from bubbleviz.render.rows import by_stage, rows_of
-from bubbleviz.render.text.headline import headline_lines
-from bubbleviz.render.text.report import causes
+from bubbleviz.render.text.report import causes, headline_lines
 from bubbleviz.render.text.sections import limitation_lines, ratios
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.methods import with_source

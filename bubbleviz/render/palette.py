@@ -14,6 +14,10 @@ Chunks of a rank run from dark with white numbers to light with black ones; from
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+
+from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 
@@ -32,30 +36,6 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 
-#: Why a rank is idle. Work is blue, green and yellow; idle time is none of these: greys, browns and
-#: reds, and hatched where a picture can. Told apart from each other and from work with any colour
-#: vision; a test holds them to it.
-CAUSES = {
-    "profiler": "#1f2d2c",
-    "collective": "#746687",
-    "warmup": "#f0f8f6",
-    "drain": "#d6cfde",
-    "dependency": "#ea9d8a",
-    "host": "#b52f1c",
-    "communication": "#714839",
-    "other": "#ffbf87",
-    "unknown": "#977780",
-    "stages": "#780078",
-    "chunks": "#c378d2",
-    "token": "#f04b5a",
-    "requests": "#4b1e00",
-}
-#: What a bubble is made of: causes, and what ran that does not count as work.
-BUBBLE_PARTS = CAUSES | {
-    "unattributed": UNATTRIBUTED,
-    "next iterations": FORWARD,
-    "optimizer": OPTIMIZER,
-}
 #: What a device did, and what its host did while it was idle: devices at work are pale, what can
 #: be mended is not. Other activities take the colours behind these, in turn.
 ACTIVITIES = {
@@ -121,21 +101,33 @@ class Hatch:
         return mix(colour, BLACK, 0.5) if luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
 
 
-#: The hatch of each cause, so that they are told apart without colours, too.
-CAUSE_HATCHES = {
-    "profiler": Hatch(4, 45, crossed=True),
-    "collective": Hatch(4, 90),
-    "warmup": Hatch(9, 45, 0.6),
-    "drain": Hatch(9, 135, 0.6),
-    "dependency": Hatch(4, 135),
-    "host": Hatch(5, crossed=True),
-    "communication": Hatch(4, 45),
-    "other": Hatch(4, 45, 0.8, dots=True),
-    "unknown": Hatch(4),
-    "stages": Hatch(6, 90, 1.6),
-    "chunks": Hatch(6, 0, 1.6),
-    "token": Hatch(6, 0, 1.2, dots=True),
-    "requests": Hatch(8, 45, 1.2, crossed=True),
+#: Why a rank is idle: colour, hatch, and the closest of the colours that Chrome has names for. Work
+#: is blue, green and yellow; idle time is none of these: greys, browns and reds, and hatched where
+#: a picture can. Told apart from each other and from work with any colour vision, and without
+#: colours; a test holds them to it.
+_IDLE = {
+    "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
+    "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
+    "warmup": ("#f0f8f6", Hatch(9, 45, 0.6), "thread_state_sleeping"),
+    "drain": ("#d6cfde", Hatch(9, 135, 0.6), "grey"),
+    "dependency": ("#ea9d8a", Hatch(4, 135), "cq_build_failed"),
+    "host": ("#b52f1c", Hatch(5, crossed=True), "terrible"),
+    "communication": ("#714839", Hatch(4, 45), "olive"),
+    "other": ("#ffbf87", Hatch(4, 45, 0.8, dots=True), "thread_state_unknown"),
+    "unknown": ("#977780", Hatch(4), "generic_work"),
+    "stages": ("#780078", Hatch(6, 90, 1.6), "detailed_memory_dump"),
+    "chunks": ("#c378d2", Hatch(6, 0, 1.6), "rail_animation"),
+    "token": ("#f04b5a", Hatch(6, 0, 1.2, dots=True), "thread_state_iowait"),
+    "requests": ("#4b1e00", Hatch(8, 45, 1.2, crossed=True), "cq_build_abandoned"),
+}
+CAUSES = {name: colour for name, (colour, *_) in _IDLE.items()}
+CAUSE_HATCHES = {name: hatch for name, (_, hatch, _) in _IDLE.items()}
+CHROME_CAUSES = {name: chrome for name, (*_, chrome) in _IDLE.items()}
+#: What a bubble is made of: causes, and what ran that does not count as work.
+BUBBLE_PARTS = CAUSES | {
+    "unattributed": UNATTRIBUTED,
+    "next iterations": FORWARD,
+    "optimizer": OPTIMIZER,
 }
 
 
@@ -185,11 +177,6 @@ class Paint:
     def main(self) -> str:
         """The colour of the largest band, which the number stands on."""
         return max(self.bands, key=lambda band: band[0])[1]
-
-    @property
-    def pattern(self) -> tuple[float, ...]:
-        """The shares alone, which distinguish two paints whatever their colours."""
-        return tuple(share for share, _ in self.bands)
 
 
 def _channels(colour: str) -> tuple[int, int, int]:
@@ -249,37 +236,57 @@ def heat(place: float) -> str:
     return mix(fast, usual, 2 * place) if place < 0.5 else mix(usual, slow, 2 * place - 1)
 
 
+@cache
 def paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:
-    """Return the paint of a compute phase.
+    """Return the paint of a phase; communication has one.
 
     Args:
-        phase: one of the compute phases.
+        phase: any phase.
         shade: place of its chunk among the chunks, -1 for none.
         second_shade: likewise of the second chunk, for ``FB``.
         shades: number of chunks that have shades of their own.
     """
+    if phase in COMMUNICATION_PHASES:
+        return plain_paint("communication", COMMUNICATION)
 
     def tone(colour: str, of: int = shade) -> str:
         return shaded(colour, of, shades)
 
-    bands: tuple[tuple[float, str], ...]
-    if phase is Phase.F:
-        bands = ((1.0, tone(FORWARD)),)
-    elif phase is Phase.B:
-        bands = ((1.0, tone(BACKWARD_INPUT)),)
-        if shades > 2:
-            bands = ((0.15, PALE_INPUT), (0.85, tone(BACKWARD_INPUT)))
-    elif phase is Phase.W:
-        bands = ((0.8, tone(BACKWARD_WEIGHT)), (0.2, PALE_WEIGHT))
-    elif phase is Phase.BW:
-        bands = ((0.8, tone(BACKWARD_BOTH)), (0.2, tone(BACKWARD_WEIGHT)))
-    elif phase is Phase.R:
-        bands = ((0.2, tone(FORWARD)), (0.8, RECOMPUTE))
-    elif phase is Phase.FB:
-        bands = ((0.25, tone(FORWARD)), (0.5, PAIR), (0.25, tone(BACKWARD_INPUT, second_shade)))
-    else:
-        bands = ((1.0, OPTIMIZER),)
+    pale = ((0.15, PALE_INPUT),) if shades > 2 else ()
+    bands: dict[Phase, tuple[tuple[float, str], ...]] = {
+        Phase.F: ((1.0, tone(FORWARD)),),
+        Phase.B: (*pale, (0.85 if pale else 1.0, tone(BACKWARD_INPUT))),
+        Phase.W: ((0.8, tone(BACKWARD_WEIGHT)), (0.2, PALE_WEIGHT)),
+        Phase.BW: ((0.8, tone(BACKWARD_BOTH)), (0.2, tone(BACKWARD_WEIGHT))),
+        Phase.R: ((0.2, tone(FORWARD)), (0.8, RECOMPUTE)),
+        Phase.FB: (
+            *((0.25, tone(FORWARD)), (0.5, PAIR)),
+            (0.25, tone(BACKWARD_INPUT, second_shade)),
+        ),
+        Phase.OPTIMIZER: ((1.0, OPTIMIZER),),
+    }
     parts = [phase.label, *(str(s) for s in (shade, second_shade) if s >= 0 and shades > 1)]
     name = "-".join([*parts, f"of{shades}"] if len(parts) > 1 else parts)
-    main = max(bands, key=lambda band: band[0])[1]
-    return Paint(name, bands, number_colour(main))
+    main = max(bands[phase], key=lambda band: band[0])[1]
+    return Paint(name, bands[phase], number_colour(main))
+
+
+def plain_paint(name: str, colour: str) -> Paint:
+    """Return the paint of one colour."""
+    return Paint(name, ((1.0, colour),), number_colour(colour))
+
+
+def chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
+    """Return the paint of an operation on a chunk, or on two; -1 for none.
+
+    Args:
+        phase: any phase.
+        chunk: of the operation.
+        second: likewise the other one of ``FB``.
+        chunks: all that are drawn, ascending.
+    """
+    shades = [
+        shade_of(chunks.index(own), len(chunks)) if own in chunks else -1
+        for own in (chunk, second if phase is Phase.FB else -1)
+    ]
+    return paint(phase, *shades, min(len(chunks), MAX_SHADES))

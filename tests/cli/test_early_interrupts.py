@@ -50,7 +50,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         "numpy._core._multiarray_umath",
         "numpy.linalg",
         "bubbleviz.api",
-        "bubbleviz.render.text.headline",
+        "bubbleviz.render.text.report",
     ],
 )
 def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Path) -> None:

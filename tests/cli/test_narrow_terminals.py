@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
-from bubbleviz.render.text.headline import MOST_LINES
+from bubbleviz.render.text.report import MOST_LINES
 from bubbleviz.render.text.terminal import cell_width
 from tests.support.idle_runs import planted
 from tests.support.nccl_runs import ring

@@ -16,7 +16,7 @@ from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.name_words import drafts
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.report import headline_lines
 from bubbleviz.render.text.terminal import WIDTH
 from tests.planting import Planting, plant
 from tests.support.nsys_exports import C, K, R, profile

@@ -15,7 +15,7 @@ import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.theory import draw_theory
+from bubbleviz.render.picture.panels import theory
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.report.view import View
@@ -50,7 +50,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
 
     assert others is not None
     assert (others.measured, others.rows, others.same) == (None, (), None)
-    assert written(draw_theory(report, View()))[:2] == [
+    assert written(theory(report, View()))[:2] == [
         "As measured",
         "No schedule in theory is shown above it: one stage is no pipeline.",
     ]
@@ -148,7 +148,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule(tmp_path: Path) ->
     assert others.ideal is not None
     # (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
     assert others.ideal.schedule_ratio == pytest.approx(3 / 15)
-    assert titles(draw_theory(report, View())) == [
+    assert titles(theory(report, View())) == [
         "1f1b, ideal: equal stages, free transfers",
         "1f1b at the measured times",
         "measured",
@@ -157,7 +157,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule(tmp_path: Path) ->
 
 def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     report = planted(replace(SPLIT, schedule="1f1b"))
-    shown = titles(draw_theory(report, View()))
+    shown = titles(theory(report, View()))
 
     assert len(shown) == 3
     assert shown[1].endswith("at the measured times: the best in as much memory")
@@ -165,7 +165,7 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
     # An ideal 1F1B stands for an unknown schedule.
     assert report.alternatives is not None
     unknown = replace(report.alternatives, same=None, best=None)
-    shown = titles(draw_theory(replace(report, alternatives=unknown), View()))
+    shown = titles(theory(replace(report, alternatives=unknown), View()))
     assert len(shown) == 2
     assert shown[0].endswith("ideal: equal stages, free transfers")
 
@@ -173,7 +173,7 @@ def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
 def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
     plant(Planting(schedule="dualpipe", microbatches=8, iteration_ranges=True), tmp_path)
     report = bubbleviz.analyze(tmp_path, what_if=True)
-    told = " ".join(written(draw_theory(report, View())))
+    told = " ".join(written(theory(report, View())))
 
     assert report.alternatives is not None
     assert report.alternatives.reason in told
@@ -187,7 +187,7 @@ def test_both_panels_tell_the_same_ratio_where_iterations_overlap(tmp_path: Path
         tmp_path,
     )
     report = bubbleviz.analyze(tmp_path, what_if=True)
-    heads = [text for text in written(draw_theory(report, View())) if "bubble ratio" in text]
+    heads = [text for text in written(theory(report, View())) if "bubble ratio" in text]
 
     assert report.headline == "period"
     assert len(heads) >= 2

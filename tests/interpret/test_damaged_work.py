@@ -30,7 +30,7 @@ from bubbleviz.interpret.linking import link
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls
 from bubbleviz.render.json_document import render
-from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report

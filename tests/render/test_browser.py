@@ -21,7 +21,7 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.json_document import document
 from bubbleviz.render.picture.page import UNKNOWN
-from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.report import headline_lines
 from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
@@ -169,22 +169,6 @@ def test_idle_time_of_an_iteration_is_that_of_the_report_by_cause(name: str, ope
         assert sums == (list(told.values()) if known else [0] * len(told))
 
 
-@pytest.mark.parametrize("name", list(REPORTS))
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.1, 0.2), (0.05, 0.6)])
-def test_idle_time_of_a_window_is_what_its_ratio_leaves(
-    name: str, low: float, high: float, opened: Open
-) -> None:
-    sums, left = opened(REPORTS[name]).run(
-        f"""const length = run.endNs - run.startNs;
-        const span = [run.startNs + {low} * length, run.startNs + {high} * length];
-        const own = run.ratios(...span).find((each) => each.name === run.report.headline);
-        return [run.idle(...span).reduce((a, b) => a + b, 0), own.windowNs - own.workNs];"""
-    )
-
-    # The shipped runs have no compute outside operations, and none of other iterations counts.
-    assert sums == pytest.approx(left, abs=1)
-
-
 # Zoom, pan, hover, select
 
 
@@ -254,22 +238,6 @@ def test_hovering_tells_an_operation(opened: Open) -> None:
     assert f"exactly {operations.end_ns[row] - operations.start_ns[row]:,} ns" in text
     assert f"{operations.kernels[row]} compute kernels" in text
     assert operations.names[operations.name_id[row]] in text
-
-
-def test_hovering_tells_a_gap_and_its_cause(opened: Open) -> None:
-    own = opened(SMALL)
-    found = own.run(
-        """const at = run.bubbles.row[0], own = run.bubbleRows;
-        const box = timeline.canvas.getBoundingClientRect();
-        const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
-        return [box.left + timeline.x(own.start_ns[at] + own.length_ns[at] / 2),
-          box.top + timeline.top(place + 0.5),
-          run.data.causes[own.cause[at]].name];"""
-    )
-    own.page.mouse.move(found[0], found[1])
-    own.page.locator(".tip").wait_for(state="visible")
-
-    assert own.page.locator(".tip").inner_text().startswith(f"idle: {found[2]}")
 
 
 def following(row: int) -> int:
@@ -398,31 +366,6 @@ def test_nothing_has_to_be_scrolled_sideways(width: int, scheme: str, opened: Op
         assert own.page.locator(f"#{chart} svg").count() == 1
 
 
-def _named(report: Report, *names: str) -> Report:
-    iterations = zip(report.iterations, names, strict=True)
-    return replace(report, iterations=Iterations(replace(i, name=n) for i, n in iterations))
-
-
-def test_iterations_have_the_names_of_the_report(opened: Open) -> None:
-    count = len(SMALL.iterations)
-    names = [*(str(4 + number) for number in range(count - 1)), "last \\ '\" step"]
-
-    page = opened(_named(SMALL, *names)).page
-
-    labels = page.locator("#trend svg .role-axis-label text").all_text_contents()
-    assert [label for label in labels if not label.endswith("%")] == names
-
-
-def test_the_headline_has_the_restriction_of_the_report(opened: Open) -> None:
-    whole = opened(REPORTS["zb-v"]).page.locator("#headline").inner_text()
-    part = (
-        opened(analyze(FIXTURES / "zb-v" / "rank0.sqlite")).page.locator("#headline").inner_text()
-    )
-
-    assert "missing" not in whole
-    assert "incomplete: ranks of the run are missing" in part
-
-
 def test_the_headline_has_every_restriction(opened: Open) -> None:
     kinds = (LimitationKind.OPERATIONS_LACKING, LimitationKind.KERNELS_LOST)
     notes = tuple(Limitation("a", "b", kind=kind) for kind in kinds)
@@ -432,16 +375,6 @@ def test_the_headline_has_every_restriction(opened: Open) -> None:
 
     assert len(report.restrictions) == 2
     assert "; ".join(own.text for own in report.restrictions) in shown
-
-
-def test_a_run_without_a_pipeline_is_not_incomplete(opened: Open, tmp_path: Path) -> None:
-    plant(Planting(stages=1), tmp_path)
-    report = analyze(tmp_path)
-
-    shown = opened(report).page.locator("#headline").inner_text()
-
-    assert "no pipeline was measured: one stage is no pipeline" in shown
-    assert "incomplete" not in shown
 
 
 def test_the_page_is_printed_on_white(opened: Open) -> None:
@@ -457,58 +390,7 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
     assert own.page.pdf()[:5] == b"%PDF-"
 
 
-def test_printers_get_the_rows(opened: Open) -> None:
-    """Pixels that are put on a canvas while a page is printed do not reach the paper."""
-    sizes = []
-    for part in ("", "Painter.prototype.printRows = () => {};"):
-        own = opened(SMALL)
-        own.run(f"const Painter = timeline.painter.constructor; {part}")
-        sizes.append(len(own.page.pdf()))
-
-    assert sizes[0] > sizes[1] + 1000
-
-
-def test_a_chain_is_printed(opened: Open) -> None:
-    own = opened(SMALL)
-    own.run("timeline.select(run.compute.operation[3])")
-    own.page.emulate_media(media="print")
-
-    assert own.page.locator("#operation .chain button").first.is_visible()
-
-
-def test_controls_have_names(opened: Open) -> None:
-    own = opened(SMALL)
-    nameless = own.page.evaluate(
-        """() => [...document.querySelectorAll('button, select, input')].filter(
-          (own) => !(own.textContent.trim() || own.ariaLabel || own.labels?.length)).length"""
-    )
-
-    assert nameless == 0
-    assert own.page.get_by_role("application").count() == 1
-
-
 # Bounds
-
-
-def test_the_same_pixels_whether_drawn_in_boxes_or_in_shares(opened: Open) -> None:
-    """Shares of a pixel's time are exact: their sums are the operations' busy time."""
-    own = opened(SMALL)
-    found = own.run(
-        """const made = timeline.painter.spent.work(run.compute, 0);
-        const spent = new Float64Array(made.count);
-        return [0, 0.2, 0.37, 0.5, 0.9, 1].map((share) => {
-          const at = run.startNs + share * (run.endNs - run.startNs);
-          made.until(at, spent);
-          let plain = 0;
-          for (let i = run.compute.bounds[0]; i < run.compute.bounds[1]; i += 1) {
-            plain += Math.max(0, Math.min(at, run.compute.endNs[i]) - run.compute.startNs[i]);
-          }
-          return [spent.reduce((a, b) => a + b, 0), plain];
-        });"""
-    )
-
-    assert [own[0] for own in found] == pytest.approx([own[1] for own in found], abs=1)
-    assert found[0][0] == 0 < found[-1][0]
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "<img src=x onerror=alert(1)>", "=1+1", "x" * 10_000])
@@ -545,15 +427,6 @@ def test_hostile_names_are_inert(text: str, opened: Open) -> None:
     assert own.page.locator("script").count() == opened(SMALL).page.locator("script").count()
     assert own.page.locator("main img").count() == 0
     assert own.page.evaluate("document.documentElement.scrollWidth") <= 1280
-
-
-def test_names_are_read_as_they_are(opened: Open) -> None:
-    text = '<b onclick="x">F & "B"</b>'
-    own = opened(
-        replace(SMALL, operations=replace(SMALL.operations, names=(text,) * 99), convention=text)
-    )
-
-    assert text in own.page.locator("#provenance-panel").inner_text()
 
 
 # Served

@@ -10,11 +10,11 @@ import pytest
 import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.render.text.headline import MOST_LINES, first_screen
+from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, wrapped
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import HOSTILE, MS, Op, one_f_one_b, rank_of, report_of
+from tests.support.drawn_reports import HOSTILE, Op, one_f_one_b, rank_of, report_of
 from tests.support.places import FIXTURES
 
 WIDTHS = (60, 80, 100, 160)
@@ -68,24 +68,6 @@ def test_no_rank_and_no_iteration() -> None:
         assert any(line.startswith("More:") for line in lines[-3:])
 
 
-def test_one_rank_without_stage() -> None:
-    alone = report_of(one_f_one_b(1, 4), ranks=(replace(rank_of(0), stage=None),))
-
-    lines = lines_of(alone, Display())
-
-    (row,) = rows_of(lines)
-    assert "a row a rank" in plain_lines(first_screen(alone, View(), Display()))
-    assert "·" not in row
-
-
-def test_iterations_none_of_which_is_averaged() -> None:
-    report = example()
-    apart = Iterations(replace(i, averaged=False) for i in report.iterations)
-    changed = replace(report, iterations=apart, summary=replace(report.summary, iterations=0))
-
-    assert len(rows_of(lines_of(changed, Display()))) == 4
-
-
 # --- any number of ranks
 
 
@@ -123,10 +105,6 @@ def test_the_worst_and_the_busiest_rank_are_kept() -> None:
 
     assert {"stage 23", "stage 41"} <= {" ".join(row.split()[:2]) for row in rows_of(lines)}
     assert any(line.startswith("99.00 % rank 23 ") for line in lines)
-
-
-def test_ranks_that_are_alike_are_not_listed() -> None:
-    assert not any(line.startswith("Ranks with") for line in lines_of(run_of(64), Display()))
 
 
 # --- words
@@ -210,19 +188,6 @@ def test_colours_double_the_resolution() -> None:
     assert {"▌", "▐"} & set("".join(span.text for span in row))
     plain = first_screen(run_of(4), View(), Display())
     assert not any("#" in span.style for line in plain for span in line)
-
-
-def report_ms(report: Report) -> float:
-    (iteration,) = report.iterations
-    return (iteration.end_ns - iteration.start_ns) / MS
-
-
-def test_the_axis_ends_with_the_length() -> None:
-    lines = lines_of(run_of(4), Display())
-    (axis,) = (line for line in lines if line.endswith("ms|"))
-
-    assert axis.split()[0] == "|0"
-    assert axis.endswith(f" {report_ms(run_of(4)):.1f} ms|")
 
 
 def test_limitations_are_counted_and_the_first_is_shown() -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -26,12 +25,10 @@ from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.errors import InputError, OutputError
-from bubbleviz.model.columns import Ints
 from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import page as web_page
-from bubbleviz.render.web.data import columns_of, laid_out
 from bubbleviz.report.labels import with_relative_paths
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
@@ -101,8 +98,11 @@ def test_the_numbers_are_those_of_the_json() -> None:
 
 def test_the_columns_are_those_of_the_operations() -> None:
     whole, columns = carried(html.render(SMALL, View()))
-    operations = columns_of(whole["layout"], columns)["operations"]
-    own = SMALL.operations
+    layout, own = whole["layout"]["operations"], SMALL.operations
+    operations = {
+        name: np.frombuffer(columns, f"<{kind}", layout["rows"], at).cumsum().astype(np.int64)
+        for name, (kind, at) in layout["columns"].items()
+    }
 
     assert operations["rank"].tolist() == own.rank.tolist()
     assert operations["phase"].tolist() == own.phase.tolist()
@@ -110,52 +110,11 @@ def test_the_columns_are_those_of_the_operations() -> None:
     assert operations["length_ns"].tolist() == (own.end_ns - own.start_ns).tolist()
 
 
-def test_the_windows_are_those_of_the_ratios() -> None:
-    whole, columns = carried(html.render(SMALL, View()))
-    windows = columns_of(whole["layout"], columns)["windows"]
-    names = [own["name"] for own in whole["ratios"]]
-    found = {
-        (names[s], i, r): length
-        for s, i, r, length in zip(
-            *(windows[name].tolist() for name in ("ratio", "iteration", "rank", "length_ns")),
-            strict=True,
-        )
-    }
-
-    assert found == {
-        (name, iteration.index, own.rank): account.window_ns
-        for iteration in SMALL.iterations
-        for own in iteration.ranks
-        for name, account in own.accounts.items()
-        if iteration.ratios[name].value is not None
-    }
-
-
 COLUMN = arrays(
     np.int64,
     st.integers(0, 20),
     elements=st.integers(-(2**52), 2**52),
 )
-
-
-@given(COLUMN, COLUMN)
-def test_columns_come_back_as_they_were(first: Ints, second: Ints) -> None:
-    tables = {"one": {"a": first, "b": first[::-1].copy()}, "two": {"c": second}}
-    layout, columns = laid_out(tables)
-    found = columns_of(layout, columns)
-
-    assert len(columns) % 8 == 0
-    for table, own in tables.items():
-        for name, column in own.items():
-            assert found[table][name].tolist() == column.tolist()
-
-
-def test_the_view_says_what_is_shown_first() -> None:
-    typical = SMALL.typical_iteration()
-    assert typical is not None
-    shown = [carried(html.render(SMALL, view))[0]["shown"] for view in (View(), View((0,)))]
-
-    assert shown == [typical.index, 0]
 
 
 # Inert
@@ -197,18 +156,6 @@ def test_nothing_is_asked_of_the_network() -> None:
     assert "default-src 'none'" in page
     assert "@import" not in page
     assert not re.search(r"url\((?!data:|#)", elements.texts[""][:20_000])
-
-
-def test_labels_and_ids_belong_together() -> None:
-    tags = Elements(html.render(SMALL, View())).tags
-    ids = [own["id"] for _, own in tags if own.get("id")]
-    named_by = [own["aria-labelledby"] for _, own in tags if "aria-labelledby" in own]
-
-    assert len(ids) == len(set(ids))
-    assert set(named_by) <= set(ids)
-    linked = [str(own["href"])[1:] for tag, own in tags if tag == "a"]
-    assert set(linked) <= set(ids)
-    assert len(linked) == len(set(linked)) + 1, "the way past the timeline, and the contents"
 
 
 # The command line
@@ -372,12 +319,6 @@ def test_a_signal_ends_a_page_while_its_charts_are_made(
     assert errors == "bubbleviz: interrupted; results are incomplete, run again\n"
     assert running.returncode == 128 + number
     assert not file.exists()
-
-
-def test_the_bundle_is_that_of_the_library() -> None:
-    from vl_convert import javascript_bundle
-
-    assert web_page.bundle() == javascript_bundle(web_page.ENTRY)
 
 
 def test_without_another_interpreter_the_bundle_is_made_here(

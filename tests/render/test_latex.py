@@ -138,17 +138,6 @@ def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> N
     ]
 
 
-def test_the_table_fits_into_one_of_two_columns(report: Report, tmp_path: Path) -> None:
-    """With iterations of a minute, too."""
-    mean = report.summary.window_ns["step"]
-    long = replace(mean, mean=61_234.56e6)
-    windows = dict.fromkeys(report.summary.window_ns, long)
-    minute = replace(report, summary=replace(report.summary, window_ns=windows))
-
-    assert "61234.56" in render(minute, View())
-    compiled(tmp_path, render(minute, View()), "twocolumn")
-
-
 def test_the_caption_is_a_sentence_and_the_note_has_every_definition(report: Report) -> None:
     text = without_comments(render(report, View()))
     (caption,) = re.findall(r"\\caption\{(.*)\}", text)
@@ -190,13 +179,6 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
     assert rows(text)[1][1] == r"27.27\,!"
     assert "A ratio marked ! depends on clocks that contradict each other." in text
     check(without_comments(text))
-
-
-def test_the_packages_and_the_methods_stand_above_it(report: Report) -> None:
-    lines = render(report, View()).splitlines()
-
-    assert lines[1] == r"% Needs in the preamble: \usepackage{booktabs}"
-    assert rf"%   {escaped(methods(report))}" in lines
 
 
 # Hostile names
@@ -256,17 +238,3 @@ def test_escaped_text_is_one_line_of_harmless_ascii(text: str) -> None:
     check(found)
     assert "\n" not in found
     assert not re.search(r"(?<!\{)[\[\]*](?!\})", found)
-
-
-@given(st.text(st.sampled_from("abc ,.;:-+/()='012"), max_size=30))
-def test_plain_text_stays(text: str) -> None:
-    assert escaped(text).replace("`", "'") == text
-
-
-def test_quotations_open_and_close() -> None:
-    assert escaped("the ratio 'schedule' (of 'x') isn't \"y\"") == (
-        "the ratio `schedule' (of `x') isn't ''y''"
-    )
-
-
-# The command line

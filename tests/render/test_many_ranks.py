@@ -15,7 +15,7 @@ from bubbleviz.render import json_document as json
 from bubbleviz.render.web import page as html
 from bubbleviz.render.web import shards
 from bubbleviz.report import rank_means
-from bubbleviz.report.rank_means import as_multiples, distribution, median_of_stage, rank_groups
+from bubbleviz.report.rank_means import rank_groups
 from bubbleviz.report.rank_means import rank_means as means_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_document
@@ -23,7 +23,6 @@ from bubbleviz.report.timeline import timeline_of
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
 from tests.render.test_page_reading import violations
-from tests.support.drawn_reports import one_f_one_b, report_of
 from tests.support.opened_pages import Open, Opened
 
 
@@ -53,29 +52,20 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "_FEWEST_RANKS", 1)
 
 
-def test_shards_of_no_ranks() -> None:
-    assert rank_groups([], 16, 512, 64) == []
-
-
-def test_a_pipeline_is_a_shard() -> None:
-    assert rank_groups([0] * 16 + [1] * 16, 16, 512, 64) == [(0, 16), (16, 32)]
-
-
-def test_small_pipelines_share_a_shard() -> None:
-    assert rank_groups([n // 4 for n in range(24)], 16, 512, 64) == [(0, 16), (16, 24)]
-
-
-def test_large_pipelines_and_unknown_ones_are_cut() -> None:
-    assert rank_groups([0] * 600, 16, 512, 64) == [(0, 512), (512, 600)]
-    assert rank_groups([None] * 100, 16, 512, 64) == [(0, 64), (64, 100)]
-
-
-def test_pipelines_of_unknown_ratios_stay_in_order() -> None:
-    groups, unknown = [(n, n + 1) for n in range(4)], np.nan
-    assert shards._most_different_first(groups, np.full(4, unknown)) == [0, 1, 2, 3]
-    some = np.array([unknown, 0.2, 0.25, 0.5])
-    assert shards._most_different_first(groups, some) == [3, 1, 0, 2]
-    assert shards._most_different_first([], np.empty(0)) == []
+@pytest.mark.parametrize(
+    ("pipelines", "groups"),
+    [
+        ([], []),
+        ([0] * 16 + [1] * 16, [(0, 16), (16, 32)]),
+        ([n // 4 for n in range(24)], [(0, 16), (16, 24)]),
+        ([0] * 600, [(0, 512), (512, 600)]),
+        ([None] * 100, [(0, 64), (64, 100)]),
+    ],
+)
+def test_small_pipelines_share_a_shard_and_large_ones_are_cut(
+    pipelines: list[int | None], groups: list[tuple[int, int]]
+) -> None:
+    assert rank_groups(pipelines, 16, 512, 64) == groups
 
 
 def title_of(opened: Opened) -> Locator:
@@ -186,18 +176,6 @@ def test_the_slow_rank_stands_out(replicas: Report, opened: Open) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_long_bubble_is_shown_with_its_pipeline(replicas: Report, opened: Open) -> None:
-    own = opened(replicas)
-    button = own.page.locator("#bubbles-panel button").first
-    words = button.inner_text()
-    button.click()
-    expect(own.page.locator("#operation-part")).to_be_visible()
-
-    rank = own.run("return run.bubbleRows.rank[timeline.selectedBubble]")
-    assert words.lower().startswith(f"rank {rank} ")
-
-
-@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_of_many_ranks_breaks_no_rule_of_accessibility(
     scheme: str, replicas: Report, opened: Open
@@ -260,40 +238,3 @@ def test_a_saved_report_of_many_ranks_is_shown_without_operations(
     assert "p1 stage 2" in own.page.locator("#standing-out tbody tr").first.inner_text()
     assert own.page.locator("#ranks tbody tr").count() == 4
     assert own.page.locator("#ranks-panel p").first.inner_text().startswith("Pipeline 1:")
-
-
-def test_few_ranks_are_shown_at_once(replicas: Report, opened: Open) -> None:
-    own = opened(replicas)
-
-    assert own.run("return shards") is None
-    assert not own.page.locator("#overview-section").is_visible()
-    means = means_of(replicas)
-    assert own.run("return run.means.ratio") == pytest.approx(means.bubble_ratio.tolist())
-
-
-# The means themselves
-
-
-def test_no_ranks_have_no_means() -> None:
-    means = means_of(report_of([]))
-
-    assert means.bubble_ratio.tolist() == []
-    assert distribution(means.bubble_ratio) is None
-
-
-def test_means_of_an_ideal_run() -> None:
-    report = report_of(one_f_one_b(4, 8))
-    means = means_of(report)
-    spread = distribution(means.bubble_ratio)
-
-    assert means.bubble_ratio.tolist() == pytest.approx([3 / 11] * 4)
-    assert spread is not None
-    assert (spread.low, spread.high) == pytest.approx((3 / 11, 3 / 11))
-
-
-def test_the_slow_copy_is_slower_than_the_median_of_its_stage(replicas: Report) -> None:
-    forwards_ns = means_of(replicas).busy_ns["F"]
-    times = as_multiples(forwards_ns, median_of_stage(replicas, forwards_ns))
-
-    assert int(np.argmax(times)) == 6
-    assert times[6] > 1.25

@@ -35,12 +35,6 @@ def test_nothing_is_empty() -> None:
     assert first_cause([("a", 1.0), ("b", 1.0)]) == ("a", 0.5)
 
 
-def test_columns_of_numbers_stand_right() -> None:
-    rows = [("`1`", "1.5 ± 0.1 %", "", "-"), ("a", "-2", "< 0.001", "x")]
-
-    assert table("abcd", rows).splitlines()[1] == "| --- | ---: | ---: | --- |"
-
-
 def test_words_mean_nothing_in_markdown() -> None:
     shown = text(HOSTILE)
 

@@ -73,20 +73,6 @@ def test_labels_do_not_overlap(places: list[tuple[int, int]], limit: int) -> Non
         assert apart
 
 
-def test_labels_keep_off_the_numbers_of_the_axis() -> None:
-    """The dot farthest left has a long name, and the line leaves it to the right."""
-    name = "interleaved-zb, searched"
-    svg = plot([MemoryPoint(name, 1e9, 0.2), MemoryPoint("zb-h1", 1.1e9, 0.08)], limit=1.2e9)
-    root = ElementTree.fromstring(svg)
-    numbers = [
-        float(element.get("x", "0"))
-        for element in root.iter("{http://www.w3.org/2000/svg}text")
-        if "".join(element.itertext()).endswith("%")
-    ]
-
-    assert labels_of(svg, ["searched"])[name][0] > max(numbers)
-
-
 def test_a_report_plots_the_schedules_of_what_if(tmp_path: Path) -> None:
     without = renderer_named("memory-plot").render(bubbleviz.analyze(FIXTURES / "1f1b"), View())
     file = tmp_path / "run.memory.svg"

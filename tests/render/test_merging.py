@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,14 +19,10 @@ from bubbleviz.render.picture.marks import (
     NARROWEST,
     UNATTRIBUTED_KIND,
     Marks,
-    compute_marks,
-    marks_in,
-    runs,
     split,
 )
 from bubbleviz.render.picture.page import SCREEN
 from bubbleviz.render.picture.rows import MOST_TOOLTIPS
-from bubbleviz.render.rows import select
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
@@ -116,20 +111,10 @@ def test_shares_are_those_of_a_slow_count(
     assert not expected
     narrow = [m for m in ticks_of(marks) if len(m[2]) < NARROWEST * TICKS]
     assert len(alone) == len(found) - len(narrow)
-    assert merged.operations == sum(kind != UNATTRIBUTED_KIND for _, (kind, _), _ in narrow)
-    assert merged.unattributed == sum(kind == UNATTRIBUTED_KIND for _, (kind, _), _ in narrow)
+    kinds = [kind for _, (kind, _), _ in narrow]
+    assert merged.by_kind() == {kind: kinds.count(kind) for kind in kinds}
     for row, _, ticks in narrow:
         assert all(merged.there[row, tick // TICKS] for tick in ticks)
-
-
-@given(st.lists(st.booleans(), max_size=20), st.integers(0, 3))
-def test_runs_hold_what_is_true_and_bridge_no_longer_gap(there: list[bool], bridge: int) -> None:
-    found = runs(np.array(there, np.bool_), bridge)
-
-    inside = {place for first, end in found for place in range(first, end)}
-    assert {place for place, true in enumerate(there) if true} <= inside
-    assert all(there[first] and there[end - 1] for first, end in found)
-    assert all(first - end > bridge for (_, end), (first, _) in pairwise(found))
 
 
 def test_an_operation_in_parts_is_one_operation() -> None:
@@ -137,7 +122,7 @@ def test_an_operation_in_parts_is_one_operation() -> None:
     marks = replace(parts, operation=np.array([5, 5, 6]))
 
     for blocks in ([marks], [marks.take(np.array([n])) for n in range(3)]):
-        assert split(blocks, ROWS, PIXELS)[1].operations == 2
+        assert split(blocks, ROWS, PIXELS)[1].by_kind() == {Phase.F: 1, Phase.B: 1}
 
 
 def test_a_full_row_keeps_its_widest_and_says_how_wide_the_rest_is(
@@ -153,7 +138,7 @@ def test_a_full_row_keeps_its_widest_and_says_how_wide_the_rest_is(
     alone, merged = split([marks], 1, 1000.0)
 
     assert alone.operation.tolist() == list(range(100, 300))
-    assert merged.operations == 100
+    assert merged.by_kind() == {Phase.F: 100}
     assert merged.narrower == pytest.approx(0.7)
 
 
@@ -196,39 +181,6 @@ def test_sixty_four_ranks_stay_below_five_megabytes(each: int) -> None:
     assert parsed(svg).get("width") == str(int(SCREEN.width))
 
 
-def test_the_size_does_not_grow_with_the_operations() -> None:
-    sizes = [len(render(random_report(8, each), View())) for each in (5_000, 50_000)]
-
-    assert sizes[1] < 1.2 * sizes[0]
-
-
-def test_other_iterations_in_between_stay_bounded_too() -> None:
-    report = random_report(64, 3_000, longest=900)
-    mixed = np.arange(len(report.operations)) % 2
-    report = replace(report, operations=report.operations.changed(iteration=mixed))
-
-    assert len(render(report, View())) < 5_000_000
-
-
-def test_merging_keeps_the_time_of_every_phase() -> None:
-    report = random_report(2, 5_000)
-    selection = select(report, View())
-    assert selection is not None
-    marks = marks_in(list(compute_marks(report, selection, 1000.5)))
-
-    alone, merged = split([marks], 2, 1000.5)
-
-    assert len(alone) == 0
-    assert merged.operations == 10_000
-    columns = np.full(merged.share.shape[2], float(merged.column))
-    columns[-1] = 1000.5 - merged.column * (len(columns) - 1)
-    for layer, (kind, _) in enumerate(merged.kinds):
-        for row in range(2):
-            own = (marks.kind == kind) & (marks.row == row)
-            length = (marks.right - marks.left)[own].sum()
-            assert (merged.share[row, layer] * columns).sum() == pytest.approx(length, rel=1e-6)
-
-
 def test_what_is_merged_is_marked_and_told() -> None:
     report = random_report(2, 5_000)
 
@@ -242,24 +194,6 @@ def test_what_is_merged_is_marked_and_told() -> None:
     dotted = [path for path in parsed(svg).iter() if path.get("stroke-dasharray") == "1 1"]
     # A row each, and both halves of the swatch.
     assert len(dotted) == 4
-
-
-def test_merging_leaves_ratios_alone() -> None:
-    report = random_report(2, 5_000)
-    wide = report_of([Op(rank, Phase.F, 0, 0, report.iterations[0].end_ns) for rank in range(2)])
-
-    ratios = [
-        [text for text in written(render(shown, View())) if "%" in text] for shown in (report, wide)
-    ]
-
-    assert ratios[0] == ratios[1]
-
-
-def test_nothing_is_marked_where_nothing_is_narrow() -> None:
-    svg = render(report_of(one_f_one_b(4, 8)), View())
-
-    assert "merged" not in svg
-    assert "Dotted" not in svg
 
 
 def test_idle_time_between_merged_operations_stays_bubble() -> None:

@@ -7,11 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bubbleviz.api import analyze
-from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.web import page as html
 from bubbleviz.report.bubbles import bubble_parts
@@ -49,10 +47,6 @@ def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
     assert violations(own) == []
     own.run(OPENED)
     assert violations(own) == []
-
-
-def test_an_empty_page_breaks_no_rule(opened: Open) -> None:
-    assert violations(opened(report_of([]))) == []
 
 
 # The first screen
@@ -105,18 +99,6 @@ def test_the_contents_lead_to_every_section(opened: Open) -> None:
 
 
 # Numbers, and what they mean
-
-
-def test_numbers_have_three_digits(opened: Open) -> None:
-    own = opened(INTERLEAVED)
-    own.run(OPENED)
-    cells = own.page.locator("td.number span[title]").all_inner_texts()
-    digits = [
-        text.replace(" %", "").replace(",", "").replace(".", "").lstrip("0-") for text in cells
-    ]
-
-    assert len(cells) > 50
-    assert [text for text, own in zip(cells, digits, strict=True) if len(own) > 3] == []
 
 
 def test_the_page_writes_numbers_by_that_rule(opened: Open) -> None:
@@ -207,24 +189,6 @@ def test_the_tip_goes_when_the_pointer_keys_or_the_page_go(opened: Open) -> None
         tip.wait_for(state="hidden")
 
 
-def test_nothing_stands_twice_in_the_legend(opened: Open) -> None:
-    own = opened(SMALL)
-    own.run(OPENED)
-    names = own.page.locator(".legends li").all_inner_texts()
-
-    assert "communication kernels" in names
-    assert len(names) == len(set(names))
-
-
-def test_a_window_says_which_times_are_sums(opened: Open) -> None:
-    own = opened(SMALL)
-    own.run("timeline.setWindow(run.workSpan(0))")
-    text = own.page.locator("#window").inner_text()
-
-    assert "of wall time" in text
-    assert "work, summed over ranks, ms" in text
-
-
 # Keys alone
 
 
@@ -292,31 +256,6 @@ def test_a_frame_costs_its_pixels_and_not_its_operations(share: float, opened: O
     assert 0 < work <= 4 * rows * wide < 20_000
 
 
-def test_narrow_operations_are_shown_by_their_share_of_a_pixel(opened: Open) -> None:
-    """Of each 1000 ns two thirds are F: so many of the pixels of a row, whatever the zoom."""
-    ops = [Op(0, Phase.F, n, 900 * n, 900 * n + 600) for n in range(30_000)]
-    own = opened(report_of(ops))
-    shares = own.run(
-        """const colour = timeline.painter.colours.paints[0][0];
-        const found = [];
-        for (const span of [1, 0.5, 0.21]) {
-          timeline.show(run.startNs, run.startNs + span * (run.endNs - run.startNs));
-          timeline.painter.paint();
-          const { pixels, wide } = timeline.painter.raster;
-          const [from, to] = [Math.ceil(timeline.painter.pixel(run.startNs)) + 1, wide - 40];
-          let of = 0, all = 0;
-          for (let y = 4; y < 28; y += 1) for (let x = Math.max(0, from); x < to; x += 1) {
-            all += 1;
-            if (pixels[y * wide + x] === colour) of += 1;
-          }
-          found.push(of / all);
-        }
-        return found;"""
-    )
-
-    assert shares == pytest.approx([2 / 3] * 3, abs=0.05)
-
-
 # Firefox
 
 
@@ -357,47 +296,3 @@ def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
     )
     assert colours > 5
     assert firefox.printed()[:5] == b"%PDF-"
-
-
-def test_firefox_breaks_no_rule_of_accessibility(firefox: Firefox, tmp_path: Path) -> None:
-    run = shown_in(firefox, INTERLEAVED, tmp_path)
-    run(f"{OPENED}")
-    firefox.run(AXE)
-
-    assert firefox.run(VIOLATIONS) == []
-
-
-def test_firefox_zooms_pans_and_selects_by_keys(firefox: Firefox, tmp_path: Path) -> None:
-    run = shown_in(firefox, SMALL, tmp_path)
-    run("timeline.canvas.focus()")
-    span = "return timeline.untilNs - timeline.fromNs"
-    before = run(span)
-    firefox.press("+")
-    assert run(span) < before
-    firefox.press("n")
-    row = run("return timeline.selected")
-    firefox.press("b")
-    bubble = run("return timeline.selectedBubble")
-
-    assert SMALL.operations.rank[row] == 0
-    cause = Cause(int(run(f"return run.bubbleRows.cause[{bubble}]")))
-    assert run("return document.getElementById('live').textContent").startswith(
-        f"idle: {cause.label}"
-    )
-
-
-def test_firefox_tells_an_operation_under_the_pointer(firefox: Firefox, tmp_path: Path) -> None:
-    run = shown_in(firefox, SMALL, tmp_path)
-    row, x, y = run(
-        """const row = run.compute.operation[7], own = run.operations;
-        const box = timeline.canvas.getBoundingClientRect();
-        return [row, Math.round(box.left + timeline.x(own.start_ns[row] + own.length_ns[row] / 2)),
-          Math.round(box.top + timeline.top(own.rank[row] + 0.5))];"""
-    )
-    firefox.act("pointer", {"type": "pointerMove", "x": x, "y": y, "duration": 0})
-    text = run("return document.querySelector('.tip').textContent")
-
-    length = int(np.subtract(SMALL.operations.end_ns[row], SMALL.operations.start_ns[row]))
-    assert f"exactly {length:,} ns" in text
-    firefox.press("\ue00c")
-    assert run("return document.querySelector('.tip').hidden")

@@ -10,7 +10,7 @@ import pytest
 
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.picture.slowdowns import Panel, draw_panels
+from bubbleviz.render.picture.panels import draw_panels
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
@@ -30,9 +30,7 @@ LONG = report_of(one_f_one_b(2, 4, forward=20 * MS, backward=40 * MS))
 
 
 def drawn(*reports: Report, heading: str = "runs") -> str:
-    return draw_panels(
-        [Panel(f"run {n}", report, View()) for n, report in enumerate(reports)], heading
-    )
+    return draw_panels([(f"run {n}", report, View()) for n, report in enumerate(reports)], heading)
 
 
 def rows(svg: str) -> list[tuple[float, float, list[float]]]:
@@ -68,13 +66,6 @@ def test_a_panel_without_work_says_so_beside_others() -> None:
     )
 
 
-def test_an_operation_of_one_nanosecond_stands_beside_a_long_one() -> None:
-    svg = drawn(report_of([Op(0, Phase.F, 0, 0, 1)]), LONG)
-
-    assert parsed(svg).tag == f"{SVG}svg"
-    assert {left for left, _, _ in rows(svg)} == {rows(svg)[0][0]}
-
-
 # Alignment
 
 
@@ -104,17 +95,6 @@ def test_each_run_begins_at_its_own_first_work() -> None:
     svg = drawn(SHORT, later)
 
     assert [edges for _, _, edges in rows(svg)[:2]] == [edges for _, _, edges in rows(svg)[2:]]
-
-
-def test_long_labels_move_all_panels() -> None:
-    long_names = replace(
-        SHORT,
-        ranks=tuple(replace(rank, label="a very long label of a rank") for rank in SHORT.ranks),
-    )
-    alone, beside = rows(drawn(SHORT)), rows(drawn(SHORT, long_names))
-
-    assert beside[0][0] > alone[0][0]
-    assert {left for left, _, _ in beside} == {beside[0][0]}
 
 
 def test_rows_are_as_high_in_all_panels() -> None:
@@ -167,7 +147,7 @@ def test_limitations_are_counted() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_titles_are_text(name: str) -> None:
-    svg = draw_panels([Panel(name, SHORT, View()), Panel(name, report_of([]), View())], name)
+    svg = draw_panels([(name, SHORT, View()), (name, report_of([]), View())], name)
 
     assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
     assert len(svg) < 60_000

@@ -81,15 +81,6 @@ def test_a_table_with_what_costs_most(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "slowest 3 %" in printed
 
 
-def test_a_table_without_slowdowns_gives_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
-    assert main(["analyze", str(path), "-v", "slowdown"]) == 0
-
-    assert "Slowdowns are unknown: no complete training iteration" in capsys.readouterr().out
-
-
 def test_each_line_of_the_table_has_a_name_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,10 +16,10 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.render.picture.labels import Layout
+from bubbleviz.render.picture.labels import Labels, Layout
 from bubbleviz.render.picture.legend import axis_labels
 from bubbleviz.render.picture.legend import picture as render
-from bubbleviz.render.picture.page import SCREEN, fitted, style_of, text_width
+from bubbleviz.render.picture.page import style_of, text_width
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import (
@@ -71,12 +71,6 @@ def test_other_widths_are_refused(text: str) -> None:
         millimetres(text, "--width")
 
 
-def test_a_screen_has_no_width_on_paper() -> None:
-    assert style_of(View()) is SCREEN
-    assert style_of(View(style="screen")) is SCREEN
-    assert style_of(View(style="paper")).millimetres == 183
-
-
 @pytest.mark.parametrize("width", [60.0, 89.0, 120.5, 183.0])
 @pytest.mark.parametrize("style", [None, "paper"])
 def test_letters_are_7_pt_at_the_width(width: float, style: str | None) -> None:
@@ -102,21 +96,6 @@ def test_a_paper_figure_has_no_title_and_no_notes() -> None:
     assert paper.count("27.3\u00a0%") == 4
 
 
-def test_a_paper_figure_is_light_on_a_dark_screen() -> None:
-    assert "prefers-color-scheme" in render(report_of(one_f_one_b(2, 2)), View())
-    assert "prefers-color-scheme" not in render(report_of(one_f_one_b(2, 2)), PAPER_89)
-
-
-def test_ranks_of_one_stage_have_their_numbers_in_a_paper_figure() -> None:
-    ops = [replace(op, rank=2 * op.rank + n) for op in one_f_one_b(2, 2) for n in range(2)]
-    ranks = tuple(rank_of(index, stage=index // 2) for index in range(4))
-
-    texts = written(render(report_of(ops, ranks=ranks), PAPER_89))
-
-    assert texts.count("stage 0") == texts.count("stage 1") == 2
-    assert {"0", "1", "2", "3"} <= set(texts)
-
-
 def test_long_names_give_way_at_a_narrow_width() -> None:
     ranks = tuple(rank_of(index, "a-host-of-a-long-name", stage=index) for index in range(2))
     unknown = tuple(replace(rank, stage=None) for rank in ranks)
@@ -133,7 +112,8 @@ def test_long_names_give_way_at_a_narrow_width() -> None:
 
 
 def layout(span_ns: int, left: float, right: float) -> Layout:
-    return Layout(0, 0, left, right, 0, 10, 12, 0, 10, 1, (0.0,), 5, span_ns)
+    nothing = Labels((), (), (), ())
+    return Layout(nothing, 0, 0, left, right, 0, 10, 0, 10, 1, (0.0,), 5, span_ns, 0)
 
 
 @given(
@@ -204,11 +184,6 @@ def test_no_text_lies_on_another_or_off_the_page(
             assert apart, (boxes[number], other)
 
 
-def test_text_is_cut_to_its_room() -> None:
-    assert fitted("", 10, 0) == ""
-    assert fitted("short", 10, 16) == "s…"
-
-
 # Numbers
 
 
@@ -225,14 +200,6 @@ def test_all_boxes_have_numbers_or_none_has(microbatches: int, view: View) -> No
     ops = one_f_one_b(4, microbatches)
 
     assert numbers(report_of(ops), view) in {0, len(ops)}
-
-
-def test_one_narrow_box_takes_the_numbers_from_all() -> None:
-    ops = [Op(0, Phase.F, n, n * MS, (n + 1) * MS) for n in range(5)]
-    narrow = [*ops[:-1], replace(ops[-1], end=4 * MS + 1)]
-
-    assert numbers(report_of(ops), View()) == 5
-    assert numbers(report_of(narrow), View()) == 0
 
 
 def test_short_recomputation_takes_no_numbers_from_others() -> None:

@@ -98,12 +98,6 @@ def test_planted_runs(name: str, kind: str, tmp_path: Path) -> None:
     check(bubbleviz.analyze(tmp_path / "run"), tmp_path, kind)
 
 
-@pytest.mark.parametrize("kind", RENDERERS)
-@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
-def test_fixtures(name: str, kind: str, tmp_path: Path) -> None:
-    check(bubbleviz.analyze(FIXTURES / name), tmp_path, kind)
-
-
 @settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -105,13 +105,6 @@ def test_a_table_fits_and_no_number_is_cut(width: int) -> None:
     assert gone == ("2.50" not in words)
 
 
-def test_what_matters_least_gives_way_first() -> None:
-    header, *_, note, more = printed(WIDE, 50)
-
-    assert header.split() == ["name", "first", "meaning"]
-    assert f"{note} {more}" == "no room for second in 50 columns; COLUMNS=53 shows it"
-
-
 def test_the_width_that_is_named_shows_all_columns() -> None:
     note = " ".join(printed(WIDE, 20)).partition("COLUMNS=")[2]
     named = int(note.split()[0])
@@ -127,22 +120,7 @@ def test_words_are_wrapped_between_them_or_shortened() -> None:
     assert "…" in lines[2]
 
 
-def test_a_table_that_fits_stays_as_it_is() -> None:
-    assert printed(WIDE, 100) == printed(WIDE)
-
-
-def test_an_empty_table_fits() -> None:
-    assert printed(TWO, 3)[:2] == ["a", "─"]
-    assert printed(TWO, 5) == printed(TWO)
-
-
 def test_a_table_in_ascii() -> None:
     table = Table("", [{"± µs": "1", "of …": "a…b 宽"}], left=("of …",))
 
     assert printed(table, 80, unicode=False) == ["+- us  of ~", "------------", "    1  a~b ?"]
-
-
-def test_no_line_is_wider_than_the_console_unless_a_table_is() -> None:
-    wide = Table("", [{"n" * 50: "one cell", "ms": ""}])
-    assert max(map(len, printed(wide, of_file=20))) == 54
-    assert max(map(len, printed(Bullets(["word " * 20]), of_file=20))) <= 20

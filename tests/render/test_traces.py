@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import sqlite3
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -27,13 +26,13 @@ from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import renderer_named
 from bubbleviz.render.json_document import document
-from bubbleviz.render.trace.trace import ALL_RANKS, FlowEnds, lanes_of
+from bubbleviz.render.trace.trace import ALL_RANKS, lanes_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support import strategies
-from tests.support.drawn_reports import MS, Op, rank_of, report_of
+from tests.support.drawn_reports import MS, Op, report_of
 from tests.support.hostile_profiles import CONVENTION, DIRECTING, HOSTILE, hostile_profile
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.places import CHECKOUT
@@ -238,26 +237,6 @@ def test_a_report_of_nothing_has_a_trace() -> None:
     assert found.facts["base_ns"] == 0
 
 
-def test_a_rank_without_operations_is_a_process() -> None:
-    found = checked(report_of([], ranks=(rank_of(0), rank_of(1))), explained=False)
-
-    assert [number for number, _ in found.processes] == [3, 1, 2]
-    assert found.slices == []
-
-
-def test_operations_without_a_span_are_no_slices() -> None:
-    found = checked(report_of([replace(forward(0, 5), busy=None), forward(5, 9)]), explained=False)
-
-    assert [own.start_ns for own in found.of("operation")] == [5]
-
-
-def test_what_overlaps_goes_to_lanes() -> None:
-    start = np.array([0, 0, 0, 5, 5, 5, 6, 9], np.int64)
-    end = np.array([0, 5, 9, 5, 5, 7, 8, 9], np.int64)
-
-    assert lanes_of(start, end).tolist() == [0, 0, 1, 0, 0, 0, 2, 0]
-
-
 def test_overlapping_operations_keep_their_times() -> None:
     ops = [forward(0, 10), forward(3, 12), forward(10, 10), forward(12, 12), forward(12, 15)]
     found = checked(report_of(ops), explained=False)
@@ -281,26 +260,7 @@ def test_there_are_as_few_lanes_as_can_be(spans: list[tuple[int, int]]) -> None:
         assert lanes[n] == min(set(range(n + 1)) - taken)
 
 
-def test_ends_of_flows_come_slice_by_slice() -> None:
-    nothing = np.empty(0, np.int64)
-    ends = FlowEnds(np.array([1, 1, 1, 4, 6, 6]), np.array([2, 5, 9, 1, 3, 4]))
-
-    assert list(FlowEnds(nothing, nothing).turns()) == []
-    assert [(turn.place.tolist(), turn.flow.tolist()) for turn in ends.turns()] == [
-        ([1, 4, 6], [2, 1, 3]),
-        ([1, 6], [5, 4]),
-        ([1], [9]),
-    ]
-
-
 # --- time
-
-
-def test_times_of_the_report_stay_where_viewers_can_take_them() -> None:
-    found = checked(report_of([forward(7 * MS + 1, 8 * MS)]), explained=False)
-
-    assert found.facts["base_ns"] == 0
-    assert found.of("operation")[0].start_ns == 7 * MS + 1
 
 
 @pytest.mark.parametrize("start", [-1, -(10**15), 2**53, 2**62])
@@ -523,15 +483,6 @@ def test_the_query_of_the_readme_gives_the_ratios(name: str) -> None:
     assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
 
 
-def test_where_ranks_only_compute_and_idle_the_query_gives_the_report_s_own_ratios() -> None:
-    report = planted("1f1b")
-    (first, *_), *_ = (iteration.ranks for iteration in report.iterations)
-    with closing(tables(checked(report))) as database:
-        (_, ratio), *_ = database.execute(SQL).fetchall()
-
-    assert ratio == pytest.approx(first.bubble_ratio[report.headline])
-
-
 def shell() -> str | None:
     """Return Perfetto's trace processor, where this machine has one; it is never downloaded."""
     kept = Path.home() / ".local/share/perfetto/prebuilts"
@@ -593,14 +544,3 @@ def test_without_its_package_perfetto_is_refused_before_any_work(
     assert not file.exists()
     with pytest.raises(OutputError, match="--chrome"):
         PERFETTO(report_of([]), View())
-
-
-def test_perfetto_is_loaded_only_where_it_is_asked_for() -> None:
-    import subprocess
-
-    script = (
-        "import sys; from bubbleviz.cli.app import main; "
-        "main(['analyze', 'fixtures/1f1b', '--chrome', '-']); "
-        "assert not {'perfetto', 'google.protobuf'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT, capture_output=True)

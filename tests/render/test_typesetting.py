@@ -17,7 +17,6 @@ from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
-from bubbleviz.render.formats import renderers
 from bubbleviz.render.picture.legend import picture
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
@@ -60,22 +59,6 @@ def document_size(svg: str) -> tuple[float, float]:
     found = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg)
     assert found
     return float(found[1]), float(found[2])
-
-
-# Nothing, and little
-
-
-def test_an_empty_report_gives_a_page_that_says_so() -> None:
-    svg = picture(report_of([], limitations=(Limitation("no ranges", "none"),)), View())
-
-    assert b"/ToUnicode" in opened(as_pdf(svg))
-    assert size(as_png(svg))[0] == 2400
-
-
-def test_operations_of_one_nanosecond_are_set() -> None:
-    svg = picture(report_of([Op(0, Phase.F, 0, 0, 1), Op(0, Phase.F, 1, 0, 1)]), View())
-
-    assert as_pdf(svg).startswith(b"%PDF-")
 
 
 # What they hold
@@ -169,13 +152,6 @@ def test_a_terminal_is_spared(
     )
 
 
-def test_a_pipe_is_given_the_bytes(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert main(["analyze", ONE, "--png", "-"]) == 0
-    out, _ = capfdbinary.readouterr()
-
-    assert size(out)[0] == 2400
-
-
 @pytest.mark.parametrize("kind", ["pdf", "png"])
 def test_without_typst_the_next_step_is_said_before_any_work(
     kind: str,
@@ -193,16 +169,3 @@ def test_without_typst_the_next_step_is_said_before_any_work(
     assert err.count("install it with: pip install 'bubbleviz[paper]'") == 2
     assert err.count("\n") == 2
     assert not file.exists()
-
-
-def test_what_is_binary() -> None:
-    binary = [renderer.name for renderer in renderers() if renderer.binary]
-
-    assert binary == [
-        "bubbles-parquet",
-        "iterations-parquet",
-        "parquet",
-        "perfetto",
-        "pdf",
-        "png",
-    ]

@@ -17,7 +17,7 @@ import bubbleviz
 from bubbleviz.model.operations import Rank
 from bubbleviz.render import json_document
 from bubbleviz.render.picture.legend import picture as svg
-from bubbleviz.render.text.headline import headline_lines
+from bubbleviz.render.text.report import headline_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.comparison import ComparedRun, compare, saved_of
 from bubbleviz.report.gate import checks, limits_of

@@ -12,7 +12,7 @@ from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats import latex
 from bubbleviz.render.picture import legend
 from bubbleviz.render.text import report as text
-from bubbleviz.render.text.headline import first_screen, headline_lines
+from bubbleviz.render.text.report import first_screen, headline_lines
 from bubbleviz.render.text.terminal import Display, plain_lines
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.rank_means import idle_of, measure_of, saved_measure

@@ -142,7 +142,12 @@ def report_of(
         profiles=(ProfileSummary("p", "node1", "nsys", None, None, *[0] * 9),),
         ranks=ranks,
         iterations=Iterations(iterations),
-        summary=Summary(len(known), nothing | {"schedule": spread}, {}, nothing, nothing, nothing),
+        summary=Summary(
+            len(known),
+            nothing | {"schedule": spread},
+            dict.fromkeys(nothing),
+            *(nothing, nothing, nothing),
+        ),
         operations=operations,
         busy=busy,
         unattributed=RankIntervals(

@@ -137,7 +137,7 @@ def _print(report: Report, view: View, tables: Sequence[str], *, compared: bool)
 
         show(listed(report, view, tables, width()))
         return
-    from bubbleviz.render.text.headline import first_screen
+    from bubbleviz.render.text.report import first_screen
 
     shown_on = display()
     show_lines(first_screen(report, view, shown_on), shown_on)

@@ -132,7 +132,7 @@ _RENDERERS = (
         "panels",
         "schedule in theory above the measurement, as SVG",
         (".panels.svg",),
-        "picture.theory.draw_theory",
+        "picture.panels.theory",
         compares=True,
         draws=DRAWN - {"heat-map"},
     ),

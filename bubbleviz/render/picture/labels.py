@@ -28,17 +28,35 @@ from bubbleviz.report.report import Report
 
 
 @frozen
+class Labels:
+    """What is written left of the rows.
+
+    Attributes:
+        stages: by row, its pipeline and stage; empty where unknown.
+        names: by row, the label of its rank.
+        hosts: what is written upwards beside the rows, each with its first and last row; empty
+            where the names hold the hosts.
+        ratios: by row, its bubble ratio.
+    """
+
+    stages: Sequence[str]
+    names: Sequence[str]
+    hosts: Sequence[tuple[str, int, int]]
+    ratios: Sequence[str]
+
+
+@frozen
 class Layout:
     """Positions on the page, in its units.
 
     Attributes:
+        labels: what is written left of the rows.
         stage_x: left edge of the column of stages.
         name_x: left edge of the column of rank labels.
         left: left edge of the plot.
         right: right edge of the plot.
         brackets: top of the brackets.
         row: height of a row.
-        pitch: height of a row and the gap below it.
         lane: height of the communication lane below it, 0 for none.
         size: font size of the labels beside a row.
         step: one row in so many has labels; the rows between are lower than letters.
@@ -48,20 +66,20 @@ class Layout:
         strip: height of the area below a row of many copies, 0 where there is none.
     """
 
+    labels: Labels
     stage_x: float
     name_x: float
     left: float
     right: float
     brackets: float
     row: float
-    pitch: float
     lane: float
     size: float
     step: int
     tops: tuple[float, ...]
     start_ns: int
     span_ns: int
-    strip: float = 0.0
+    strip: float
 
     @property
     def width(self) -> float:
@@ -104,39 +122,33 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
     return f"{low}{percent(ratio.value)}{mark}"
 
 
-def row_ratios(report: Report, selection: Selection) -> list[float | None]:
-    """Return the bubble ratio of each row: the mean over its replicas and the drawn iterations.
+def _row_ratios(
+    report: Report, selection: Selection
+) -> list[tuple[float | None, tuple[float, float] | None]]:
+    """Return the bubble ratio of each row, and the least and the most of its ranks.
 
-    Of several iterations only those that are averaged count, as in the caption.
+    The ratio is the mean over its replicas and the drawn iterations; of several iterations only
+    those that are averaged count, as in the caption.
     """
     drawn = selection.iterations
-    by_iteration = [
-        dict(zip(indices_of(i.ranks), own_ratios(i.ranks, report.headline), strict=True))
-        for i in [i for i in drawn if i.averaged] or drawn
-    ]
-    means = []
+    by_iteration = {
+        i.index: dict(zip(indices_of(i.ranks), own_ratios(i.ranks, report.headline), strict=True))
+        for i in drawn
+    }
+    counting = [i.index for i in drawn if i.averaged] or list(by_iteration)
+    rows: list[tuple[float | None, tuple[float, float] | None]] = []
     for row in selection.rows:
-        own = []
-        for by_rank in by_iteration:
+        means, every = [], []
+        for index, by_rank in by_iteration.items():
             ratios = [by_rank[rank] for rank in row.replicas if rank in by_rank]
             known = [ratio for ratio in ratios if ratio is not None]
+            every += known
             # As in the table: a mean needs the ratio of every replica.
-            if known and len(known) == len(ratios):
-                own.append(sum(known) / len(known))
-        means.append(sum(own) / len(own) if own else None)
-    return means
-
-
-def ratio_ranges(report: Report, selection: Selection) -> list[tuple[float, float] | None]:
-    """Return the least and the most ratio of each row's ranks in the drawn iterations."""
-    known: dict[int, list[float]] = {}
-    for iteration in selection.iterations:
-        ratios = own_ratios(iteration.ranks, report.headline)
-        for rank, ratio in zip(indices_of(iteration.ranks), ratios, strict=True):
-            if ratio is not None:
-                known.setdefault(rank, []).append(ratio)
-    rows = [[r for rank in row.replicas for r in known.get(rank, ())] for row in selection.rows]
-    return [(min(ratios), max(ratios)) if ratios else None for ratios in rows]
+            if index in counting and known and len(known) == len(ratios):
+                means.append(sum(known) / len(known))
+        mean = sum(means) / len(means) if means else None
+        rows.append((mean, (min(every), max(every)) if every else None))
+    return rows
 
 
 # Clock uncertainty: a note beside the first row of each clock, and error bars on the rows.
@@ -178,51 +190,11 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
 
 
 #: Names take so much of the width of the page at most.
-_WIDEST_NAME = 0.175
+WIDEST_NAME = 0.175
 #: What the column of ratios is called.
-_RATIO = "bubble"
-#: Size of a rank's name to that of its stage, on a screen.
-_NAME_SIZE = 0.9
+RATIO = "bubble"
 #: A host is written upwards beside rows that are so high together, px.
 _SHORTEST_HOST = 40
-
-
-@frozen
-class Labels:
-    """What is written left of the rows.
-
-    Attributes:
-        stages: by row, its pipeline and stage; empty where unknown.
-        names: by row, the label of its rank.
-        hosts: what is written upwards beside the rows, each with its first and last row; empty
-            where the names hold the hosts.
-        ratios: by row, its bubble ratio.
-        style: of the picture.
-    """
-
-    stages: Sequence[str]
-    names: Sequence[str]
-    hosts: Sequence[tuple[str, int, int]]
-    ratios: Sequence[str]
-    style: PictureStyle
-
-    def stage_width(self, size: float) -> float:
-        """Return the width of the column of stages at a font size, px."""
-        return max(text_width(stage, size) for stage in self.stages)
-
-    def name_width(self, size: float) -> float:
-        """Return the width of the column of names at a font size, px."""
-        widest = max(text_width(name, self.name_size(size)) for name in self.names)
-        return min(widest, _WIDEST_NAME * self.style.width)
-
-    def name_size(self, size: float) -> float:
-        """Return the font size of names beside stages of a font size."""
-        return size if self.style.millimetres else size * _NAME_SIZE
-
-    def ratio_width(self, size: float) -> float:
-        """Return the width of the column of ratios at a font size, with its title."""
-        axis = text_width(_RATIO, self.style.letters.axis)
-        return max(axis, *(text_width(ratio, size) for ratio in self.ratios))
 
 
 def labels_of(report: Report, selection: Selection, pitch: float, style: PictureStyle) -> Labels:
@@ -240,22 +212,26 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
     ):
         hosts = []
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
-    stages = [_stage(selection, row) for row in range(len(ranks))]
-    names = []
-    for row, ends in enumerate(ratio_ranges(report, selection)):
-        own = selection.rows[row]
-        changed = row == 0 or report.clock(ranks[row - 1].profile) != report.clock(
-            ranks[row].profile
-        )
+    # Rows of many copies have no pipeline.
+    single = {own.rank.pipeline for own in selection.rows if not own.spread}
+    several = len(single) > 1 or len(single) < len({rank.pipeline for rank in ranks})
+    row_ratios = _row_ratios(report, selection)
+    stages, names = [], []
+    for row, (own, (_, ends)) in enumerate(zip(selection.rows, row_ratios, strict=True)):
+        rank = own.rank
+        stage = "" if rank.stage is None else f"stage {rank.stage}"
+        if rank.pipeline is not None and several and not own.spread:
+            stage = f"p{rank.pipeline} {stage}".strip()
+        stages.append(stage)
         if own.spread:
-            count = f"{len(own.replicas):,} ranks"
             between = "" if ends is None else f": {100 * ends[0]:.1f} to {percent(ends[1])}"
-            names.append(f"{count}{between}")
-        else:
-            names.append(_name(own, clocks[row] if changed else None, with_host=not hosts))
+            names.append(f"{len(own.replicas):,} ranks{between}")
+            continue
+        changed = row == 0 or report.clock(ranks[row - 1].profile) != report.clock(rank.profile)
+        names.append(_name(own, clocks[row] if changed else None, with_host=not hosts))
     widest = max(text_width(name, style.letters.label) for name in names)
     # A screen has room for most of each name.
-    if not style.names or (style.millimetres and widest > _WIDEST_NAME * style.width):
+    if not style.names or (style.millimetres and widest > WIDEST_NAME * style.width):
         # Names by number, and none where stages tell the rows apart.
         apart = "" not in stages and len(set(stages)) == len(stages)
         numbers = (
@@ -263,19 +239,7 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
         )
         names = ["" if apart else number for number in numbers]
     mark = " !" if report.contradicted(report.headline) else ""
-    ratios = [percent(ratio) + mark for ratio in row_ratios(report, selection)]
-    return Labels(stages, names, hosts, ratios, style)
-
-
-def _stage(selection: Selection, row: int) -> str:
-    ranks = selection.ranks
-    stage = "" if ranks[row].stage is None else f"stage {ranks[row].stage}"
-    pipeline = ranks[row].pipeline
-    drawn = {own.rank.pipeline for own in selection.rows if not own.spread}
-    several = len(drawn) > 1 or len(drawn) < len({rank.pipeline for rank in ranks})
-    if pipeline is not None and several and not selection.rows[row].spread:
-        return f"p{pipeline} {stage}".strip()
-    return stage
+    return Labels(stages, names, hosts, [percent(ratio) + mark for ratio, _ in row_ratios])
 
 
 def _name(row: RankRow, clock: str | None, *, with_host: bool) -> str:
@@ -292,10 +256,10 @@ def _name(row: RankRow, clock: str | None, *, with_host: bool) -> str:
     return one_line(label, 80)
 
 
-def draw_labels(page: Page, labels: Labels, layout: Layout) -> None:
+def draw_labels(page: Page, layout: Layout) -> None:
     """Draw stage, name and bubble ratio of every row, and the hosts beside them."""
-    size = layout.size
-    small, quiet = labels.name_size(size), page.style.letters.axis
+    labels, size, quiet = layout.labels, layout.size, page.style.letters.axis
+    small = page.style.name_size(size)
     rows = list(zip(labels.stages, labels.names, labels.ratios, layout.tops, strict=True))
     for stage, full_name, ratio, top in rows[:: layout.step]:
         y = top + layout.row / 2 + size * 0.36
@@ -306,7 +270,7 @@ def draw_labels(page: Page, labels: Labels, layout: Layout) -> None:
         page.text(ratio, page.right, y, size, text_anchor="end")
     # Above the first ratio, and clear of it where letters are higher than the row.
     y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
-    page.text(_RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
+    page.text(RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
     for host, first, last in labels.hosts:
         top, bottom = layout.tops[first], layout.tops[last] + layout.row
         x, middle = page.left + 0.8 * quiet, (top + bottom) / 2
@@ -362,32 +326,25 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
     )
     dashed = {"stroke_dasharray": "4 3", "class_": "bv-mark"}
     page.path(dashes, stroke=LIGHT.text, stroke_width=0.9, **dashed)
-    for it, start, end, line in brackets:
-        y = layout.brackets + _LINE_HEIGHT * line + 9
-        _draw_bracket(page, report, it, left=layout.x(start), right=layout.x(end), y=y)
-
-
-def _draw_bracket(
-    page: Page, report: Report, it: Iteration, *, left: float, right: float, y: float
-) -> None:
-    """Draw a line over the window, with what fits of name, ratio and length in its middle."""
-    name, value = one_line(it.name, 40), iteration_ratio(report, it)
-    ratio = it.ratios.get(report.headline)
     size = page.style.letters.axis
-    texts = [f"iteration {name}", name, ""]
-    if value != UNKNOWN:
-        texts = [f"iteration {name}: {value}", f"{name}: {value}", *texts]
-        if ratio is not None and ratio.window_ns is not None:
-            texts.insert(0, f"{texts[0]} of {duration(ratio.window_ns)}")
-    text = next(t for t in texts if not t or text_width(t, size) + 3 * size <= right - left)
-    middle = (left + right) / 2
-    line = f"H{px(right)}"
-    if text:
-        half = (text_width(text, size) + size) / 2
-        line = f"H{px(middle - half)}M{px(middle + half)} {px(y)}{line}"
-        page.text(text, middle, y + 0.35 * size, size, text_anchor="middle")
-    top = px(y - 4)
-    page.rule(f"M{px(left)} {top}v8M{px(right)} {top}v8M{px(left)} {px(y)}{line}")
+    for it, start, end, place in brackets:
+        # A line over the window, with what fits of name, ratio and length in its middle.
+        left, right, y = layout.x(start), layout.x(end), layout.brackets + _LINE_HEIGHT * place + 9
+        name, value = one_line(it.name, 40), iteration_ratio(report, it)
+        ratio = it.ratios.get(report.headline)
+        texts = [f"iteration {name}", name, ""]
+        if value != UNKNOWN:
+            texts = [f"iteration {name}: {value}", f"{name}: {value}", *texts]
+            if ratio is not None and ratio.window_ns is not None:
+                texts.insert(0, f"{texts[0]} of {duration(ratio.window_ns)}")
+        text = next(t for t in texts if not t or text_width(t, size) + 3 * size <= right - left)
+        middle, line = (left + right) / 2, f"H{px(right)}"
+        if text:
+            half = (text_width(text, size) + size) / 2
+            line = f"H{px(middle - half)}M{px(middle + half)} {px(y)}{line}"
+            page.text(text, middle, y + 0.35 * size, size, text_anchor="middle")
+        top = px(y - 4)
+        page.rule(f"M{px(left)} {top}v8M{px(right)} {top}v8M{px(left)} {px(y)}{line}")
 
 
 # The title: the headline bubble ratio, what it is of, and why it is the headline.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -21,9 +21,9 @@ from bubbleviz.render.picture.labels import (
 from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND
 from bubbleviz.render.picture.page import Page, box, fitted, px, style_of, text_width, ticks
 from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
-from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter, draw_heat_maps
+from bubbleviz.render.picture.timeline import TimelinePainter, draw_heat_maps
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.render.rows import Selection, select
+from bubbleviz.render.rows import select
 from bubbleviz.report.labels import figure_caption, with_relative_paths
 from bubbleviz.report.report import Report, distinct_percents
 from bubbleviz.report.view import View
@@ -59,7 +59,7 @@ class _Swatch(NamedTuple):
     cause: str = ""
 
 
-def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
+def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
     """Draw the legend of one or more timelines below what is on the page, line by line."""
     letters = page.style.letters
     size, inner = letters.legend, letters.legend - 1
@@ -99,61 +99,54 @@ def draw_legend(page: Page, timelines: Sequence[TimelineContents]) -> None:
 
 
 def _entries(
-    page: Page, timelines: Sequence[TimelineContents]
-) -> Iterable[tuple[list[_Swatch], str]]:
+    page: Page, timelines: Sequence[TimelinePainter]
+) -> Iterator[tuple[list[_Swatch], str]]:
     """Yield swatches and their text for whatever is in the picture."""
     rows = [timeline.rows for timeline in timelines]
-    swatch = 1.5 * page.style.letters.legend if page.style.millimetres else 22
-    yield from _phase_entries(page, rows, swatch)
+    width = 1.5 * page.style.letters.legend if page.style.millimetres else 22
+    for phase in COMPUTE:
+        if swatches := list(_phase_swatches(page, rows, phase, width)):
+            yield swatches, _LONG_NAMES[phase]
     causes = sorted({cause for timeline in timelines for cause in timeline.causes})
     if not causes:
-        yield [_Swatch(swatch, {"fill": page.hatch()})], "bubble"
+        yield [_Swatch(width, {"fill": page.hatch()})], "bubble"
     for cause in causes:
-        yield [_Swatch(swatch, {}, cause=cause.label)], f"idle: {cause.label}"
+        yield [_Swatch(width, {}, cause=cause.label)], f"idle: {cause.label}"
     if any(timeline.gaps for timeline in timelines):
-        yield [_Swatch(swatch, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
+        yield [_Swatch(width, {"fill": LIGHT.gap, "class_": "bv-gap"})], "between iterations"
     if any(UNATTRIBUTED_KIND in painter.kinds for painter in rows):
-        yield [_Swatch(swatch, {"fill": UNATTRIBUTED})], "unattributed compute"
+        yield [_Swatch(width, {"fill": UNATTRIBUTED})], "unattributed compute"
     if any(painter.communication for painter in rows):
         thin = {"fill": COMMUNICATION, **_FRAME, "stroke_width": 0.3}
-        yield [_Swatch(swatch, thin)], "communication (thin lane)"
+        yield [_Swatch(width, thin)], "communication (thin lane)"
     if not page.style.notes and any(painter.others for painter in rows):
         faded = {"fill": FORWARD, "fill_opacity": 0.3, **_FRAME, "stroke_opacity": 0.45}
-        yield [_Swatch(swatch, faded)], "neighbouring iterations"
+        yield [_Swatch(width, faded)], "neighbouring iterations"
     if merging := [painter for painter in rows if painter.merged_words]:
         halves = [
-            _Swatch(swatch / 2, {"fill": fill}, dotted=True) for fill in merging[0].merged_colours
+            _Swatch(width / 2, {"fill": fill}, dotted=True) for fill in merging[0].merged_colours
         ]
         narrower = max(painter.narrower for painter in merging)
         words = "; ".join(painter.merged_words for painter in merging)
         yield halves, f"merged: narrower than {page.length(narrower)} ({words})"
 
 
-def _phase_entries(
-    page: Page, rows: Sequence[RowPainter], width: float
-) -> Iterable[tuple[list[_Swatch], str]]:
-    """Yield swatches of the phases that are drawn."""
-    inner = page.style.letters.legend - 1
-    for phase in COMPUTE:
-        # Timelines with as many chunks have the same shades.
-        drawn = {max(r.paints.shades, 1): r.paints for r in rows if phase in r.kinds}
-        shades = sorted(drawn)
-        if phase is Phase.OPTIMIZER:
-            shades = list(drawn)[:1]
-        swatches = []
-        for count in shades:
-            if phase is Phase.OPTIMIZER or count == 1:
-                swatches.append(_Swatch(width, {"fill": page.fill(paint(phase)), **_FRAME}))
-                continue
-            chunks = drawn[count].chunks
-            for shade in range(count):
-                look = paint(phase, shade, shade if phase is Phase.FB else -1, count)
-                number = str(chunks[shade]) if count == len(chunks) else ""
-                each = max(0.7 * width, text_width(number, inner) + 4)
-                fill = {"fill": page.fill(look), **_FRAME}
-                swatches.append(_Swatch(each, fill, number, look.number))
-        if swatches:
-            yield swatches, _LONG_NAMES[phase]
+def _phase_swatches(
+    page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
+) -> Iterator[_Swatch]:
+    """Yield a swatch a shade of a phase that is drawn."""
+    # Timelines with as many chunks have the same shades.
+    drawn = {max(own.shades, 1): own.chunks for own in rows if phase in own.kinds}
+    if phase is Phase.OPTIMIZER and drawn:
+        drawn = {1: []}
+    for shades, chunks in sorted(drawn.items()):
+        for shade in range(shades):
+            place = shade if shades > 1 else -1
+            look = paint(phase, place, place if phase is Phase.FB else -1, shades)
+            number = str(chunks[shade]) if shades == len(chunks) > 1 else ""
+            each = max(0.7 * width, text_width(number, page.style.letters.legend - 1) + 4)
+            fill = {"fill": page.fill(look), **_FRAME}
+            yield _Swatch(each if shades > 1 else width, fill, number, look.number)
 
 
 # Notes below a picture: what its marks mean, and the limitations of its report.
@@ -163,90 +156,74 @@ def _phase_entries(
 _MOST_LIMITATIONS = 5
 
 
-def notes_of(
-    page: Page, report: Report, selection: Selection, contents: TimelineContents
-) -> list[str]:
+def notes_of(timeline: TimelinePainter) -> list[str]:
     """Return a sentence on each thing in the picture that needs one."""
-    return [
-        *_on_rows(contents),
-        *_on_windows(report, selection, contents),
-        *_on_marks(page, contents),
-        *_on_ratios(report, selection),
-    ]
-
-
-def _on_rows(contents: TimelineContents) -> Iterator[str]:
-    paints = contents.rows.paints
-    if paints.shades > 1:
-        numbered = paints.shades == len(paints.chunks)
-        yield f"Chunks run from dark to light{' (numbers in the legend)' if numbered else ''}."
-    if contents.rows.others:
-        yield "Faded: neighbouring iterations."
-
-
-def _on_windows(report: Report, selection: Selection, contents: TimelineContents) -> Iterator[str]:
-    brackets = len(selection.iterations) <= MOST_BRACKETS
-    drawn, headline = {rank.index for rank in selection.ranks}, report.headline
-    own = ({window for rank, window in by.items() if rank in drawn} for by in selection.windows)
-    if brackets and any(len(windows) > 1 for windows in own):
-        yield (
-            "Rows have different windows: brackets span the first row's and give the mean length."
-        )
-    if headline != "schedule" and any(
-        headline not in rank.accounts and "schedule" in rank.accounts
-        for it in selection.iterations
-        for rank in it.ranks
-    ):
-        yield (
-            f"Where an iteration has no {one_line(headline, 40)}, its schedule window is hatched."
-        )
-    if contents.hidden_gaps:
-        yield "Gaps between iterations that are too narrow to be seen are hatched, too."
-    if contents.critical:
-        yield "Line along operations: the critical path, which bounds the iteration."
-    if brackets and len(selection.iterations) > 1:
-        yield "Dashed: first work of an iteration."
-
-
-def _on_marks(page: Page, contents: TimelineContents) -> Iterator[str]:
-    rows = contents.rows
-    if rows.cut:
-        yield "Torn edge: cut by the end of the capture."
-    if spanless := sum(map(len, rows.spanless.values())):
-        yield f"Hollow mark: {spanless:,} without GPU work and so without device time."
-    if rows.merged_words:
-        yield (
+    page, report, selection = timeline.page, timeline.report, timeline.selection
+    rows, drawn, headline = timeline.rows, selection.iterations, report.headline
+    brackets = len(drawn) <= MOST_BRACKETS
+    shown = {rank.index for rank in selection.ranks}
+    windows = (len({w for rank, w in by.items() if rank in shown}) for by in selection.windows)
+    accounts = [rank.accounts for it in drawn for rank in it.ranks]
+    lacking = any(headline not in own and "schedule" in own for own in accounts)
+    numbered = rows.shades == len(rows.chunks)
+    spanless = sum(map(len, rows.spanless.values()))
+    ratio = drawn[0].ratios.get(headline) if len(drawn) == 1 else None
+    low, high = (ratio and ratio.interval) or (0.0, 0.0)
+    ends = distinct_percents((low, high), 1, 3) if low < high else ()
+    bounds = [f"{end}\u00a0%" for end in ends]
+    spread = any(row.spread for row in selection.rows)
+    copies = any(len(row.replicas) > 1 for row in selection.rows)
+    sentences = (
+        (
+            rows.shades > 1,
+            f"Chunks run from dark to light{' (numbers in the legend)' * numbered}.",
+        ),
+        (rows.others, "Faded: neighbouring iterations."),
+        (
+            brackets and max(windows) > 1,
+            "Rows have different windows: brackets span the first row's and give the mean length.",
+        ),
+        (
+            headline != "schedule" and lacking,
+            f"Where an iteration has no {one_line(headline, 40)}, its schedule window is hatched.",
+        ),
+        (
+            timeline.hidden_gaps,
+            "Gaps between iterations that are too narrow to be seen are hatched, too.",
+        ),
+        (
+            timeline.critical,
+            "Line along operations: the critical path, which bounds the iteration.",
+        ),
+        (brackets and len(drawn) > 1, "Dashed: first work of an iteration."),
+        (rows.cut, "Torn edge: cut by the end of the capture."),
+        (spanless, f"Hollow mark: {spanless:,} without GPU work and so without device time."),
+        (
+            rows.merged_words,
             f"Dotted below: {rows.merged_words} narrower than {page.length(rows.narrower)}, "
-            "merged by phase; the height of a colour is its share of time, the rest is bubble."
-        )
-
-
-def _on_ratios(report: Report, selection: Selection) -> Iterator[str]:
-    drawn = selection.iterations
-    ratio = drawn[0].ratios.get(report.headline) if len(drawn) == 1 else None
-    if shows_lower_bound(ratio):
-        yield "The lower ratio counts unattributed compute as work."
-    if any(clock_notes(report, selection)):
-        yield "± and bars: clock uncertainty of a host."
-    if report.contradicted(report.headline):
-        yield "! depends on clocks that contradict each other."
-    interval = None if ratio is None else ratio.interval
-    if interval is not None and interval[0] < interval[1]:
-        ends = " to ".join(f"{end}\u00a0%" for end in distinct_percents(interval, 1, 3))
-        yield f"Clock bounds: {ends}."
-    if any(row.spread for row in selection.rows):
-        yield (
+            "merged by phase; the height of a colour is its share of time, the rest is bubble.",
+        ),
+        (shows_lower_bound(ratio), "The lower ratio counts unattributed compute as work."),
+        (any(clock_notes(report, selection)), "± and bars: clock uncertainty of a host."),
+        (report.contradicted(headline), "! depends on clocks that contradict each other."),
+        (bounds, f"Clock bounds: {' to '.join(bounds)}."),
+        (
+            spread,
             "Rows: stages; each is drawn as the copy with the median ratio ran, beside the least "
             "and the most of its copies' ratios and their mean; the height of the area below is "
-            "the share of the copies at work."
-        )
-        if any(row.why for row in selection.rows):
-            yield "Rows below: ranks that stand out, against the median of their stage."
-    elif any(len(row.replicas) > 1 for row in selection.rows):
-        yield (
+            "the share of the copies at work.",
+        ),
+        (
+            spread and any(row.why for row in selection.rows),
+            "Rows below: ranks that stand out, against the median of their stage.",
+        ),
+        (
+            copies and not spread,
             "Rows: stages; each is drawn as its first replica ran, and its ratio is the mean of "
-            "its replicas."
-        )
+            "its replicas.",
+        ),
+    )
+    return [sentence for told, sentence in sentences if told]
 
 
 def draw_limitations(page: Page, report: Report) -> None:
@@ -375,12 +352,12 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
             draw_title(page, report, selection)
         timeline = TimelinePainter(page, report, view, selection)
         layout = timeline.layout()
-        contents = timeline.draw(layout)
+        timeline.draw(layout)
         draw_axis(page, layout, layout.bottom)
-        draw_legend(page, (contents,))
+        draw_legend(page, (timeline,))
         if view.heat_map:
             draw_heat_maps(page, report, selection, layout)
-        notes = notes_of(page, report, selection, contents)
+        notes = notes_of(timeline)
         if notes and page.style.notes:
             page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
         caption = figure_caption(report, selection.iterations, len(selection.rows))

@@ -6,7 +6,7 @@ Times become pixels block by block, for a report can hold millions of operations
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -46,88 +46,69 @@ class Marks(Table):
 
 def compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
     """Yield the compute of the selection in blocks, unattributed compute last, unsorted."""
-    yield from _busy_marks(report, selection, width, COMPUTE)
-    rest = report.unattributed
+    busy, rest = report.busy, report.unattributed
+    for block in _blocks(len(busy)):
+        own = busy.operation[block], busy.start_ns[block], busy.end_ns[block]
+        yield _marks(report, selection, width, COMPUTE, *own)
     for block in _blocks(len(rest)):
         rank = rest.rank[block]
-        yield _clipped(
-            selection,
-            width,
-            rank=rank,
-            start=rest.start_ns[block],
-            end=rest.end_ns[block],
-            kind=np.full(len(rank), UNATTRIBUTED_KIND, np.int64),
-            operation=np.full(len(rank), NONE, np.int64),
-            other=np.zeros(len(rank), np.int64),
-        )
+        none = np.full(len(rank), NONE, np.int64)
+        kind, other = np.full(len(rank), UNATTRIBUTED_KIND, np.int64), np.zeros_like(rank)
+        times = rest.start_ns[block], rest.end_ns[block]
+        yield _placed(selection, width, rank, *times, kind=kind, operation=none, other=other)
 
 
 def communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
     """Yield the communication operations of the selection in blocks, unsorted."""
-    yield from _busy_marks(report, selection, width, COMMUNICATION)
-    operations = report.operations
-    lacking = np.isin(operations.phase, COMMUNICATION) & (operations.has_span == 1)
-    lacking[report.busy.operation] = False
+    busy, operations = report.busy, report.operations
+    for block in _blocks(len(busy)):
+        own = busy.operation[block], busy.start_ns[block], busy.end_ns[block]
+        yield _marks(report, selection, width, COMMUNICATION, *own)
+    lacking = operations.has_span == 1
+    lacking[busy.operation] = False
     spans = np.flatnonzero(lacking)
     for block in _blocks(len(spans)):
-        spanned = spans[block]
-        start, end = operations.start_ns[spanned], operations.end_ns[spanned]
-        yield _marks(report, selection, width, spanned, start, end)
+        row = spans[block]
+        own = row, operations.start_ns[row], operations.end_ns[row]
+        yield _marks(report, selection, width, COMMUNICATION, *own)
 
 
 def _blocks(length: int) -> Iterator[slice]:
     """Yield the slices of a table that are worked on at a time."""
-    for start in range(0, length, _BLOCK):
-        yield slice(start, start + _BLOCK)
-
-
-def _busy_marks(
-    report: Report, selection: Selection, width: float, phases: Sequence[Phase]
-) -> Iterator[Marks]:
-    """Yield the busy intervals of operations of these phases in blocks."""
-    busy = report.busy
-    for block in _blocks(len(busy)):
-        operation = busy.operation[block]
-        selected = np.isin(report.operations.phase[operation], phases)
-        start, end = busy.start_ns[block][selected], busy.end_ns[block][selected]
-        yield _marks(report, selection, width, operation[selected], start, end)
+    return (slice(start, start + _BLOCK) for start in range(0, length, _BLOCK))
 
 
 def _marks(
-    report: Report, selection: Selection, width: float, operation: Ints, start: Ints, end: Ints
-) -> Marks:
-    near = np.flatnonzero((end > selection.start_ns) & (start < selection.end_ns))
-    operation = operation[near]
-    operations = report.operations
-    return _clipped(
-        selection,
-        width,
-        rank=operations.rank[operation],
-        start=start[near],
-        end=end[near],
-        kind=operations.phase[operation],
-        operation=operation,
-        other=(~selection.drawn(operations.iteration[operation])).astype(np.int64),
-    )
-
-
-def _clipped(
+    report: Report,
     selection: Selection,
     width: float,
-    *,
-    rank: Ints,
+    phases: Sequence[Phase],
+    operation: Ints,
     start: Ints,
     end: Ints,
-    kind: Ints,
-    operation: Ints,
-    other: Ints,
 ) -> Marks:
+    """Return the intervals of operations of some phases as marks."""
+    operations = report.operations
+    near = np.isin(operations.phase[operation], phases)
+    near &= (end > selection.start_ns) & (start < selection.end_ns)
+    operation = operation[near]
+    other = (~selection.drawn(operations.iteration[operation])).astype(np.int64)
+    times, kind = (start[near], end[near]), operations.phase[operation]
+    rank = operations.rank[operation]
+    return _placed(selection, width, rank, *times, kind=kind, operation=operation, other=other)
+
+
+def _placed(
+    selection: Selection, width: float, rank: Ints, start: Ints, end: Ints, **others: Ints
+) -> Marks:
+    """Return intervals of ranks, ns, as marks on rows, px."""
     rows = selection.row_of_rank
     row = np.where(rank < len(rows), rows[np.minimum(rank, len(rows) - 1)], NONE)
-    scale = width / (selection.end_ns - selection.start_ns)
+    scale = width / selection.span_ns
     left = np.maximum(start - selection.start_ns, 0) * scale
     right = (np.minimum(end, selection.end_ns) - selection.start_ns) * scale
-    return Marks(row, kind, operation, other, left, right).take((row != NONE) & (right >= left))
+    marks = Marks(row=row, left=left, right=right, **others)
+    return marks.take((row != NONE) & (right >= left))
 
 
 def marks_in(blocks: Sequence[Marks]) -> Marks:
@@ -230,19 +211,13 @@ class MergedMarks:
     stretch: int
     narrower: float
 
-    @property
-    def operations(self) -> int:
-        """How many operations are merged, some of them only in part."""
-        return self._count(lambda kind: kind != UNATTRIBUTED_KIND)
-
-    @property
-    def unattributed(self) -> int:
-        """How many intervals of unattributed compute are merged."""
-        return self._count(lambda kind: kind == UNATTRIBUTED_KIND)
-
-    def _count(self, counts: Callable[[int], bool]) -> int:
-        layers = [layer for layer, (kind, _) in enumerate(self.kinds) if counts(kind)]
-        return int(self.counts[:, layers].sum())
+    def by_kind(self, rows: slice = slice(None), stretches: slice = slice(None)) -> dict[int, int]:
+        """Return how many operations (or intervals) of each kind are merged, some only in part."""
+        found: dict[int, int] = {}
+        sums = self.counts[rows, :, stretches].sum(axis=(0, 2)).tolist()
+        for (kind, _), count in zip(self.kinds, sums, strict=True):
+            found[kind] = found.get(kind, 0) + count
+        return found
 
 
 def split(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
@@ -287,8 +262,7 @@ class _Sums:
         self._rows, self._width = rows, width
         self._stretch = STRETCH * max(1, math.ceil(rows / ROWS_OF_STRETCHES))
         self._stretches = math.ceil(width / self._stretch)
-        self._time: dict[tuple[int, int], Floats] = {}
-        self._counts: dict[tuple[int, int], Ints] = {}
+        self._sums: dict[tuple[int, int], tuple[Floats, Ints]] = {}
         self._there = np.zeros((rows, math.ceil(width)), np.bool_)
         self._narrower = NARROWEST
         self._last = NONE
@@ -308,8 +282,8 @@ class _Sums:
             layer, members = divmod(key, 2), keys == key
             time = coverage(marks.take(members), self._rows, self._width)
             counts = self._count(marks.take(members & fresh))
-            self._time[layer] = self._time.get(layer, 0.0) + time
-            self._counts[layer] = self._counts.get(layer, 0) + counts
+            before_time, before_counts = self._sums.get(layer, (0.0, 0))
+            self._sums[layer] = before_time + time, before_counts + counts
         place = np.minimum(marks.left.astype(np.int64), self._there.shape[1] - 1)
         self._there[marks.row, place] = True
 
@@ -325,12 +299,12 @@ class _Sums:
 
         Where more steps would be needed than such a picture may have, columns are wider.
         """
-        kinds = sorted(self._time, key=lambda layer: (STACK.index(layer[0]), layer[1]))
+        kinds = sorted(self._sums, key=lambda layer: (STACK.index(layer[0]), layer[1]))
         columns = self._there.shape[1]
         time = np.zeros((self._rows, len(kinds), columns))
         counts = np.zeros((self._rows, len(kinds), self._stretches), np.int64)
         for layer, kind in enumerate(kinds):
-            time[:, layer], counts[:, layer] = self._time[kind], self._counts[kind]
+            time[:, layer], counts[:, layer] = self._sums[kind]
         time[time < _NOTHING] = 0.0
         free = np.ones((self._rows, columns))
         free[:, -1] = self._width - (columns - 1)

@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import drawsvg
@@ -20,6 +20,7 @@ import drawsvg
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.model.values import frozen
+from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import FORWARD, LIGHT, UNATTRIBUTED
 from bubbleviz.render.picture.page import Page, fitted, percent, px, text_width
 from bubbleviz.report.report import Report
@@ -31,6 +32,8 @@ _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
 _DOT, _SIZE, _LINE, _AWAY = 4.0, 10.5, 12.5, 4.0
 #: Places of a label, the best first: rings around the dot, in px.
 _RINGS = (0.0, 12.0, 26.0, 42.0, 60.0, 82.0, 108.0)
+#: Steps of an axis, times a power of ten.
+_STEPS = (1, 2, 2.5, 5, 10)
 #: Dots closer than this in both directions are one.
 _GRAIN = 1.0
 
@@ -139,8 +142,15 @@ class _Plot:
     def draw(self) -> None:
         """Draw axes, limit, line, dots and labels."""
         self._axes()
-        lines = [*self._limit(), *self._front()]
-        dots = self._dots()
+        lines = self._lines()
+        dots: list[tuple[float, float, list[MemoryPoint]]] = []
+        for point in _ordered(self.plot.points):
+            x, y = self.place(point.memory, point.ratio)
+            near = [d for d in dots if abs(d[0] - x) < _GRAIN and abs(d[1] - y) < _GRAIN]
+            if near:
+                near[0][2].append(point)
+            else:
+                dots.append((x, y, [point]))
         taken = [(x - _DOT, y - _DOT, x + _DOT, y + _DOT) for x, y, _ in dots]
         for x, y, points in dots:
             colour = FORWARD if any(point.fits for point in points) else UNATTRIBUTED
@@ -167,18 +177,17 @@ class _Plot:
 
     def _axes(self) -> None:
         lines = [f"M{px(self.left)} {px(self.top)}V{px(self.bottom)}H{px(self.right)}"]
-        step = _round_step(self.highest / 6)
+        step = round_step(self.highest / 6, _STEPS)
         for value in (number * step for number in range(int(self.highest / step) + 1)):
             _, y = self.place(0.0, value)
             lines.append(f"M{px(self.left - 4)} {px(y)}H{px(self.right)}")
             label = percent(value)
             self.page.text(label, self.left - 8, y + 3.5, 9.5, ink="quiet", text_anchor="end")
-        step = _round_step((self.most - self.least) / 7)
+        step = round_step((self.most - self.least) / 7, _STEPS)
         for number in range(int(-(-self.least // step)), int(self.most // step) + 1):
-            value = number * step
-            x, _ = self.place(value, 0.0)
+            x, _ = self.place(number * step, 0.0)
             lines.append(f"M{px(x)} {px(self.bottom)}v4")
-            label = self._amount(value)
+            label = self._amount(number * step)
             self.page.text(label, x, self.bottom + 15, 9.5, ink="quiet", text_anchor="middle")
         self.page.line("".join(lines), "grid")
         unit = "memory of the fullest device"
@@ -187,44 +196,25 @@ class _Plot:
         self.page.text(unit, self.right, self.bottom + 30, 10.5, text_anchor="end")
         self.page.text("bubble ratio", self.page.left, self.top - 8, 10.5)
 
-    def _limit(self) -> list[_Box]:
-        """Draw the limit; return the box of its line."""
-        if self.plot.limit is None:
-            return []
-        x, _ = self.place(self.plot.limit, 0.0)
-        path = f"M{px(x)} {px(self.top)}V{px(self.bottom)}"
-        self.page.line(path, "mark", stroke_dasharray="4 3")
-        label = f"limit {self._amount(self.plot.limit)}"
-        self.page.text(label, x, self.top - 4, 9.5, ink="quiet", text_anchor="middle")
-        return [(x - 1, self.top, x + 1, self.bottom)]
-
-    def _front(self) -> list[_Box]:
-        """Draw the steps through the orders that no other beats in both; return their boxes."""
-        steps = ""
+    def _lines(self) -> list[_Box]:
+        """Draw the limit, and the steps through what no other beats in both; return their boxes."""
         boxes: list[_Box] = []
+        if (limit := self.plot.limit) is not None:
+            x, _ = self.place(limit, 0.0)
+            self.page.line(
+                f"M{px(x)} {px(self.top)}V{px(self.bottom)}", "mark", stroke_dasharray="4 3"
+            )
+            label = f"limit {self._amount(limit)}"
+            self.page.text(label, x, self.top - 4, 9.5, ink="quiet", text_anchor="middle")
+            boxes.append((x - 1, self.top, x + 1, self.bottom))
         places = [self.place(point.memory, point.ratio) for point in front(self.plot.points)]
-        for (x, y), before in zip(places, [None, *places], strict=False):
-            steps += f"H{px(x)}V{px(y)}" if steps else f"M{px(x)} {px(y)}"
-            if before is not None:
-                boxes += [
-                    (before[0], before[1] - 1, x, before[1] + 1),
-                    (x - 1, before[1], x + 1, y),
-                ]
+        steps = f"M{px(places[0][0])} {px(places[0][1])}"
+        for (left, top), (x, y) in pairwise(places):
+            steps += f"H{px(x)}V{px(y)}"
+            boxes += [(left, top - 1, x, top + 1), (x - 1, top, x + 1, y)]
         line = {"stroke": FORWARD, "stroke_width": 1.2, "fill": "none", "stroke_opacity": 0.45}
         self.page.path(steps, **line)
         return boxes
-
-    def _dots(self) -> list[tuple[float, float, list[MemoryPoint]]]:
-        """Return the dots, with the orders that share each."""
-        dots: list[tuple[float, float, list[MemoryPoint]]] = []
-        for point in sorted(self.plot.points, key=lambda p: (p.memory, p.ratio, p.name)):
-            x, y = self.place(point.memory, point.ratio)
-            near = [d for d in dots if abs(d[0] - x) < _GRAIN and abs(d[1] - y) < _GRAIN]
-            if near:
-                near[0][2].append(point)
-            else:
-                dots.append((x, y, [point]))
-        return dots
 
     def _label(
         self,
@@ -256,10 +246,14 @@ class _Plot:
 def front(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
     """Return the points that no other beats in both, by memory."""
     best: list[MemoryPoint] = []
-    for point in sorted(points, key=lambda p: (p.memory, p.ratio, p.name)):
+    for point in _ordered(points):
         if not best or point.ratio < best[-1].ratio:
             best.append(point)
     return best
+
+
+def _ordered(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
+    return sorted(points, key=lambda point: (point.memory, point.ratio, point.name))
 
 
 def _places(dot: tuple[float, float], width: float) -> Iterator[_Box]:
@@ -281,9 +275,3 @@ def _inside(box: _Box, edges: _Box) -> bool:
 
 def _overlap(box: _Box, other: _Box) -> bool:
     return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
-
-
-def _round_step(least: float) -> float:
-    """Return 1, 2, 2.5 or 5 times a power of ten that is no less."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= least)

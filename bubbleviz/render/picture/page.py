@@ -16,16 +16,8 @@ from typing import Any
 import drawsvg
 
 from bubbleviz.model.values import frozen
-from bubbleviz.render.palette import (
-    CAUSE_HATCHES,
-    CAUSES,
-    DARK,
-    LIGHT,
-    Hatch,
-    Ink,
-    Paint,
-    luminance,
-)
+from bubbleviz.render.document import round_step
+from bubbleviz.render.palette import CAUSE_HATCHES, CAUSES, DARK, LIGHT, Paint, luminance
 from bubbleviz.report.view import View
 
 # Lettering: how wide a text is, before any program has set it, and what of it fits.
@@ -145,18 +137,7 @@ class Lettering:
 
 
 _SCREEN_LETTERS = Lettering(16, 11.5, 12.5, 11, 5.5, 10, 10.5, 9.5, 11, 5.5)
-_PAPER_LETTERS = Lettering(
-    heading=LETTERS,
-    beside=LETTERS,
-    panel=LETTERS,
-    label=LETTERS,
-    least_label=LETTERS,
-    axis=LETTERS,
-    legend=LETTERS,
-    note=LETTERS,
-    number=LETTERS,
-    least_number=LETTERS * LEAST_POINTS / POINTS,
-)
+_PAPER_LETTERS = replace(Lettering(*[LETTERS] * 10), least_number=LETTERS * LEAST_POINTS / POINTS)
 
 
 @frozen
@@ -187,6 +168,10 @@ class PictureStyle:
     names: bool = True
     dark: bool = True
 
+    def name_size(self, size: float) -> float:
+        """Return the font size of a rank's name beside its stage of a font size."""
+        return size if self.millimetres else 0.9 * size
+
     def row_height(self, rows: int) -> tuple[float, float]:
         """Return the height of each of so many rows, and of the gap below it, units."""
         return next((height, gap) for most, height, gap in self.rows if rows <= most)
@@ -215,33 +200,6 @@ def style_of(view: View) -> PictureStyle:
     if view.style == "paper":
         return replace(sized, titled=False, notes=False, names=False)
     return sized
-
-
-# Hatches: how a page fills idle time, in all of a picture or by cause.
-
-
-def bubble_hatch(name: str) -> Any:
-    """Return the pattern of bubbles, which is dark on a dark screen."""
-    pattern = drawsvg.Pattern(5, 5, patternTransform="rotate(45)", id=name)
-    pattern.append(drawsvg.Rectangle(0, 0, 5, 5, fill=LIGHT.band, class_="bv-band"))
-    line = {"stroke": LIGHT.hatch, "stroke_width": 0.8, "class_": "bv-hatch"}
-    pattern.append(drawsvg.Line(2.5, 0, 2.5, 5, **line))
-    return pattern
-
-
-def hatched(name: str, colour: str, hatch: Hatch) -> Any:
-    """Return the pattern of the lines of a hatch, a square tile that is turned."""
-    tile, ink = hatch.spacing, hatch.ink(colour)
-    pattern = drawsvg.Pattern(tile, tile, patternTransform=f"rotate({hatch.angle})", id=name)
-    middle = tile / 2
-    if hatch.dots:
-        pattern.append(drawsvg.Circle(middle, middle, hatch.line, fill=ink))
-        return pattern
-    lines = f"M{middle} 0V{tile}" if hatch.line else ""
-    lines += f"M0 {middle}H{tile}" if hatch.crossed else ""
-    if lines:
-        pattern.append(drawsvg.Path(lines, stroke=ink, stroke_width=hatch.line, fill="none"))
-    return pattern
 
 
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -280,8 +238,7 @@ def at_most(ns: int) -> str:
 def ticks(span_ns: int, most: int) -> tuple[list[tuple[int, str]], str]:
     """Return at most ``most`` + 1 round times from 0 to ``span_ns``, as printed, and their unit."""
     least = span_ns / max(most, 1)
-    power = 10 ** max(0, math.floor(math.log10(max(least, 1))))
-    step = next(power * n for n in (1, 2, 5, 10, 20) if power * n >= least)
+    step = int(round_step(max(least, 1)))
     unit_ns, unit = next((n, u) for n, u in _UNITS if span_ns >= 2 * n or n == 1)
     digits = max(0, math.ceil(math.log10(unit_ns / step)))
     times = range(0, span_ns + 1, step)
@@ -309,17 +266,15 @@ def box(left: float, top: float, right: float, bottom: float) -> str:
 # The page
 
 
-def _style_sheet(ink: Ink) -> str:
-    return (
-        "@media screen and (prefers-color-scheme:dark){"
-        f".bv-paper{{fill:{ink.paper}}}.bv-text{{fill:{ink.text}}}.bv-quiet{{fill:{ink.quiet}}}"
-        f".bv-frame{{stroke:{ink.frame}}}.bv-band{{fill:{ink.band}}}.bv-hatch{{stroke:{ink.hatch}}}"
-        f".bv-gap{{fill:{ink.gap}}}.bv-grid{{stroke:{ink.grid}}}.bv-rule{{stroke:{ink.quiet}}}"
-        f".bv-mark{{stroke:{ink.text}}}.bv-pale{{fill-opacity:0.25}}"
-        "}"
-    )
-
-
+#: The colours of a dark screen.
+_DARK_SHEET = (
+    "@media screen and (prefers-color-scheme:dark){"
+    f".bv-paper{{fill:{DARK.paper}}}.bv-text{{fill:{DARK.text}}}.bv-quiet{{fill:{DARK.quiet}}}"
+    f".bv-frame{{stroke:{DARK.frame}}}.bv-band{{fill:{DARK.band}}}"
+    f".bv-hatch{{stroke:{DARK.hatch}}}.bv-gap{{fill:{DARK.gap}}}.bv-grid{{stroke:{DARK.grid}}}"
+    f".bv-rule{{stroke:{DARK.quiet}}}.bv-mark{{stroke:{DARK.text}}}.bv-pale{{fill-opacity:0.25}}"
+    "}"
+)
 #: Colours of idle time that are lighter than this would shine on a dark screen.
 _PALE = 0.55
 
@@ -438,7 +393,20 @@ class Page:
         """Draw idle time of a cause: boxes of its colour, and its hatch on them."""
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
-            self.definitions[name] = hatched(name, colour, CAUSE_HATCHES[label])
+            # A square tile that is turned.
+            hatch = CAUSE_HATCHES[label]
+            ink, tile, middle = hatch.ink(colour), hatch.spacing, hatch.spacing / 2
+            pattern = drawsvg.Pattern(
+                tile, tile, patternTransform=f"rotate({hatch.angle})", id=name
+            )
+            lines = f"M{middle} 0V{tile}" if hatch.line else ""
+            lines += f"M0 {middle}H{tile}" if hatch.crossed else ""
+            if hatch.dots:
+                pattern.append(drawsvg.Circle(middle, middle, hatch.line, fill=ink))
+            elif lines:
+                look = {"stroke": ink, "stroke_width": hatch.line, "fill": "none"}
+                pattern.append(drawsvg.Path(lines, **look))
+            self.definitions[name] = pattern
         pale = "bv-pale" if luminance(colour) > _PALE else None
         self.elements += [
             drawsvg.Path(path, fill=colour, class_=pale),
@@ -449,7 +417,11 @@ class Page:
         """Return the ``fill`` of bubbles."""
         name = f"{self.ids}bubble"
         if name not in self.definitions:
-            self.definitions[name] = bubble_hatch(name)
+            pattern = drawsvg.Pattern(5, 5, patternTransform="rotate(45)", id=name)
+            pattern.append(drawsvg.Rectangle(0, 0, 5, 5, fill=LIGHT.band, class_="bv-band"))
+            line = {"stroke": LIGHT.hatch, "stroke_width": 0.8, "class_": "bv-hatch"}
+            pattern.append(drawsvg.Line(2.5, 0, 2.5, 5, **line))
+            self.definitions[name] = pattern
         return f"url(#{name}) {LIGHT.band}"
 
     def svg(self) -> str:
@@ -464,7 +436,7 @@ class Page:
                 f"{px(style.millimetres)}mm", f"{px(height / width * style.millimetres)}mm"
             )
         if style.dark:
-            drawing.append_css(_style_sheet(DARK))
+            drawing.append_css(_DARK_SHEET)
         drawing.append_title(self.title)
         drawing.append(_Description(self.description))
         for _, definition in sorted(self.definitions.items()):

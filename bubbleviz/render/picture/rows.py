@@ -12,9 +12,9 @@ them where they fit, and does not take them from the others.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import drawsvg
 import numpy as np
@@ -22,31 +22,12 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.operations import Operations
-from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.render.palette import (
-    COMMUNICATION,
-    LIGHT,
-    MAX_SHADES,
-    UNATTRIBUTED,
-    WHITE,
-    Paint,
-    number_colour,
-    paint,
-    shade_of,
-)
-from bubbleviz.render.picture.marks import (
-    UNATTRIBUTED_KIND,
-    Marks,
-    MergedMarks,
-    communication_marks,
-    compute_marks,
-    overlapping,
-    runs,
-    silhouette,
-    split,
-)
+from bubbleviz.render import palette
+from bubbleviz.render.palette import COMMUNICATION, LIGHT, UNATTRIBUTED, WHITE, Paint
+from bubbleviz.render.picture import marks as pixels
+from bubbleviz.render.picture.marks import UNATTRIBUTED_KIND, Marks, MergedMarks
 from bubbleviz.render.picture.page import Lettering, Page, box, px, text_width
 from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
@@ -72,39 +53,6 @@ _DIGIT, _MOST_OF_HEIGHT = 0.73, 0.84
 _MARGIN = 1.0
 
 
-class OperationPaints:
-    """How operations are filled: by phase and, where there are several, by chunk.
-
-    Attributes:
-        chunks: the model chunks that have work on the rows, ascending.
-        shades: number of shades that distinguish them.
-    """
-
-    def __init__(self, operations: Operations, selection: Selection) -> None:
-        self._operations = operations
-        ranks = [rank.index for rank in selection.ranks]
-        shown = np.isin(operations.rank, ranks) & np.isin(operations.phase, WORK)
-        chunks = distinct(operations.chunk[shown], operations.second_chunk[shown])
-        self.chunks: list[int] = chunks[chunks != NONE].tolist()
-        self.shades = min(len(self.chunks), MAX_SHADES)
-
-    def of(self, kind: int, operation: int) -> Paint:
-        """Return the paint of a mark; that of its phase alone where it has no operation."""
-        if kind in COMMUNICATION_PHASES:
-            return Paint("communication", ((1.0, COMMUNICATION),), number_colour(COMMUNICATION))
-        if kind == UNATTRIBUTED_KIND:
-            return Paint("unattributed", ((1.0, UNATTRIBUTED),), number_colour(UNATTRIBUTED))
-        if operation == NONE:
-            return paint(Phase(kind))
-        operations = self._operations
-        second = int(operations.second_chunk[operation]) if kind == Phase.FB else NONE
-        first, second = (
-            shade_of(self.chunks.index(chunk), len(self.chunks)) if chunk in self.chunks else NONE
-            for chunk in (int(operations.chunk[operation]), second)
-        )
-        return paint(Phase(kind), first, second, self.shades)
-
-
 class RowPainter:
     """Draws the operations of one selection of a report, on rows of one height.
 
@@ -117,13 +65,16 @@ class RowPainter:
         lane: height of the communication lane below it, px; 0 for none.
 
     Attributes:
-        paints: of the operations.
+        chunks: the model chunks that have work on the rows, ascending.
+        shades: number of shades that distinguish them.
         merged: the marks of compute that are too narrow to be drawn one by one.
         kinds: the phases (and unattributed compute) that are drawn.
         others: whether operations of other iterations are drawn.
         cut: whether the end of the capture cut an operation.
         spanless: operations without device time, by row.
         communication: whether any is in the lane.
+        merged_words: the number of merged operations, communication included; empty for none.
+        narrower: merged operations are narrower than this, px.
     """
 
     def __init__(
@@ -138,31 +89,46 @@ class RowPainter:
         self._page, self._selection = page, selection
         self._operations = operations = report.operations
         self._width, self._height, self._lane_height = width, height, lane
-        self.paints = OperationPaints(operations, selection)
-        rows = len(selection.ranks)
-        marks, self.merged = split(compute_marks(report, selection, width), rows, width)
+        ranks = [rank.index for rank in selection.ranks]
+        shown = np.isin(operations.rank, ranks)
+        worked = shown & np.isin(operations.phase, WORK)
+        chunks = distinct(operations.chunk[worked], operations.second_chunk[worked])
+        self.chunks: list[int] = chunks[chunks != NONE].tolist()
+        self.shades = min(len(self.chunks), palette.MAX_SHADES)
+        rows = len(ranks)
+        found = pixels.compute_marks(report, selection, width)
+        marks, self.merged = pixels.split(found, rows, width)
         self._marks = marks
-        self._lane = split(
-            communication_marks(report, selection, width) if lane else (), rows, width
-        )
-        self.communication = bool(len(self._lane[0]) or self._lane[1].kinds)
+        sent = pixels.communication_marks(report, selection, width) if lane else ()
+        self._lane = lane_marks, merged_lane = pixels.split(sent, rows, width)
+        self.communication = bool(len(lane_marks) or merged_lane.kinds)
         self.kinds = set(marks.kind.tolist()) | {kind for kind, _ in self.merged.kinds}
         self.others = bool(marks.other.any()) or any(other for _, other in self.merged.kinds)
+        self.narrower = max(self.merged.narrower, merged_lane.narrower)
+        by_kind = self.merged.by_kind()
+        outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
+        together = sum(by_kind.values()) + sum(merged_lane.by_kind().values())
+        self.merged_words = _counted_work(together, outside)
         self._cut = np.isin(marks.operation, np.flatnonzero(operations.cut == 1))
         self.cut = bool(self._cut.any())
-        self._inside, self._holds = overlapping(marks)
+        self._inside, self._holds = pixels.overlapping(marks)
         lengths = marks.right - marks.left
         typical = float(np.percentile(lengths, 30)) if len(lengths) else 0.0
         frame = next((frame for least, frame in _FRAMES if typical >= least), 0.0)
         self._frame = px(frame * page.style.line)
         self._texts = _microbatches(operations, marks)
-        boxes: dict[int, list[NumberBox]] = defaultdict(list)
+        boxes: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
         for index, text in self._texts.items():
-            own = NumberBox(text, float(lengths[index]), self._room(index))
+            own = text, float(lengths[index]), self._room(index)
             boxes[int(marks.kind[index])].append(own)
-        self._numbers: dict[int, NumberStyle] = {}
-        if _all_have_marks(operations, selection, boxes):
-            self._numbers = number_styles(boxes, page.style.letters)
+        # No operation that should have a number is too narrow for any mark.
+        numbered = shown & selection.drawn(operations.iteration) & (operations.busy_ns > 0)
+        numbered &= (operations.microbatch != NONE) & (operations.phase != Phase.R)
+        numbered &= np.isin(operations.phase, WORK)
+        counts = np.bincount(operations.phase[numbered], minlength=len(Phase))
+        self._numbers: dict[int, tuple[float, bool]] = {}
+        if all(len(boxes.get(kind, ())) >= count for kind, count in enumerate(counts.tolist())):
+            self._numbers = _number_styles(boxes, page.style.letters)
         places = selection.row_of_rank
         lacking = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
         lacking &= selection.drawn(operations.iteration) & (operations.rank < len(places))
@@ -171,22 +137,22 @@ class RowPainter:
         self.spanless = {n: spanless[row == n] for n in distinct(row[row != NONE]).tolist()}
 
     @property
-    def merged_words(self) -> str:
-        """The number of merged operations, communication included; empty for none."""
-        return _counted_work(
-            self.merged.operations + self._lane[1].operations, self.merged.unattributed
-        )
-
-    @property
     def merged_colours(self) -> list[str]:
         """Two colours that stand for the merged operations."""
         kinds = list(dict.fromkeys(kind for kind, _ in self.merged.kinds)) or [Phase.COLLECTIVE]
-        return [self.paints.of(kind, NONE).main for kind in (kinds[0], kinds[1 % len(kinds)])]
+        return [self._paint(kind, NONE).main for kind in (kinds[0], kinds[1 % len(kinds)])]
 
-    @property
-    def narrower(self) -> float:
-        """Merged operations are narrower than this, px."""
-        return max(self.merged.narrower, self._lane[1].narrower)
+    def _paint(self, kind: int, operation: int) -> Paint:
+        """Return the paint of a mark; that of its phase alone where it has no operation."""
+        if kind == UNATTRIBUTED_KIND:
+            return palette.plain_paint("unattributed", UNATTRIBUTED)
+        if operation == NONE:
+            return palette.paint(Phase(kind))
+        chunk, second = (
+            int(column[operation])
+            for column in (self._operations.chunk, self._operations.second_chunk)
+        )
+        return palette.chunk_paint(Phase(kind), chunk, second, self.chunks)
 
     def draw(self, row: int, left: float, top: float) -> None:
         """Draw one row with its upper left corner there."""
@@ -211,11 +177,11 @@ class RowPainter:
         for layer in reversed(range(len(merged.kinds))):
             kind, other = merged.kinds[layer]
             heights = np.where(merged.share[row, layer] > 0, steps[layer], 0.0)
-            if not (path := silhouette(heights, height, merged.column, self._width)):
+            if not (path := pixels.silhouette(heights, height, merged.column, self._width)):
                 continue
             if other:
                 group.append(drawsvg.Path(path, fill=LIGHT.paper, class_="bv-paper"))
-            colour, opacity = self.paints.of(kind, NONE).main, 0.3 if other else None
+            colour, opacity = self._paint(kind, NONE).main, 0.3 if other else None
             group.append(drawsvg.Path(path, fill=colour, fill_opacity=opacity, class_="bv-merged"))
         self._mark_merged(group, merged, row, top=0.0, bottom=height)
 
@@ -226,22 +192,25 @@ class RowPainter:
         y = px(bottom + DOTS_BELOW)
         dots = "".join(
             f"M{first} {y}H{px(min(end, self._width))}"
-            for first, end in runs(merged.there[row], _DOTS_BRIDGE)
+            for first, end in pixels.runs(merged.there[row], _DOTS_BRIDGE)
         )
         if not dots:
             return
         group.append(drawsvg.Path(dots, fill="none", **DOTS))
         stretches = drawsvg.Group(fill="none", pointer_events="all", class_="bv-merged")
-        attributed = [kind != UNATTRIBUTED_KIND for kind, _ in merged.kinds]
         for stretch in np.flatnonzero(merged.counts[row].sum(axis=0)).tolist():
-            left, counts = stretch * merged.stretch, merged.counts[row, :, stretch]
+            left = stretch * merged.stretch
             places = np.flatnonzero(merged.there[row, left : left + merged.stretch])
             if not len(places):  # half a pixel before the stretch that holds its middle
                 continue
+            by_kind = merged.by_kind(slice(row, row + 1), slice(stretch, stretch + 1))
+            outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
+            phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
+            count = sum(by_kind.values())
             right = min(left + int(places[-1]) + 1, self._width)
             path = box(left + int(places[0]), top, right, bottom)
-            element = drawsvg.Path(path, data_operations=int(counts[attributed].sum()))
-            element.append_title(_merged_tooltip(merged, counts))
+            element = drawsvg.Path(path, data_operations=count)
+            element.append_title(f"{_counted_work(count, outside, f' ({phases})')}, merged")
             stretches.append(element)
         group.append(stretches)
 
@@ -261,12 +230,11 @@ class RowPainter:
                 under = self._underlay(members, top)
                 group.append(drawsvg.Path(under, fill=LIGHT.paper, class_="bv-paper"))
             self._draw_layer(group, members, top, faded=not selected)
-            self._draw_cuts(group, members, top)
 
     def _edges(self, index: int) -> tuple[float, float]:
         return float(self._marks.left[index]), float(self._marks.right[index])
 
-    def _boxes(self, indices: Iterable[int], top: float, bottom: float) -> str:
+    def _boxes(self, indices: Sequence[int], top: float, bottom: float) -> str:
         edges = map(self._edges, indices)
         return "".join(box(left, top, right, bottom) for left, right in edges)
 
@@ -274,12 +242,7 @@ class RowPainter:
         """Return the path below marks; of many, adjacent ones are joined."""
         if len(self._marks) <= MOST_TOOLTIPS:
             return self._boxes(indices, top, self._height)
-        joined: list[list[float]] = []
-        for left, right in map(self._edges, indices):
-            if joined and left - joined[-1][1] < 0.05:
-                joined[-1][1] = max(joined[-1][1], right)
-            else:
-                joined.append([left, right])
+        joined = bridged([self._edges(index) for index in indices], 0.05)
         return "".join(box(left, top, right, self._height) for left, right in joined)
 
     def _draw_layer(self, group: Any, members: list[int], top: float, *, faded: bool) -> None:
@@ -294,7 +257,7 @@ class RowPainter:
         boxes: dict[tuple[int, Paint], list[int]] = defaultdict(list)
         for index in members:
             operation, kind = int(marks.operation[index]), int(marks.kind[index])
-            paint = self.paints.of(kind, operation)
+            paint = self._paint(kind, operation)
             boxes[operation if len(marks) <= MOST_TOOLTIPS else NONE, paint].append(index)
         for (operation, paint), parts in boxes.items():
             if paint.main == UNATTRIBUTED:
@@ -312,28 +275,22 @@ class RowPainter:
                 hole += f"H{px(marks.left[after])}"
                 layer.append(drawsvg.Path(hole, stroke=paint.main, stroke_width=1.5))
         group.append(layer)
-
-    def _draw_cuts(self, group: Any, members: list[int], top: float) -> None:
-        """Tear the right edge of operations that the end of the capture cut."""
-        marks, torn = self._marks, {"class_": "bv-paper bv-mark"}
+        # The right edge of operations that the end of the capture cut is torn.
         last = {int(marks.operation[index]): index for index in members if self._cut[index]}
         for left, right in map(self._edges, last.values()):
-            depth, height = min(4.0, (right - left) / 2), self._height - top
+            depth = min(4.0, (right - left) / 2)
             teeth = "L".join(
-                f"{px(right - depth * (tooth % 2))} {px(top + height * tooth / 6)}"
+                f"{px(right - depth * (tooth % 2))} {px(top + (height - top) * tooth / 6)}"
                 for tooth in range(7)
             )
-            look = {"fill": LIGHT.paper, "stroke": LIGHT.text, "stroke_width": 0.9, **torn}
-            group.append(drawsvg.Path(f"M{teeth}V{px(top)}z", **look))
+            torn = {"fill": LIGHT.paper, "stroke": LIGHT.text, "stroke_width": 0.9}
+            group.append(drawsvg.Path(f"M{teeth}V{px(top)}z", **torn, class_="bv-paper bv-mark"))
 
     # Numbers: the microbatch of each operation of the drawn iterations, in its widest mark.
 
     def _room(self, index: int) -> float:
         """Return the height for a number: half the row where marks overlap."""
-        inside, holds = self._inside[index], self._holds[index]
-        if inside and holds:
-            return 0.0
-        return self._height / 2 if inside or holds else self._height
+        return self._height * (2 - int(self._inside[index]) - int(self._holds[index])) / 2
 
     def _draw_numbers(self, group: Any, indices: range) -> None:
         """Write the numbers of some marks, those of one colour and size as one group."""
@@ -343,9 +300,9 @@ class RowPainter:
             text, style = self._texts.get(index), self._numbers.get(int(marks.kind[index]))
             if text is None or style is None:
                 continue
-            room, size = self._room(index), style.size
+            room, (size, upright) = self._room(index), style
             left, right = self._edges(index)
-            colour = self.paints.of(int(marks.kind[index]), int(marks.operation[index])).number
+            colour = self._paint(int(marks.kind[index]), int(marks.operation[index])).number
             if (colour, size) not in groups:
                 groups[colour, size] = drawsvg.Group(
                     font_size=px(size),
@@ -356,7 +313,7 @@ class RowPainter:
                 )
             x, y = (left + right) / 2, room / 2 + (self._height / 2 if self._inside[index] else 0)
             turn = None
-            if style.upright:
+            if upright:
                 y += 0.36 * size
             else:
                 x += 0.36 * size
@@ -383,17 +340,17 @@ class RowPainter:
         bottom = top + self._lane_height
         # In so thin a lane a share would be invisible: the merged marks are drawn at full height.
         heights = np.where(merged.share[row].sum(axis=0) > 0, self._lane_height, 0.0)
-        if path := silhouette(heights, bottom, merged.column, self._width):
+        if path := pixels.silhouette(heights, bottom, merged.column, self._width):
             group.append(drawsvg.Path(path, fill=COMMUNICATION, class_="bv-merged"))
         self._mark_merged(group, merged, row, top=top, bottom=bottom)
-        first, last = np.searchsorted(marks.row, (row, row + 1)).tolist()
-        edges = zip(marks.left[first:last].tolist(), marks.right[first:last].tolist(), strict=True)
+        own = marks.take(slice(*np.searchsorted(marks.row, (row, row + 1)).tolist()))
+        edges = zip(own.left.tolist(), own.right.tolist(), strict=True)
         boxes = [box(left, top, right, bottom) for left, right in edges]
         lane = drawsvg.Group(
             fill=COMMUNICATION, stroke=LIGHT.frame, stroke_width=0.3, class_="bv-frame"
         )
         if len(marks) <= MOST_TOOLTIPS:
-            for path, operation in zip(boxes, marks.operation[first:last].tolist(), strict=True):
+            for path, operation in zip(boxes, own.operation.tolist(), strict=True):
                 element = drawsvg.Path(path)
                 element.append_title(self._tooltip(operation))
                 lane.append(element)
@@ -408,12 +365,10 @@ class RowPainter:
         """Return phase, microbatch and, of several, chunk."""
         operations = self._operations
         words = [Phase(int(operations.phase[operation])).label]
-        microbatch = int(operations.microbatch[operation])
-        chunk = int(operations.chunk[operation])
-        if microbatch != NONE:
-            words.append(_pair(microbatch, int(operations.second_microbatch[operation])))
-        if chunk != NONE and self.paints.shades > 1:
-            words.append(f"chunk {_pair(chunk, int(operations.second_chunk[operation]))}")
+        if operations.microbatch[operation] != NONE:
+            words.append(_pair(operations.microbatch, operations.second_microbatch, operation))
+        if operations.chunk[operation] != NONE and self.shades > 1:
+            words.append(f"chunk {_pair(operations.chunk, operations.second_chunk, operation)}")
         return " ".join(words)
 
     def _tooltip(self, operation: int) -> str:
@@ -428,19 +383,20 @@ class RowPainter:
         return f"{self._label(operation)}{named}: at {since:.3f} ms for {length:.3f} ms{cut}"
 
 
-def _pair(first: int, second: int) -> str:
+def bridged(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
+    """Join (left, right) pairs, in their order, that overlap or have less than a gap between."""
+    joined: list[tuple[Any, Any]] = []
+    for left, right in edges:
+        if joined and (left - joined[-1][1] < gap or left <= joined[-1][1]):
+            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
+        else:
+            joined.append((left, right))
+    return joined
+
+
+def _pair(first: Ints, second: Ints, row: int) -> str:
     """Return ``3``, or ``3;7`` for an operation on two microbatches or chunks."""
-    return f"{first};{second}" if second != NONE else str(first)
-
-
-def _merged_tooltip(merged: MergedMarks, counts: Ints) -> str:
-    """Return merged marks by their counts: ``137 operations (F 90, B 47), merged``."""
-    by_kind: dict[int, int] = defaultdict(int)
-    for (kind, _), count in zip(merged.kinds, counts.tolist(), strict=True):
-        by_kind[kind] += count
-    outside = by_kind.pop(UNATTRIBUTED_KIND, 0)
-    phases = ", ".join(f"{Phase(kind).label} {n:,}" for kind, n in by_kind.items() if n)
-    return f"{_counted_work(sum(by_kind.values()), outside, f' ({phases})')}, merged"
+    return f"{first[row]};{second[row]}" if second[row] != NONE else str(first[row])
 
 
 def _counted_work(operations: int, outside: int, phases: str = "") -> str:
@@ -454,69 +410,44 @@ def _counted_work(operations: int, outside: int, phases: str = "") -> str:
 # The numbers of a picture: one size for all, upright or sideways by phase.
 
 
-class NumberBox(NamedTuple):
-    """A text, and the width and height that there are for it."""
-
-    text: str
-    width: float
-    height: float
-
-
-class NumberStyle(NamedTuple):
-    """How the numbers of a phase are written: font size, and upright or sideways."""
-
-    size: float
-    upright: bool
-
-    def fits(self, box: NumberBox) -> bool:
-        """Return whether the text of a box fits into it."""
-        along = text_width(box.text, self.size) + _MARGIN
-        across = _DIGIT * self.size + _MARGIN
-        if self.upright:
-            return along <= box.width and across <= _MOST_OF_HEIGHT * box.height
-        return across <= box.width and along <= box.height
+def _fits(style: tuple[float, bool], text: str, width: float, height: float) -> bool:
+    """Return whether a text of a style fits into a box."""
+    size, upright = style
+    along, across = text_width(text, size) + _MARGIN, _DIGIT * size + _MARGIN
+    if upright:
+        return along <= width and across <= _MOST_OF_HEIGHT * height
+    return across <= width and along <= height
 
 
-def number_styles(
-    boxes: Mapping[int, Sequence[NumberBox]], letters: Lettering
-) -> dict[int, NumberStyle]:
-    """Return the style of each kind of boxes; empty where those of any kind do not all fit.
+def _number_styles(
+    boxes: Mapping[int, Sequence[tuple[str, float, float]]], letters: Lettering
+) -> dict[int, tuple[float, bool]]:
+    """Return the font size of each kind of boxes, and whether its numbers stand upright.
+
+    It is empty where those of any kind do not all fit.
 
     Args:
-        boxes: by kind.
+        boxes: by kind, a text and the width and height that there are for it.
         letters: of the picture.
     """
     # Of boxes with texts of one length and of one height the narrowest decides.
-    narrowest: dict[int, dict[tuple[int, float], NumberBox]] = {}
+    narrowest: dict[int, dict[tuple[int, float], tuple[str, float, float]]] = {}
     for kind, some in boxes.items():
         found = narrowest[kind] = {}
         for own in some:
-            key = len(own.text), own.height
-            if key not in found or own.width < found[key].width:
+            key = len(own[0]), own[2]
+            if key not in found or own[1] < found[key][1]:
                 found[key] = own
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):
-        styles: dict[int, NumberStyle] = {}
+        styles: dict[int, tuple[float, bool]] = {}
         for kind, found in narrowest.items():
-            ways = (NumberStyle(size, upright) for upright in (True, False))
-            fitting = (way for way in ways if all(map(way.fits, found.values())))
-            if (style := next(fitting, None)) is not None:
-                styles[kind] = style
+            for style in ((size, False), (size, True)):
+                if all(_fits(style, *own) for own in found.values()):
+                    styles[kind] = style
         if styles and all(kind in styles for kind in narrowest if kind != Phase.R):
             return styles
     return {}
-
-
-def _all_have_marks(
-    operations: Operations, selection: Selection, boxes: Mapping[int, Sequence[NumberBox]]
-) -> bool:
-    """Return whether no operation that should have a number is too narrow for any mark."""
-    ranks = [rank.index for rank in selection.ranks]
-    numbered = np.isin(operations.rank, ranks) & selection.drawn(operations.iteration)
-    numbered &= (operations.microbatch != NONE) & (operations.busy_ns > 0)
-    numbered &= np.isin(operations.phase, [phase for phase in WORK if phase is not Phase.R])
-    counts = np.bincount(operations.phase[numbered], minlength=len(Phase))
-    return all(len(boxes.get(kind, ())) >= count for kind, count in enumerate(counts.tolist()))
 
 
 def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
@@ -527,9 +458,7 @@ def _microbatches(operations: Operations, marks: Marks) -> dict[int, str]:
     places = places[np.argsort(length[places], kind="stable")]
     widest = dict(zip(marks.operation[places].tolist(), places.tolist(), strict=True))
     return {
-        index: _pair(
-            int(operations.microbatch[operation]), int(operations.second_microbatch[operation])
-        )
+        index: _pair(operations.microbatch, operations.second_microbatch, operation)
         for operation, index in widest.items()
-        if int(operations.microbatch[operation]) != NONE
+        if operations.microbatch[operation] != NONE
     }

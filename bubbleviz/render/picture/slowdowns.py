@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import starmap
 
 import drawsvg
@@ -20,24 +19,8 @@ from bubbleviz.explain.phase_times import ChunkCost, costed
 from bubbleviz.explain.slowdown.slowdowns import Slowdowns
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.render.palette import FORWARD, heat, luminance
-from bubbleviz.render.picture.labels import headings, iteration_ratio
-from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
-from bubbleviz.render.picture.page import (
-    BOLD,
-    SCREEN,
-    Page,
-    box,
-    duration,
-    fitted,
-    polyline,
-    px,
-    style_of,
-    text_width,
-)
-from bubbleviz.render.picture.timeline import TimelineContents, TimelinePainter
-from bubbleviz.render.rows import Selection, select
+from bubbleviz.render.picture.page import Page, box, duration, fitted, polyline, px
 from bubbleviz.report.report import Report, cost_in_words
 from bubbleviz.report.view import View
 
@@ -122,14 +105,12 @@ def _draw_map(page: Page, report: Report, found: Slowdowns) -> None:
 def _draw_cell(
     page: Page, left: float, top: float, width: float, slowdown: float, most: float
 ) -> None:
-    colour = heat(min(max(slowdown - _USUAL, 0) / (most - _USUAL), 1))
-    path = box(left, top, left + width - 1, top + _CELL - 1)
-    page.path(path, fill=colour)
+    colour = heat(max(slowdown - _USUAL, 0) / (most - _USUAL))
+    page.path(box(left, top, left + width - 1, top + _CELL - 1), fill=colour)
     if width >= _NUMBERED:
         ink = "#ffffff" if luminance(colour) < _DARK else "#000000"
-        middle = left + (width - 1) / 2
-        text = f"{slowdown:.2f}"
-        page.text(text, middle, top + 13.5, 9.5, ink=None, text_anchor="middle", fill=ink)
+        look = {"ink": None, "text_anchor": "middle", "fill": ink}
+        page.text(f"{slowdown:.2f}", left + (width - 1) / 2, top + 13.5, 9.5, **look)
 
 
 def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
@@ -151,145 +132,18 @@ def _draw_curve(page: Page, report: Report, found: Slowdowns) -> None:
     page.line("".join(lines), "grid")
     step = (right - left) / len(values)
     points = [(left + (n + 0.5) * step, height(s)) for n, s in enumerate(values)]
-    page.line(_polyline(points, step), "mark", 1.5)
-    page.y = bottom + 14
-    _name_iterations(page, report, numbers, left, step)
-    page.y += 6
-
-
-def _polyline(points: list[tuple[float, float]], step: float) -> str:
-    """Return the path through points; of a single one a level line."""
     if len(points) == 1:
-        (x, y), half = points[0], step / 2
-        points = [(x - half, y), (x + half, y)]
-    return polyline(points)
-
-
-def _name_iterations(
-    page: Page, report: Report, numbers: list[int], left: float, step: float
-) -> None:
-    """Write the names of the first and last iteration, and of some between them."""
+        # A level line.
+        points = [(left, height(values[0])), (left + step, height(values[0]))]
+    page.line(polyline(points), "mark", 1.5)
+    page.y = bottom + 14
+    # Names of the first and last iteration, and of some between them.
     every = max(1, -(-len(numbers) // 10))
     for place in range(0, len(numbers), every):
         name = fitted(one_line(report.iterations[numbers[place]].name, 20), 9.5, every * step)
         middle = left + (place + 0.5) * step
         page.text(name, middle, page.y, 9.5, ink="quiet", text_anchor="middle")
-
-
-# Panels: several reports one above the other, on one scale of time.
-#
-# Each begins at its own first work, so that what lies below each other took equally long: runs that
-# are compared, or a plan above its measurement.
-
-
-#: Between two panels, px.
-_APART = 12.0
-
-
-@frozen
-class Panel:
-    """One panel: its title, and what to draw of which report."""
-
-    title: str
-    report: Report
-    view: View
-
-
-def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
-    """Return the SVG document of panels from top to bottom, with one axis of time below them.
-
-    Args:
-        panels: any number of them; one that has nothing to draw says why.
-        heading: stands above them all.
-        note: a sentence below the heading; empty for none.
-    """
-    page = Page(style=style_of(panels[0].view) if panels else SCREEN)
-    page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
-    if page.style.titled or not panels:
-        page.heading(page.title)
-        if note:
-            page.y += 5
-            page.paragraph(one_line(note, 400), page.style.letters.legend, lines=3)
-        page.y += _APART
-    timelines = [_timeline(page, panel) for panel in panels]
-    drawn = [timeline for timeline in timelines if timeline is not None]
-    longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
-    page.description = f"{len(panels)} timelines on one scale of time, each from its own start" + (
-        f"; the longest takes {duration(longest.selection.span_ns)}." if longest else "."
-    )
-    if longest is None:
-        for panel in panels:
-            _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
-        return page.svg()
-    _draw(page, panels, timelines, longest)
-    return page.svg()
-
-
-def _timeline(page: Page, panel: Panel) -> TimelinePainter | None:
-    selection = select(panel.report, panel.view)
-    if selection is None:
-        return None
-    return TimelinePainter(page, panel.report, panel.view, selection)
-
-
-def _draw(
-    page: Page,
-    panels: Sequence[Panel],
-    timelines: Sequence[TimelinePainter | None],
-    longest: TimelinePainter,
-) -> None:
-    """Draw the panels, and below them the axis, the legend and the notes that they share."""
-    drawn = [timeline for timeline in timelines if timeline is not None]
-    rows = max(len(timeline.selection.ranks) for timeline in drawn)
-    left = max(timeline.layout(rows=rows).left for timeline in drawn)
-    contents: list[TimelineContents] = []
-    notes: list[str] = []
-    scale = longest.layout(left=left, rows=rows)
-    for panel, timeline in zip(panels, timelines, strict=True):
-        if timeline is None:
-            _draw_title(page, panel.title, nothing_to_draw(panel.report, panel.view))
-            continue
-        _draw_title(page, panel.title, _beside_title(page, panel, timeline.selection))
-        share = timeline.selection.span_ns / longest.selection.span_ns
-        layout = timeline.layout(left=left, share=share, rows=rows)
-        contents.append(timeline.draw(layout))
-        page.y = layout.bottom + _APART
-        some = notes_of(page, panel.report, timeline.selection, contents[-1])
-        notes += [note for note in some if note not in notes]
-    draw_axis(page, scale, page.y - _APART)
-    draw_legend(page, contents)
-    sentences = [*notes, *_limited(panels)]
-    if sentences and page.style.notes:
-        page.paragraph(" ".join(sentences), page.style.letters.note, lines=4)
-
-
-def _beside_title(page: Page, panel: Panel, selection: Selection) -> str:
-    """Return what a panel shows; its ratio alone where nothing else is told."""
-    if page.style.titled:
-        return " · ".join(filter(None, headings(panel.report, selection)))
-    ratios = [iteration_ratio(panel.report, iteration) for iteration in selection.iterations]
-    return ratios[0] if len(ratios) == 1 else ""
-
-
-def _draw_title(page: Page, title: str, rest: str) -> None:
-    """Write the title of a panel, and beside it what it shows."""
-    letters = page.style.letters
-    size, room = letters.panel, (page.right - page.left) * (0.6 if page.style.titled else 1.0)
-    shown = fitted(one_line(title, 120), size * BOLD, room)
-    page.y += size
-    page.text(shown, page.left, page.y, size, font_weight="bold")
-    x = page.left + text_width(shown, size, bold=True) + 12
-    page.text(fitted(rest, letters.legend, page.right - x), x, page.y, letters.legend, ink="quiet")
-    page.y += 5
-
-
-def _limited(panels: Sequence[Panel]) -> list[str]:
-    """Return a sentence on each panel whose report has limitations."""
-    return [
-        f"{one_line(panel.title, 60)}: {counted(count, 'limitation')}, listed in its own report."
-        for panel in panels
-        if (count := len(panel.report.limitations))
-    ]
+    page.y += 6
 
 
 # The picture of chunk costs: times of forwards against their tokens, and the fitted curves.

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import drawsvg
 import numpy as np
-import numpy.typing as npt
 
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.grouping import distinct
-from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
-from bubbleviz.model.values import frozen
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phases import COMPUTE, COUNTED
+from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import CRITICAL, LIGHT, heat
 from bubbleviz.render.picture.labels import (
+    RATIO,
+    WIDEST_NAME,
     Layout,
     brackets_height,
     draw_brackets,
@@ -28,8 +30,8 @@ from bubbleviz.render.picture.labels import (
 )
 from bubbleviz.render.picture.marks import NARROWEST
 from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
-from bubbleviz.render.picture.rows import RowPainter
-from bubbleviz.render.rows import RankRow, Selection
+from bubbleviz.render.picture.rows import RowPainter, bridged
+from bubbleviz.render.rows import Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -120,124 +122,95 @@ _SWATCH = 9.0
 _GAP = 0.6
 
 
-@frozen
-class _Map:
-    """The times of a phase.
-
-    Attributes:
-        phase: the phase.
-        stages: the virtual stages, ascending.
-        first: the first microbatch.
-        times: of each (stage, microbatch), against the median; NaN where there is none.
-        median_ns: the median over all stages and microbatches.
-    """
-
-    phase: Phase
-    stages: Ints
-    first: int
-    times: npt.NDArray[np.float64]
-    median_ns: float
-
-
 def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw a map for each phase of the first drawn iteration, and the scale below."""
-    several = bool((report.operations.chunk > 0).any())
-    maps = list(_maps(report, selection))
-    titles = [_titles(each) for each in maps]
-    room = layout.right - layout.left
+    operations, iteration = report.operations, selection.iterations[0]
+    word = "v-stage" if (operations.chunk > 0).any() else "stage"
+    timed = (operations.iteration == iteration.index) & (operations.busy_ns > 0)
+    timed &= (operations.microbatch >= 0) & (operations.virtual_stage >= 0)
+    rows_of = {phase: np.flatnonzero(timed & (operations.phase == phase)) for phase in COUNTED}
+    maps = [(phase, *_times(operations.take(rows))) for phase, rows in rows_of.items() if len(rows)]
+    size, room = page.style.letters.axis, layout.right - layout.left
+    short = [f"{phase.label}: median {duration(median)}" for phase, *_, median in maps]
+    titles = [
+        f"{phase.label} by microbatch, median {duration(median)} over all stages"
+        for phase, *_, median in maps
+    ]
     # All have the same words.
-    full = all(text_width(long, page.style.letters.axis) <= room for long, _ in titles)
-    for each, (long, short) in zip(maps, titles, strict=True):
-        _draw(page, each, layout, long if full else short, "v-stage" if several else "stage")
+    if any(text_width(title, size) > room for title in titles):
+        titles = short
+    for title, (_, stages, first, times, _) in zip(titles, maps, strict=True):
+        labels = [f"{word} {stage}" for stage in stages.tolist()]
+        _draw_map(page, layout, fitted(title, size, room), labels, times)
+        _draw_microbatches(page, layout, first, times.shape[1])
     if maps:
         _draw_scale(page, layout)
 
 
-def _maps(report: Report, selection: Selection) -> Iterator[_Map]:
-    operations, iteration = report.operations, selection.iterations[0]
-    timed = (operations.iteration == iteration.index) & (operations.busy_ns > 0)
-    timed &= (operations.microbatch >= 0) & (operations.virtual_stage >= 0)
-    for phase in COUNTED:
-        rows = np.flatnonzero(timed & (operations.phase == phase))
-        if not len(rows):
-            continue
-        stage, microbatch = operations.virtual_stage[rows], operations.microbatch[rows]
-        stages, first = distinct(stage), int(microbatch.min())
-        shape = len(stages), int(microbatch.max()) - first + 1
-        place = np.searchsorted(stages, stage) * shape[1] + microbatch - first
-        size = shape[0] * shape[1]
-        # Replicas of a stage: their mean.
-        count = np.bincount(place, minlength=size)
-        total = np.bincount(place, operations.busy_ns[rows].astype(np.float64), size)
-        mean = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(shape)
-        median_ns = float(np.nanmedian(mean))
-        yield _Map(phase, stages, first, mean / max(median_ns, 1.0), median_ns)
+def _times(operations: Operations) -> tuple[Ints, int, Floats, float]:
+    """Return the times of operations of one phase.
+
+    These are the virtual stages, ascending; the first microbatch; the times of each (stage,
+    microbatch) against the median over all, NaN where there is none; and this median, ns.
+    """
+    stages, first = distinct(operations.virtual_stage), int(operations.microbatch.min())
+    shape = len(stages), int(operations.microbatch.max()) - first + 1
+    place = np.searchsorted(stages, operations.virtual_stage) * shape[1]
+    place = place + operations.microbatch - first
+    size = shape[0] * shape[1]
+    # Replicas of a stage: their mean.
+    count = np.bincount(place, minlength=size)
+    total = np.bincount(place, operations.busy_ns.astype(np.float64), size)
+    mean = np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(shape)
+    median_ns = float(np.nanmedian(mean))
+    return stages, first, mean / max(median_ns, 1.0), median_ns
 
 
-def _titles(each: _Map) -> tuple[str, str]:
-    """Return a long and a short title of a map."""
-    median, label = f"median {duration(each.median_ns)}", each.phase.label
-    return f"{label} by microbatch, {median} over all stages", f"{label}: {median}"
-
-
-def _draw(page: Page, each: _Map, layout: Layout, title: str, word: str) -> None:
+def _draw_map(page: Page, layout: Layout, title: str, labels: Sequence[str], times: Floats) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     size = page.style.letters.axis
-    stages, count = each.times.shape
+    stages, count = times.shape
     share = max(1, int(np.ceil(count * _NARROWEST_CELL / layout.width)))
     width = layout.width * share / count
     height = max(_LOWEST_CELL, min(1.2 * size, _MAP / stages))
     page.y += 0.6 * size
     baseline = page.y + 0.9 * size
-    page.text(fitted(title, size, layout.right - layout.left), layout.left, baseline, size)
+    page.text(title, layout.left, baseline, size)
     page.text("stage", page.right, baseline, size, ink="quiet", text_anchor="end")
     page.y += 1.4 * size
     # Where cells are large enough, a line of paper divides them.
     gap = _GAP if min(width, height) > 12 * _GAP else 0.0
-    shade = _shades(each.times, share)
+    # A cell of several microbatches shows the slowest; -1 where there is no operation.
+    slowest = np.maximum.reduceat(
+        np.nan_to_num(times, nan=-1.0), np.arange(0, count, share), axis=1
+    )
+    shade = np.clip((slowest - FASTEST) / (SLOWEST - FASTEST), 0, 1) * (SHADES - 1)
+    shade = np.where(slowest > 0, np.rint(shade), -1)
     for number in range(SHADES):
         boxes = [
             box(x, y, min(x + width, layout.right) - gap, y + height - gap)
             for row, column in np.argwhere(shade == number).tolist()
             for x, y in [(layout.left + column * width, page.y + row * height)]
         ]
-        if boxes:
-            fill = heat(number / (SHADES - 1))
-            page.path("".join(boxes), fill=fill)
-    step = max(1, int(np.ceil(1.05 * size / height)))
-    medians = np.nanmedian(each.times, axis=1)
-    for row in range(0, stages, step):
+        page.path("".join(boxes), fill=heat(number / (SHADES - 1)))
+    medians = np.nanmedian(times, axis=1)
+    for row in range(0, stages, max(1, int(np.ceil(1.05 * size / height)))):
         baseline = page.y + (row + 0.5) * height + 0.36 * size
-        label = f"{word} {int(each.stages[row])}"
-        page.text(fitted(label, size, layout.left - page.left - 4), page.left, baseline, size)
+        label = fitted(labels[row], size, layout.left - page.left - 4)
+        page.text(label, page.left, baseline, size)
         page.text(f"{medians[row]:.2f} x", page.right, baseline, size, text_anchor="end")
     page.y += stages * height
-    _draw_microbatches(page, each, layout)
 
 
-def _shades(times: npt.NDArray[np.float64], share: int) -> npt.NDArray[np.int64]:
-    """Return the shade of each cell, of ``share`` microbatches; -1 where there is no operation."""
-    slowest = np.nan_to_num(times, nan=-1.0)
-    slowest = np.maximum.reduceat(slowest, np.arange(0, slowest.shape[1], share), axis=1)
-    shade = np.clip((slowest - FASTEST) / (SLOWEST - FASTEST), 0, 1) * (SHADES - 1)
-    return np.where(slowest > 0, np.rint(shade), -1).astype(np.int64)
-
-
-def _draw_microbatches(page: Page, each: _Map, layout: Layout) -> None:
+def _draw_microbatches(page: Page, layout: Layout, first: int, count: int) -> None:
     """Draw a tick and a number below the middle of every so many cells."""
-    size, count = page.style.letters.axis, each.times.shape[1]
-    room = text_width(str(each.first + count - 1), size) + 0.7 * size
-    least = room * count / layout.width
-    step = next(
-        power * n
-        for power in (1, 10, 100, 1_000, 10_000, 10**5, 10**6)
-        for n in (1, 2, 5)
-        if power * n >= least
-    )
+    size = page.style.letters.axis
+    room = text_width(str(first + count - 1), size) + 0.7 * size
+    step = int(round_step(max(room * count / layout.width, 1)))
     group = drawsvg.Group(font_size=size, text_anchor="middle", fill=LIGHT.quiet, class_="bv-quiet")
     path = ""
-    for number in range(-(-each.first // step) * step, each.first + count, step):
-        x = layout.left + layout.width * (number - each.first + 0.5) / count
+    for number in range(-(-first // step) * step, first + count, step):
+        x = layout.left + layout.width * (number - first + 0.5) / count
         path += f"M{px(x)} {px(page.y + 1)}v3"
         page.text(str(number), x, page.y + 4 + 0.9 * size, None, into=group, ink=None)
     page.rule(path)
@@ -277,16 +250,19 @@ _STRIP, _LOWEST_STRIP, _PART = 0.4, 5.0, 1.5
 #: In place of a pipeline, where a row is of many.
 _COPIES = -1
 
-_Edges = Sequence[tuple[Any, Any]]
 
+class TimelinePainter:
+    """Draws the rows of one selection of a report.
 
-@frozen
-class TimelineContents:
-    """What the rows of a timeline hold, for the legend and the notes.
+    Args:
+        page: the page.
+        report: any report.
+        view: the lanes and overlays to draw.
+        selection: the ranks and iterations to draw.
 
     Attributes:
-        rows: their operations.
-        gaps: whether any gap between the windows of a row is drawn.
+        rows: once it is drawn, their operations.
+        gaps: likewise whether any gap between the windows of a row is drawn.
         hidden_gaps: whether any is too narrow to be drawn.
         causes: those that idle time is coloured by; empty where it is hatched alone.
         critical: whether the critical path is drawn.
@@ -298,22 +274,8 @@ class TimelineContents:
     causes: tuple[Cause, ...]
     critical: bool
 
-
-class TimelinePainter:
-    """Draws the rows of one selection of a report.
-
-    Args:
-        page: the page.
-        report: any report.
-        view: the lanes and overlays to draw.
-        selection: the ranks and iterations to draw.
-    """
-
     def __init__(self, page: Page, report: Report, view: View, selection: Selection) -> None:
-        self.page = page
-        self.report = report
-        self.view = view
-        self.selection = selection
+        self.page, self.report, self.view, self.selection = page, report, view, selection
 
     def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> Layout:
         """Return the layout from the page's cursor down.
@@ -323,36 +285,40 @@ class TimelinePainter:
             share: of the available width, that the plot takes.
             rows: as high as for so many rows, or for its own where these are more.
         """
-        ranks, page, letters = self.selection.ranks, self.page, self.page.style.letters
-        row, gap = page.style.row_height(max(len(ranks), rows))
+        page, drawn, style = self.page, self.selection.rows, self.page.style
+        letters = style.letters
+        row, gap = style.row_height(max(len(drawn), rows))
         lane = max(_LOWEST_LANE, round(row * _LANE)) if self.view.communication else 0.0
         size = max(letters.least_label, min(letters.label, row * 0.68))
         pitch = row + gap + (lane + 2 if lane else 0)
-        labels = labels_of(self.report, self.selection, row + gap, page.style)
-        stage_width, name_width = labels.stage_width(size), labels.name_width(size)
+        labels = labels_of(self.report, self.selection, row + gap, style)
+        stage_width = max(text_width(stage, size) for stage in labels.stages)
+        widest = max(text_width(name, style.name_size(size)) for name in labels.names)
+        name_width = min(widest, WIDEST_NAME * style.width)
         stage_x = page.left + (1.8 * letters.axis if labels.hosts else 0)
         name_x = stage_x + stage_width + (0.8 * size if stage_width and name_width else 0)
         left = max(left, math.ceil(name_x + name_width + 0.6 * size))
-        right = page.right - 0.6 * size - labels.ratio_width(size)
-        if not page.style.millimetres:
+        ratios = (text_width(ratio, size) for ratio in labels.ratios)
+        right = page.right - 0.6 * size - max(text_width(RATIO, letters.axis), *ratios)
+        if not style.millimetres:
             right = min(right, page.right - _RATIO_COLUMN)
-        top = page.y + brackets_height(self.selection, page.style) + 5
+        top = page.y + brackets_height(self.selection, style) + 5
         tops = []
-        drawn = self.selection.rows
         strip = max(_LOWEST_STRIP, row * _STRIP) if any(own.spread for own in drawn) else 0.0
-        for above, own in zip((None, *drawn), drawn, strict=False):
-            if above is not None and _group(above) != _group(own):
-                top += max(gap, 5.0)
+        # Rows of many copies share no pipeline with single ranks.
+        groups = [_COPIES if own.spread else own.rank.pipeline for own in drawn]
+        for above, group, own in zip((groups[0], *groups), groups, drawn, strict=False):
+            top += 0 if above == group else max(gap, 5.0)
             tops.append(top)
             top += pitch + (strip + 2 if own.spread else 0)
         return Layout(
+            labels=labels,
             stage_x=stage_x,
             name_x=name_x,
             left=left,
             right=left + (right - left) * share,
             brackets=page.y,
             row=row,
-            pitch=row + gap,
             lane=lane,
             size=size,
             step=max(1, math.ceil(0.95 * size / pitch)),
@@ -362,28 +328,21 @@ class TimelinePainter:
             strip=strip,
         )
 
-    def draw(self, layout: Layout) -> TimelineContents:
+    def draw(self, layout: Layout) -> None:
         """Draw the rows and what belongs to them; the page's cursor stays."""
         page, report, selection = self.page, self.report, self.selection
-        painter = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
-        labels = labels_of(report, selection, layout.pitch, page.style)
+        self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
         if layout.strip:
             _draw_spread(page, report, selection, layout)
-        gaps, hidden_gaps = _draw_bubbles(page, selection, layout)
-        causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
-        draw_labels(page, labels, layout)
+        self.gaps, self.hidden_gaps = _draw_bubbles(page, selection, layout)
+        self.causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
+        draw_labels(page, layout)
         for row, top in enumerate(layout.tops):
-            painter.draw(row, layout.left, top)
-        critical = self.view.critical and draw_critical_path(page, report, selection, layout)
+            self.rows.draw(row, layout.left, top)
+        self.critical = self.view.critical and draw_critical_path(page, report, selection, layout)
         if page.style.notes:
             draw_error_bars(page, report, selection, layout)
         draw_brackets(page, report, selection, layout)
-        return TimelineContents(painter, gaps, hidden_gaps, causes, critical)
-
-
-def _group(row: RankRow) -> int | None:
-    """Return what a row belongs to: its pipeline, or nothing that it shares with single ranks."""
-    return _COPIES if row.spread else row.rank.pipeline
 
 
 # Bubbles: the counted windows as hatch, behind the operations that cover the rest of it.
@@ -395,14 +354,14 @@ def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> tuple[boo
     Windows are joined that have less than a gap between them: as wide as the narrowest operation,
     and wider where there are too many windows. Return whether any gap is drawn, and any is not.
     """
-    windows: list[_Edges] = []
+    windows: list[list[tuple[Any, Any]]] = []
     for rank in selection.ranks:
         index = rank.index
         own = sorted(by_rank[index] for by_rank in selection.windows if index in by_rank)
-        windows.append([(layout.x(a), layout.x(b)) for a, b in _bridged(own, 0)])
+        windows.append([(layout.x(a), layout.x(b)) for a, b in bridged(own, 0)])
     count, gap = sum(map(len, windows)), NARROWEST
     while True:
-        windows = [_bridged(row, gap) for row in windows]
+        windows = [bridged(row, gap) for row in windows]
         if sum(map(len, windows)) <= _MOST_WINDOWS or gap > layout.width:
             break
         gap *= 2
@@ -416,17 +375,6 @@ def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> tuple[boo
     if hatches:
         page.path(hatches, fill=page.hatch())
     return bool(gaps), sum(map(len, windows)) < count
-
-
-def _bridged(edges: _Edges, gap: float) -> _Edges:
-    """Join (left, right) pairs, in their order, that overlap or have less than a gap between."""
-    joined: list[tuple[Any, Any]] = []
-    for left, right in edges:
-        if joined and (left - joined[-1][1] < gap or left <= joined[-1][1]):
-            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
-        else:
-            joined.append((left, right))
-    return joined
 
 
 # Spread: below a row that is the median of its copies, how many of all copies are at work.

@@ -1,4 +1,7 @@
-"""The report as text: its sections in the order in which they are printed."""
+"""The report as text: its headline, its first screen, and its sections in order.
+
+The headline is the bubble ratio to quote, its uncertainty, and what it is of.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,229 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.recognition.reasons import NO_PIPELINE
+from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import ProfileSummary
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.phase_masks import EVALUATION
+from bubbleviz.model.texts import capitalised, counted, one_line
 from bubbleviz.render.document import (
     Block,
     Bullets,
     Heading,
+    Line,
     Sentence,
     Table,
+    between,
     first_rows,
     in_percent,
     milliseconds,
+    percent,
     shortened,
 )
 from bubbleviz.render.markdown import markdown
+from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text import ranks
 from bubbleviz.render.text import sections as own
-from bubbleviz.render.text.headline import advice_sentence, headline_lines
-from bubbleviz.render.text.terminal import WIDTH, plain_text
+from bubbleviz.render.text import terminal_timeline as timeline
+from bubbleviz.render.text.terminal import WIDTH, Display, paragraph, plain_text
+from bubbleviz.report import bubbles
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.bubbles import (
-    bubble_parts,
-    longest_bubbles,
-    longest_implied,
-    rounded_shares,
-)
 from bubbleviz.report.methods import methods
-from bubbleviz.report.rank_means import idle_of, many_ranks
+from bubbleviz.report.rank_means import idle_of, kernel_time_of, many_ranks, measure_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+
+
+def headline_lines(report: Report) -> tuple[str, str, str, str]:
+    """Return the primary ratio, its uncertainty, the run that it is of, and why it is primary."""
+    marked = "".join(f" ! ({mark})" for mark in _restriction_marks(report))
+    bounds = "".join(f"{joint}{text}" for joint, text in _bounds(report))
+    mean = report.summary.bubble_ratio[report.headline].mean
+    why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
+    value = f"{measure_of(report)}: {percent(mean)}"
+    return value, f"{_spread(report)}{marked}{bounds}", _run(report), why
+
+
+def _spread(report: Report) -> str:
+    """Return the confidence interval of the primary ratio, or its two values; empty for one."""
+    spread = report.summary.bubble_ratio[report.headline]
+    if spread.pair is not None:
+        return " ({} and {} in two iterations)".format(*map(percent, spread.pair))
+    if spread.ci95 is None or spread.mean is None:
+        return ""
+    return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+
+
+def _restriction_marks(report: Report) -> tuple[str, ...]:
+    """Return what restricts the primary ratio, what weighs most first."""
+    marks = tuple(restriction.text for restriction in report.restrictions)
+    contradicted = report.contradicted(report.headline)
+    return (*marks, "clocks contradict each other") if contradicted else marks
+
+
+def _bounds(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield what bounds the primary ratio and what stands beside it, each with its joint."""
+    interval = report.summary.bubble_interval.get(report.headline)
+    if interval is not None and interval[0] < interval[1]:
+        yield ", ", f"clock bounds {between(interval)} %"
+    low = report.lower_bound(report.headline)
+    if low is not None:
+        yield "; ", f"{percent(low)} with compute outside every operation counted as work"
+    if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
+        yield "; ", kernels
+
+
+def _run(report: Report) -> str:
+    """Return the ranks, hosts and iterations that the primary ratio is of."""
+    ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
+    nvtx = "NVTX " if all(profile.format == "nsys" for profile in report.profiles) else ""
+    return (
+        f"{counted(ranks, 'rank')} on {counted(hosts, 'host')}, {report.summary.iterations} of "
+        f"{counted(len(report.iterations), 'iteration')} averaged, "
+        f"{nvtx}convention: {one_line(report.convention, 60)}"
+    )
+
+
+def advice_sentence(report: Report) -> str | None:
+    """Return the first advice, and what it would save; None where there is none."""
+    sentence = first_thing(report)
+    if sentence is not None:
+        return one_line(sentence, 600)
+    if report.summary.iterations > 0:
+        return None
+    skipped = any(i.complete and i.kind != EVALUATION for i in report.iterations)
+    remedy = "leave out fewer with --skip, or record more" if skipped else "record whole ones"
+    return f"nothing can be advised, since no iteration is averaged; {remedy}"
+
+
+# The first screen: what one wants to know of a run, in at most 40 lines of 80 columns.
+#
+# From top to bottom: the headline with its definition, what restricts it, the run; the typical
+# iteration; what the bubble is made of; what to do first; the worst ranks; what else matters.
+
+
+#: Lines of the screen, where it has 80 columns or more.
+MOST_LINES = 40
+#: Rows of the timeline and worst ranks, from the fullest screen to the barest one.
+_FITS = ((10, 5), (8, 5), (8, 3), (6, 3), (6, 1), (5, 0), (4, 0), (2, 0))
+#: Share of compute time attributed to operations, below which coverage matters.
+_COVERED = 0.95
+#: How much clocks may leave open before they matter.
+_CLOCK_BOUNDS = 0.005
+#: A rank whose ratio is above the median by so much is one of the worst.
+_WORSE = 0.01
+#: Colour of a restriction.
+_WARNING = "bold yellow"
+
+
+def first_screen(report: Report, view: View, display: Display) -> list[Line]:
+    """Return the lines of the first screen.
+
+    Args:
+        report: any report.
+        view: the iteration and the ranks to draw.
+        display: where they are shown.
+    """
+    iteration = own.shown_iteration(report, view)
+    selection = None if iteration is None else timeline.timeline_selection(report, view, iteration)
+    many = many_ranks(len(report.ranks))
+    worst = [] if many else ranks.worst_ranks(report, iteration, _WORSE)
+    advice = advice_sentence(report)
+    more = (
+        "-v (all tables), or -v ratios, ranks, causes, communication, operations, advice, "
+        "slowdown, clocks, coverage; -o bubbles.svg draws it"
+    )
+    blocks = [
+        [*_headline(report, display)],
+        [],
+        _bubble(report, display),
+        paragraph(advice, display, lead="What to do first:", most=7) if advice else [],
+        ranks.first_lines(report, display) if many else [],
+        [*_doubts(report, display)],
+        paragraph(more, display, lead="More:", style="dim"),
+    ]
+    lines: list[Line] = []
+    for rows, most in _FITS:
+        if selection is not None:
+            blocks[1] = timeline.terminal_timeline(report, selection, display, rows)
+        if not many:
+            title = f"Ranks with the largest {idle_of(report)}, mean of the iterations"
+            blocks[4] = paragraph(title, display, style="bold") if worst[:most] else []
+            for each in worst[:most]:
+                blocks[4] += paragraph(each, display, most=1)
+        # An empty line stands between two blocks.
+        lines = [line for block in filter(None, blocks) for line in ((), *block)][1:]
+        if len(lines) <= MOST_LINES:
+            return lines
+    return [line for line in lines if line]
+
+
+def _headline(report: Report, display: Display) -> Iterator[Line]:
+    """Yield the primary ratio, what it means, bounds or restricts it, and the run that it is of."""
+    mean = report.summary.bubble_ratio[report.headline].mean
+    value = "unknown" if mean is None else percent(mean)
+    lead = f"{capitalised(measure_of(report))}: {value}"
+    yield from paragraph(_spread(report).strip(), display, lead=lead)
+    definition = next((r for r in ratio_definitions() if r.name == report.headline), None)
+    words = "" if definition is None else definition.words_for(report.kind)
+    reason = one_line(report.headline_reason, 200)
+    means = f"{capitalised(words)} ({report.headline} is quoted: {reason})"
+    yield from paragraph(means, display, most=4)
+    for mark in _restriction_marks(report):
+        yield from paragraph(one_line(mark, 160), display, lead="!", lead_style=_WARNING, most=2)
+    beside = "; ".join(text for _, text in _bounds(report))
+    yield from paragraph(one_line(beside, 400), display, most=4)
+    yield from paragraph(_run(report), display, most=2)
+    for title, order in (("schedule", report.schedule), ("plan", report.plan)):
+        if order is not None and order.reason not in NO_PIPELINE:
+            yield from paragraph(own.recognised(order), display, lead=f"{title}:", most=2)
+
+
+def _bubble(report: Report, display: Display) -> list[Line]:
+    """Return the bar of what the bubble is made of, which adds up to the headline."""
+    parts = bubbles.bubble_parts(report)
+    if not parts:
+        return []
+    shares = [part.share for part in parts]
+    window = report.explanation.listed_ratio
+    of = "window" if window == report.headline else f"{window} window"
+    title = f"What the {idle_of(report)} is made of, % of the {of}; sum {100 * sum(shares):.2f}"
+    bar = [
+        (part.name, part.share, shown, BUBBLE_PARTS[part.name])
+        for part, shown in zip(parts, bubbles.rounded_shares(shares), strict=True)
+    ]
+    return [*paragraph(title, display, style="bold"), *timeline.stacked_bar(bar, display)]
+
+
+def _doubts(report: Report, display: Display) -> Iterator[Line]:
+    """Yield how much is attributed, how far clocks agree, where in doubt, and a limitation."""
+    gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
+    attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
+    if gpu_ns and attributed_ns < _COVERED * gpu_ns:
+        sentence = (
+            f"{percent(attributed_ns / gpu_ns)} of compute-kernel time is attributed to operations "
+            "(-v coverage)"
+        )
+        yield from paragraph(sentence, display, lead="Coverage:", most=2)
+    clocks = {report.clock(number) for number in range(len(report.profiles))}
+    interval = report.summary.bubble_interval.get(report.headline)
+    loose = interval is not None and interval[1] - interval[0] > _CLOCK_BOUNDS
+    known = [uncertainty for _, _, uncertainty in clocks if uncertainty is not None]
+    if len(clocks) > 1 and (loose or len(known) < len(clocks)):
+        off = "unknown" if len(known) < len(clocks) else f"up to ± {max(known) / 1e3:,.1f} us"
+        sentence = f"offsets of {len(clocks)} hosts are {off} (-v clocks)"
+        yield from paragraph(sentence, display, lead="Clocks:", most=1)
+    if not report.limitations:
+        return
+    weighty = [each for each in report.limitations if each.kind is not LimitationKind.OTHER]
+    (line, *_) = own.limitation_lines(report, (weighty or report.limitations)[:1])
+    count = len(own.limitation_lines(report, most=None))
+    where = "" if count == 1 else f" ({counted(count, 'limitation')}: -v coverage)"
+    yield from paragraph(f"{line}{where}", display, lead="Limitation:", lead_style=_WARNING, most=4)
+
+
+# Sections.
 
 
 def causes(report: Report) -> Table:
@@ -43,13 +240,13 @@ def causes(report: Report) -> Table:
     It has no rows where nothing is known of them.
     """
     what = f"What the {idle_of(report)} is made of ({report.explanation.listed_ratio} window)"
-    parts = bubble_parts(report)
+    parts = bubbles.bubble_parts(report)
     shares = [part.share for part in parts]
     total = sum(shares)
     rows = zip(
         (*(part.name for part in parts), "all"),
-        (*rounded_shares(shares), in_percent(total)),
-        (*rounded_shares([share / total for share in shares]), in_percent(1.0)) if total else (),
+        (*bubbles.rounded_shares(shares), in_percent(total)),
+        (*bubbles.rounded_shares([s / total for s in shares]), in_percent(1.0)) if total else (),
         (*(part.time_ns for part in parts), sum(part.time_ns for part in parts)),
         (*(part.meaning for part in parts), ""),
         strict=bool(total),
@@ -74,12 +271,12 @@ def causes(report: Report) -> Table:
 
 def longest(report: Report) -> Iterator[Block]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
-    bubbles, implied = longest_bubbles(report), longest_implied(report)
-    if not bubbles:
+    intervals, implied = bubbles.longest_bubbles(report), bubbles.longest_implied(report)
+    if not intervals:
         return
     which = "" if implied is None else " that the schedule does not imply"
     yield Heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
-    lines = [one_line(bubble.sentence, 400) for bubble in bubbles]
+    lines = [one_line(bubble.sentence, 400) for bubble in intervals]
     if implied is not None:
         lines.append(f"the longest that it implies: {one_line(implied.sentence, 400)}")
     yield Bullets(lines)
@@ -123,7 +320,7 @@ def coverage(report: Report) -> Iterator[Block]:
     profiles = list(report.profiles)
     if many_ranks(len(report.ranks)):
         # Of very many, those of which least is explained.
-        profiles.sort(key=lambda own: own.attributed_gpu_ns / own.gpu_ns if own.gpu_ns else 0.0)
+        profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
     rows = [
         {
             "profile": shortened(one_line(Path(profile.path).name, 200), 28),

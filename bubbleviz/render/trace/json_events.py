@@ -20,7 +20,8 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.phases import COMMUNICATION
-from bubbleviz.render.trace.trace import Counter, Numbers, Process, SliceTrack, Trace, trace_of
+from bubbleviz.render.palette import CHROME_CAUSES
+from bubbleviz.render.trace.trace import Numbers, Process, SliceTrack, Trace, trace_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
@@ -39,32 +40,10 @@ _OF_PHASES = {
     "FB": "white",
     "Optimizer": "cq_build_running",
 }
-_OF_CAUSES = {
-    "profiler": "black",
-    "collective": "thread_state_uninterruptible",
-    "warmup": "thread_state_sleeping",
-    "drain": "grey",
-    "dependency": "cq_build_failed",
-    "host": "terrible",
-    "communication": "olive",
-    "other": "thread_state_unknown",
-    "unknown": "generic_work",
-    "stages": "detailed_memory_dump",
-    "chunks": "rail_animation",
-    "token": "thread_state_iowait",
-    "requests": "cq_build_abandoned",
-}
-#: By category of a slice, then by the first word of its name.
-RESERVED: Mapping[str, Mapping[str, str]] = {
-    "operation": _OF_PHASES,
-    "communication": {phase.label: "rail_idle" for phase in COMMUNICATION},
-    "bubble": _OF_CAUSES,
-}
-
-
-def reserved_colour(category: str, name: str) -> str:
-    """Return the name of the colour of a slice; empty where the viewer may choose."""
-    return RESERVED.get(category, {}).get(name.split(" ", 1)[0], "")
+_COMMUNICATION = {phase.label: "rail_idle" for phase in COMMUNICATION}
+#: The name of a colour by the category of a slice, then by the first word of its name; without one
+#: the viewer chooses.
+RESERVED = {"operation": _OF_PHASES, "communication": _COMMUNICATION, "bubble": CHROME_CAUSES}
 
 
 #: A text of each row.
@@ -86,7 +65,7 @@ def written(trace: Trace) -> Iterator[str]:
     # Lanes are threads, numbered above all processes.
     thread = len(trace.report.ranks) + 2
     for process in trace.processes():
-        yield from _of_process(process, thread)
+        yield from _of_process(process, trace.ratio, thread)
         thread += sum(track.lanes for track in process.tracks)
     yield "\n]}\n"
 
@@ -96,14 +75,18 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("<", "\\u003c")
 
 
-def _of_process(process: Process, thread: int) -> Iterator[str]:
+def _of_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
     """Yield the events of a process; a comma is before each but the first of all."""
     where = f'"pid":{process.number}'
     yield ",\n" if process.order else ""
     yield _metadata("process_name", where, {"name": process.name})
     yield ",\n" + _metadata("process_labels", where, {"labels": ", ".join(process.labels)})
     yield ",\n" + _metadata("process_sort_index", where, {"sort_index": process.order})
-    yield from _counter(process.counter, process.number)
+    for time_ns, value in process.ratios:
+        yield (
+            f',\n{{"ph":"C","name":"bubble ratio",{where},'
+            f'"ts":{time_ns // 1000}.{time_ns % 1000:03d},"args":{_text({ratio: value})}}}'
+        )
     for track in process.tracks:
         for lane in range(track.lanes):
             name = f"{track.name} ({lane + 1})" if lane else track.name
@@ -118,24 +101,19 @@ def _metadata(name: str, where: str, arguments: Mapping[str, object]) -> str:
     return f'{{"ph":"M","name":"{name}",{where},"args":{_text(arguments)}}}'
 
 
-def _counter(counter: Counter, process: int) -> Iterator[str]:
-    for time_ns, value in counter.points:
-        yield (
-            f',\n{{"ph":"C","name":"bubble ratio","pid":{process},'
-            f'"ts":{time_ns // 1000}.{time_ns % 1000:03d},"args":{_text({counter.name: value})}}}'
-        )
-
-
 def _slices(track: SliceTrack, process: int, first: int) -> str:
     """Return slices, each followed by the ends of flows in it."""
     lanes = [f'"pid":{process},"tid":{first + lane},"ts":' for lane in range(track.lanes)]
     where = np.stack((_chosen(lanes, track.lane), *_microseconds(track.start_ns)), axis=1)
+    colours = RESERVED.get(track.category, {})
+    coloured = ((text, colours.get(text.split(" ", 1)[0])) for text in track.names.texts)
+    named = [_text(text) + (f',"cname":"{own}"' if own else "") for text, own in coloured]
     # Every slice has the first argument.
     commas = chain(("",), repeat(","))
     table = _table(
         len(track.names),
         ',\n{"ph":"X","name":',
-        _chosen([_named(track, text) for text in track.names.texts], track.names.code),
+        _chosen(named, track.names.code),
         f',"cat":"{track.category}",',
         *where.T,
         ',"dur":',
@@ -146,12 +124,6 @@ def _slices(track: SliceTrack, process: int, first: int) -> str:
         _flow_ends(track, where),
     )
     return "".join(table.ravel().tolist())
-
-
-def _named(track: SliceTrack, name: str) -> str:
-    """Return the name of a slice, and its colour if it has one."""
-    colour = reserved_colour(track.category, name)
-    return f'{_text(name)},"cname":"{colour}"' if colour else _text(name)
 
 
 def _argument(comma: str, name: str, values: CodedTexts | Numbers) -> _Column:

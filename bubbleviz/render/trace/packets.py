@@ -19,7 +19,6 @@ from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.values import frozen
 from bubbleviz.render.trace.trace import (
-    Counter,
     FlowEnds,
     Numbers,
     Process,
@@ -83,33 +82,30 @@ def side_by_side(*parts: Part) -> Part:
     )
 
 
-def number(field: int, values: Ints) -> Part:
-    """Return a field of whole numbers: int64, uint64 or enumerations, shape (messages,)."""
-    return side_by_side(_constant(_tag(field, _NUMBER), len(values)), _varint(values))
+def number(field: int, values: Ints | int, count: int) -> Part:
+    """Return a field of whole numbers (int64, uint64 or enumerations) in so many messages.
 
-
-def same_number(field: int, value: int, count: int) -> Part:
-    """Return a field that holds one number (0 and up) in so many messages."""
-    return _constant(_tag(field, _NUMBER) + _encoded(value), count)
+    They are of shape (messages,), or one (0 and up) that all of them hold.
+    """
+    tag = _encoded(field << 3 | _NUMBER)
+    if isinstance(values, int):
+        return _constant(tag + _encoded(values), count)
+    return side_by_side(_constant(tag, count), _varint(values))
 
 
 def eight_bytes(field: int, values: Ints | npt.NDArray[np.float64]) -> Part:
     """Return a field of fixed64 or double, shape (messages,)."""
     content = values.astype(values.dtype.newbyteorder("<")).view(np.uint8).reshape(-1, _EIGHT)
     used, length = np.ones(content.shape, bool), np.full(len(content), _EIGHT)
-    tag = _constant(_tag(field, _EIGHT_BYTES), len(content))
+    tag = _constant(_encoded(field << 3 | _EIGHT_BYTES), len(content))
     return side_by_side(tag, Part((content,), (used,), length))
 
 
 def message(field: int, *parts: Part) -> Part:
     """Return a field that holds a message of the parts (at least one)."""
     content = side_by_side(*parts)
-    tag = _constant(_tag(field, _LENGTH), len(content.length))
+    tag = _constant(_encoded(field << 3 | _LENGTH), len(content.length))
     return side_by_side(tag, _varint(content.length), content)
-
-
-def _tag(field: int, kind: int) -> bytes:
-    return _encoded(field << 3 | kind)
 
 
 def _encoded(value: int) -> bytes:
@@ -200,7 +196,15 @@ class _PacketWriter:
         described.child_ordering = described.EXPLICIT
         if not process.tracks:
             self._facts(self._child(uuid, 0, "report"))
-        self._counter(process.counter, self._described(1, uuid))
+        counter = self._described(1, uuid)
+        counter.name = f"bubble ratio ({self._trace.ratio})"
+        counter.counter.unit_name = "fraction"
+        for time_ns, value in process.ratios:
+            packet = self._packet()
+            packet.timestamp = time_ns
+            event = packet.track_event
+            event.type, event.track_uuid = _COUNTER, counter.uuid
+            event.double_counter_value = value
         for place, track in enumerate(process.tracks, 2):
             lanes = [self._child(uuid, place, track.name) for _ in range(track.lanes)]
             slices = self._slices(track, lanes)
@@ -273,47 +277,38 @@ class _PacketWriter:
         else:
             annotation.double_value = value
 
-    def _counter(self, counter: Counter, described: protos.TrackDescriptor) -> None:
-        described.name = f"bubble ratio ({counter.name})"
-        described.counter.unit_name = "fraction"
-        for time_ns, value in counter.points:
-            packet = self._packet()
-            packet.timestamp = time_ns
-            event = packet.track_event
-            event.type, event.track_uuid = _COUNTER, described.uuid
-            event.double_counter_value = value
-
     def _slices(self, track: SliceTrack, lanes: Sequence[int]) -> Part:
         """Return slices, each as it begins and as it ends.
 
         Packets of one time stay in their order: that of a lane's slices is that of their packets.
         """
         event, count = protos.TrackEvent, len(track.names)
-        uuid = number(event.TRACK_UUID_FIELD_NUMBER, np.array(lanes, np.int64)[track.lane])
+        uuid = number(event.TRACK_UUID_FIELD_NUMBER, np.array(lanes, np.int64)[track.lane], count)
         category = self._number(_CATEGORIES, track.category)
         begin = (
-            same_number(event.CATEGORY_IIDS_FIELD_NUMBER, category, count),
+            number(event.CATEGORY_IIDS_FIELD_NUMBER, category, count),
             *(self._argument(*argument) for argument in track.arguments.items()),
-            same_number(event.TYPE_FIELD_NUMBER, _BEGIN, count),
-            number(event.NAME_IID_FIELD_NUMBER, self._coded(_NAMES, track.names)),
+            number(event.TYPE_FIELD_NUMBER, _BEGIN, count),
+            number(event.NAME_IID_FIELD_NUMBER, self._coded(_NAMES, track.names), count),
             uuid,
             *_flows(event.FLOW_IDS_FIELD_NUMBER, track.leaving, count),
             *_flows(event.TERMINATING_FLOW_IDS_FIELD_NUMBER, track.entering, count),
         )
-        end = (same_number(event.TYPE_FIELD_NUMBER, _END, count), uuid)
+        end = (number(event.TYPE_FIELD_NUMBER, _END, count), uuid)
         return side_by_side(_packets(track.start_ns, begin), _packets(track.end_ns, end))
 
     def _argument(self, name: str, values: CodedTexts | Numbers) -> Part:
         """Return an argument of each slice."""
-        kind, known = protos.DebugAnnotation, values.known
+        kind, known, count = protos.DebugAnnotation, values.known, len(values)
         if isinstance(values, CodedTexts):
-            value = number(kind.STRING_VALUE_IID_FIELD_NUMBER, self._coded(_TEXTS, values))
+            texts = self._coded(_TEXTS, values)
+            value = number(kind.STRING_VALUE_IID_FIELD_NUMBER, texts, count)
         elif values.values.dtype == np.int64:
-            value = number(kind.INT_VALUE_FIELD_NUMBER, np.where(known, values.values, 0))
+            whole = np.where(known, values.values, 0)
+            value = number(kind.INT_VALUE_FIELD_NUMBER, whole, count)
         else:
             value = eight_bytes(kind.DOUBLE_VALUE_FIELD_NUMBER, values.values)
-        key = self._number(_KEYS, name)
-        named = same_number(kind.NAME_IID_FIELD_NUMBER, key, len(known))
+        named = number(kind.NAME_IID_FIELD_NUMBER, self._number(_KEYS, name), count)
         return message(protos.TrackEvent.DEBUG_ANNOTATIONS_FIELD_NUMBER, named, value).where(known)
 
     def _coded(self, kind: str, texts: CodedTexts) -> Ints:
@@ -334,8 +329,8 @@ def _packets(time_ns: Ints, event: Sequence[Part]) -> Part:
     packet, count = protos.TracePacket, len(time_ns)
     return message(
         protos.Trace.PACKET_FIELD_NUMBER,
-        number(packet.TIMESTAMP_FIELD_NUMBER, time_ns),
-        same_number(packet.TRUSTED_PACKET_SEQUENCE_ID_FIELD_NUMBER, _SEQUENCE, count),
+        number(packet.TIMESTAMP_FIELD_NUMBER, time_ns, count),
+        number(packet.TRUSTED_PACKET_SEQUENCE_ID_FIELD_NUMBER, _SEQUENCE, count),
         message(packet.TRACK_EVENT_FIELD_NUMBER, *event),
-        same_number(packet.SEQUENCE_FLAGS_FIELD_NUMBER, _NEEDED, count),
+        number(packet.SEQUENCE_FLAGS_FIELD_NUMBER, _NEEDED, count),
     )

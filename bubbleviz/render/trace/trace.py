@@ -22,7 +22,6 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.dependencies import dependencies_of
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import CodedTexts, Numbering, coded_texts
-from bubbleviz.model.operations import Rank
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
@@ -108,19 +107,6 @@ class SliceTrack:
 
 
 @frozen
-class Counter:
-    """A ratio by iteration.
-
-    Attributes:
-        name: of the ratio.
-        points: starts of the iterations since the trace's base, and the ratio there.
-    """
-
-    name: str
-    points: Sequence[tuple[int, float]]
-
-
-@frozen
 class Process:
     """What a viewer takes for a process: a rank, or all of them.
 
@@ -129,7 +115,7 @@ class Process:
         order: place among the processes.
         name: the rank's label.
         labels: stage, pipeline, host and process of the rank.
-        counter: its ratio.
+        ratios: by iteration: its start since the trace's base, and the ratio there.
         tracks: in order of display.
     """
 
@@ -137,7 +123,7 @@ class Process:
     order: int
     name: str
     labels: tuple[str, ...]
-    counter: Counter
+    ratios: Sequence[tuple[int, float]]
     tracks: tuple[SliceTrack, ...]
 
 
@@ -228,15 +214,28 @@ class Trace:
             for entry in iteration.ranks:
                 if self.ratio in entry.accounts:
                     by_rank[entry.rank].append((iteration.index, entry))
-        count = len(self.report.ranks)
-        yield Process(count + 1, 0, ALL_RANKS, (), self._over_all(), ())
+        over_all = []
+        for iteration in self.report.iterations:
+            ratio = iteration.ratios.get(self.ratio)
+            starts = [
+                r.accounts[self.ratio].start_ns for r in iteration.ranks if self.ratio in r.accounts
+            ]
+            if ratio is not None and ratio.value is not None and starts:
+                over_all.append((min(starts) - self.base_ns, ratio.value))
+        yield Process(len(by_rank) + 1, 0, ALL_RANKS, (), over_all, ())
         for rank, own_iterations in zip(self.report.ranks, by_rank, strict=True):
+            stage = () if rank.stage is None else (f"stage {rank.stage}",)
+            pipeline = () if rank.pipeline is None else (f"pipeline {rank.pipeline}",)
             yield Process(
                 number=rank.index + 1,
                 order=rank.index + 1,
                 name=_named(rank.label),
-                labels=_labels(rank),
-                counter=self._of_rank(own_iterations),
+                labels=(*stage, *pipeline, f"host {_named(rank.host)}", f"process {rank.pid}"),
+                ratios=[
+                    (own.accounts[self.ratio].start_ns - self.base_ns, value)
+                    for _, own in own_iterations
+                    if (value := own.bubble_ratio.get(self.ratio)) is not None
+                ],
                 tracks=(
                     self._operations("operations", "operation", rank.index, COMPUTE),
                     self._operations("communication", "communication", rank.index, COMMUNICATION),
@@ -244,24 +243,6 @@ class Trace:
                     self._iterations(own_iterations),
                 ),
             )
-
-    def _over_all(self) -> Counter:
-        points = []
-        for iteration in self.report.iterations:
-            ratio = iteration.ratios.get(self.ratio)
-            accounts = [rank.accounts.get(self.ratio) for rank in iteration.ranks]
-            starts = [account.start_ns for account in accounts if account is not None]
-            if ratio is not None and ratio.value is not None and starts:
-                points.append((min(starts) - self.base_ns, ratio.value))
-        return Counter(self.ratio, points)
-
-    def _of_rank(self, iterations: Sequence[tuple[int, RankIteration]]) -> Counter:
-        points = [
-            (rank.accounts[self.ratio].start_ns - self.base_ns, value)
-            for _, rank in iterations
-            if (value := rank.bubble_ratio.get(self.ratio)) is not None
-        ]
-        return Counter(self.ratio, points)
 
     def _operations(
         self, name: str, category: str, rank: int, phases: Sequence[Phase]
@@ -274,6 +255,12 @@ class Trace:
         table = operations.take(rows)
         place = np.full(high - low, NONE, np.int64)
         place[rows - low] = np.arange(len(rows))
+
+        def known(name: str, least: int = 0) -> Numbers:
+            values: Ints = getattr(table, name)
+            return Numbers(values, values >= least)
+
+        # Every slice has a phase.
         return self._track(
             name,
             category,
@@ -282,15 +269,13 @@ class Trace:
             coded_texts(_operation_name, table.phase, table.microbatch, table.second_microbatch),
             {
                 "phase": coded_texts(lambda phase: Phase(phase).label, table.phase),
-                "microbatch": _numbers(table.microbatch, table.microbatch >= 0),
-                "second_microbatch": _numbers(
-                    table.second_microbatch, table.second_microbatch >= 0
-                ),
-                "chunk": _numbers(table.chunk, table.chunk >= 0),
-                "second_chunk": _numbers(table.second_chunk, table.second_chunk >= 0),
-                "sequence": _numbers(table.sequence, table.sequence > 0),
-                "occurrence": _numbers(table.occurrence, table.occurrence != 0),
-                "iteration": _numbers(table.iteration, table.iteration >= 0),
+                "microbatch": known("microbatch"),
+                "second_microbatch": known("second_microbatch"),
+                "chunk": known("chunk"),
+                "second_chunk": known("second_chunk"),
+                "sequence": known("sequence", 1),
+                "occurrence": Numbers(table.occurrence, table.occurrence != 0),
+                "iteration": known("iteration"),
                 "kernels": _numbers(table.kernels),
                 "range": CodedTexts(table.name_id, self.names).occurring(),
                 "host_start_ns": _numbers(table.host_start_ns),
@@ -320,7 +305,7 @@ class Trace:
             table.end_ns,
             causes,
             {
-                "ratio": _same(bubbles.ratio, len(table)),
+                "ratio": CodedTexts(np.zeros(len(table), np.int64), [bubbles.ratio]),
                 "iteration": _numbers(table.iteration),
                 "idle_ns": _numbers(table.end_ns - table.start_ns),
                 "before": self.labels.at(table.before).occurring(),
@@ -336,25 +321,33 @@ class Trace:
     def _iterations(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
-        shown = [self.report.iterations[index] for index, _, _ in windows]
-        accounts = [account for _, _, account in windows]
+        shown = [self.report.iterations[index] for index, *_ in windows]
+        numbers = {
+            name: np.array([getattr(account, name) for *_, account in windows], np.int64)
+            for name in ("start_ns", "end_ns", "bubble_ns", "window_ns")
+        }
+        numbers |= {
+            "iteration": np.array([index for index, *_ in windows], np.int64),
+            "complete": np.array([iteration.complete for iteration in shown], np.int64),
+            "averaged": np.array([iteration.averaged for iteration in shown], np.int64),
+        }
         # None becomes NaN.
         ratios = np.array([rank.bubble_ratio.get(self.ratio) for _, rank, _ in windows], np.float64)
         return self._track(
             "iterations",
             "iteration",
-            _column(account.start_ns for account in accounts),
-            _column(account.end_ns for account in accounts),
+            numbers["start_ns"],
+            numbers["end_ns"],
             _each(f"iteration {_named(iteration.name)}" for iteration in shown),
             {
-                "iteration": _numbers(_column(index for index, _, _ in windows)),
+                "iteration": _numbers(numbers["iteration"]),
                 "kind": _each(iteration.kind for iteration in shown),
-                "complete": _numbers(_column(int(iteration.complete) for iteration in shown)),
-                "averaged": _numbers(_column(int(iteration.averaged) for iteration in shown)),
-                "ratio": _same(self.ratio, len(windows)),
+                "complete": _numbers(numbers["complete"]),
+                "averaged": _numbers(numbers["averaged"]),
+                "ratio": _each([self.ratio] * len(windows)),
                 "bubble_ratio": Numbers(np.nan_to_num(ratios), ~np.isnan(ratios)),
-                "bubble_ns": _numbers(_column(account.bubble_ns for account in accounts)),
-                "window_ns": _numbers(_column(account.window_ns for account in accounts)),
+                "bubble_ns": _numbers(numbers["bubble_ns"]),
+                "window_ns": _numbers(numbers["window_ns"]),
             },
         )
 
@@ -387,7 +380,23 @@ class Trace:
 def trace_of(report: Report) -> Trace:
     """Return a report as a trace."""
     ratio = report.explanation.listed_ratio
-    first_ns, last_ns = _extent(report, ratio)
+    operations, spanned = report.operations, report.operations.has_span == 1
+    accounts = [
+        (account.start_ns, account.end_ns)
+        for iteration in report.iterations
+        for rank in iteration.ranks
+        if (account := rank.accounts.get(ratio)) is not None
+    ]
+    times_ns = np.concatenate(
+        (
+            np.array(accounts, np.int64).reshape(-1, 2),
+            np.stack((operations.start_ns[spanned], operations.end_ns[spanned]), axis=1),
+            np.stack((report.bubbles.start_ns, report.bubbles.end_ns), axis=1),
+        )
+    )
+    # The start of the first slice of a trace and the end of the last; 0 without any.
+    first_ns = int(times_ns[:, 0].min()) if len(times_ns) else 0
+    last_ns = int(times_ns[:, 1].max()) if len(times_ns) else 0
     base_ns = first_ns if first_ns < 0 or last_ns >= _WHOLE_NS else 0
     before, after = _flows_of(report)
     return Trace(
@@ -403,33 +412,9 @@ def trace_of(report: Report) -> Trace:
     )
 
 
-def _extent(report: Report, ratio: str) -> tuple[int, int]:
-    """Return the start of the first slice of a trace and the end of the last; 0 without any."""
-    operations, bubbles = report.operations, report.bubbles
-    spanned = operations.has_span == 1
-    accounts = [
-        rank.accounts[ratio]
-        for iteration in report.iterations
-        for rank in iteration.ranks
-        if ratio in rank.accounts
-    ]
-    starts = (operations.start_ns[spanned], bubbles.start_ns, [a.start_ns for a in accounts])
-    ends = (operations.end_ns[spanned], bubbles.end_ns, [a.end_ns for a in accounts])
-    first_ns = min((int(min(some)) for some in map(_listed, starts) if some), default=0)
-    return first_ns, max((int(max(some)) for some in map(_listed, ends) if some), default=0)
-
-
-def _listed(times: Ints | list[int]) -> list[int]:
-    return times.tolist() if isinstance(times, np.ndarray) else times
-
-
-def _numbers(values: Ints, known: Bools | None = None) -> Numbers:
-    """Return whole numbers, of which all are known if nothing else is said."""
-    return Numbers(values, np.ones(len(values), bool) if known is None else known)
-
-
-def _column(values: Iterable[int]) -> Ints:
-    return np.fromiter(values, np.int64)
+def _numbers(values: Ints) -> Numbers:
+    """Return whole numbers that are all known."""
+    return Numbers(values, np.ones(len(values), bool))
 
 
 def _each(texts: Iterable[str]) -> CodedTexts:
@@ -439,22 +424,11 @@ def _each(texts: Iterable[str]) -> CodedTexts:
     return CodedTexts(code, numbering.values)
 
 
-def _same(text: str, count: int) -> CodedTexts:
-    """Return one text in each of so many rows."""
-    return CodedTexts(np.zeros(count, np.int64), [text])
-
-
 def _operation_name(phase: int, first: int, second: int) -> str:
     label = Phase(phase).label
     if first < 0:
         return label
     return f"{label} {first}" if second < 0 else f"{label} {first};{second}"
-
-
-def _labels(rank: Rank) -> tuple[str, ...]:
-    stage = () if rank.stage is None else (f"stage {rank.stage}",)
-    pipeline = () if rank.pipeline is None else (f"pipeline {rank.pipeline}",)
-    return (*stage, *pipeline, f"host {_named(rank.host)}", f"process {rank.pid}")
 
 
 def _named(text: str) -> str:

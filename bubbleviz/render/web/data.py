@@ -10,9 +10,7 @@ Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2*
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,21 +22,10 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.phase_masks import TRAINING
-from bubbleviz.model.phases import COMMUNICATION as COMMUNICATION_PHASES
 from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
 from bubbleviz.model.texts import unmarked
-from bubbleviz.render.palette import (
-    BUBBLE_PARTS,
-    CAUSES,
-    COMMUNICATION,
-    MAX_SHADES,
-    UNATTRIBUTED,
-    Paint,
-    number_colour,
-    paint,
-    shade_of,
-)
-from bubbleviz.render.web.shards import Shards, elements, sharded
+from bubbleviz.render.palette import BUBBLE_PARTS, CAUSES, UNATTRIBUTED, Paint, chunk_paint
+from bubbleviz.render.web.shards import deflated, sharded
 from bubbleviz.report.rank_means import RankMeans, Standout, many_ranks, saved_measure
 from bubbleviz.report.timeline import Timeline
 
@@ -61,7 +48,7 @@ def packed(
     means: RankMeans | None = None,
     found: Sequence[Standout] = (),
     wanted: Sequence[int] = (),
-) -> tuple[str, str, tuple[str, ...]]:
+) -> tuple[str, str, list[str]]:
     """Return a report for a page: deflated JSON in base64, the columns that it describes, shards.
 
     Args:
@@ -73,15 +60,32 @@ def packed(
         found: what of these stands out.
         wanted: ranks that were asked for: of many, the first is shown, and they find room first.
     """
-    paints, paint_of = _paints_of(timeline.tables["operations"])
-    shards = None if means is None else _shards(document, timeline, paint_of, means, wanted)
-    operations = {**timeline.tables["operations"], "paint": paint_of}
-    tables: dict[str, Mapping[str, Ints]] = {**timeline.tables, "operations": operations}
+    operations = timeline.tables["operations"]
+    paints, paint_of = _paints_of(operations)
+    tables: dict[str, Mapping[str, Ints]] = {
+        **timeline.tables,
+        "operations": {**operations, "paint": paint_of},
+    }
+    blocks: list[str] = []
+    shards = means_at = standing_out = None
     if means is not None:
+        shards, blocks = _shards(document, timeline, paint_of, means, wanted)
         tables = {
             **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
             "means": _mean_columns(means),
         }
+        means_at = _mean_names(means)
+        standing_out = [
+            {
+                "name": own.name,
+                "rank": own.ranks[0],
+                "count": len(own.ranks),
+                "ratio": own.ratio,
+                "above": own.above,
+                "why": own.why,
+            }
+            for own in found[:_MOST_STANDOUTS]
+        ]
     layout, columns = laid_out(tables)
     path = document.get("critical_path")
     whole = {
@@ -96,27 +100,9 @@ def packed(
         "command": command,
         "shown_rank": next(iter(wanted), None),
         "many": many_ranks(len(document["ranks"])),
-        "means": None if means is None else _mean_names(means),
-        "standouts": None
-        if means is None
-        else [
-            {
-                "name": own.name,
-                "rank": own.ranks[0],
-                "count": len(own.ranks),
-                "ratio": own.ratio,
-                "above": own.above,
-                "why": own.why,
-            }
-            for own in found[:_MOST_STANDOUTS]
-        ],
-        "shards": None
-        if shards is None
-        else {
-            "unit_ns": shards.unit_ns,
-            "left_out": shards.left_out,
-            "all": [[own.first, own.last, own.structure, own.times] for own in shards.shards],
-        },
+        "means": means_at,
+        "standouts": standing_out,
+        "shards": shards,
         "measure": saved_measure(document),
         "layout": layout,
         "names": timeline.names,
@@ -144,11 +130,8 @@ def packed(
     }
     text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
-    return (
-        _deflated(unmarked(text).encode("utf-8")),
-        _deflated(columns),
-        () if shards is None else tuple(elements(shards)),
-    )
+    packed_text = deflated(unmarked(text).encode("utf-8"), _LEVEL)
+    return packed_text, deflated(columns, _LEVEL), blocks
 
 
 def _shards(
@@ -157,7 +140,7 @@ def _shards(
     paint: Ints,
     means: RankMeans,
     wanted: Sequence[int],
-) -> Shards:
+) -> tuple[dict[str, Any], list[str]]:
     medians = {
         (NONE if kind["virtual_stage"] is None else kind["virtual_stage"], int(phase)): kind[
             "median_ns"
@@ -197,31 +180,13 @@ def _mean_columns(means: RankMeans) -> dict[str, Ints]:
     }
 
 
-def _deflated(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
-
-
 def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[Paint], Ints]:
     """Return how operations are filled: few paints, and for each operation which."""
     phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
-    chunks = distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)])
-    shades = min(len(chunks), MAX_SHADES)
+    chunks = distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
     kinds = groups_of(phase, chunk, second)
-    seen = np.stack((phase, chunk, second), axis=1)[kinds.first]
-    return [
-        _paint(Phase(p), c, other, chunks, shades) for p, c, other in seen.tolist()
-    ], kinds.of_row
-
-
-def _paint(phase: Phase, chunk: int, second: int, chunks: Ints, shades: int) -> Paint:
-    if phase in COMMUNICATION_PHASES:
-        return Paint("communication", ((1.0, COMMUNICATION),), number_colour(COMMUNICATION))
-    other = second if phase is Phase.FB else NONE
-    shade, second_shade = (
-        shade_of(int(np.searchsorted(chunks, c)), len(chunks)) if c in chunks else NONE
-        for c in (chunk, other)
-    )
-    return paint(phase, shade, second_shade, shades)
+    seen = np.stack((phase, chunk, second), axis=1)[kinds.first].tolist()
+    return [chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen], kinds.of_row
 
 
 def laid_out(
@@ -245,17 +210,6 @@ def laid_out(
             packed.append(block + bytes(-len(block) % 8))
             at += len(packed[-1])
     return layout, b"".join(packed)
-
-
-def columns_of(layout: Mapping[str, Mapping[str, Any]], data: bytes) -> dict[str, dict[str, Ints]]:
-    """Return the columns that :func:`laid_out` gave, as a page unpacks them."""
-    return {
-        table: {
-            name: np.frombuffer(data, f"<{kind}", block["rows"], at).cumsum().astype(np.int64)
-            for name, (kind, at) in block["columns"].items()
-        }
-        for table, block in layout.items()
-    }
 
 
 def _narrowed(column: Ints) -> tuple[bytes, str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ import numpy.typing as npt
 
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.phases import COMPUTE
-from bubbleviz.model.values import frozen
 from bubbleviz.report.rank_means import rank_groups, rows_of_ranks
 from bubbleviz.report.timeline import Timeline
 
@@ -50,33 +49,6 @@ _LEVEL = 6
 Tables = Mapping[str, Mapping[str, Ints]]
 
 
-@frozen
-class Shard:
-    """The ranks of a shard from first to before last, and its two blocks."""
-
-    first: int
-    last: int
-    structure: int
-    times: int
-
-
-@frozen
-class Shards:
-    """The shards of a run.
-
-    Attributes:
-        unit_ns: of all times.
-        shards: those that the page holds, in order of ranks.
-        blocks: deflated, in base64.
-        left_out: shards that the page has no room for.
-    """
-
-    unit_ns: int
-    shards: tuple[Shard, ...]
-    blocks: tuple[str, ...]
-    left_out: int
-
-
 def sharded(
     timeline: Timeline,
     paint: Ints,
@@ -84,8 +56,11 @@ def sharded(
     ratios: Floats,
     medians: Mapping[tuple[int, int], float],
     wanted: Sequence[int] = (),
-) -> Shards:
-    """Return a timeline in shards.
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a timeline in shards: what a page knows of them, and the elements that hold blocks.
+
+    A page knows the unit of all times, how many shards it has no room for, and of the others, in
+    order of ranks, the first rank, that behind the last, and the blocks of structure and times.
 
     Args:
         timeline: of any run.
@@ -96,42 +71,50 @@ def sharded(
         wanted: ranks whose shards stay before all others.
     """
     tables = timeline.tables
-    rows = len(tables["operations"]["rank"]), len(tables["bubbles"]["rank"])
-    binary = rows[0] * _BYTES_OF_OPERATION + rows[1] * _BYTES_OF_BUBBLE
+    binary = len(tables["operations"]["rank"]) * _BYTES_OF_OPERATION
+    binary += len(tables["bubbles"]["rank"]) * _BYTES_OF_BUBBLE
     unit_ns = 1 if binary * 4 / 3 < MOST_CHARACTERS else _COARSE_NS
     columns = _in_units(tables, paint, unit_ns)
-    of_run = _Residuals(columns, unit_ns, medians)
+    operations = columns["operations"]
+    ranks = {
+        table: own["rank"] if "rank" in own else operations["rank"][own["operation"]]
+        for table, own in columns.items()
+    }
+    residuals = {
+        "operations": _of_operations(operations, unit_ns, medians),
+        "compute": _of_pieces(columns["compute"], operations),
+        "communication": _of_pieces(columns["communication"], operations),
+        "bubbles": _of_bubbles(columns["bubbles"], operations),
+    }
     groups = rank_groups(pipelines, _FEWEST_RANKS, _MOST_RANKS, _UNKNOWN_RANKS)
     blocks: list[str] = []
     known: dict[bytes, int] = {}
-    shards: list[Shard] = []
+    shards: list[tuple[int, int, int, int]] = []
     room = MOST_CHARACTERS
     asked = set(wanted)
-    order = _most_different_first(groups, ratios)
+    # What is most different comes first.
+    means = np.array([np.mean(ratios[first:last]) for first, last in groups])
+    usual = np.median(means[~np.isnan(means)]) if not np.isnan(means).all() else 0.0
+    order = np.argsort(-np.nan_to_num(np.abs(means - usual)), kind="stable").tolist()
     for place in sorted(order, key=lambda own: asked.isdisjoint(range(*groups[own]))):
         first, last = groups[place]
-        structure = _bytes_of(of_run.structure(first, last))
-        times = _deflated(_bytes_of(of_run.times(first, last)))
-        new = "" if structure in known else _deflated(structure)
+        own = {table: rows_of_ranks(rank, first, last) for table, rank in ranks.items()}
+        structure = _bytes_of(_structure(columns, own, first))
+        times = deflated(_bytes_of(_times(columns, residuals, own, first)), _LEVEL)
+        new = "" if structure in known else deflated(structure, _LEVEL)
         room -= len(new) + len(times)
         if room < 0 and shards:
             break
         if new:
             known[structure] = len(blocks)
             blocks.append(new)
-        shards.append(Shard(first, last, known[structure], len(blocks)))
+        shards.append((first, last, known[structure], len(blocks)))
         blocks.append(times)
-    shards.sort(key=lambda shard: shard.first)
-    return Shards(unit_ns, tuple(shards), tuple(blocks), len(groups) - len(shards))
-
-
-def _most_different_first(groups: Sequence[tuple[int, int]], ratios: Floats) -> list[int]:
-    means = np.array([np.mean(ratios[first:last]) for first, last in groups])
-    known = means[~np.isnan(means)]
-    usual = np.median(known) if len(known) else 0.0
-    distance = np.nan_to_num(np.abs(means - usual))
-    order: list[int] = np.argsort(-distance, kind="stable").tolist()
-    return order
+    told = {"unit_ns": unit_ns, "left_out": len(groups) - len(shards), "all": sorted(shards)}
+    return told, [
+        f'<script type="application/octet-stream" id="block-{number}">{block}</script>'
+        for number, block in enumerate(blocks)
+    ]
 
 
 def _in_units(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
@@ -156,71 +139,46 @@ def _in_units(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, 
     return found
 
 
-class _Residuals:
-    """What is left of the columns of a run once they are predicted, and the rows of each rank."""
+def _structure(tables: Tables, rows: Mapping[str, slice], first: int) -> dict[str, dict[str, Ints]]:
+    """Return what the operations of some ranks are, and which ran; ranks from 0 on."""
+    at = rows["operations"]
+    own = {name: tables["operations"][name][at] for name in _STRUCTURE}
+    own["rank"] = own["rank"] - first
+    found = {"operations": own}
+    for table in ("compute", "communication"):
+        found[table] = {"operation": tables[table]["operation"][rows[table]] - at.start}
+    return {table: _steps(columns) for table, columns in found.items()}
 
-    def __init__(
-        self,
-        tables: Mapping[str, Mapping[str, Ints]],
-        unit_ns: int,
-        medians: Mapping[tuple[int, int], float],
-    ) -> None:
-        operations = tables["operations"]
-        self._tables = tables
-        self._left = {
-            "operations": _of_operations(operations, unit_ns, medians),
-            "compute": _of_pieces(tables["compute"], operations),
-            "communication": _of_pieces(tables["communication"], operations),
-            "bubbles": _of_bubbles(tables["bubbles"], operations),
-        }
-        self._ranks = {
-            name: own["rank"] if "rank" in own else operations["rank"][own["operation"]]
-            for name, own in tables.items()
-        }
 
-    def _rows(self, table: str, first: int, last: int) -> slice:
-        return rows_of_ranks(self._ranks[table], first, last)
+def _times(
+    tables: Tables, left: Tables, rows: Mapping[str, slice], first: int
+) -> dict[str, dict[str, Ints]]:
+    """Return when the operations of some ranks ran, and all that differs between pipelines.
 
-    def structure(self, first: int, last: int) -> dict[str, dict[str, Ints]]:
-        """Return what the operations of some ranks are, and which ran; ranks from 0 on."""
-        rows = self._rows("operations", first, last)
-        own = {name: self._tables["operations"][name][rows] for name in _STRUCTURE}
-        own["rank"] = own["rank"] - first
-        pieces = {
-            table: {
-                "operation": self._tables[table]["operation"][self._rows(table, first, last)]
-                - rows.start
-            }
-            for table in ("compute", "communication")
-        }
-        return {table: _steps(columns) for table, columns in {"operations": own, **pieces}.items()}
-
-    def times(self, first: int, last: int) -> dict[str, dict[str, Ints]]:
-        """Return when the operations of some ranks ran, and all that differs between pipelines."""
-        rows = self._rows("operations", first, last)
-        found = {
-            table: {
-                name: column[self._rows(table, first, last)]
-                for name, column in self._left[table].items()
-            }
-            for table in ("operations", "compute", "communication")
-        }
-        for table in ("unattributed", "bubbles", "windows", "critical"):
-            own = {
-                name: column[self._rows(table, first, last)]
-                for name, column in self._tables[table].items()
-            }
-            if table == "bubbles":
-                own |= _peers(own.pop("peer_operation"), self._tables["operations"]["rank"], rows)
-            for name in ("operation", "after"):
-                if name in own:
-                    own[name] = np.where(own[name] < 0, NONE, own[name] - rows.start)
-            if "rank" in own:
-                own["rank"] = own["rank"] - first
-            found[table] = _steps(own)
-        at = self._rows("bubbles", first, last)
-        found["bubbles"] |= {name: left[at] for name, left in self._left["bubbles"].items()}
-        return found
+    Args:
+        tables: of the run.
+        left: what is left of times once they are predicted.
+        rows: of the ranks.
+        first: of the ranks.
+    """
+    at = rows["operations"]
+    found = {
+        table: {name: column[rows[table]] for name, column in left[table].items()}
+        for table in ("operations", "compute", "communication")
+    }
+    for table in ("unattributed", "bubbles", "windows", "critical"):
+        own = {name: column[rows[table]] for name, column in tables[table].items()}
+        if table == "bubbles":
+            own |= _peers(own.pop("peer_operation"), tables["operations"]["rank"], at)
+        for name in ("operation", "after"):
+            if name in own:
+                own[name] = np.where(own[name] < 0, NONE, own[name] - at.start)
+        if "rank" in own:
+            own["rank"] = own["rank"] - first
+        found[table] = _steps(own)
+    bubbles = rows["bubbles"]
+    found["bubbles"] |= {name: column[bubbles] for name, column in left["bubbles"].items()}
+    return found
 
 
 def _steps(columns: Mapping[str, Ints]) -> dict[str, Ints]:
@@ -239,9 +197,10 @@ def _peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
 
 def _end_before(rank: Ints, start: Ints, length: Ints) -> Ints:
     """Return the end of the interval before each on its rank, those of no length passed over."""
-    every = np.arange(len(rank))
-    last = np.maximum.accumulate(np.where(length >= 0, every, NONE)) if len(rank) else every
-    before = np.concatenate((np.array([NONE]), last[:-1])) if len(rank) else every
+    if not len(rank):
+        return rank
+    last = np.maximum.accumulate(np.where(length >= 0, np.arange(len(rank)), NONE))
+    before = np.concatenate((np.array([NONE]), last[:-1]))
     held = (before >= 0) & (rank[before] == rank)
     return np.where(held, start[before] + length[before], 0)
 
@@ -316,11 +275,6 @@ def _planes(column: Ints) -> tuple[bytes, int]:
     return planes.T[:width].tobytes(), width
 
 
-def _deflated(data: bytes) -> str:
-    return base64.b64encode(zlib.compress(data, _LEVEL)).decode("ascii")
-
-
-def elements(shards: Shards) -> Iterator[str]:
-    """Yield the elements of a page that hold the blocks."""
-    for number, block in enumerate(shards.blocks):
-        yield f'<script type="application/octet-stream" id="block-{number}">{block}</script>'
+def deflated(data: bytes, level: int) -> str:
+    """Return bytes as text that a page inflates."""
+    return base64.b64encode(zlib.compress(data, level)).decode("ascii")

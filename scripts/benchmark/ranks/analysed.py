@@ -53,7 +53,7 @@ def _analyse(path: str, jobs: int, dask: str | None) -> dict[str, Any]:
     from bubbleviz import api, timing
     from bubbleviz.cli.terminal import show_lines
     from bubbleviz.model.phases import COUNTED
-    from bubbleviz.render.text.headline import first_screen
+    from bubbleviz.render.text.report import first_screen
     from bubbleviz.render.text.terminal import Display
     from bubbleviz.report.view import View
 

@@ -1,0 +1,172 @@
+"""Panels: several reports one above the other, on one scale of time.
+
+Each begins at its own first work, so that what lies below each other took equally long: runs that
+are compared, or the schedule in theory, ideal and at the measured times, above the measurement, as
+in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from bubbleviz.explain.alternatives import Alternatives
+from bubbleviz.model.texts import counted, one_line
+from bubbleviz.render.picture.labels import headings, iteration_ratio
+from bubbleviz.render.picture.legend import draw_axis, draw_legend, notes_of, nothing_to_draw
+from bubbleviz.render.picture.page import (
+    BOLD,
+    SCREEN,
+    Page,
+    duration,
+    fitted,
+    style_of,
+    text_width,
+)
+from bubbleviz.render.picture.timeline import TimelinePainter
+from bubbleviz.render.rows import Selection, select
+from bubbleviz.report.ideal_run import report_of
+from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
+from bubbleviz.schedules.ideal import Ideal
+
+#: Between two panels, px.
+_APART = 12.0
+#: Makespans that differ by less, as a share, are drawn once.
+_ALIKE = 0.002
+#: Ratios of an iteration by itself, the one to show first.
+_OF_ONE = ("schedule", "stage")
+
+#: The title of a panel, and what to draw of which report.
+Panel: TypeAlias = "tuple[str, Report, View]"
+
+
+def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
+    """Return the SVG document of panels from top to bottom, with one axis of time below them.
+
+    Args:
+        panels: any number of them; one that has nothing to draw says why.
+        heading: stands above them all.
+        note: a sentence below the heading; empty for none.
+    """
+    page = Page(style=style_of(panels[0][2]) if panels else SCREEN)
+    page.title = one_line(heading, 200) if panels else "Nothing to draw: no run"
+    if page.style.titled or not panels:
+        page.heading(page.title)
+        if note:
+            page.y += 5
+            page.paragraph(one_line(note, 400), page.style.letters.legend, lines=3)
+        page.y += _APART
+    timelines = [
+        None
+        if (selection := select(report, view)) is None
+        else TimelinePainter(page, report, view, selection)
+        for _, report, view in panels
+    ]
+    drawn = [timeline for timeline in timelines if timeline is not None]
+    longest = max(drawn, key=lambda timeline: timeline.selection.span_ns, default=None)
+    page.description = f"{len(panels)} timelines on one scale of time, each from its own start" + (
+        f"; the longest takes {duration(longest.selection.span_ns)}." if longest else "."
+    )
+    rows = max((len(timeline.selection.rows) for timeline in drawn), default=0)
+    left = max((timeline.layout(rows=rows).left for timeline in drawn), default=0.0)
+    scale = longest.layout(left=left, rows=rows) if longest else None
+    notes: list[str] = []
+    for (title, report, view), timeline in zip(panels, timelines, strict=True):
+        if timeline is None or longest is None:
+            _draw_title(page, title, nothing_to_draw(report, view))
+            continue
+        selection = timeline.selection
+        _draw_title(page, title, _beside_title(page, report, selection))
+        share = selection.span_ns / longest.selection.span_ns
+        layout = timeline.layout(left=left, share=share, rows=rows)
+        timeline.draw(layout)
+        page.y = layout.bottom + _APART
+        notes += [note for note in notes_of(timeline) if note not in notes]
+    if scale is None:
+        return page.svg()
+    # What they share.
+    draw_axis(page, scale, page.y - _APART)
+    draw_legend(page, drawn)
+    for title, report, _ in panels:
+        if count := len(report.limitations):
+            limited = counted(count, "limitation")
+            notes.append(f"{one_line(title, 60)}: {limited}, listed in its own report.")
+    if notes and page.style.notes:
+        page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
+    return page.svg()
+
+
+def _beside_title(page: Page, report: Report, selection: Selection) -> str:
+    """Return what a panel shows; its ratio alone where nothing else is told."""
+    if page.style.titled:
+        return " · ".join(filter(None, headings(report, selection)))
+    ratios = [iteration_ratio(report, iteration) for iteration in selection.iterations]
+    return ratios[0] if len(ratios) == 1 else ""
+
+
+def _draw_title(page: Page, title: str, rest: str) -> None:
+    """Write the title of a panel, and beside it what it shows."""
+    letters = page.style.letters
+    size, room = letters.panel, (page.right - page.left) * (0.6 if page.style.titled else 1.0)
+    shown = fitted(one_line(title, 120), size * BOLD, room)
+    page.y += size
+    page.text(shown, page.left, page.y, size, font_weight="bold")
+    x = page.left + text_width(shown, size, bold=True) + 12
+    page.text(fitted(rest, letters.legend, page.right - x), x, page.y, letters.legend, ink="quiet")
+    page.y += 5
+
+
+# In theory: one ratio for all panels, of a single iteration, for a plan has no other.
+
+
+def theory(report: Report, view: View) -> str:
+    """Return the SVG document of a report below its schedule in theory.
+
+    Without times of stages it is the measurement alone.
+    """
+    others = report.alternatives
+    same = None if others is None else others.same
+    if others is None or (same is None and others.ideal is None):
+        why = others.reason if others is not None and others.reason else "no schedule recognised"
+        why = f"No schedule in theory is shown above it: {why}."
+        return draw_panels([("measured", report, view)], "As measured", why)
+    measured, view = _of_one_iteration(report, view)
+    above: list[Panel] = []
+    for title, result in _theories(others):
+        simulated = replace(report_of(result), headline=measured.headline)
+        own = View(style=view.style, width_mm=view.width_mm, causes=view.causes)
+        above.append((title, simulated, own))
+    heading, note = "Measured, below an ideal 1f1b of these times", "No schedule recognised."
+    if same is not None:
+        heading, note = f"{same.plan.name}: in theory and as measured", ""
+    return draw_panels([*above, ("measured", measured, view)], heading, note)
+
+
+def _theories(others: Alternatives) -> Iterator[tuple[str, Ideal]]:
+    """Yield what is drawn above the measurement, with its title."""
+    same, ideal, best = others.same, others.ideal, others.best
+    # Where stages are equal and transfers free, the ideal is no other picture.
+    if ideal is not None and (
+        same is None or abs(ideal.makespan_ms - same.makespan_ms) > _ALIKE * same.makespan_ms
+    ):
+        yield f"{ideal.plan.name}, ideal: equal stages, free transfers", ideal
+    if same is not None:
+        yield f"{same.plan.name} at the measured times", same
+    if best is not None:
+        yield f"{best.plan.name} at the measured times: the best in as much memory", best
+
+
+def _of_one_iteration(report: Report, view: View) -> tuple[Report, View]:
+    """Return the report with a primary ratio that a plan has, too, and a view of one iteration."""
+    shown = report.typical_iteration()
+    if shown is None:
+        return report, view
+    ratios = {name: shown.ratios[name].value for name in _OF_ONE if name in shown.ratios}
+    known = [name for name, value in ratios.items() if value is not None]
+    if not known or report.headline in known:
+        return report, view
+    reason = "A plan has one iteration, and so does this ratio."
+    measured = replace(report, headline=known[0], headline_reason=reason)
+    return measured, replace(view, iterations=view.iterations or (shown.index,))
