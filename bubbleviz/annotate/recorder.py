@@ -20,15 +20,8 @@ from typing import Any
 from weakref import WeakSet
 
 from bubbleviz import recording_layout as layout
-from bubbleviz.annotate.part_files import (
-    END,
-    EVENTS,
-    Block,
-    PartFiles,
-    Session,
-    clock_pair,
-    place_of_process,
-)
+from bubbleviz.annotate import part_files
+from bubbleviz.annotate.part_files import Block, PartFiles
 from bubbleviz.recording_layout import NONE
 
 # Timing events: when a GPU began and ended what ranges launched, without waiting for it.
@@ -114,7 +107,7 @@ class TimingEvents:
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
-        every, anchor = [stamp[EVENTS] for stamp in block.stamps], block.anchor
+        every, anchor = [stamp[part_files.EVENTS] for stamp in block.stamps], block.anchor
         pairs = [events for events in every if events is not None]
         # The latest first, since it is the one that is not.
         complete = all(pair[2].query() for pair in reversed(pairs))
@@ -354,7 +347,9 @@ class Recorder:
             return
         block.sealed = True
         if block.end_ns == layout.NONE:
-            block.end_ns = max((stamp[END] for stamp in block.stamps), default=block.start_ns)
+            block.end_ns = max(
+                (stamp[part_files.END] for stamp in block.stamps), default=block.start_ns
+            )
         if block.recorded and (block.stamps or block.number is not None):
             self._pending.append(block)
 
@@ -365,7 +360,9 @@ class Recorder:
             if block.on_device and self._events and not self._events.read(block):
                 if len(self._pending) <= _MOST_PENDING:
                     return True
-                pairs = (events[1:] for stamp in block.stamps if (events := stamp[EVENTS]))
+                pairs = (
+                    events[1:] for stamp in block.stamps if (events := stamp[part_files.EVENTS])
+                )
                 self._events.abandon([block.anchor, *(event for pair in pairs for event in pair)])
             self._append(self._pending.popleft())
         return False
@@ -374,8 +371,8 @@ class Recorder:
         if block.on_device and not block.spans:
             block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
         if self._files is None:
-            rank, world_size = self._place or place_of_process()
-            session = Session(
+            rank, world_size = self._place or part_files.place_of_process()
+            session = part_files.Session(
                 max(rank, 0),
                 world_size,
                 self._monotonic(),
@@ -385,7 +382,7 @@ class Recorder:
                 "" if self._events is None else self._events.name,
             )
             self._files = PartFiles(self.folder, session, self._limit_bytes, self._write)
-        self._files.append(block, clock_pair(self._monotonic, self._utc))
+        self._files.append(block, part_files.clock_pair(self._monotonic, self._utc))
 
     def _give_up(self, error: Exception) -> None:
         """Record no more, and say why, once."""

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from bubbleviz.errors import InputError, UsageError
-from bubbleviz.model.files import read_bounded
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import one_line
 from bubbleviz.model.values import frozen
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
@@ -146,125 +140,3 @@ class Convention:
 def globs_of(conventions: Sequence[Convention]) -> tuple[str, ...]:
     """Return the distinct prefilters of conventions."""
     return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))
-
-
-# TOML, from the standard library where it has it (Python 3.11), else from tomli.
-
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-#: No list of names that a person wrote is larger.
-_MOST_BYTES = 1 << 22
-#: Dotted keys nest tables, in a time that grows with the square of their dots.
-_MOST_DOTS = 200
-#: What Python raises for texts that it cannot compile: also for counts and nesting beyond its own.
-_UNCOMPILED = (re.error, OverflowError, RecursionError)
-#: A reference to a group by its number, which is another one among further expressions.
-_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
-#: Characters of an expression in a message.
-_LONGEST = 100
-
-
-def read_toml_text(path: str | Path, kind: str, hint: str) -> str:
-    """Return the text of a TOML file.
-
-    Args:
-        path: of the file.
-        kind: of file it should be, with its article, for the message.
-        hint: what to do where it cannot be read.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        return read_bounded(str(path), _MOST_BYTES, kind, hint).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: cannot be read as {kind} (not UTF-8); {hint}") from error
-
-
-def load_toml(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text.
-
-    Raises:
-        ValueError: it is not TOML.
-    """
-    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
-        raise ValueError(f"a line holds more than {_MOST_DOTS} dots")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def built_in_text(name: str) -> str:
-    """Return the text of a file that comes with bubbleviz."""
-    return files("bubbleviz.conventions").joinpath(name).read_text(encoding="utf-8")
-
-
-def texts_in(
-    table: Mapping[str, object], key: str, where: str, what: str = "texts"
-) -> tuple[str, ...]:
-    """Return a list of texts of a TOML table, () for none.
-
-    Raises:
-        UsageError: it holds something else.
-    """
-    values = table.get(key, [])
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise UsageError(f"{where}: {key} must be a list of {what}")
-    return tuple(values)
-
-
-def check_keys(table: Mapping[str, object], keys: Set[str], where: str) -> None:
-    """Check that a table has no other keys than these.
-
-    Raises:
-        UsageError: it has.
-    """
-    unknown = sorted(set(table) - keys)
-    if unknown:
-        raise UsageError(
-            f"{where}: unknown key {unknown[0]!r}; the keys are {', '.join(sorted(keys))}"
-        )
-
-
-def regex_of(text: str, where: str) -> re.Pattern[str]:
-    """Return a compiled regular expression.
-
-    Args:
-        text: from a TOML file.
-        where: the file and key, for the message.
-
-    Raises:
-        UsageError: it is not one.
-    """
-    try:
-        return re.compile(text)
-    except _UNCOMPILED as error:
-        raise UsageError(
-            f"{where}: {one_line(text, _LONGEST)!r} is not a regular expression ({error}); fix it"
-        ) from error
-
-
-def regexes_of(texts: Sequence[str], where: str) -> tuple[str, ...]:
-    """Return the texts, each checked to be a regular expression that can stand beside others.
-
-    Raises:
-        UsageError: one is not, or has flags for all, names of groups, or references to them.
-    """
-    for text in texts:
-        regex_of(text, where)
-        try:
-            re.compile(f"(?:{text})|(?:{text})")
-            alone = _REFERENCE.search(text) is not None
-        except _UNCOMPILED:
-            alone = True
-        if alone:
-            raise UsageError(
-                f"{where}: {one_line(text, _LONGEST)!r} cannot stand beside other regular "
-                "expressions; leave out its (?i), (?P<name>...) and references such as \\1"
-            )
-    return tuple(texts)

@@ -54,17 +54,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.conventions.convention import (
-    NUMBER_GROUPS,
-    Convention,
-    Pattern,
-    check_keys,
-    load_toml,
-    read_toml_text,
-    regex_of,
-    regexes_of,
-    texts_in,
-)
+from bubbleviz.conventions import toml_files
+from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, Pattern
 from bubbleviz.conventions.globs import lets_through
 from bubbleviz.conventions.kinds import Kinds, default_kinds
 from bubbleviz.conventions.range_names import match_of, named_by, understand
@@ -141,7 +132,7 @@ def load_convention(path: str | Path) -> Convention:
         UsageError: it is not a convention; the message names the key.
     """
     known = ", ".join(sorted(built_in()))
-    text = read_toml_text(path, "an NVTX convention", f"give a TOML file or one of: {known}")
+    text = toml_files.read(path, "an NVTX convention", f"give a TOML file or one of: {known}")
     convention = convention_of(text, str(path))
     _refuse_wrong_examples(convention, str(path))
     return convention
@@ -185,10 +176,10 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
         UsageError: it holds none; the message names the key.
     """
     try:
-        data = load_toml(text)
+        data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(f"{where}: not TOML ({error}); see bubbleviz guide conventions") from error
-    check_keys(data, _KEYS, where)
+    toml_files.check_keys(data, _KEYS, where)
     additions = data.get("communication") or data.get("helper_threads")
     patterns = data.get("pattern", [] if additions else None)
     if not isinstance(patterns, list) or not (patterns or additions):
@@ -204,10 +195,10 @@ def convention_of(text: str, where: str, *, tested: bool = False) -> Convention:
         patterns=tuple(
             _pattern(p, f"{where}: pattern {i}", tested=tested) for i, p in enumerate(patterns, 1)
         ),
-        examples=texts_in(data, "examples", where),
-        counter_examples=texts_in(data, "counter_examples", where),
+        examples=toml_files.texts_in(data, "examples", where),
+        counter_examples=toml_files.texts_in(data, "counter_examples", where),
         **{
-            key: regexes_of(texts_in(data, key, where), f"{where}: {key}")
+            key: toml_files.regexes_of(toml_files.texts_in(data, key, where), f"{where}: {key}")
             for key in ("communication", "helper_threads")
         },
         explicit=_switch(data, "explicit", where) is True,
@@ -218,12 +209,12 @@ def _pattern(data: object, where: str, *, tested: bool) -> Pattern:
     if not isinstance(data, dict):
         raise UsageError(f"{where}: must be a table with glob and match")
     regex = _text(data, "match", where, None)
-    foreign = [] if tested else sorted(set(regex_of(regex, where).groupindex) - _GROUPS)
+    foreign = [] if tested else sorted(set(toml_files.regex_of(regex, where).groupindex) - _GROUPS)
     if foreign:
         raise UsageError(
             f"{where}: unknown group {foreign[0]!r}; the groups are {', '.join(sorted(_GROUPS))}"
         )
-    check_keys(data, _PATTERN_KEYS, where)
+    toml_files.check_keys(data, _PATTERN_KEYS, where)
     phases = data.get("phases", {})
     if not isinstance(phases, dict):
         raise UsageError(f"{where}: phases must be a table of word = phase")

@@ -8,14 +8,7 @@ from dataclasses import field
 from functools import cache, cached_property
 from pathlib import Path
 
-from bubbleviz.conventions.convention import (
-    built_in_text,
-    check_keys,
-    load_toml,
-    read_toml_text,
-    regexes_of,
-    texts_in,
-)
+from bubbleviz.conventions import toml_files
 from bubbleviz.conventions.kinds import any_regex
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
@@ -111,7 +104,7 @@ class ActivityList:
             UsageError: it is not a list of activities.
         """
         hint = "give a TOML file with [[activity]] tables of name and match"
-        added = _from_text(read_toml_text(path, "activities", hint), str(path))
+        added = _from_text(toml_files.read(path, "activities", hint), str(path))
         reserved = {activity.name for activity in self.all_of if not activity.match}
         taken = sorted(reserved & {activity.name for activity in added})
         if taken:
@@ -125,12 +118,14 @@ class ActivityList:
 @cache
 def default_activities() -> ActivityList:
     """Return the activities that come with bubbleviz."""
-    return ActivityList(_from_text(built_in_text("host_activities.toml"), "host_activities.toml"))
+    return ActivityList(
+        _from_text(toml_files.built_in("host_activities.toml"), "host_activities.toml")
+    )
 
 
 def _from_text(text: str, where: str) -> tuple[Activity, ...]:
     try:
-        data = load_toml(text)
+        data = toml_files.load(text)
     except ValueError as error:
         raise UsageError(
             f"{where}: not TOML ({error}); give [[activity]] tables of name and match"
@@ -144,12 +139,14 @@ def _from_text(text: str, where: str) -> tuple[Activity, ...]:
 def _activity(table: object, where: str) -> Activity:
     if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
         raise UsageError(f"{where}: needs a name, a text")
-    check_keys(table, _KEYS, where)
+    toml_files.check_keys(table, _KEYS, where)
     strength = table.get("strength", KNOWN)
     if isinstance(strength, bool) or strength not in (FRAME, NAMED, KNOWN, WHOLE):
         raise UsageError(f"{where}: strength must be 0, 1, 2 or 3, not {strength!r}")
     meaning, advice = table.get("meaning", ""), table.get("advice", "")
     if not isinstance(meaning, str) or not isinstance(advice, str):
         raise UsageError(f"{where}: meaning and advice must be texts")
-    match = regexes_of(texts_in(table, "match", where, "regular expressions"), where)
+    match = toml_files.regexes_of(
+        toml_files.texts_in(table, "match", where, "regular expressions"), where
+    )
     return Activity(str(table["name"]), int(strength), meaning, advice, match)

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from bubbleviz.conventions.convention import built_in_text, load_toml
+from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.values import frozen
 
@@ -61,7 +61,7 @@ class Kinds:
 @cache
 def default_kinds() -> Kinds:
     """Return the lists that come with bubbleviz."""
-    data = load_toml(built_in_text("kinds.toml"))
+    data = toml_files.load(toml_files.built_in("kinds.toml"))
     named = tuple(data.pop("collective_kinds").items())
     regexes = {kind: tuple(regexes) for kind, regexes in data.items()}
     return Kinds(**regexes, collective_kinds=named)

@@ -10,15 +10,8 @@ from functools import cache
 
 import numpy as np
 
-from bubbleviz.conventions.convention import (
-    NUMBER_GROUPS,
-    Convention,
-    NameMatch,
-    Pattern,
-    built_in_text,
-    load_toml,
-    regex_of,
-)
+from bubbleviz.conventions import toml_files
+from bubbleviz.conventions.convention import NUMBER_GROUPS, Convention, NameMatch, Pattern
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -262,12 +255,12 @@ def layer_globs() -> tuple[str, ...]:
 def layer_patterns() -> tuple[LayerPattern, ...]:
     """Return the patterns that come with bubbleviz, in the order in which they are tried."""
     where = "layer_names.toml"
-    tables = load_toml(built_in_text(where)).get("layer", [])
+    tables = toml_files.load(toml_files.built_in(where)).get("layer", [])
     return tuple(
         LayerPattern(
             table["kind"],
             tuple(table.get("globs", ())),
-            regex_of(f"(?i:{table['match']})", where),
+            toml_files.regex_of(f"(?i:{table['match']})", where),
             tuple(table.get("examples", ())),
             tuple(table.get("counter_examples", ())),
         )

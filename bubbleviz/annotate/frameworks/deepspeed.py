@@ -15,16 +15,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
+from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import iteration, phase
-from bubbleviz.annotate.wrapping import (
-    NO_RANGE,
-    Annotations,
-    Args,
-    Folder,
-    Kwargs,
-    RangeOfCall,
-    once,
-)
+from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 from bubbleviz.errors import AnnotationError
 
 #: Phases of the methods that work on a buffer.
@@ -48,7 +41,7 @@ _TWO_STAGE_METHODS = ("_exec_forward_pass", "_exec_backward_pass")
 Place = tuple[int | None, int]
 
 
-def annotate(record: Folder = None) -> Annotations:
+def annotate(record: wrapping.Folder = None) -> Annotations:
     """Name the instructions of DeepSpeed's pipeline engine; a batch is an iteration.
 
     Args:
@@ -57,7 +50,7 @@ def annotate(record: Folder = None) -> Annotations:
     Raises:
         AnnotationError: DeepSpeed cannot be imported, or is not as expected.
     """
-    return once("DeepSpeed", _wrap, record)
+    return wrapping.once("DeepSpeed", _wrap, record)
 
 
 def _wrap(annotations: Annotations) -> None:
@@ -99,7 +92,7 @@ def _wrap(annotations: Annotations) -> None:
         )
 
 
-def _whole(name: str) -> RangeOfCall:
+def _whole(name: str) -> wrapping.RangeOfCall:
     return lambda args, _: phase(name, stage=args[0].stage_id)
 
 
@@ -107,7 +100,7 @@ def _counted(
     name: str,
     done: Counter[tuple[str, int | None]],
     place_of: Callable[[Args, Kwargs], Place | None],
-) -> RangeOfCall:
+) -> wrapping.RangeOfCall:
     """Return the ranges of an instruction, by the place of a call; None for no range."""
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:

@@ -18,16 +18,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.wrapping import (
-    Annotations,
-    Args,
-    Folder,
-    Kwargs,
-    always,
-    once,
-    subclasses,
-)
+from bubbleviz.annotate.wrapping import Annotations, Args, Kwargs
 from bubbleviz.errors import AnnotationError
 
 _CORE = "megatron.core"
@@ -48,7 +41,7 @@ _TRANSFERS = {
 Place = tuple[int | None, int]
 
 
-def annotate(record: Folder = None) -> Annotations:
+def annotate(record: wrapping.Folder = None) -> Annotations:
     """Name Megatron-Core's operations; one call of its schedule is an iteration.
 
     Args:
@@ -57,7 +50,7 @@ def annotate(record: Folder = None) -> Annotations:
     Raises:
         AnnotationError: Megatron-Core cannot be imported, or is not as expected.
     """
-    return once("Megatron-Core", _wrap, record)
+    return wrapping.once("Megatron-Core", _wrap, record)
 
 
 class _Batch:
@@ -210,7 +203,7 @@ def _wrap_transfers(annotations: Annotations) -> None:
     if not names:
         annotations.attribute(owner, "send_forward")
     for name in names:
-        annotations.wrap(owner, name, always(phase, _TRANSFERS.get(name, "SEND_RECV")))
+        annotations.wrap(owner, name, wrapping.always(phase, _TRANSFERS.get(name, "SEND_RECV")))
 
 
 def _wrap_optimizers(annotations: Annotations) -> None:
@@ -219,6 +212,6 @@ def _wrap_optimizers(annotations: Annotations) -> None:
         annotations.module(f"{_CORE}.optimizer.optimizer"), "MegatronOptimizer"
     )
     annotations.module(f"{_CORE}.optimizer")
-    for kind in subclasses(base):
+    for kind in wrapping.subclasses(base):
         if "step" in vars(kind):
-            annotations.wrap(kind, "step", always(phase, "Optimizer"))
+            annotations.wrap(kind, "step", wrapping.always(phase, "Optimizer"))

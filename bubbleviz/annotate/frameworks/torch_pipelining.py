@@ -15,18 +15,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import Range, iteration, phase
-from bubbleviz.annotate.wrapping import (
-    NO_RANGE,
-    Annotations,
-    Args,
-    Folder,
-    Kwargs,
-    RangeOfCall,
-    always,
-    once,
-    subclasses,
-)
+from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 
 #: Phases of transfers, by the stage's method that lists them.
 _TRANSFERS = {
@@ -39,7 +30,7 @@ _TRANSFERS = {
 _TAG = "_bubbleviz_transfer"
 
 
-def annotate(record: Folder = None) -> Annotations:
+def annotate(record: wrapping.Folder = None) -> Annotations:
     """Name the operations, iterations and optimizer steps of torch.distributed.pipelining.
 
     Names hold the virtual stage (``stage_index``) and the microbatch. Each ``schedule.step()`` is
@@ -52,7 +43,7 @@ def annotate(record: Folder = None) -> Annotations:
     Raises:
         AnnotationError: PyTorch lacks it, or it is not as expected.
     """
-    return once("torch.distributed.pipelining", _wrap, record)
+    return wrapping.once("torch.distributed.pipelining", _wrap, record)
 
 
 def _wrap(annotations: Annotations) -> None:
@@ -70,7 +61,7 @@ def _wrap(annotations: Annotations) -> None:
 
     annotations.wrap(base, "_maybe_compute_loss", of_loss)
     for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
-        annotations.wrap(annotations.attribute(schedules, name), "step", always(iteration))
+        annotations.wrap(annotations.attribute(schedules, name), "step", wrapping.always(iteration))
     _wrap_optimizers(annotations)
 
 
@@ -103,7 +94,7 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
         annotations.wrap(base, "perform_reduce_grad", _reduction(getattr(stages, "FSDPModule", ())))
 
 
-def _reduction(sharded: Any) -> RangeOfCall:
+def _reduction(sharded: Any) -> wrapping.RangeOfCall:
     """Return the ranges of gradient reductions, which stages of other modules do not have."""
 
     def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
@@ -121,7 +112,7 @@ def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> No
     for method, name in _TRANSFERS.items():
         _tag(annotations, base, method, name)
 
-    def of_transfers(ops: Callable[[Args, Kwargs], Any]) -> RangeOfCall:
+    def of_transfers(ops: Callable[[Args, Kwargs], Any]) -> wrapping.RangeOfCall:
         return lambda args, kwargs: _transfers(ops(args, kwargs))
 
     for function in ("_batch_p2p", "_sorted_batch_p2p"):
@@ -171,16 +162,16 @@ def _wrap_optimizers(annotations: Annotations) -> None:
         for kind in kinds:
             if kind not in wrapped and "step" in vars(kind):
                 wrapped.add(kind)
-                annotations.wrap(kind, "step", always(phase, "Optimizer"))
+                annotations.wrap(kind, "step", wrapping.always(phase, "Optimizer"))
 
     def begins(optimizer: Any) -> None:
         begun(optimizer)
         if annotations.active:
             wrap_kinds(kind for kind in type(optimizer).__mro__ if issubclass(kind, base))
 
-    wrap_kinds(subclasses(base))
+    wrap_kinds(wrapping.subclasses(base))
     # Learning-rate schedulers give an optimizer a step of its own, around that of its class.
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), base) and "step" in vars(optimizer):
-            annotations.wrap(optimizer, "step", always(phase, "Optimizer"))
+            annotations.wrap(optimizer, "step", wrapping.always(phase, "Optimizer"))
     annotations.replace(base, "_patch_step_function", begins)

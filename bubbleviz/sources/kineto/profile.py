@@ -43,17 +43,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.collectives import collectives_of, synchronisation_of, world_of
-from bubbleviz.sources.kineto.events import (
-    ANNOTATION,
-    CALL,
-    COPY,
-    KERNEL,
-    OPERATOR,
-    OVERHEAD,
-    PYTHON,
-    EventCollector,
-    EventRows,
-)
+from bubbleviz.sources.kineto.events import EventCollector, EventRows
 from bubbleviz.sources.trace_events import TraceFile, global_threads, opened_trace
 from bubbleviz.timing import step
 
@@ -93,14 +83,14 @@ def with_operators(
     lost = np.flatnonzero(~np.isin(work.correlation, calls.correlation) & (work.external >= 0))
     if len(lost) == 0:
         return calls, ()
-    operators = np.flatnonzero(np.isin(ranges.kind, (OPERATOR, ANNOTATION)))
+    operators = np.flatnonzero(np.isin(ranges.kind, (kineto.OPERATOR, kineto.ANNOTATION)))
     external, first = np.unique(ranges.external[operators], return_index=True)
     at = found_in(external, work.external[lost])
     lost, at = lost[at != NONE], at[at != NONE]
     if len(lost) == 0:
         return calls, ()
     rows = ranges.take(operators[first[at]])
-    kind = np.full(len(rows), CALL, np.int64)
+    kind = np.full(len(rows), kineto.CALL, np.int64)
     rows = replace(rows, end_ns=rows.start_ns, correlation=work.correlation[lost], kind=kind)
     reason = f"{path}: the operators with their External id stand for the calls"
     note = Limitation(
@@ -118,7 +108,7 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
                       ├ addmm ┤
         work        ├────────────────┤  ├────────┤
     """
-    rows = np.flatnonzero(ranges.kind == OPERATOR)
+    rows = np.flatnonzero(ranges.kind == kineto.OPERATOR)
     thread = threads[ranges.thread[rows]]
     order = np.lexsort((-ranges.end_ns[rows], ranges.start_ns[rows], thread))
     rows, thread = rows[order], thread[order]
@@ -137,9 +127,9 @@ def operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, Even
         work,
         correlation=np.arange(count),
         device=np.zeros(count, np.int64),
-        kind=np.full(count, KERNEL, np.int64),
+        kind=np.full(count, kineto.KERNEL, np.int64),
     )
-    return work, replace(work, end_ns=work.start_ns, kind=np.full(count, CALL, np.int64))
+    return work, replace(work, end_ns=work.start_ns, kind=np.full(count, kineto.CALL, np.int64))
 
 
 def processes_of(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
@@ -167,7 +157,7 @@ def _named(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
 def _activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
     """Return work as activities; ``process`` is that of each row."""
     ranks, rank = np.unique(np.stack((process, work.device), axis=1), axis=0, return_inverse=True)
-    kernels = int((work.kind == KERNEL).sum())
+    kernels = int((work.kind == kineto.KERNEL).sum())
     name_id, used = _named(work.name[:kernels], names)
     return model.Activities(
         start_ns=work.start_ns.copy(),
@@ -239,10 +229,10 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Trace:
     rank, world_size, _ = world = world_of(metadata)
     threads = global_threads(collector.threads)
     names = tuple(map(encodable, collector.names.values))
-    work = collector.take(base_ns, KERNEL, COPY)
-    calls = collector.take(base_ns, CALL)
-    ranges = collector.take(base_ns, ANNOTATION, OPERATOR, PYTHON)
-    overheads = collector.take(base_ns, OVERHEAD)
+    work = collector.take(base_ns, kineto.KERNEL, kineto.COPY)
+    calls = collector.take(base_ns, kineto.CALL)
+    ranges = collector.take(base_ns, kineto.ANNOTATION, kineto.OPERATOR, kineto.PYTHON)
+    overheads = collector.take(base_ns, kineto.OVERHEAD)
     # ROCm's builds of PyTorch record calls of HIP as CUDA's.
     called = (names[number] for number in distinct(calls.name).tolist())
     api = "HIP" if any(name.startswith("hip") for name in called) else "CUDA"
@@ -300,7 +290,7 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Trace:
         limitations=tuple(limitations),
         global_rank=None if rank == NONE else rank,
         world_size=world_size if world_size > 0 else None,
-        launches_known=counts[KERNEL] + counts[COPY] > 0,
+        launches_known=counts[kineto.KERNEL] + counts[kineto.COPY] > 0,
         collectives=collectives,
         synchronisation=None if found is None else lambda: (found, ()),
         memory=lambda: kineto.read_memory(file.path, base_ns, on_host=device == HOST),
@@ -378,12 +368,12 @@ def _devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
 
 #: What an inspection counts: name, categories in the file, and code.
 _COUNTED = (
-    ("kernels", "kernel", KERNEL),
-    ("copies and memsets", "gpu_memcpy, gpu_memset", COPY),
-    ("CUDA API calls", "cuda_runtime, cuda_driver", CALL),
-    ("annotations", "user_annotation", ANNOTATION),
-    ("operators", "cpu_op", OPERATOR),
-    ("Python functions", "python_function", PYTHON),
+    ("kernels", "kernel", kineto.KERNEL),
+    ("copies and memsets", "gpu_memcpy, gpu_memset", kineto.COPY),
+    ("CUDA API calls", "cuda_runtime, cuda_driver", kineto.CALL),
+    ("annotations", "user_annotation", kineto.ANNOTATION),
+    ("operators", "cpu_op", kineto.OPERATOR),
+    ("Python functions", "python_function", kineto.PYTHON),
 )
 #: How the events of modules are named among those of Python's functions.
 _MODULE = "nn.Module: "
@@ -407,8 +397,8 @@ class KinetoFile:
         """Return how often names of annotations, or else of operators, occur."""
         profile, kind, _, _ = self._trace
         ranges = profile.ranges
-        annotated = "*" in globs and (kind == ANNOTATION).any()
-        name_id = ranges.name_id[kind == ANNOTATION] if annotated else ranges.name_id
+        annotated = "*" in globs and (kind == kineto.ANNOTATION).any()
+        name_id = ranges.name_id[kind == kineto.ANNOTATION] if annotated else ranges.name_id
         counts = np.bincount(name_id, minlength=len(ranges.names)).tolist()
         fits = fitting(globs, ranges.names)
         return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
@@ -438,7 +428,7 @@ class KinetoFile:
             return np.array(fitting(wanted, ranges.names), bool)[ranges.name_id]
 
         # Of Python's functions, modules alone are asked for by name.
-        asked: Bools = np.asarray(kind != PYTHON, bool)
+        asked: Bools = np.asarray(kind != kineto.PYTHON, bool)
         if modules := [glob for glob in globs if glob.startswith(_MODULE)]:
             asked |= named(modules)
         return replace(profile, ranges=ranges.take(named(globs) & asked))

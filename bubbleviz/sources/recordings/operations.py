@@ -16,32 +16,18 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.conventions.convention_file import built_in
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.model import operations as model
 from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import CodedTexts, Numbering, sorted_rows
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
-from bubbleviz.model.operations import (
-    OperationKeys,
-    OperationLaunches,
-    OperationSpans,
-    RankOperations,
-)
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
-from bubbleviz.sources.recordings.parts import (
-    Header,
-    PartReader,
-    RecordedOperations,
-    Stretch,
-    found_blocks,
-    header_of,
-    joined_stretches,
-    rank_and_number,
-    stretch_of,
-)
+from bubbleviz.sources.recordings import parts as recorded
+from bubbleviz.sources.recordings.parts import Header, PartReader, RecordedOperations, Stretch
 from bubbleviz.sources.tables.operations import OpenTable
 
 # Sessions: which files are parts of one recording, and which recordings are of one run.
@@ -63,7 +49,7 @@ def parts_of(path: str) -> list[str]:
     Raises:
         ProfileError: the file cannot be read, or is no recording.
     """
-    header = header_of(path)
+    header = recorded.header_of(path)
     parts = {header.part: path}
     for other, file in _around(path, header.session):
         parts.setdefault(other.part, file)
@@ -72,7 +58,7 @@ def parts_of(path: str) -> list[str]:
 
 def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
     """Yield the files of one session with the numbers below and above that of a file."""
-    stem, own = rank_and_number(path) or ("", 0)
+    stem, own = recorded.rank_and_number(path) or ("", 0)
     for step in (-1, 1) if stem else ():
         number = own + step
         while number >= 0:
@@ -86,7 +72,9 @@ def _around(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]
 
 def others_of(path: str) -> int:
     """Return how many files beside a recording belong to others of the same rank."""
-    named = [found for part in parts_of(path) if (found := rank_and_number(part)) is not None]
+    named = [
+        found for part in parts_of(path) if (found := recorded.rank_and_number(part)) is not None
+    ]
     if not named:
         return 0
     numbers = [number for _, number in named]
@@ -142,17 +130,17 @@ def newest_run(files: Sequence[str]) -> list[str]:
 def _ended_utc_ns(file: str, header: Header) -> int:
     """Return UTC at the end of a recording: of its last iteration, or its beginning without any."""
     last = parts_of(file)[-1]
-    own = header_of(last)
+    own = recorded.header_of(last)
     with Path(last).open("rb") as opened:
         size = opened.seek(0, os.SEEK_END)
         first = max(size - _TAIL_BYTES, 0)
         first += (layout.HEADER.size - first) % layout.RECORD_BYTES
         opened.seek(max(first, layout.HEADER.size))
         data = opened.read()
-    found = found_blocks(data)
+    found = recorded.found_blocks(data)
     if not found[1]:
         return max(header.began_utc_ns, own.utc_ns)
-    return int(stretch_of(data, found, {}).iterations.utc_ns.max())
+    return int(recorded.stretch_of(data, found, {}).iterations.utc_ns.max())
 
 
 def _numbered(stem: str, number: int) -> str:
@@ -162,7 +150,7 @@ def _numbered(stem: str, number: int) -> str:
 
 def _header_or_none(path: str) -> Header | None:
     try:
-        return header_of(path)
+        return recorded.header_of(path)
     except ProfileError:
         return None
 
@@ -239,7 +227,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         run=run,
         parts=len(paths),
         names=names.values,
-        stretch=joined_stretches(stretches),
+        stretch=recorded.joined_stretches(stretches),
         damaged=sum(reader.damaged for reader in readers),
         tail_bytes=sum(reader.tail_bytes for reader in readers),
     )
@@ -282,7 +270,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
     name, count = own.name_id, len(own)
     iteration, iterations, paired = _iterations(session, own)
     none = np.full(count, NONE, np.int64)
-    keys = OperationKeys(
+    keys = model.OperationKeys(
         rank=np.zeros(count, np.int64),
         iteration=iteration,
         phase=meanings.phase[name],
@@ -305,7 +293,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
     start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
     end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
     end_ns = np.maximum(start_ns, end_ns)
-    spans = OperationSpans(
+    spans = model.OperationSpans(
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
@@ -337,7 +325,9 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
             session_clock_ns=0,
             device="rank",
         ),
-        operations=RankOperations.of(keys, spans, OperationLaunches(launched_ns, none, none)),
+        operations=model.RankOperations.of(
+            keys, spans, model.OperationLaunches(launched_ns, none, none)
+        ),
         places=(place,),
         iterations=iterations,
         virtual_stage=meanings.stage[name],

@@ -12,15 +12,10 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import CodedTexts, groups_of
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
-from bubbleviz.model.operations import (
-    OperationKeys,
-    OperationLaunches,
-    OperationSpans,
-    RankOperations,
-)
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, NameCount, Profile, Source, TableCount, ToldClock
 from bubbleviz.model.texts import shell_word, suggestion
@@ -78,7 +73,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     length_ns = end_ns - start_ns
     active_ns, known = cells.whole("active_ns", below=_FARTHEST_NS)
     # As far as is told, kernels kept the GPU busy throughout.
-    spans = OperationSpans(
+    spans = model.OperationSpans(
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
@@ -87,14 +82,14 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
         busy_ns=length_ns,
         received_ns=cells.times("received_ns"),
     )
-    launches = OperationLaunches(
+    launches = model.OperationLaunches(
         launched_ns=cells.times("launched_ns"),
         receive_start_ns=cells.times("receive_start_ns"),
         receive_launched_ns=cells.times("receive_launched_ns"),
     )
     return OperationTable(
         source=source,
-        operations=RankOperations.of(keys, spans, launches),
+        operations=model.RankOperations.of(keys, spans, launches),
         places=places,
         iterations=iteration_names,
         virtual_stage=virtual_stage,
@@ -232,7 +227,7 @@ def _iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 def _keys(
     cells: Cells, place: Ints, iteration: Ints, span: tuple[Ints, Ints, Bools]
-) -> OperationKeys:
+) -> model.OperationKeys:
     """Return what the operations are; ``occurrence`` is -1 where the table does not tell it.
 
     Raises:
@@ -265,7 +260,7 @@ def _keys(
     )
     host_start_ns = np.where(host_start_ns == NONE, start_ns, host_start_ns)
     host_end_ns = np.where(host_end_ns == NONE, end_ns, host_end_ns)
-    return OperationKeys(
+    return model.OperationKeys(
         rank=place,
         iteration=iteration,
         phase=phase,
@@ -325,7 +320,7 @@ def _looked_up(
     return [np.array(n, np.int64)[column.code] for n in zip(*numbers, none, strict=True)]
 
 
-def _refuse_twice(cells: Cells, keys: OperationKeys, span: tuple[Ints, Ints, Bools]) -> None:
+def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Ints, Bools]) -> None:
     """Refuse rows that hold one forward or backward twice.
 
     They do where all that they tell agrees, times included, or where the table numbers repeated

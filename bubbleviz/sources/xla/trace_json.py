@@ -21,13 +21,8 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import encodable
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.trace_events import (
-    ThreadName,
-    TraceEvent,
-    TraceFile,
-    opened_trace,
-    times_ns,
-)
+from bubbleviz.sources import trace_events
+from bubbleviz.sources.trace_events import TraceEvent, TraceFile
 from bubbleviz.sources.xla.planes import HOST, NOTHING, Planes, device_of, path_of, roles_of
 from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
 
@@ -68,13 +63,13 @@ class TraceJsonPlanes:
         self.processes: dict[int | str | None, str] = {}
         self.strays = 0
         self._planes = planes
-        self._lines: dict[ThreadName, str] = {}
-        self._roles: dict[ThreadName, str] = {}
-        self._rows: dict[ThreadName, int] = {}
+        self._lines: dict[trace_events.ThreadName, str] = {}
+        self._roles: dict[trace_events.ThreadName, str] = {}
+        self._rows: dict[trace_events.ThreadName, int] = {}
 
     def add(self, events: Sequence[TraceEvent[XlaArgs]]) -> None:
         """Add a block of events."""
-        by_thread: dict[ThreadName, list[TraceEvent[XlaArgs]]] = defaultdict(list)
+        by_thread: dict[trace_events.ThreadName, list[TraceEvent[XlaArgs]]] = defaultdict(list)
         # JSON gives an object an event, so that each must be looked at.
         for event in events:
             if event.ph == "X" and event.ts is not None:
@@ -97,7 +92,7 @@ class TraceJsonPlanes:
         elif event.name == "thread_name":
             self._lines[event.pid, event.tid] = name
 
-    def _role(self, thread: ThreadName) -> str:
+    def _role(self, thread: trace_events.ThreadName) -> str:
         """Return the role of a line; names of lines that come later change nothing."""
         if thread not in self._roles:
             threads = [other for other in {**self._lines, thread: ""} if other[0] == thread[0]]
@@ -107,7 +102,7 @@ class TraceJsonPlanes:
         return self._roles[thread]
 
     def _add_events(
-        self, role: str, thread: ThreadName, events: Sequence[TraceEvent[XlaArgs]]
+        self, role: str, thread: trace_events.ThreadName, events: Sequence[TraceEvent[XlaArgs]]
     ) -> None:
         row = NONE
         if role == HOST:
@@ -123,7 +118,7 @@ class TraceJsonPlanes:
             every = (texts.number(encodable(v)) if v else NONE for v in values)
             return np.fromiter(every, np.int64, len(args))
 
-        start_ns = times_ns([event.ts for event in events])
+        start_ns = trace_events.times_ns([event.ts for event in events])
         name = texts.numbers(encodable(event.name) for event in events)
         stats = {
             "op": numbered(a.hlo_op for a in args),
@@ -135,7 +130,7 @@ class TraceJsonPlanes:
             values = map(attrgetter(argument), args)
             fitting = [NONE if n is None or abs(n) >> 63 else n for n in values]
             stats[column] = np.array(fitting, np.int64)
-        end_ns = start_ns + times_ns([event.dur for event in events])
+        end_ns = start_ns + trace_events.times_ns([event.dur for event in events])
         self._planes.add(role, self.processes[thread[0]], row, (start_ns, end_ns), name, stats)
 
 
@@ -178,5 +173,5 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Xl
     Raises:
         ProfileError: it cannot be opened.
     """
-    with opened_trace(path, XlaArgs, watch) as file:
+    with trace_events.opened_trace(path, XlaArgs, watch) as file:
         yield XlaFile(partial(_load, file))

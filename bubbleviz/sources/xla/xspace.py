@@ -34,18 +34,8 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import GZIP
-from bubbleviz.sources.xla.planes import (
-    ASYNC,
-    HOST,
-    NOTHING,
-    OPS,
-    PROGRAMS,
-    STAT_COLUMNS,
-    Planes,
-    device_of,
-    path_of,
-    roles_of,
-)
+from bubbleviz.sources.xla import planes as xla
+from bubbleviz.sources.xla.planes import Planes
 from bubbleviz.sources.xla.profile import Loaded, XlaFile, profile_of
 
 #: Messages: number, name and kind of each field; ``*`` is repeated. Texts may be no UTF-8.
@@ -252,7 +242,7 @@ class Space:
     def _plane(self, content: bytes, *, whole: bool) -> Any:
         end = len(content) if whole else _end_of_fields(content)
         plane = parsed(_types()["Plane"], content[:end])
-        if text_of(plane.name) == PROGRAMS:
+        if text_of(plane.name) == xla.PROGRAMS:
             return parsed(_types()["Plane"], b"")
         with suppress(IndexError):
             tag, begin, _ = field_at(content, end)
@@ -379,7 +369,7 @@ class PlaneReader:
         self._numbers = np.array(sorted(events), np.int64)
         self._lines = plane.lines
         self._columns: dict[bool, tuple[Ints, Mapping[str, Ints]]] = {}
-        device = device_of(self.name)
+        device = xla.device_of(self.name)
         if device is not None:
             told = {names.get(stat.name, ""): self._text(stat) for stat in plane.stats}
             # No other statistic describes a device.
@@ -389,7 +379,7 @@ class PlaneReader:
         numbering = planes.texts
         self._refs = np.array(sorted(names), np.int64)
         self._texts = np.append(numbering.numbers(texts), NONE)
-        paths = [numbering.number(path) if (path := path_of(t)) else NONE for t in texts]
+        paths = [numbering.number(path) if (path := xla.path_of(t)) else NONE for t in texts]
         self._paths = np.array([*paths, NONE], np.int64)
 
     def _text(self, stat: Any) -> str:
@@ -404,13 +394,13 @@ class PlaneReader:
         """
         lines = self._lines
         names = [text_of(line.name) or text_of(line.display_name) for line in lines]
-        roles = roles_of(self.name, names)
+        roles = xla.roles_of(self.name, names)
         for role in roles:
-            if role != NOTHING:
-                self._metadata_columns(of_instructions=role in (OPS, ASYNC))
+            if role != xla.NOTHING:
+                self._metadata_columns(of_instructions=role in (xla.OPS, xla.ASYNC))
         for line, name, role in zip(lines, names, roles, strict=True):
-            if role != NOTHING:
-                row = self._planes.add_line(line.id, name) if role == HOST else NONE
+            if role != xla.NOTHING:
+                row = self._planes.add_line(line.id, name) if role == xla.HOST else NONE
                 for at in range(0, len(line.events), _PIECE):
                     self._add_piece(line, slice(at, at + _PIECE), role, row)
 
@@ -420,12 +410,12 @@ class PlaneReader:
             return self._columns[of_instructions]
         texts, count = self._planes.texts, len(self._metadata) + 1
         names = np.full(count, texts.number(""), np.int64)
-        columns = {column: np.full(count, NONE, np.int64) for column in STAT_COLUMNS}
+        columns = {column: np.full(count, NONE, np.int64) for column in xla.STAT_COLUMNS}
         for row, entry in enumerate(self._metadata):
             for stat in entry.stats:
                 name = self._stat_names.get(stat.name, "")
                 column, text = _STATS.get(name), self._text(stat)
-                text = path_of(text) if name == "tf_op" else text
+                text = xla.path_of(text) if name == "tf_op" else text
                 if column in _TEXTS and text:
                     columns[column][row] = texts.number(text)
                 elif column is not None and column not in _TEXTS:
@@ -449,7 +439,7 @@ class PlaneReader:
         fields = (_EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS)
         inner = (_EVENT_STATS,) if wanted else ()
         event, messages = decoded(data, end - length, end, fields, inner)
-        names, columns = self._metadata_columns(of_instructions=role in (OPS, ASYNC))
+        names, columns = self._metadata_columns(of_instructions=role in (xla.OPS, xla.ASYNC))
         # Metadata that is not there is the last row (-1).
         at = found_in(self._numbers, event[_EVENT_METADATA])
         columns = {column: values[at] for column, values in columns.items()}
@@ -498,7 +488,7 @@ class PlaneReader:
             codes = (self._paths if is_path else self._texts)[found_in(self._refs, ref[rows])]
             for at in np.flatnonzero(ref[rows] == NONE).tolist() if own else ():
                 text = own.get(int(rows[at]), "")
-                text = path_of(text) if is_path else text
+                text = xla.path_of(text) if is_path else text
                 codes[at] = self._planes.texts.number(text) if text else NONE
             known = codes != NONE
             column[event[rows[known]]] = codes[known]

@@ -22,15 +22,8 @@ import re
 from collections.abc import Iterable
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.sources.nccl.events import (
-    STATES,
-    UNKNOWN,
-    NcclEventBuilder,
-    OperationKind,
-    clock_of,
-    number_of,
-    time_of,
-)
+from bubbleviz.sources.nccl import events as nccl
+from bubbleviz.sources.nccl.events import NcclEventBuilder
 from bubbleviz.sources.nccl.formats import EventFileFormat
 from bubbleviz.sources.nccl.lines import NO_ARGS, EventArgs, EventObject
 
@@ -41,12 +34,12 @@ _CATEGORIES = frozenset(
     )
 )
 _KINDS = {
-    "COLL": OperationKind.COLLECTIVE,
-    "P2P": OperationKind.POINT_TO_POINT,
-    "CE_COLL": OperationKind.COPY_ENGINE,
+    "COLL": nccl.OperationKind.COLLECTIVE,
+    "P2P": nccl.OperationKind.POINT_TO_POINT,
+    "CE_COLL": nccl.OperationKind.COPY_ENGINE,
 }
 _CALLS = frozenset(("COLL_API", "P2P_API"))
-_STATES = {name: number for number, name in enumerate(STATES)}
+_STATES = {name: number for number, name in enumerate(nccl.STATES)}
 #: Other collectives have no root, although one is written.
 _ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
 #: Events of proxy threads that belong to no operation.
@@ -70,7 +63,7 @@ class _Process:
 
     def begin(self, event: EventObject) -> None:
         """Handle a begin."""
-        category, start_ns = event.cat, time_of(event.ts)
+        category, start_ns = event.cat, nccl.time_of(event.ts)
         args = event.args or NO_ARGS
         if category in _KINDS:
             self._operation = self._operation_of(event, args, start_ns)
@@ -86,11 +79,11 @@ class _Process:
 
     def end(self, event: EventObject) -> None:
         """Handle an end."""
-        category, end_ns = event.cat, time_of(event.ts)
+        category, end_ns = event.cat, nccl.time_of(event.ts)
         if category == "GPU":
             row = self._kernel.pop() if self._kernel else NONE
             if row != NONE:
-                self._builder.widen(row, "kernel", UNKNOWN, end_ns)
+                self._builder.widen(row, "kernel", nccl.UNKNOWN, end_ns)
             return
         start_ns = self._begun.pop((category, event.name, event.id), None)
         if start_ns is None:
@@ -127,10 +120,10 @@ class _Process:
         row = self._operation
         if row == NONE:
             return
-        gpu_ns = clock_of(args.gpu_start)
-        self._builder.widen(row, "gpu", gpu_ns, clock_of(args.gpu_end))
+        gpu_ns = nccl.clock_of(args.gpu_start)
+        self._builder.widen(row, "gpu", gpu_ns, nccl.clock_of(args.gpu_end))
         if event.name == "KernelCh":
-            self._builder.widen(row, "kernel", start_ns, UNKNOWN)
+            self._builder.widen(row, "kernel", start_ns, nccl.UNKNOWN)
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
     def _operation_of(self, event: EventObject, args: EventArgs, start_ns: int) -> int:
@@ -144,20 +137,20 @@ class _Process:
             pid=self._pid,
             name=builder.name(event.name),
             communicator=builder.communicator(args.communicator),
-            rank=number_of(args.rank),
-            peer=number_of(args.peer),
-            root=number_of(of_call.root) if event.name in _ROOTED else NONE,
-            sequence=number_of(args.sequence),
-            count=number_of(of_call.call_count if count is None else count),
+            rank=nccl.number_of(args.rank),
+            peer=nccl.number_of(args.peer),
+            root=nccl.number_of(of_call.root) if event.name in _ROOTED else NONE,
+            sequence=nccl.number_of(args.sequence),
+            count=nccl.number_of(of_call.call_count if count is None else count),
             datatype=builder.name(args.datatype or args.call_datatype or of_call.call_datatype),
             algorithm=builder.name(args.algorithm or args.strategy),
             protocol=builder.name(args.protocol),
-            channels=number_of(channels),
+            channels=nccl.number_of(channels),
             host_start_ns=start_ns,
         )
-        if args.gpu_us is not None and start_ns != UNKNOWN:
-            length_ns = time_of(args.gpu_us)
-            if length_ns != UNKNOWN:
+        if args.gpu_us is not None and start_ns != nccl.UNKNOWN:
+            length_ns = nccl.time_of(args.gpu_us)
+            if length_ns != nccl.UNKNOWN:
                 builder.widen(row, "kernel", start_ns, start_ns + length_ns)
         return row
 
@@ -167,13 +160,13 @@ class _Process:
         if call is not None:
             args, builder = call.args or NO_ARGS, self._builder
             builder.add(
-                kind=OperationKind.CALL,
+                kind=nccl.OperationKind.CALL,
                 pid=self._pid,
                 name=builder.name(call.name),
-                root=number_of(args.root) if call.name in _ROOTED else NONE,
-                count=number_of(args.call_count),
+                root=nccl.number_of(args.root) if call.name in _ROOTED else NONE,
+                count=nccl.number_of(args.call_count),
                 datatype=builder.name(args.call_datatype),
-                host_start_ns=time_of(call.ts),
+                host_start_ns=nccl.time_of(call.ts),
             )
 
 
@@ -185,7 +178,7 @@ def _build(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
         if category not in _CATEGORIES:
             builder.strange += 1
             continue
-        pid = number_of(event.pid)
+        pid = nccl.number_of(event.pid)
         process = processes.get(pid)
         if process is None:
             process = processes[pid] = _Process(pid, builder)

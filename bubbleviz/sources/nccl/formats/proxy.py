@@ -20,26 +20,20 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bubbleviz.model.columns import NONE
-from bubbleviz.sources.nccl.events import (
-    STATES,
-    UNKNOWN,
-    NcclEventBuilder,
-    OperationKind,
-    number_of,
-    time_of,
-)
+from bubbleviz.sources.nccl import events as nccl
+from bubbleviz.sources.nccl.events import NcclEventBuilder
 from bubbleviz.sources.nccl.formats import EventFileFormat
 from bubbleviz.sources.nccl.lines import NO_ARGS, EventObject
 
 _STEP = re.compile(r"(Send|Recv)-(\d+)-(\d+)")
 _STATES = {
-    ("Send", "BufferWait"): STATES.index("SendBufferWait"),
-    ("Send", "GPUWait"): STATES.index("SendGpuWait"),
-    ("Send", "SendWait"): STATES.index("SendWait"),
-    ("Recv", "BufferWait"): STATES.index("RecvBufferWait"),
-    ("Recv", "RecvWait"): STATES.index("RecvWait"),
-    ("Recv", "FlushWait"): STATES.index("RecvFlushWait"),
-    ("Recv", "GPUWait"): STATES.index("RecvGpuWait"),
+    ("Send", "BufferWait"): nccl.STATES.index("SendBufferWait"),
+    ("Send", "GPUWait"): nccl.STATES.index("SendGpuWait"),
+    ("Send", "SendWait"): nccl.STATES.index("SendWait"),
+    ("Recv", "BufferWait"): nccl.STATES.index("RecvBufferWait"),
+    ("Recv", "RecvWait"): nccl.STATES.index("RecvWait"),
+    ("Recv", "FlushWait"): nccl.STATES.index("RecvFlushWait"),
+    ("Recv", "GPUWait"): nccl.STATES.index("RecvGpuWait"),
 }
 _HEAD = re.compile(
     rb'"name"\s*:\s*"(?:(?:Send|Recv)-\d+-\d+|BufferWait|GPUWait|FlushWait|Sleep|Idle|Append)"'
@@ -61,20 +55,20 @@ class _Steps:
 
     def take(self, event: EventObject) -> None:
         """Handle an event."""
-        step, time_ns = _STEP.fullmatch(event.name), time_of(event.ts)
+        step, time_ns = _STEP.fullmatch(event.name), nccl.time_of(event.ts)
         if step is not None and event.ph == "b":
-            self._begin(event, step[1], number_of(int(step[2][:18])), time_ns)
+            self._begin(event, step[1], nccl.number_of(int(step[2][:18])), time_ns)
         elif event.ph == "b":
             self._begun[event.id, event.name] = time_ns
         elif step is not None:
-            row, _, start_ns = self._open.pop(event.id, (NONE, "", UNKNOWN))
+            row, _, start_ns = self._open.pop(event.id, (NONE, "", nccl.UNKNOWN))
             self._builder.unbegun += row == NONE
             if row != NONE:
                 self._builder.widen(row, "proxy", start_ns, time_ns)
         else:
             begun_ns = self._begun.pop((event.id, event.name), None)
             self._builder.unbegun += begun_ns is None
-            row, direction, _ = self._open.get(event.id, (NONE, "", UNKNOWN))
+            row, direction, _ = self._open.get(event.id, (NONE, "", nccl.UNKNOWN))
             state = _STATES.get((direction, event.name))
             if state is not None and begun_ns is not None:
                 self._builder.add_state(row, state, begun_ns, time_ns)
@@ -85,12 +79,12 @@ class _Steps:
 
     def _begin(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
         builder, args = self._builder, event.args or NO_ARGS
-        count = number_of(args.operation_count)
+        count = nccl.number_of(args.operation_count)
         key = count, direction, peer
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = builder.add(
-                kind=OperationKind.PROXY,
+                kind=nccl.OperationKind.PROXY,
                 name=builder.name(direction),
                 peer=peer,
                 sequence=count,
@@ -104,10 +98,10 @@ class _Steps:
         if event.bytes is not None:
             # Each step of a transfer holds the bytes of the whole.
             part = row, event.pid, args.proxy_operation
-            whole = max(number_of(event.bytes), 0)
+            whole = max(nccl.number_of(event.bytes), 0)
             self._whole[row] += whole - self._bytes.get(part, 0)
             self._bytes[part] = whole
-            builder.columns["payload"][row] = number_of(self._whole[row])
+            builder.columns["payload"][row] = nccl.number_of(self._whole[row])
 
 
 def _build(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
