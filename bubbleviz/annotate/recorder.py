@@ -404,20 +404,20 @@ class Recorder:
             except OSError as error:
                 _log.warning("the recording to %s may lack its end (%s)", self.folder, error)
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Leave the files to the parent, if it has begun; a child that trains has its own."""
         self._lock = threading.Lock()
         if self._block is not None or self._files is not None:
             self._stopped, self._files = True, None
 
+    @classmethod
+    def after_fork(cls) -> None:
+        """Have all recorders leave their files to the parent."""
+        for recorder in list(_recorders):
+            recorder._after_fork()
+
 
 _recorders: WeakSet[Recorder] = WeakSet()
 
-
-def _after_fork() -> None:
-    for recorder in list(_recorders):
-        recorder.after_fork()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=Recorder.after_fork)

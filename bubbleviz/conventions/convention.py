@@ -67,12 +67,6 @@ class Pattern:
         """The named groups of the regex."""
         return frozenset(_GROUP.findall(self.regex))
 
-    @property
-    def marks_iterations(self) -> bool:
-        """Whether it names iterations and nothing else."""
-        names_operation = self.phase is not None or "phase" in self.groups
-        return not names_operation and (self.by_order or "iteration" in self.groups)
-
 
 #: A pattern that a name matches, the phase that it holds, and its numbers in the order of
 #: :data:`NUMBER_GROUPS`, -1 for none.
@@ -129,7 +123,12 @@ class Convention:
     @cached_property
     def iterations(self) -> Convention:
         """The convention with only the patterns that name iterations and hold their numbers."""
-        patterns = (p for p in self.patterns if p.marks_iterations and not p.by_order)
+        patterns = (
+            p
+            for p in self.patterns
+            if "iteration" in p.groups
+            and not (p.by_order or p.phase is not None or "phase" in p.groups)
+        )
         return replace(self, patterns=tuple(patterns))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -119,11 +119,6 @@ class NameShape:
         return next((phase for words, phase in _PHASES if re.search(words, text)), None)
 
     @cached_property
-    def holds_forward(self) -> bool:
-        """Whether trainers name so what holds the forward pass."""
-        return self.phase is None and bool(_TRAINER_FORWARD.search("".join(self.pieces).lower()))
-
-    @cached_property
     def part(self) -> bool:
         """Whether the names are those of parts of an operation, such as layers."""
         numbered = any(map(self.counts_parts, range(len(self.pieces) - 1)))
@@ -206,33 +201,28 @@ def shapes_of(counts: Mapping[str, int]) -> list[NameShape]:
 
 def _shape(pieces: tuple[str, ...], names: Sequence[str], count: int, *, tailed: bool) -> NameShape:
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
-    distinct = tuple(map(len, numbers))
-    largest = tuple(map(max, numbers))
-    return NameShape(pieces, min(names), count, tailed, distinct, largest, _measures(pieces, names))
-
-
-def _measures(pieces: Sequence[str], names: Sequence[str]) -> tuple[bool, ...]:
-    """Tell which numbers of names are decimals, or stand in front of a unit."""
     last = len(pieces) - 2
+    # Numbers that stand in front of a unit, and those that are decimals.
     units = [
         _UNIT.match(pieces[at + 1]) is not None
         and (at == last or _LABEL.match(pieces[at + 1]) is None)
         for at in range(last + 1)
     ]
-    fractions = [
-        pieces[at] == "." and at > 0 and (units[at] or _decimals(names, at))
-        for at in range(last + 1)
-    ]
-    return tuple(
-        unit or fraction or whole
-        for unit, fraction, whole in zip(units, fractions, [*fractions, False][1:], strict=True)
+
+    def is_fraction(at: int) -> bool:
+        places = (([m.start() for m in _DIGITS.finditer(name)][at - 1], name) for name in names)
+        return units[at] or all(_DECIMAL.match(name, start) for start, name in places)
+
+    fractions = [pieces[at] == "." and at > 0 and is_fraction(at) for at in range(last + 1)]
+    return NameShape(
+        pieces,
+        example=min(names),
+        count=count,
+        tailed=tailed,
+        distinct=tuple(map(len, numbers)),
+        largest=tuple(map(max, numbers)),
+        measures=tuple(map(any, zip(units, fractions, [*fractions, False][1:], strict=True))),
     )
-
-
-def _decimals(names: Sequence[str], at: int) -> bool:
-    """Tell whether in every name the number at a place is the fraction of a decimal."""
-    found = ([m.start() for m in _DIGITS.finditer(name)][at - 1] for name in names)
-    return all(_DECIMAL.match(name, start) for name, start in zip(names, found, strict=True))
 
 
 # Drafts of a convention, for ranges that no known one names.
@@ -297,22 +287,22 @@ def _meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     meanings = []
     for shape in shapes:
         phase, groups = shape.phase, shape.groups(batch=batch)
-        if phase is None and without_forward and shape.holds_forward:
+        text = "".join(shape.pieces).lower()
+        if phase is None and without_forward and _TRAINER_FORWARD.search(text):
             phase = Phase.F
         if phase is Phase.BW and split:
             phase = Phase.B
         if phase is Phase.OPTIMIZER:
             groups = [group * (group != "microbatch") for group in groups]
-        if phase is not None or ("iteration" in groups and not _marks_iterations(shape.example)):
+        if phase is None:
+            # Every analysis follows what a built-in convention knows as the name of an iteration.
+            marks = "iteration" in groups
+            names = understand([shape.example] if marks else [], *built_in().values())
+            marks &= not any((names.phase < 0) & (names.iteration >= 0))
+        if phase is not None or marks:
             part = phase in COUNTED and shape.part
             meanings.append(ShapeMeaning(shape, phase, tuple(groups), part))
     return meanings
-
-
-def _marks_iterations(name: str) -> bool:
-    """Whether a built-in convention knows the name of an iteration; every analysis follows that."""
-    names = understand([name], *built_in().values())
-    return bool(names.phase[0] < 0 and names.iteration[0] >= 0)
 
 
 def _variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:

@@ -134,59 +134,46 @@ def match_of(text: str, convention: Convention) -> NameMatch | None:
     Raises:
         UsageError: the pattern takes something else for a number.
     """
-    known = convention.known
-    if text in known:
-        return known[text]
-    match = _matched(bare_name(text, convention.domain), convention)
-    _keep(convention, text, match)
-    return match
+    if text in convention.known:
+        return convention.known[text]
+    bare = bare_name(text, convention.domain)
+    matches = ((pattern, pattern.match.search(bare)) for pattern in convention.patterns)
+    for pattern, found in matches:
+        if found is not None:
+            return _keep(convention, text, _read(pattern, found.groupdict()))
+    return _keep(convention, text, None)
 
 
-def _keep(convention: Convention, text: str, match: NameMatch | None) -> None:
-    """Keep what a name means for the profiles that follow, within bounds."""
+def _keep(convention: Convention, text: str, match: NameMatch | None) -> NameMatch | None:
+    """Keep what a name means for the profiles that follow, within bounds, and return it."""
     known = convention.known
     if len(known) >= _MOST_KEPT:
         known.clear()
     if len(text) <= _LONGEST_KEPT:
         known[text] = match
+    return match
 
 
-def _matched(text: str, convention: Convention) -> NameMatch | None:
-    """Return how a convention reads a bare name; None where it does not know it.
-
-    Raises:
-        UsageError: the pattern takes something else for a number.
-    """
-    for pattern in convention.patterns:
-        match = pattern.match.search(text)
-        if match is None:
-            continue
-        groups = match.groupdict()
-        label = groups.get("phase")
-        phase = pattern.phase
-        if label is not None:
-            phase = pattern.phases[label] if label in pattern.phases else phase_of_label(label)
-        digits = [groups.get(name) for name in NUMBER_GROUPS]
-        if any(d is not None and len(d) > _MOST_DIGITS for d in digits):
-            return None
-        return pattern, phase, tuple(_number(d, pattern) for d in digits)
-    return None
-
-
-def _number(digits: str | None, pattern: Pattern) -> int:
-    """Return the number that a group matched; -1 where it matched nothing.
+def _read(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | None:
+    """Return what the groups of a pattern say; None where a number is too long for one.
 
     Raises:
-        UsageError: it matched something else; the pattern is wrong.
+        UsageError: a group matched something else than a number; the pattern is wrong.
     """
-    if digits is None:
-        return NONE
-    if not (digits.isascii() and digits.isdigit()):
+    label, phase = groups.get("phase"), pattern.phase
+    if label is not None:
+        phase = pattern.phases[label] if label in pattern.phases else phase_of_label(label)
+    digits = [groups.get(name) for name in NUMBER_GROUPS]
+    told = [text for text in digits if text is not None]
+    if any(len(text) > _MOST_DIGITS for text in told):
+        return None
+    wrong = next((text for text in told if not (text.isascii() and text.isdigit())), None)
+    if wrong is not None:
         raise UsageError(
-            f"the pattern {pattern.match.pattern!r} takes {digits[:40]!r} for a number; let its "
+            f"the pattern {pattern.match.pattern!r} takes {wrong[:40]!r} for a number; let its "
             "groups match digits only, as in (?P<microbatch>[0-9]+)"
         )
-    return int(digits)
+    return pattern, phase, tuple(NONE if text is None else int(text) for text in digits)
 
 
 # Layer names: which part of a model a name stands for (``layer_names.toml``).

@@ -29,8 +29,8 @@ from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.schedules.files import read_plan
-from tests.support.places import CHECKOUT, FAKES
-from tests.support.pytorch import python_with_torch
+from tests.support.places import FAKES
+from tests.support.pytorch import python_with_torch, ran, trained
 
 
 class Recorder(ranges.Recorders):
@@ -599,29 +599,17 @@ SCHEDULES = {
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train four ranks under each schedule."""
-    python = python_with_torch()
-    folder = tmp_path_factory.mktemp("trained")
-    script = CHECKOUT / "scripts" / "record_torch_pipeline.py"
-    named = [word for name in SCHEDULES for word in ("--schedule", name)]
-    done = subprocess.run(
-        [python, str(script), *named, "--width", "32", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return folder
+    return trained(tmp_path_factory.mktemp("trained"), SCHEDULES)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_pytorchs_pipelines_run_in_the_order_that_it_planned(name: str, trained: Path) -> None:
-    profiles = [trained / name / f"rank{rank}.json" for rank in range(4)]
-    planned = read_plan(str(trained / name / "plan.csv"))
+def test_pytorchs_pipelines_run_in_the_order_that_it_planned(name: str, runs: Path) -> None:
+    profiles = [runs / name / f"rank{rank}.json" for rank in range(4)]
+    planned = read_plan(str(runs / name / "plan.csv"))
 
-    report = bubbleviz.analyze(profiles, plan=trained / name / "plan.csv")
+    report = bubbleviz.analyze(profiles, plan=runs / name / "plan.csv")
 
     assert report.convention == "bubbleviz"
     assert [i.name for i in report.iterations] == _counting(report.iterations[0].name, 3)
@@ -714,18 +702,8 @@ print(*recorder.lines, sep="\\n")
 
 
 def test_every_optimizer_step_is_a_range_though_one_before_it_raised() -> None:
-    done = subprocess.run(
-        [python_with_torch(), "-c", _OPTIMIZERS],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        cwd=CHECKOUT,
-    )
-
-    assert done.returncode == 0, done.stderr[-2000:]
     raised = ["Optimizer", "raised"]
-    assert done.stdout.splitlines() == [
+    assert ran("-c", _OPTIMIZERS).splitlines() == [
         *(*raised, "Optimizer", "Optimizer"),
         *(*raised, "Optimizer", *raised, "Optimizer"),
     ]
@@ -753,15 +731,7 @@ def test_other_frameworks_run_in_the_order_of_their_schedule(name: str, tmp_path
     )
     if there.returncode:
         pytest.skip(f"{python} has no {framework}")
-    script = CHECKOUT / "scripts" / "record_frameworks.py"
-    done = subprocess.run(
-        [python, str(script), framework, *options, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    ran("scripts/record_frameworks.py", framework, *options, tmp_path)
 
     report = bubbleviz.analyze([tmp_path / "rank0.json", tmp_path / "rank1.json"])
 

@@ -6,7 +6,6 @@ little. Where PyTorch is not installed, BUBBLEVIZ_TORCH names a Python that has 
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,30 +14,17 @@ import pytest
 import bubbleviz
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COUNTED
-from tests.support.places import CHECKOUT
-from tests.support.pytorch import python_with_torch
+from tests.support.pytorch import trained
 
 SCHEDULES = ("1F1B", "GPipe", "ZBVZeroBubble")
 #: A port of its own, since other tests train, too.
-OPTIONS = ("--record", "--sleep-ms", "20", "--width", "32", "--port", "29541")
+OPTIONS = ("--record", "--sleep-ms", "20", "--port", "29541")
 
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train four ranks under each schedule, and record each with both."""
-    python = python_with_torch()
-    folder = tmp_path_factory.mktemp("twice")
-    script = CHECKOUT / "scripts" / "record_torch_pipeline.py"
-    named = [word for name in SCHEDULES for word in ("--schedule", name)]
-    done = subprocess.run(
-        [python, str(script), *named, *OPTIONS, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return folder
+    return trained(tmp_path_factory.mktemp("twice"), SCHEDULES, *OPTIONS)
 
 
 def order_of(report: bubbleviz.Report) -> list[tuple[int, ...]]:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
+
+from tests.support.places import CHECKOUT
 
 
 def python_with_torch() -> str:
@@ -16,3 +21,24 @@ def python_with_torch() -> str:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no PyTorch here; BUBBLEVIZ_TORCH=/path/to/python names one that has it")
     return sys.executable
+
+
+def ran(*arguments: str | Path) -> str:
+    """Run a Python that has PyTorch, in the checkout; return what it printed."""
+    done = subprocess.run(
+        [python_with_torch(), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        cwd=CHECKOUT,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def trained(folder: Path, schedules: Iterable[str], *options: str) -> Path:
+    """Train four ranks under each schedule; return where they are recorded."""
+    named = [word for name in schedules for word in ("--schedule", name)]
+    ran("scripts/record_torch_pipeline.py", *named, "--width", "32", *options, folder)
+    return folder

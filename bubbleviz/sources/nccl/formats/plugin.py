@@ -66,7 +66,7 @@ class _Process:
         category, start_ns = event.cat, nccl.time_of(event.ts)
         args = event.args or NO_ARGS
         if category in _KINDS:
-            self._operation = self._operation_of(event, args, start_ns)
+            self._operation = self._row(event, self._call)
             self._call = None
         elif category in _CALLS:
             self._flush_call()
@@ -126,14 +126,20 @@ class _Process:
             self._builder.widen(row, "kernel", start_ns, nccl.UNKNOWN)
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
-    def _operation_of(self, event: EventObject, args: EventArgs, start_ns: int) -> int:
+    def _flush_call(self) -> None:
+        """Add a call of which no operation was recorded."""
+        call, self._call = self._call, None
+        if call is not None:
+            self._row(call, call)
+
+    def _row(self, event: EventObject, call: EventObject | None) -> int:
         """Return the row of a new operation, whose call may have arguments that it lacks."""
-        builder, call = self._builder, self._call
-        of_call = call.args or NO_ARGS if call is not None else NO_ARGS
-        count = args.call_count if args.count is None else args.count
+        builder, args, start_ns = self._builder, event.args or NO_ARGS, nccl.time_of(event.ts)
+        of_call = (call.args if call is not None else None) or NO_ARGS
+        counts = (args.count, args.call_count, of_call.call_count)
         channels = args.channels if args.channels is not None else args.most_channels
         row = builder.add(
-            kind=_KINDS[event.cat],
+            kind=_KINDS.get(event.cat, nccl.OperationKind.CALL),
             pid=self._pid,
             name=builder.name(event.name),
             communicator=builder.communicator(args.communicator),
@@ -141,33 +147,17 @@ class _Process:
             peer=nccl.number_of(args.peer),
             root=nccl.number_of(of_call.root) if event.name in _ROOTED else NONE,
             sequence=nccl.number_of(args.sequence),
-            count=nccl.number_of(of_call.call_count if count is None else count),
+            count=nccl.number_of(next((count for count in counts if count is not None), None)),
             datatype=builder.name(args.datatype or args.call_datatype or of_call.call_datatype),
             algorithm=builder.name(args.algorithm or args.strategy),
             protocol=builder.name(args.protocol),
             channels=nccl.number_of(channels),
             host_start_ns=start_ns,
         )
-        if args.gpu_us is not None and start_ns != nccl.UNKNOWN:
-            length_ns = nccl.time_of(args.gpu_us)
-            if length_ns != nccl.UNKNOWN:
-                builder.widen(row, "kernel", start_ns, start_ns + length_ns)
+        length_ns = nccl.time_of(args.gpu_us)
+        if nccl.UNKNOWN not in (start_ns, length_ns):
+            builder.widen(row, "kernel", start_ns, start_ns + length_ns)
         return row
-
-    def _flush_call(self) -> None:
-        """Add a call of which no operation was recorded."""
-        call, self._call = self._call, None
-        if call is not None:
-            args, builder = call.args or NO_ARGS, self._builder
-            builder.add(
-                kind=nccl.OperationKind.CALL,
-                pid=self._pid,
-                name=builder.name(call.name),
-                root=nccl.number_of(args.root) if call.name in _ROOTED else NONE,
-                count=nccl.number_of(args.call_count),
-                datatype=builder.name(args.call_datatype),
-                host_start_ns=nccl.time_of(call.ts),
-            )
 
 
 def _build(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
