@@ -286,7 +286,7 @@ FILES = {
     "of idle": ("idle", "--convention", "communication = ['{}']\n"),
     "activities": ("idle", "--activities", "[[activity]]\nname = 'a'\nmatch = ['{}']\n"),
 }
-NESTED = (f"a = {'[' * 2000}{']' * 2000}", f"a = {'{a=' * 2000}1{'}' * 2000}")
+NESTED: tuple[str, ...] = (f"a = {'[' * 2000}{']' * 2000}", f"a = {'{a=' * 2000}1{'}' * 2000}")
 NESTED += (f"{'a.' * 20_000}b = 1", f"[{'a.' * 20_000}b]", f"a = {'[' * 100_000}")
 #: Repeated too often, nested, unterminated, a bad group; and what cannot stand beside others.
 ODD = ("a{99999999999999999999}", "a{4294967296}", "(?:" * 5000 + ")" * 5000, "[a", "(?P<1>a)")

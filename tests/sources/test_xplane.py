@@ -305,52 +305,6 @@ def test_a_file_cut_while_it_is_read_is_one_sentence(share: float, tmp_path: Pat
             file.read(GLOBS)
 
 
-INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
-STATS = st.fixed_dictionaries(
-    {"metadata_id": INT64},
-    optional={
-        "int64_value": INT64,
-        "double_value": st.floats(allow_nan=False),
-        "str_value": st.binary(max_size=200),
-        "bytes_value": st.binary(max_size=5),
-    },
-)
-EVENTS = st.lists(
-    st.tuples(INT64, INT64, st.none() | INT64, st.lists(STATS, max_size=4)), max_size=8
-)
-
-
-@given(EVENTS)
-def test_columns_are_what_protobuf_writes(
-    events: list[tuple[int, int, int | None, list[dict[str, Any]]]],
-) -> None:
-    line = space_type()().planes.add().lines.add()
-    for kind, offset, duration, stats in events:
-        event = line.events.add(metadata_id=kind, offset_ps=offset, duration_ps=duration)
-        for stat in stats:
-            event.stats.add(**stat)
-    contents = [event.SerializeToString() for event in line.events]
-    length = np.array([*map(len, contents)], np.int64)
-    data, end = np.frombuffer(b"".join(contents), np.uint8), np.cumsum(length)
-
-    numbers, inner = decoded(data, end - length, end, (1, 2, 3), (4,))
-    row, begin, end = inner[4]
-    names, texts = decoded(data, begin, end, (1, 4), (5,))
-
-    columns = zip(*(numbers[field].tolist() for field in (1, 2, 3)), strict=True)
-    assert [*columns] == [(kind, offset, duration or 0) for kind, offset, duration, _ in events]
-    text_of = {at: bytes(data[b:e]) for at, b, e in zip(*texts[5], strict=True)}
-    # One after the other of each event, as they are looked at: by place, then by event.
-    assert [
-        (row[at], names[1][at], names[4][at], text_of.get(at))
-        for at in np.argsort(row, kind="stable").tolist()
-    ] == [
-        (at, stat["metadata_id"], stat.get("int64_value", 0), stat.get("str_value"))
-        for at, event in enumerate(events)
-        for stat in event[3]
-    ]
-
-
 @pytest.mark.parametrize(
     "content",
     [

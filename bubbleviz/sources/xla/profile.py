@@ -16,12 +16,11 @@ from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import default_kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.model import profile as model
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Contents, Profile, Ranges, Source
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges, thread_numbers
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
@@ -53,16 +52,14 @@ _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
 _OF_HOST = ":XLA GPU module"
 
 
-def ranges_of(
-    start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...] = ()
-) -> Ranges:
+def ranges_of(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Ranges:
     """Return ranges, without those that have no name (-1)."""
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
     none = np.zeros(len(name_id), bool)
-    unknown = np.full(len(none), NONE, np.int64)
-    return Ranges(start_ns, end_ns, thread, unknown, none, none, name_id, names)
+    unknown = constant(NONE, len(none))
+    return Ranges(start_ns, end_ns, thread, unknown, none, none, name_id, ())
 
 
 def leaves(events: PlaneEvents) -> Ints:
@@ -97,13 +94,13 @@ class DeviceWork:
         process: that was profiled; 0 unknown.
 
     Attributes:
-        spans: events of the host's threads.
+        host_events: how many ranges of the host's threads there are.
         steps: on devices, and of the host.
         thread_of_line: thread of each line of the host.
         thread_of_device: thread that stands for each device, ascending.
         activities: kernels, then copies.
         calls: that launched them.
-        ranges: of instructions, modules and steps.
+        ranges: of instructions, modules and steps, then of the host's threads.
         instructions: how many of these are of instructions and modules.
         launched: whether the calls are a host's own.
     """
@@ -113,7 +110,7 @@ class DeviceWork:
         self._texts, self._labels = planes.texts.values, planes.labels.values
         self._names = Numbering(self._texts)
         self._names_of_module: dict[str, set[int]] = defaultdict(set)
-        self.spans, self._modules = planes.events(xla.SPANS), planes.events(xla.MODULES)
+        self._spans, self._modules = planes.events(xla.SPANS), planes.events(xla.MODULES)
         self.steps = planes.events(xla.STEPS, xla.HOST_STEPS)
         streams, transfers = planes.events(xla.STREAM), planes.events(xla.ASYNC)
         ops = planes.events(xla.HOST_OPS if planes.on_host else xla.OPS)
@@ -156,7 +153,10 @@ class DeviceWork:
             instructions, thread = instructions.take(rows), thread[rows]
         modules = self._module_ranges(instructions, thread)
         self.instructions = len(thunks) + len(modules)
-        ranges = joined([thunks, modules, self._step_ranges()])
+        spans, self.host_events = self._spans, len(self._spans)
+        line_thread, span_name = self.thread_of_line[spans.line], spans.name.astype(np.int64)
+        of_host = ranges_of(spans.start_ns, spans.end_ns, line_thread, span_name)
+        ranges = joined([thunks, modules, self._step_ranges(), of_host])
         self.ranges = replace(ranges, names=self._names.values)
         # Of copies those have a name that ran beside instructions.
         named = (np.arange(len(work)) < kernels) | beside
@@ -238,7 +238,7 @@ class DeviceWork:
         It may be on another thread than the launches are. Where executions of one module overlap
         (a thread for each device), only those of the launch's own thread are looked at.
         """
-        spans, texts = self.spans, self._texts
+        spans, texts = self._spans, self._texts
         execution = np.full(len(launches), NONE, np.int64)
         of_host = np.array([text.endswith(_OF_HOST) for text in texts], bool)
         rows = np.flatnonzero(of_host[spans.name])
@@ -387,48 +387,8 @@ def _renumbered(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
 _RECORD_AGAIN = "record again with jax.profiler.trace around whole steps"
 
 
-@frozen
-class XlaRanges:
-    """A :class:`~bubbleviz.model.profile.RangeLog` of a profile of XLA.
-
-    Attributes:
-        of_work: ranges of instructions, modules and steps.
-        spans: events of the host's threads.
-        thread: of each line of these.
-    """
-
-    of_work: Ranges
-    spans: PlaneEvents
-    thread: Ints
-
-    def __len__(self) -> int:
-        return len(self.of_work) + len(self.spans)
-
-    def lasting(self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints) -> Ranges:
-        """Return the ranges of some threads that last so long, and touch any of some times."""
-        lines = np.flatnonzero(np.isin(self.thread, threads))
-        long = self.spans.end_ns - self.spans.start_ns >= shortest_ns
-        of_host = self._of_host(long & np.isin(self.spans.line, lines))
-        selection = (shortest_ns, threads, since_ns, until_ns)
-        return joined([InMemoryRanges(r).lasting(*selection) for r in (self.of_work, of_host)])
-
-    def named(self, chosen: Bools) -> Ranges:
-        """Return the ranges of some names."""
-        of_work, of_host = chosen[self.of_work.name_id], chosen[self.spans.name]
-        # Most often it is all of these, and none of those.
-        ranges = self.of_work if of_work.all() else self.of_work.take(of_work)
-        return joined([ranges, self._of_host(of_host)]) if of_host.any() else ranges
-
-    def _of_host(self, rows: Bools) -> Ranges:
-        """Return some events of the host's threads as ranges."""
-        spans = self.spans.take(rows)
-        thread, name_id = self.thread[spans.line], spans.name.astype(np.int64)
-        return ranges_of(spans.start_ns, spans.end_ns, thread, name_id, self.of_work.names)
-
-
-#: A profile with all ranges of work; all ranges; how many rows of each kind the file holds; and
-#: whether its end is missing.
-Loaded: TypeAlias = tuple[Profile, XlaRanges, Mapping[str, int | None], bool]
+#: A profile with all ranges; how many rows of each kind the file holds; whether its end is missing.
+Loaded: TypeAlias = tuple[Profile, Mapping[str, int | None], bool]
 
 
 class XlaFile:
@@ -441,22 +401,15 @@ class XlaFile:
     def _whole(self) -> Loaded:
         with step("read planes") as rows:
             whole = self._load()
-            rows.count = len(whole[0].activities) + len(whole[1])
+            rows.count = len(whole[0].activities) + len(whole[0].ranges)
         return whole
-
-    def _chosen(self, globs: Sequence[str]) -> Bools:
-        """Tell which names of ranges some patterns match."""
-        return np.array(fitting(globs, self._whole[1].of_work.names), bool)
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
         """Return how often such names occur among the ranges."""
-        ranges = self._whole[1]
-        names = ranges.of_work.names
-        ids = (ranges.of_work.name_id, ranges.spans.name)
-        of_work, of_host = (np.bincount(of_rows, minlength=len(names)) for of_rows in ids)
-        counts = of_work + of_host
-        rows = np.flatnonzero(self._chosen(globs) & (counts > 0)).tolist()
-        return {names[row]: int(counts[row]) for row in rows}
+        ranges = self._whole[0].ranges
+        counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
+        fits = fitting(globs, ranges.names)
+        return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
         """Return the profile; only one without any work is refused.
@@ -466,14 +419,16 @@ class XlaFile:
             NothingToAnalyseError: nothing ran on a device.
         """
         del partial
-        profile, ranges, _, _ = self._whole
+        profile = self._whole[0]
         if lacking := self._lacking():
             raise NothingToAnalyseError(f"{profile.source.path}: {lacking}")
-        return replace(profile, ranges=ranges.named(self._chosen(globs)))
+        ranges = profile.ranges
+        chosen = np.array(fitting(globs, ranges.names), bool)[ranges.name_id]
+        return replace(profile, ranges=ranges.take(chosen))
 
     def inspect(self, globs: Sequence[str]) -> Contents:
         """Return the contents of the file, with the ranges of these names."""
-        profile, ranges, counts, _ = self._whole
+        profile, counts, _ = self._whole
         kind, lacking = profile.source.format, self._lacking()
         return Contents(
             source=profile.source,
@@ -481,14 +436,14 @@ class XlaFile:
             processes=tuple(sorted(set(profile.activities.ranks[:, 0].tolist()))),
             devices=profile.devices,
             candidates=tuple(model.NameCount(*pair) for pair in self.sample(globs).items()),
-            ranges=len(ranges),
+            ranges=len(profile.ranges),
             missing=(lacking,) if lacking else (),
             readable=not lacking,
         )
 
     def _lacking(self) -> str:
         """Return why there is nothing to analyse; "" where there is something."""
-        profile, _, _, cut = self._whole
+        profile, _, cut = self._whole
         if profile.activities.kernels:
             return ""
         if cut:
@@ -520,14 +475,13 @@ def profile_of(
     if not work.launched:
         of_device = work.thread_of_device.items()
         threads += [model.Thread(t, f"{model.DEVICE_THREAD} {device}") for device, t in of_device]
-    ranges = XlaRanges(work.ranges, work.spans, work.thread_of_line)
     activities, devices = work.activities, sorted(planes.devices.items())
     profile = Profile(
         source=replace(source, device=model.HOST if planes.on_host else planes.accelerator),
         activities=activities,
         calls=work.calls,
         ranges=work.ranges,
-        every_range=ranges,
+        every_range=InMemoryRanges(work.ranges),
         overheads=model.Overheads.none(),
         threads=tuple(dict.fromkeys(threads)),
         devices=tuple(model.Device(None, number, name, None) for number, name in devices),
@@ -540,9 +494,9 @@ def profile_of(
         "launches": len(work.calls.calls) if work.launched else None,
         "instructions and modules named": work.instructions,
         "steps": len(work.steps),
-        "host events": len(work.spans),
+        "host events": work.host_events,
     }
-    return profile, ranges, counts, cut
+    return profile, counts, cut
 
 
 def _limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
