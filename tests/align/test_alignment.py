@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueFile, TrueOperation, Truth
-from tests.support.host_clocks import with_period
+from tests.support.host_clocks import first_start, with_period
 from tests.support.nsys_exports import C, K, R, profile
 
 SECOND = 1_000_000_000
@@ -39,7 +40,9 @@ SHORT = Planting(
     session_gap_ns=9 * SECOND,
     clock_error_ns=ERRORS,
 )
-RowT = TypeVar("RowT", K, C, R)
+SEND_RECV = "ncclDevKernel_SendRecv"
+NO_UTC = "DROP TABLE TARGET_INFO_SESSION_START_TIME"
+HOST = "UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{}' WHERE name = 'Hostname'"
 
 #: Captures of half a minute: what drift adds up to is more than what transfers leave open.
 LONG = replace(
@@ -73,6 +76,9 @@ JOBS = {
     ),
     "replicas, interleaved, told by what fits": replace(
         SHORT, schedule="interleaved-1f1b", replicas=2, servers=8, barrier=True, jitter=0.3
+    ),
+    "replicas, unequally fast": replace(
+        SHORT, replicas=2, servers=4, iteration_ranges=True, jitter=0.9, seed=3
     ),
     "replicas, long": replace(LONG, replicas=2, servers=4, barrier=True, iteration_ranges=True),
     "tensor parallel": replace(SHORT, tensor=2, drift_ppb=DRIFTS),
@@ -184,6 +190,21 @@ def check(report: Report, truth: Truth) -> None:
             assert low - 1e-9 <= right <= high + 1e-9
 
 
+def said(report: Report, what: str) -> list[str]:
+    """Return why something could not be inferred, of limitations that begin or end like that."""
+    return [
+        n.reason for n in report.limitations if n.what.startswith(what) or n.what.endswith(what)
+    ]
+
+
+def execute(paths: Iterable[Path], *statements: str) -> None:
+    """Change exports."""
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db, db:
+            for statement in statements:
+                db.execute(statement)
+
+
 def planted(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
     truth = plant(planting, folder)
     return [folder / file.path for file in truth.files], truth
@@ -216,30 +237,12 @@ def test_sizes_that_are_told_tell_pipelines_apart(name: str, tmp_path: Path) -> 
     check(bubbleviz.analyze(paths, align="causal", parallel=sizes), truth)
 
 
-def test_files_of_a_server_and_of_ranks_mix(tmp_path: Path) -> None:
-    planting = replace(SHORT, servers=2, drift_ppb=DRIFTS)
-    _, truth = planted(planting, tmp_path / "server")
-    planted(replace(planting, files="rank"), tmp_path / "rank")
-    ranks = [tmp_path / "rank" / name for name in ("rank2.sqlite", "rank3.sqlite")]
-
-    report = bubbleviz.analyze([tmp_path / "server" / "node0.sqlite", *ranks])
-
-    assert [r.stage for r in report.ranks] == [0, 1, 2, 3]
-    uncertainty = [p.clock_uncertainty_ns for p in report.profiles]
-    assert uncertainty[0] == 0
-    assert uncertainty[1] == uncertainty[2] != 0
-    for iteration, true in zip(report.iterations, truth.iterations, strict=True):
-        low, high = iteration.ratios["schedule"].interval or (1, 0)
-        assert low <= (true.bubble_ratio["schedule"] or 0) <= high
-
-
 def test_an_order_tells_pipelines_apart_as_the_sizes_say(tmp_path: Path) -> None:
     """Names of hosts are not in the order of ranks; the order is given, stage by stage."""
     planting = replace(SHORT, stages=2, replicas=2, servers=4, barrier=True)
     paths, truth = planted(planting, tmp_path)
     for path, host in zip(paths, ("d", "b", "c", "a"), strict=True):
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", host)
+        execute([path], HOST.format(host))
     sizes = bubbleviz.Parallel(pp=2, dp=2)
     files = [file.path for file in truth.files]
     true = {files.index(r.file): (r.stage, r.pipeline) for r in truth.ranks}
@@ -269,17 +272,13 @@ def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
 def test_the_first_profile_is_the_clock(tmp_path: Path) -> None:
     paths, _ = planted(replace(SHORT, drift_ppb=DRIFTS), tmp_path)
 
-    for order in (paths, paths[::-1]):
-        first = bubbleviz.analyze(order).profiles[0]
-        assert (first.clock_offset_ns, first.clock_drift_ppm) == (0, 0.0)
-        assert (first.clock_t0_ns, first.clock_uncertainty_ns) == (0, 0)
-
-
-def test_the_order_of_profiles_moves_no_ratio_out_of_its_interval(tmp_path: Path) -> None:
-    paths, _ = planted(SHORT, tmp_path)
-
     one, other = bubbleviz.analyze(paths), bubbleviz.analyze(paths[::-1])
 
+    for report in (one, other):
+        first = report.profiles[0]
+        assert (first.clock_offset_ns, first.clock_drift_ppm) == (0, 0.0)
+        assert (first.clock_t0_ns, first.clock_uncertainty_ns) == (0, 0)
+    # The order of profiles moves no ratio out of its interval.
     for a, b in zip(one.iterations, other.iterations, strict=True):
         for name in ("schedule", "step"):
             (low, high), (lower, higher) = a.ratios[name].interval, b.ratios[name].interval  # type: ignore[misc]  # both are known
@@ -298,26 +297,21 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.iterations[0].ratios["schedule"].value is not None
     assert report.iterations[0].ratios["schedule"].interval is None
     assert any("NTP" in n.reason for n in report.limitations)
+    # Dependencies contradict it, and what overlaps by these clocks does not overlap.
+    assert "by UTC it ran" in said(report, "contradict each other")[0]
+    assert report.headline == "schedule"
+    assert report.contradicted("schedule")
+    assert not report.contradicted("stage")
 
 
 def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) -> None:
     paths, _ = planted(SHORT, tmp_path)
-    with closing(sqlite3.connect(paths[2])) as db, db:
-        db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
+    execute([paths[2]], NO_UTC)
 
-    found = {
-        align: [
-            n.reason
-            for n in bubbleviz.analyze(paths, align=align).limitations
-            if n.what == "clock of a profile"
-        ]
-        for align in ("utc", "causal")
-    }
-
-    assert found["utc"] == [
+    assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
+    assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
         f"{paths[2]} does not record when its session started; its times are taken as they are"
     ]
-    assert found["causal"] == []
 
 
 def test_no_alignment_leaves_out_what_needs_it(tmp_path: Path) -> None:
@@ -334,48 +328,47 @@ def test_no_alignment_leaves_out_what_needs_it(tmp_path: Path) -> None:
     }
 
 
-def test_an_alignment_is_one_of_three(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not one of causal, utc, none"):
-        bubbleviz.analyze([tmp_path], align="ptp")
-
-
 def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
     paths, _ = planted(replace(SHORT, servers=1, files="rank"), tmp_path)
 
-    found = {
-        align: bubbleviz.analyze(paths, align=align).iterations[0].ratios["schedule"]
-        for align in ("causal", "utc", "none")
-    }
+    causal, utc, none = (bubbleviz.analyze(paths, align=a) for a in ("causal", "utc", "none"))
 
-    assert found["causal"] == found["utc"] == found["none"]
-    value = found["causal"].value
-    assert value is not None
-    assert found["causal"].interval == (value, value)
+    ratio = causal.iterations[0].ratios["schedule"]
+    assert ratio == utc.iterations[0].ratios["schedule"] == none.iterations[0].ratios["schedule"]
+    assert ratio.value is not None
+    assert ratio.interval == (ratio.value, ratio.value)
+    assert none.headline == "schedule"
+    assert none.headline_reason == "consecutive iterations do not overlap"
+    with pytest.raises(UsageError, match="not one of causal, utc, none"):
+        bubbleviz.analyze(paths, align="ptp")
 
 
 def jumping(path: Path, at_ns: int, by_ns: int) -> None:
     """Make the clock of an export jump."""
-    with closing(sqlite3.connect(path)) as db, db:
-        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
-            for column in ("start", "end"):
-                db.execute(
-                    f"UPDATE {table} SET {column} = {column} + ? WHERE {column} >= ?",
-                    (by_ns, at_ns),
-                )
+    tables = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+    moved = "UPDATE {0} SET {1} = {1} + {2} WHERE {1} >= {3}"
+    execute(
+        [path],
+        *(moved.format(t, column, by_ns, at_ns) for t in tables for column in ("start", "end")),
+    )
+
+
+def start_of(truth: Truth, file: TrueFile, iteration: int) -> int:
+    """Return when an iteration starts on a file's clock."""
+    found = first_start(truth, file, iteration)
+    assert found is not None
+    return found
 
 
 def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
-    jumping(paths[1], first_start(truth, truth.files[1], 4) + 10_000_000, 3_000_000)
+    jumping(paths[1], start_of(truth, truth.files[1], 4) + 10_000_000, 3_000_000)
 
     report = bubbleviz.analyze(paths)
 
-    (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
-    assert "node0" in note.reason
-    assert "node1" in note.reason
-    assert "needs 'B" in note.reason
-    assert "needs 'F" in note.reason
-    missed = float(note.reason.split("misses by ")[1].split(" us")[0].replace(",", ""))
+    (reason,) = said(report, "contradict each other")
+    assert all(words in reason for words in ("node0", "node1", "needs 'B", "needs 'F"))
+    missed = float(reason.split("misses by ")[1].split(" us")[0].replace(",", ""))
     assert missed == pytest.approx(3_000, rel=0.1)
     for iteration in report.iterations:
         known = {n for n, r in iteration.ratios.items() if r.value is not None}
@@ -394,7 +387,7 @@ def test_a_clock_that_jumps_by_its_grain_is_no_contradiction(tmp_path: Path) -> 
 
     report = bubbleviz.analyze(paths)
 
-    assert not any("contradict" in n.what for n in report.limitations)
+    assert not said(report, "contradict each other")
     assert report.profiles[1].clock_drift_ppm == 0
 
 
@@ -405,16 +398,12 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
 
     report = bubbleviz.analyze(named)
 
-    assert any(
-        n.what == "ranks without a profile" and "ranks 2, 3;" in n.reason
-        for n in report.limitations
-    )
+    assert "ranks 2, 3;" in said(report, "ranks without a profile")[0]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     # Causality reaches across the gap: looser bounds, and true ones.
     last = report.profiles[1]
     assert Clocks(truth).error_ns(last, 4) <= (last.clock_uncertainty_ns or 0)
-    told = bubbleviz.analyze(unnamed)
-    assert any(n.what == "stages that may be missing" for n in told.limitations)
+    assert said(bubbleviz.analyze(unnamed), "stages that may be missing")
 
 
 @pytest.mark.parametrize("absent", [0, 2])
@@ -423,7 +412,7 @@ def test_a_missing_server_at_an_end_is_told_by_receives(absent: int, tmp_path: P
 
     report = bubbleviz.analyze(paths)
 
-    assert any(n.what == "stages without a profile" for n in report.limitations)
+    assert said(report, "stages without a profile")
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
@@ -438,22 +427,12 @@ def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
 
     assert sorted(r.stage for r in report.ranks if r.stage is not None) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert {r.pipeline for r in report.ranks} == {None}
-    assert any(n.what == "pipelines" for n in report.limitations)
+    assert said(report, "pipelines")
     assert {i.ratios["schedule"].value for i in report.iterations} == {None}
     for rank in truth.ranks:
         own = report.profiles[[f.path for f in truth.files].index(rank.file)]
         if own.clock_uncertainty_ns is not None:
             assert Clocks(truth).error_ns(own, rank.rank) <= own.clock_uncertainty_ns
-
-
-def test_a_replica_that_is_slower_is_a_copy_all_the_same(tmp_path: Path) -> None:
-    planting = replace(SHORT, replicas=2, servers=4, iteration_ranges=True, jitter=0.9, seed=3)
-    paths, truth = planted(planting, tmp_path)
-
-    report = bubbleviz.analyze(paths, align="causal")
-
-    assert [r.stage for r in report.ranks] == [0, 1, 2, 3] * 2
-    check(report, truth)
 
 
 @pytest.mark.parametrize(
@@ -482,8 +461,7 @@ def test_sizes_that_no_run_has_are_refused(sizes: dict[str, int]) -> None:
 
 def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> None:
     plant(Planting(stages=2, files="rank"), tmp_path)
-    with closing(sqlite3.connect(tmp_path / "rank1.sqlite")) as database, database:
-        database.execute("DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
+    execute([tmp_path / "rank1.sqlite"], "DELETE FROM NVTX_EVENTS WHERE text GLOB '[FB]7.*'")
 
     with pytest.raises(MismatchError, match="or a range is missing in one"):
         bubbleviz.analyze(tmp_path)
@@ -543,21 +521,10 @@ def test_most_profiles_hold_as_much_as_others() -> None:
     assert as_much_as_most(ranks[:0], ranks[:0]).tolist() == []
 
 
-def test_hosts_without_utc_are_aligned_by_causality(tmp_path: Path) -> None:
-    paths, truth = planted(SHORT, tmp_path)
-    for path in paths:
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
-
-    check(bubbleviz.analyze(paths), truth)
-
-
 def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     """Each counts its processes for itself, so the same number is not the same process."""
     paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
-    for path in paths:
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
+    execute(paths, "UPDATE TARGET_INFO_SESSION_START_TIME SET systemClockNs = NULL")
     hosts = [file.host for file in truth.files]
     pids = {rank.pid for rank in bubbleviz.analyze(paths).ranks}
 
@@ -569,27 +536,10 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     check(report, truth)
 
 
-def test_a_container_that_does_not_say_when_it_started_is_bounded_by_causality(
-    tmp_path: Path,
-) -> None:
-    paths, truth = planted(SHORT, tmp_path)
-    with closing(sqlite3.connect(paths[1])) as db, db:
-        db.execute("DROP TABLE TARGET_INFO_SESSION_START_TIME")
-
-    report = bubbleviz.analyze(
-        paths, align="causal", same_clock=[[file.host for file in truth.files[:2]]]
-    )
-
-    check(report, truth)
-
-
-def test_machines_of_one_name_have_clocks_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [HOST.format("localhost"), NO_UTC], ids=["one name", "no UTC"])
+def test_machines_have_clocks_of_their_own(change: str, tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=4), tmp_path)
-    for path in paths:
-        with closing(sqlite3.connect(path)) as db, db:
-            db.execute(
-                "UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'localhost' WHERE name = 'Hostname'"
-            )
+    execute(paths, change)
 
     report = bubbleviz.analyze(paths)
 
@@ -598,154 +548,88 @@ def test_machines_of_one_name_have_clocks_of_their_own(tmp_path: Path) -> None:
     check(report, truth)
 
 
-def test_bounds_are_those_of_the_events(tmp_path: Path) -> None:
-    # On host a: F [0, 100], B [400, 500]. On b: F [150, 250], B [260, 360].
-    paths = []
-    for pid, (f, b) in enumerate((((0, 100), (400, 500)), ((150, 250), (260, 360)))):
-        kernels = [K(*f, 1, pid=pid), K(*b, 2, pid=pid)]
-        calls = [C(-50, -49, 1, tid=pid, pid=pid), C(-30, -29, 2, tid=pid, pid=pid)]
-        ranges = [
-            R(-51, -48, "F0.0.0", tid=pid, pid=pid),
-            R(-31, -28, "B0.0.0", tid=pid, pid=pid),
-        ]
-        paths.append(
-            profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname=f"host{pid}")
-        )
-
-    report = bubbleviz.analyze(paths, order=[0, 1])
-
-    # b moves right by at least -50 and at most 40.
-    assert report.profiles[1].clock_offset_ns == -5
-    assert report.profiles[1].clock_uncertainty_ns == 46
-    ratio = report.iterations[0].ratios["schedule"]
-    # The window of host a alone holds the other for every clock.
-    assert ratio.window_ns == 500
-    assert ratio.interval == pytest.approx((1 - 400 / 1000, 1 - 400 / 1000), abs=1e-4)
-
-
-def earlier(row: RowT, by_ns: int) -> RowT:
-    """Return a row of :mod:`tests.building` at times that are so much smaller."""
-    return replace(row, start=row.start - by_ns, end=(row.end or 0) - by_ns)
-
-
-@pytest.mark.parametrize("session_ns", [0, 1_000])
-def test_a_receive_bounds_more_than_a_span_that_begins_before_it(
-    session_ns: int, tmp_path: Path
+def test_a_container_that_does_not_say_when_it_started_has_a_clock_of_its_own(
+    tmp_path: Path,
 ) -> None:
-    """F of host b begins with a kernel that needs no input, and receives inside its range.
+    paths, truth = planted(SHORT, tmp_path)
+    execute([paths[1]], NO_UTC)
+    hosts = [file.host for file in truth.files[:2]]
 
-    All of it may be before the session's time 0.
-    """
-    kernels = [
-        [K(0, 100, 1, pid=0), K(400, 500, 2, pid=0)],
-        [
-            K(50, 70, 1, pid=1),
-            K(60, 160, 3, pid=1, name="ncclDevKernel_SendRecv", stream=9),
-            K(160, 250, 4, pid=1),
-            K(260, 360, 2, pid=1),
-        ],
-    ]
-    paths = []
-    for pid, own in enumerate(kernels):
-        calls = [
-            C(-50 + k.correlation, -50 + k.correlation, k.correlation, tid=pid, pid=pid)
-            for k in own
-            if k.correlation is not None and k.correlation != 2
-        ]
-        calls.append(C(-30, -29, 2, tid=pid, pid=pid))
-        ranges = [
-            R(-55, -40, "F0.0.0", tid=pid, pid=pid),
-            R(-31, -28, "B0.0.0", tid=pid, pid=pid),
-        ]
-        paths.append(
-            profile(
-                tmp_path,
-                [earlier(row, session_ns) for row in own],
-                [earlier(row, session_ns) for row in calls],
-                [earlier(row, session_ns) for row in ranges],
-                name=f"{pid}.sqlite",
-                hostname=f"host{pid}",
+    check(bubbleviz.analyze(paths, align="causal", same_clock=[hosts]), truth)
+
+
+@pytest.mark.parametrize(
+    ("own", "session_ns", "bounds"),
+    [
+        # Host b moves right by at least -50 and at most 40.
+        ([(150, 250, "gemm")], 0, (-5, 46)),
+        # Its F begins with a kernel that needs no input, and receives inside its range, until 160;
+        # all of it may be before the session's time 0.
+        *(
+            (
+                [(50, 70, "gemm"), (60, 160, "ncclDevKernel_SendRecv"), (160, 250, "gemm")],
+                at,
+                (-10, 51),
             )
-        )
+            for at in (0, 1_000)
+        ),
+    ],
+)
+def test_bounds_are_those_of_the_events(
+    own: list[tuple[int, int, str]], session_ns: int, bounds: tuple[int, int], tmp_path: Path
+) -> None:
+    """On host a: F [0, 100], B [400, 500]. On host b: F until 250, B [260, 360]."""
+    paths = []
+    for pid, (forward, b) in enumerate((([(0, 100, "gemm")], (400, 500)), (own, (260, 360)))):
+        kernels, calls = [], []
+        for n, (start, end, name) in enumerate((*forward, (*b, "gemm"))):
+            at = (-30 if n == len(forward) else -50 + n) - session_ns
+            calls.append(C(at, at, n, tid=pid, pid=pid))
+            stream = 9 if "nccl" in name else 7
+            kernels.append(K(start - session_ns, end - session_ns, n, name, pid=pid, stream=stream))
+        ranges = [
+            R(-55 - session_ns, -40 - session_ns, "F0.0.0", tid=pid, pid=pid),
+            R(-31 - session_ns, -28 - session_ns, "B0.0.0", tid=pid, pid=pid),
+        ]
+        host = f"host{pid}"
+        name = f"{pid}.sqlite"
+        paths.append(profile(tmp_path, kernels, calls, ranges, name=name, hostname=host))
 
     report = bubbleviz.analyze(paths, order=[0, 1])
 
-    # The receive ends at 160: b moves right by at least -60, and at most 40.
-    assert report.profiles[1].clock_offset_ns == -10
-    assert report.profiles[1].clock_uncertainty_ns == 51
+    clock, ratio = report.profiles[1], report.iterations[0].ratios["schedule"]
+    assert (clock.clock_offset_ns, clock.clock_uncertainty_ns) == bounds
+    if len(own) == 1:  # the window of host a alone holds the other for every clock
+        assert ratio.window_ns == 500
+        assert ratio.interval == pytest.approx((0.6, 0.6), abs=1e-4)
 
 
-def keep(path: Path, low_ns: int, high_ns: int) -> None:
-    """Leave of an export what starts in [low, high)."""
-    with closing(sqlite3.connect(path)) as db, db:
-        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
-            db.execute(
-                f"DELETE FROM {table} WHERE start < ? OR start >= ?",
-                (low_ns, high_ns),
-            )
-
-
-def first_start(truth: Truth, file: TrueFile, iteration: int) -> int:
-    """Return when the first F of an iteration starts on a file's clock."""
-    ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
-    return min(
-        op.file_start_ns
-        for op in truth.operations
-        if op.rank in ranks and op.iteration == iteration and op.file_start_ns is not None
-    )
-
-
-def test_captures_that_are_shifted_pair_by_utc(tmp_path: Path) -> None:
-    """One host holds iterations 0 to 4, the other 3 to 7: as many of both, and unnamed."""
-    planting = replace(
-        LONG, stages=2, servers=2, microbatches=3, iterations=8, drift_ppb=(), barrier=True
-    )
-    paths, truth = planted(planting, tmp_path)
-    lead_ns = 1_000_000
-    keep(paths[0], 0, first_start(truth, truth.files[0], 5) - lead_ns)
-    keep(paths[1], first_start(truth, truth.files[1], 3) - lead_ns, 1 << 60)
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"iterations": 6, "iteration_ranges": True}, ()),
+        ({"iterations": 6}, ("how long their iterations take", "the next best pairing")),
+        (
+            {"iterations": 5, "jitter": 0, "transfer_jitter": 0, "clock_error_ns": ()},
+            (
+                "equal counts, which UTC agrees with",
+                "would need clocks that are off by more than half an iteration",
+            ),
+        ),
+    ],
+    ids=["named", "varied", "alike"],
+)
+def test_what_pairs_iterations_without_names_is_told(
+    changes: dict[str, Any], told: tuple[str, ...], tmp_path: Path
+) -> None:
+    paths, _ = planted(replace(SHORT, **changes), tmp_path)
 
     report = bubbleviz.analyze(paths)
 
-    held = {i.index: {own.rank for own in i.ranks} for i in report.iterations}
-    assert held == {
-        **{key: {0} for key in (0, 1, 2)},
-        **{key: {0, 1} for key in (3, 4)},
-        **{key: {1} for key in (5, 6, 7)},
-    }
-    for rank in (0, 1):
-        own = report.profiles[rank]
-        assert own.clock_uncertainty_ns is not None
-        assert Clocks(truth).error_ns(own, rank) <= own.clock_uncertainty_ns
-
-
-def test_a_clock_that_is_set_moves_no_iteration(tmp_path: Path) -> None:
-    planting = replace(
-        SHORT, servers=2, iterations=10, jitter=0.005, transfer_jitter=0, clock_error_ns=(0, 10**6)
-    )
-    paths, truth = planted(planting, tmp_path)
-    jumping(paths[1], first_start(truth, truth.files[1], 2) - 2_000_000, -5_000_000)
-
-    report = bubbleviz.analyze(paths)
-
-    assert len(report.iterations) == 10
-    assert report.contradicted("schedule")
-    uncertainty = report.profiles[1].clock_uncertainty_ns
-    assert uncertainty is not None
-    assert uncertainty > 2_500_000
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_what_pairs_iterations_without_names_is_told(named: bool, tmp_path: Path) -> None:
-    paths, _ = planted(replace(SHORT, iterations=6, iteration_ranges=named), tmp_path)
-
-    report = bubbleviz.analyze(paths)
-
-    told = [n.reason for n in report.limitations if n.what.startswith("how iterations of the")]
-    assert len(told) == (not named)
-    for reason in told:
-        assert "how long their iterations take" in reason
-        assert "the next best pairing" in reason
+    reasons = said(report, "how iterations of the hosts")
+    assert len(reasons) == (len(told) > 0)
+    assert all(words in reason for reason in reasons for words in told)
+    assert None not in [p.clock_uncertainty_ns for p in report.profiles]
 
 
 def test_iterations_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> None:
@@ -756,22 +640,10 @@ def test_iterations_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> N
 
     report = bubbleviz.analyze(paths)
 
-    (note,) = (n for n in report.limitations if n.what.startswith("which iterations of the ranks"))
-    assert "is off by 1 iteration and moves clocks by" in note.reason
-    assert "name iterations in the ranges" in note.reason
+    (reason,) = said(report, "which iterations of the ranks")
+    assert "is off by 1 iteration and moves clocks by" in reason
+    assert "name iterations in the ranges" in reason
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
-
-
-def test_equal_counts_that_utc_agrees_with_pair_iterations(tmp_path: Path) -> None:
-    alike = replace(SHORT, iterations=5, jitter=0, transfer_jitter=0, clock_error_ns=())
-    paths, _ = planted(alike, tmp_path)
-
-    report = bubbleviz.analyze(paths)
-
-    (note,) = (n for n in report.limitations if n.what.startswith("how iterations of the"))
-    assert "equal counts, which UTC agrees with" in note.reason
-    assert "would need clocks that are off by more than half an iteration" in note.reason
-    assert None not in [p.clock_uncertainty_ns for p in report.profiles]
 
 
 @pytest.mark.parametrize("off", [-5000, -194, -20, 150, 200, 1000])
@@ -815,27 +687,17 @@ def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
             if ratio.interval is not None:
                 low, high = ratio.interval
                 assert low - 1e-9 <= (true.bubble_ratio[name] or 0) <= high + 1e-9
-    assert any(n.what.startswith("clocks that were set") for n in report.limitations)
-
-
-def test_utc_that_contradicts_dependencies_is_told(tmp_path: Path) -> None:
-    paths, _ = planted(SHORT, tmp_path)
-
-    report = bubbleviz.analyze(paths, align="utc")
-
-    (note,) = (n for n in report.limitations if n.what.endswith("contradict each other"))
-    assert "by UTC it ran" in note.reason
-    assert report.headline == "schedule"  # what overlaps by these clocks does not overlap
-    assert report.contradicted("schedule")
-    assert not report.contradicted("stage")
+    assert said(report, "clocks that were set")
 
 
 def test_a_host_that_counts_its_devices_otherwise_mixes_no_pipelines(tmp_path: Path) -> None:
     planting = replace(SHORT, replicas=2, servers=4, jitter=0.1, barrier=True)
     paths, truth = planted(planting, tmp_path)
-    with closing(sqlite3.connect(paths[1])) as db, db:
-        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 - deviceId")
-        db.execute("UPDATE TARGET_INFO_CUDA_DEVICE SET cudaId = 1 - cudaId")
+    execute(
+        [paths[1]],
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 - deviceId",
+        "UPDATE TARGET_INFO_CUDA_DEVICE SET cudaId = 1 - cudaId",
+    )
 
     report = bubbleviz.analyze(paths, align="causal")
 
@@ -853,12 +715,18 @@ def test_a_host_that_counts_its_devices_otherwise_mixes_no_pipelines(tmp_path: P
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 0, 2, 3]])
-def test_an_order_that_waits_speak_against_is_told(order: list[int], tmp_path: Path) -> None:
-    paths, _ = planted(SHORT, tmp_path)
+@pytest.mark.parametrize("servers", [1, 4])
+def test_an_order_that_cannot_be_is_taken_and_told(
+    order: list[int], servers: int, tmp_path: Path
+) -> None:
+    paths, _ = planted(replace(SHORT, servers=servers), tmp_path)
+    inferred = bubbleviz.analyze(paths).ranks
 
     report = bubbleviz.analyze(paths, order=order)
 
-    assert any("given with --order" in n.reason for n in report.limitations)
+    assert [r.label for r in report.ranks] == [inferred[n].label for n in order]
+    told = "order given with --order or --parallel contradicts"
+    assert any(told in n.reason for n in report.limitations)
 
 
 def test_containers_that_share_a_clock_by_word_are_put_by_utc(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,9 +40,6 @@ class Job:
         self.ranges.append(R(first + 1, self.host - 1, name))
         return self
 
-    def receive(self, name: str, *spans: tuple[int, int]) -> Job:
-        return self.run(name, *spans, kernel=SEND_RECV)
-
     def recorded(self, folder: Path) -> Recordings:
         path = profile(folder, self.kernels, self.calls, self.ranges)
         return record(str(path), ReadOptions())[0]
@@ -66,46 +64,56 @@ def told(recording: Recordings) -> dict[str, tuple[int | None, int | None, bool]
     }
 
 
-def test_the_receive_of_its_name_tells(tmp_path: Path) -> None:
-    job = Job().receive("RECV_FORWARD.0.0.0", (100, 150)).run("F0.0.0", (120, 200))
-    job.run("B0.0.0", (300, 400)).run("Optimizer", (400, 450))
-
-    assert told(job.recorded(tmp_path)) == {
-        "F0.0.0 0": (150, 150, True),
-        "B0.0.0 0": (None, None, False),
-    }
+#: Operations as (name, span), receives among them.
+Rows = list[tuple[str, tuple[int, int] | None]]
 
 
-def test_a_receive_that_was_not_recorded_is_missed(tmp_path: Path) -> None:
-    job = Job().receive("RECV_FORWARD.0.0.0", (100, 150)).run("F0.0.0", (150, 200))
-    job.receive("RECV_FORWARD.1.0.0").run("F1.0.0", (200, 210)).run("B0.0.0", (300, 400))
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (  # the receive of its name tells
+            [
+                *(("RECV_FORWARD.0.0.0", (100, 150)), ("F0.0.0", (120, 200))),
+                *(("B0.0.0", (300, 400)), ("Optimizer", (400, 450))),
+            ],
+            {"F0.0.0 0": (150, 150, True), "B0.0.0 0": (None, None, False)},
+        ),
+        (  # one that was not recorded is missed
+            [
+                *(("RECV_FORWARD.0.0.0", (100, 150)), ("F0.0.0", (150, 200))),
+                *(("RECV_FORWARD.1.0.0", None), ("F1.0.0", (200, 210)), ("B0.0.0", (300, 400))),
+            ],
+            {"F1.0.0 0": (None, None, True)},
+        ),
+        (  # it is of its iteration, launched before an Optimizer, or before any F
+            [
+                *(("RECV_FORWARD.0.0.0", (90, 100)), ("F0.0.0", (100, 200))),
+                *(("B0.0.0", (300, 400)), ("RECV_FORWARD.0.0.0", (400, 600))),
+                *(("Optimizer", (450, 500)), ("F0.0.0", (510, 700)), ("B0.0.0", (800, 900))),
+            ],
+            {"F0.0.0 0": (100, 100, True), "F0.0.0 1": (600, 600, True)},
+        ),
+        (  # those without a name bound by the latest
+            [
+                *(("RECV_FORWARD", (0, 100)), ("RECV_FORWARD", (100, 260))),
+                *(("F0.0.0", (100, 200)), ("F1.0.0", (270, 300))),
+                *(("B0.0.0", (300, 400)), ("B1.0.0", (400, 450))),
+            ],
+            {"F0.0.0 0": (None, 260, True), "F1.0.0 0": (None, 260, True)},
+        ),
+    ],
+)
+def test_receives_show_when_inputs_were_there(
+    rows: Rows, expected: dict[str, tuple[int | None, int | None, bool]], tmp_path: Path
+) -> None:
+    job = Job()
+    for name, span in rows:
+        kernel = SEND_RECV if name.startswith("RECV") else "gemm"
+        job.run(name, *([] if span is None else [span]), kernel=kernel)
 
     found = told(job.recorded(tmp_path))
 
-    assert found["F1.0.0 0"] == (None, None, True)
-
-
-def test_a_receive_before_its_iteration_belongs_to_it(tmp_path: Path) -> None:
-    """Both iterations' first receives are launched before an Optimizer, or before any F."""
-    job = Job().receive("RECV_FORWARD.0.0.0", (90, 100)).run("F0.0.0", (100, 200))
-    job.run("B0.0.0", (300, 400)).receive("RECV_FORWARD.0.0.0", (400, 600))
-    job.run("Optimizer", (450, 500)).run("F0.0.0", (510, 700)).run("B0.0.0", (800, 900))
-
-    found = told(job.recorded(tmp_path))
-
-    assert found["F0.0.0 0"] == (100, 100, True)
-    assert found["F0.0.0 1"] == (600, 600, True)
-
-
-def test_receives_without_a_name_bound_by_the_latest(tmp_path: Path) -> None:
-    job = Job().receive("RECV_FORWARD", (0, 100)).receive("RECV_FORWARD", (100, 260))
-    job.run("F0.0.0", (100, 200)).run("F1.0.0", (270, 300)).run("B0.0.0", (300, 400))
-    job.run("B1.0.0", (400, 450))
-
-    found = told(job.recorded(tmp_path))
-
-    assert found["F0.0.0 0"] == (None, 260, True)
-    assert found["F1.0.0 0"] == (None, 260, True)
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_what_runs_before_the_gradient_is_there_is_neither_wait_nor_work(tmp_path: Path) -> None:

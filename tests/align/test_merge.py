@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bubbleviz
+from bubbleviz.align.merge import JoinedRecordings, join, on_clocks
+from bubbleviz.align.offsets import ProfileClock
+from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.interpret.fleet.run_recordings import Fleet, record_all
+from bubbleviz.interpret.record import ReadOptions
+from bubbleviz.interpret.recording import Recordings
+from bubbleviz.model.columns import Table
+from bubbleviz.progress import Unwatched
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.nsys_exports import C, K, R, profile
@@ -66,24 +75,14 @@ def test_profiles_without_a_naming_in_common_are_no_run(tmp_path: Path) -> None:
 
 
 def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
-    paths = [
-        run_of(tmp_path, "a.sqlite", marked=True, pid=1),
-        run_of(tmp_path, "b.sqlite", marked=False, pid=2),
-    ]
+    first = run_of(tmp_path, "a.sqlite", marked=True, pid=1, iterations=2)
+    second = run_of(tmp_path, "b.sqlite", marked=False, pid=2)
 
-    report = bubbleviz.analyze(paths)
-
-    assert [len(i.ranks) for i in report.iterations] == [2, 2]
-
-
-def test_an_iteration_without_one_of_the_ranks_is_incomplete(tmp_path: Path) -> None:
-    paths = [
-        run_of(tmp_path, "a.sqlite", marked=True, pid=1, iterations=3),
-        run_of(tmp_path, "b.sqlite", marked=True, pid=2, iterations=2),
-    ]
-
-    report = bubbleviz.analyze(paths)
-
+    assert [len(i.ranks) for i in bubbleviz.analyze([first, second]).iterations] == [2, 2]
+    # One that lacks a rank is incomplete.
+    longer = run_of(tmp_path, "a.sqlite", marked=True, pid=1, iterations=3)
+    second = run_of(tmp_path, "b.sqlite", marked=True, pid=2)
+    report = bubbleviz.analyze([longer, second])
     assert [i.ratios["schedule"].incomplete for i in report.iterations] == [False, False, True]
     assert [i.complete for i in report.iterations] == [True, True, False]
 
@@ -122,15 +121,6 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
     assert "do not overlap" not in report.headline_reason
 
 
-def test_one_host_needs_no_alignment_for_its_headline(tmp_path: Path) -> None:
-    plant(Planting(iterations=3), tmp_path)
-
-    report = bubbleviz.analyze(tmp_path, align="none")
-
-    assert report.headline == "schedule"
-    assert report.headline_reason == "consecutive iterations do not overlap"
-
-
 def test_times_before_the_first_profile_s_session_count_like_others(tmp_path: Path) -> None:
     truth = plant(replace(TWO, schedule="1f1b", files="rank", barrier=True), tmp_path)
     paths = [tmp_path / file.path for file in truth.files]
@@ -155,19 +145,6 @@ def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path
     assert given.operations.chunk.tolist() == told.operations.chunk.tolist()
 
 
-def test_an_order_that_cannot_be_is_taken_and_told(tmp_path: Path) -> None:
-    truth = plant(replace(TWO, schedule="1f1b", barrier=True), tmp_path)
-    paths = [tmp_path / file.path for file in truth.files]
-    told = bubbleviz.analyze(paths)
-
-    given = bubbleviz.analyze(paths, order=[3, 2, 1, 0])
-
-    assert [r.pid for r in given.ranks] == [r.pid for r in told.ranks][::-1]
-    assert any(
-        "order given with --order or --parallel contradicts" in n.reason for n in given.limitations
-    )
-
-
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
     truth = plant(TWO, tmp_path)
 
@@ -176,29 +153,13 @@ def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
 
 
 def test_copies_of_one_stage_share_it(tmp_path: Path) -> None:
-    paths = []
-    for pid in (1, 2):
-        kernels = [K(100, 200 + pid, 1, pid=pid), K(300 + pid, 500, 2, pid=pid)]
-        calls = [C(1, 2, 1, tid=pid, pid=pid), C(11, 12, 2, tid=pid, pid=pid)]
-        ranges = [R(0, 9, "F0.0.0", tid=pid, pid=pid), R(10, 19, "B0.0.0", tid=pid, pid=pid)]
-        paths.append(
-            profile(tmp_path, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
-        )
+    paths = [run_of(tmp_path, f"{pid}.sqlite", marked=False, pid=pid) for pid in (1, 2)]
 
     report = bubbleviz.analyze(paths)
 
     assert [r.stage for r in report.ranks] == [0, 0]
     assert [r.pipeline for r in report.ranks] == [0, 1]
     assert [r.pid for r in report.ranks] == [1, 2]
-
-
-def test_a_sending_kernel_inside_f_makes_no_hole(tmp_path: Path) -> None:
-    kernels = [K(0, 10, 1), K(10, 40, 2, name="nvshmem_send_kernel"), K(40, 50, 3)]
-    calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
-
-    report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
-
-    assert report.operations.busy_ns.tolist() == [50]
 
 
 def test_ranks_without_forward_or_backward_are_named(tmp_path: Path) -> None:
@@ -223,3 +184,56 @@ def test_operations_that_are_busy_throughout_share_their_times(tmp_path: Path) -
     assert report.busy.operation.tolist() == [0, 1, 2, 3]
     assert report.busy.start_ns.tolist() == [0, 400, 100, 300]
     assert report.busy.end_ns.tolist() == [50, 450, 150, 350]
+
+
+# --- recordings on other clocks: by way of some, and at once
+
+MACHINES = ("a", "b", "c")
+BEFORE = tuple(ProfileClock(offset_ns, None) for offset_ns in (0, 500, -700))
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    folder = tmp_path_factory.mktemp("run")
+    plant(Planting(stages=3, servers=3, microbatches=4, iterations=2, reduce_ns=100_000), folder)
+    parts, _ = record_all(
+        Fleet(1), Fleet(1).find([str(folder)]), ReadOptions(find_conventions(())), Unwatched()
+    )
+    return parts
+
+
+def columns(joined: JoinedRecordings) -> dict[str, list[int]]:
+    """Return all columns of all tables."""
+    found = {}
+    for part in fields(joined):
+        value = getattr(joined, part.name)
+        if isinstance(value, Table):
+            for name in value.column_names():
+                found[f"{part.name}.{name}"] = getattr(value, name).tolist()
+        elif isinstance(value, np.ndarray):
+            found[part.name] = value.tolist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        (ProfileClock(0, 0), ProfileClock(499, 20), ProfileClock(12_345, None)),
+        (ProfileClock(0, 0), ProfileClock(7, 20, -31.25, 4_000), ProfileClock(0, 1, 50.0, -9)),
+    ],
+)
+def test_times_are_moved_by_steps_as_at_once(
+    recordings: Recordings, after: tuple[ProfileClock, ...]
+) -> None:
+    joined, none = join(recordings, MACHINES), (ProfileClock(0, 0),) * 3
+    before = on_clocks(joined, none, BEFORE)
+
+    moved = on_clocks(before, BEFORE, after)
+
+    assert columns(moved) == columns(on_clocks(joined, none, after))
+    for rank in joined.ranks:
+        own = np.flatnonzero(joined.unattributed.rank == rank.profile)
+        at_ns = joined.unattributed.start_ns[own]
+        assert moved.unattributed.start_ns[own].tolist() == after[rank.profile].of(at_ns).tolist()
+    shared = before.operations.start_ns is before.busy.start_ns
+    assert (moved.operations.start_ns is moved.busy.start_ns) == shared

@@ -63,7 +63,7 @@ def test_an_order_gives_the_ranks_the_same_numbers_anew() -> None:
         ([0, 0, -1, 1, 1], True, [0, 1, -1, 0, 1]),
     ],
 )
-def test_copies_are_distinguish_pipelines_where_numbers_do(
+def test_copies_are_told_apart_where_numbers_do(
     stage: list[int], named: bool, pipeline: list[int]
 ) -> None:
     found = distinguish_pipelines(column(stage), numbered(len(stage), named=named))

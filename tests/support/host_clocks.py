@@ -89,7 +89,7 @@ def outcome_of(job: Job) -> Outcome:
         paths = [Path(folder) / file.path for file in truth.files]
         for number, path in enumerate(paths):
             if job.held:
-                _keep(path, *_extent(job, truth, truth.files[number], job.held[number]))
+                keep(path, *_extent(job, truth, truth.files[number], job.held[number]))
         try:
             report = bubbleviz.analyze(paths, align="causal")
         except BubblevizError as error:
@@ -126,13 +126,13 @@ def _extent(job: Job, truth: Truth, file: TrueFile, held: Held) -> tuple[int, in
     """Return first and last time of a capture on the clock of its file."""
     lead_ns = iteration_ns(job.planting) // 50
     inside_ns = round(job.inside * iteration_ns(job.planting))
-    bounds = [_first_start(truth, file, k) for k in held]
+    bounds = [first_start(truth, file, k) for k in held]
     low = 0 if bounds[0] is None else bounds[0] - lead_ns + inside_ns * (held[0] > 0)
     high = 1 << 60 if bounds[1] is None else bounds[1] - lead_ns + inside_ns
     return low, high
 
 
-def _first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
+def first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
     """Return when an iteration starts on a file's clock; None if there is none."""
     ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
     starts = [
@@ -143,7 +143,7 @@ def _first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
     return min(starts, default=None)
 
 
-def _keep(path: Path, low_ns: int, high_ns: int) -> None:
+def keep(path: Path, low_ns: int, high_ns: int) -> None:
     """Leave of an export what starts in [low, high)."""
     with closing(sqlite3.connect(path)) as db, db:
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
