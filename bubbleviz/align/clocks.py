@@ -78,8 +78,7 @@ def machines_of(
 
 def _are_timed(source: Source, other: Source) -> bool:
     """Return whether the time between the starts of two sessions is known."""
-    clocks = source.session_clock_ns, other.session_clock_ns
-    return None not in clocks or None not in (source.session_utc_ns, other.session_utc_ns)
+    return any(_step_ns(source, other, steady) is not None for steady in (True, False))
 
 
 def _may_share(source: Source, other: Source) -> bool:
@@ -115,12 +114,24 @@ def session_clocks(sources: Sequence[Source], machines: Sequence[str]) -> tuple[
     clocks: list[ProfileClock] = []
     anchors: dict[str, int] = {}
     for index, (source, machine) in enumerate(zip(sources, machines, strict=True)):
-        anchor = anchors.setdefault(machine, index)
-        clock = _against(source, sources[anchor], clocks[anchor] if anchor < index else None)
-        if clock is None:
-            clock = _by_utc(source, sources[0]) if index else ProfileClock(0, 0)
-        clocks.append(clock)
+        at = anchors.setdefault(machine, index)
+        # Machines that are said to share a clock need not have been switched on together.
+        together = _boots_apart_ns(source, sources[at]) < REBOOT_NS
+        steps = [_step_ns(source, sources[at], steady) for steady in (True, False)[not together :]]
+        step = next((step for step in steps if step is not None), None)
+        if at < index and step is not None:
+            clocks.append(ProfileClock(clocks[at].offset_ns + step, clocks[at].uncertainty_ns))
+        else:
+            step = _step_ns(source, sources[0], steady=False)
+            clocks.append(ProfileClock(step or 0, None if index else 0))
     return tuple(clocks)
+
+
+def _step_ns(source: Source, other: Source, steady: bool) -> int | None:
+    """Return how long after another one a session started, by one of its clocks; None unknown."""
+    name = "session_clock_ns" if steady else "session_utc_ns"
+    times = getattr(source, name), getattr(other, name)
+    return None if None in times else times[0] - times[1]
 
 
 def untimed(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Limitation, ...]:
@@ -141,28 +152,6 @@ def untimed(sources: Sequence[Source], machines: Sequence[str]) -> tuple[Limitat
         )
         for source in (lacking if len(set(machines)) > 1 else ())
     )
-
-
-def _against(source: Source, anchor: Source, clock: ProfileClock | None) -> ProfileClock | None:
-    """Return the clock of a profile by another one of its host; None where that says nothing."""
-    if clock is None:
-        return None
-    # Machines that are said to share a clock need not have been switched on together.
-    together = _boots_apart_ns(source, anchor) < REBOOT_NS
-    clocks = source.session_clock_ns, anchor.session_clock_ns
-    if together and clocks[0] is not None and clocks[1] is not None:
-        step = clocks[0] - clocks[1]
-    elif source.session_utc_ns is not None and anchor.session_utc_ns is not None:
-        step = source.session_utc_ns - anchor.session_utc_ns
-    else:
-        return None
-    return ProfileClock(clock.offset_ns + step, clock.uncertainty_ns)
-
-
-def _by_utc(source: Source, reference: Source) -> ProfileClock:
-    if source.session_utc_ns is None or reference.session_utc_ns is None:
-        return ProfileClock(0, None)
-    return ProfileClock(source.session_utc_ns - reference.session_utc_ns, None)
 
 
 def as_much_as_most(ranks: Ints, operations: Ints) -> Bools:
@@ -266,8 +255,7 @@ def refuse_other_runs(
     named = [all(note.kind is not lost for note in r.limitations) for r in recordings]
     _refuse_other_shapes(recordings, np.array(named), joined)
     _refuse_other_namings([r for r, kept in zip(recordings, named, strict=True) if kept])
-    _refuse_one_process_twice(recordings, machines)
-    _refuse_one_rank_twice(recordings)
+    _refuse_twice(recordings, machines)
 
 
 def _refuse_other_shapes(
@@ -286,29 +274,24 @@ def _refuse_other_shapes(
     profile = np.array([rank.profile for rank in joined.ranks], np.int64)[rank]
     kept = named[profile]
     profile, forwards, chunks = profile[kept], forwards[kept], chunks[kept]
-    numbers = forwards // np.maximum(chunks, 1), chunks
-    whats = "microbatches an iteration", "model chunks per rank"
-    for number, what in zip(numbers, whats, strict=True):
+    for number, what in (
+        (forwards // np.maximum(chunks, 1), "microbatches an iteration"),
+        (chunks, "model chunks per rank"),
+    ):
+        groups = groups_of(profile, number)
+        often = np.bincount(groups.of_row, minlength=len(groups))
+        owner, value = profile[groups.first], number[groups.first]
+        # The most frequent number of each profile, of several the smallest.
+        usual = first_of_each(owner, -often, value)
         first: dict[int, str] = {}
-        for place, usual in zip(
-            *(column.tolist() for column in _usual(profile, number)), strict=True
-        ):
-            first.setdefault(usual, recordings[place].source.path)
+        for place, count in zip(owner[usual].tolist(), value[usual].tolist(), strict=True):
+            first.setdefault(count, recordings[place].source.path)
         if len(first) > 1:
-            (usual, path), (another, second), *_ = first.items()
+            (count, path), (another, second), *_ = first.items()
             raise MismatchError(
-                f"{path} and {second}: {usual} and {another} {what}, so they are no single run, "
+                f"{path} and {second}: {count} and {another} {what}, so they are no single run, "
                 "or a range is missing in one; give the profiles of one run, each as a whole"
             )
-
-
-def _usual(profile: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Return profiles, ascending, and the most frequent number of each (ties: the smallest)."""
-    groups = groups_of(profile, number)
-    often = np.bincount(groups.of_row, minlength=len(groups))
-    owner, value = profile[groups.first], number[groups.first]
-    most = first_of_each(owner, -often, value)
-    return owner[most], value[most]
 
 
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
@@ -326,35 +309,28 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
             )
 
 
-def _refuse_one_process_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
-    """Raise MismatchError where two profiles hold the same process of the same machine.
+def _refuse_twice(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
+    """Raise MismatchError where two profiles hold one process of a machine, or one told rank.
 
-    That is a process captured twice (``--capture-range-end=repeat``), or two runs.
+    A process is captured twice (``--capture-range-end=repeat``), or they are two runs.
     """
-    paths: dict[tuple[str, str, int], str] = {}
+    paths: dict[tuple[str | int, ...], str] = {}
+    why = (
+        "process {} of the same host, so they are two captures or two runs; analyze each by itself",
+        "rank {}; give all rows of a rank in one table, or each rank a number of its own",
+    )
     for recording, machine in zip(recordings, machines, strict=True):
-        for process in {rank.process for rank in recording.ranks}:
-            # Containers of one machine count their processes each for itself.
-            key = (machine, recording.source.host, process)
-            path = paths.setdefault(key, recording.source.path)
-            if path != recording.source.path and recording.source.host_known:
-                raise MismatchError(
-                    f"{path} and {recording.source.path}: both hold process {pid_of(process)} of "
-                    "the same host, so they are two captures or two runs; analyze each by itself"
-                )
-
-
-def _refuse_one_rank_twice(recordings: Sequence[Recording]) -> None:
-    """Raise MismatchError where two tables of operations hold the same rank."""
-    paths: dict[int, str] = {}
-    for recording in recordings:
-        for rank in (rank.told.number for rank in recording.ranks if rank.told is not None):
-            path = paths.setdefault(rank, recording.source.path)
-            if path != recording.source.path:
-                raise MismatchError(
-                    f"{path} and {recording.source.path}: both hold rank {rank}; give all rows of "
-                    "a rank in one table, or each rank a number of its own"
-                )
+        source = recording.source
+        # Containers of one machine count their processes each for itself.
+        held: dict[tuple[str | int, ...], None] = {
+            **{(machine, source.host, rank.process): None for rank in recording.ranks},
+            **{(rank.told.number,): None for rank in recording.ranks if rank.told is not None},
+        }
+        for key in held:
+            path, told = paths.setdefault(key, source.path), len(key) == 1
+            if path != source.path and (told or source.host_known):
+                words = why[told].format(key[0] if told else pid_of(int(key[-1])))
+                raise MismatchError(f"{path} and {source.path}: both hold {words}")
 
 
 def _whole_iterations(operations: RankOperations) -> tuple[Ints, Ints, Ints]:

@@ -18,15 +18,8 @@ from bubbleviz.align.merge import JoinedRank, JoinedRecordings
 from bubbleviz.align.waits import Arrivals, usual_waits
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.iterations import occurrences
+from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import (
-    distinct,
-    distinct_rows,
-    groups_of,
-    looked_up,
-    places_in,
-    sorted_rows,
-)
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED
@@ -104,7 +97,7 @@ def rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
         return RankNumbers(np.array(numbers, np.int64), named=True)
     keys = [(natural_key(r.host), r.local.device_id, pid_of(r.local.process)) for r in ranks]
     order = sorted(range(len(ranks)), key=lambda i: keys[i])
-    return RankNumbers(places_in(np.array(order, np.int64)), named=False)
+    return RankNumbers(grouping.places_in(np.array(order, np.int64)), named=False)
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
@@ -149,7 +142,7 @@ def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> 
     if len(working) == 0 or sizes.max() == 1:
         return pipeline
     pipeline[:] = NONE
-    place = places_in(np.argsort(numbers.number[working]))
+    place = grouping.places_in(np.argsort(numbers.number[working]))
     if not numbers.named:
         return pipeline
     # Where some ranks are missing, those that are there keep their places.
@@ -172,7 +165,7 @@ def reducing(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]
     place = occurrences((stage[working], machine[working]))
-    group[working] = groups_of(stage[working], place).of_row
+    group[working] = grouping.groups_of(stage[working], place).of_row
     return group
 
 
@@ -194,7 +187,7 @@ def named_stages(joined: JoinedRecordings) -> VirtualStages | None:
     work = among(operations.phase, COUNTED)
     if not work.any() or (stage[work] < 0).any():
         return None
-    rows = distinct_rows(operations.rank[work], operations.chunk[work], stage[work])
+    rows = grouping.distinct_rows(operations.rank[work], operations.chunk[work], stage[work])
     return VirtualStages(rows[0], rows[1], rows[2])
 
 
@@ -205,7 +198,7 @@ def told_stages(joined: JoinedRecordings) -> Ints | None:
     """
     told = [None if rank.local.told is None else rank.local.told.stage for rank in joined.ranks]
     stage = np.array([NONE if place is None else place for place in told], np.int64)
-    working = distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
+    working = grouping.distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
     if len(working) == 0 or (stage[working] < 0).any():
         return None
     return np.maximum(stage, 0)
@@ -226,10 +219,10 @@ def stages_in_order(
         devices: how many places there are.
     """
     work = among(joined.operations.phase, COUNTED)
-    pairs = distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
+    pairs = grouping.distinct_rows(joined.operations.rank[work], joined.operations.chunk[work])
     waits = usual_waits(joined.operations, inputs)
     stages = np.empty(pairs.shape[1], np.int64)
-    for index, name in enumerate(distinct(pairs[1]).tolist()):
+    for index, name in enumerate(grouping.distinct(pairs[1]).tolist()):
         rows = pairs[1] == name
         of_chunk = waits.chunk == name
         at, wait = place[waits.rank[of_chunk]], waits.waited_ns[of_chunk]
@@ -257,7 +250,7 @@ def with_model_chunks(
     Where names give stages (``by_name``), the chunk columns may hold these.
     """
     known = np.flatnonzero(stages.virtual_stage >= 0)
-    known = known[sorted_rows(stages.rank[known], stages.virtual_stage[known])]
+    known = known[grouping.sorted_rows(stages.rank[known], stages.virtual_stage[known])]
     rank, name = stages.rank[known], stages.chunk[known]
     index = occurrences((rank,))
     # Names that count a rank's chunks in the model's order are kept, gaps and all.
@@ -265,13 +258,13 @@ def with_model_chunks(
     counted = np.isin(rank, rank[1:][falling]) | by_name
     renamed = np.where(counted, index, name)
     pairs = rank, name
-    virtual_stage = looked_up(
+    virtual_stage = grouping.looked_up(
         pairs, stages.virtual_stage[known], (operations.rank, operations.chunk)
     )
     if np.array_equal(renamed, name):
         return operations, virtual_stage
-    chunk = looked_up(pairs, renamed, (operations.rank, operations.chunk))
-    second_chunk = looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
+    chunk = grouping.looked_up(pairs, renamed, (operations.rank, operations.chunk))
+    second_chunk = grouping.looked_up(pairs, renamed, (operations.rank, operations.second_chunk))
     return (
         operations.changed(
             chunk=np.where(chunk >= 0, chunk, operations.chunk),

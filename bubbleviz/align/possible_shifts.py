@@ -14,16 +14,8 @@ import numpy as np
 from bubbleviz.align.iteration_fits import Histories, Look, Overlaps
 from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.waits import NEVER
+from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
-from bubbleviz.model.grouping import (
-    Groups,
-    distinct,
-    expanded,
-    first_of_each,
-    groups_of,
-    looked_up,
-    rows_by_value,
-)
 from bubbleviz.model.values import frozen
 
 #: So many events of an iteration are compared, spread evenly over all.
@@ -117,7 +109,9 @@ def _tables(histories: Histories, first: Ints, second: Ints, by_ns: Ints, beside
                 for own, events in _events(histories, first[at], second[at], by_ns[at]):
                     yield at[own], events
                 continue
-            for _, own in rows_by_value(groups_of(counts[first[at]], counts[second[at]]).of_row):
+            for _, own in grouping.rows_by_value(
+                grouping.groups_of(counts[first[at]], counts[second[at]]).of_row
+            ):
                 yield at[own], None
 
 
@@ -127,7 +121,7 @@ def _events(
     """Yield the events of pairs, by shape."""
     ours, theirs = (_Entries(histories, ranks) for ranks in (first, second))
     nearest = _nearest(ours.stages, theirs.stages)
-    found = looked_up(
+    found = grouping.looked_up(
         (theirs.group, theirs.event),
         np.arange(len(theirs.group)),
         (nearest[ours.group], ours.event),
@@ -135,7 +129,7 @@ def _events(
     column = np.flatnonzero(found >= 0)
     number = np.bincount(ours.pair[column], minlength=len(first))
     kept = np.minimum(number, _EVENTS)
-    owner, nth = expanded(np.zeros_like(kept), kept)
+    owner, nth = grouping.expanded(np.zeros_like(kept), kept)
     begin = np.cumsum(number) - number
     column = column[begin[owner] + nth * number[owner] // np.maximum(kept[owner], 1)]
     partner = found[column]
@@ -143,7 +137,7 @@ def _events(
     begin = np.cumsum(kept) - kept
     sides = ours.times(np.zeros_like(by_ns)), theirs.times(by_ns)
     counts = histories.counts[first], histories.counts[second]
-    for _, pairs in rows_by_value(groups_of(*counts, kept).of_row):
+    for _, pairs in grouping.rows_by_value(grouping.groups_of(*counts, kept).of_row):
         at = begin[pairs][:, None] + np.arange(kept[pairs[0]])
         a_leads = leads[at]
         (a_ready, a_end), (b_ready, b_end) = (
@@ -173,8 +167,8 @@ class _Entries:
     def __init__(self, histories: Histories, ranks: Ints) -> None:
         self._of_row, row = histories.rows_of(ranks)
         self._ends = histories.ends.take(row)
-        stages = groups_of(self._of_row, self._ends.virtual_stage)
-        self._entries: Groups = groups_of(stages.of_row, self._ends.events)
+        stages = grouping.groups_of(self._of_row, self._ends.virtual_stage)
+        self._entries = grouping.groups_of(stages.of_row, self._ends.events)
         first = self._entries.first
         self.stages = self._of_row[stages.first], self._ends.virtual_stage[stages.first]
         self.pair, self.group = self._of_row[first], stages.of_row[first]
@@ -201,8 +195,8 @@ def _nearest(ours: tuple[Ints, Ints], theirs: tuple[Ints, Ints]) -> Ints:
     Of two that are equally near it is the earlier one. Both are (pair, virtual stage), in order.
     """
     bounds = (np.searchsorted(theirs[0], ours[0], side) for side in ("left", "right"))
-    row, other = expanded(*bounds)
-    best = first_of_each(row, np.abs(ours[1][row] - theirs[1][other]), theirs[1][other])
+    row, other = grouping.expanded(*bounds)
+    best = grouping.first_of_each(row, np.abs(ours[1][row] - theirs[1][other]), theirs[1][other])
     nearest = np.full(len(ours[0]), NONE, np.int64)
     nearest[row[best]] = other[best]
     return nearest
@@ -430,7 +424,7 @@ def shifts(
             continue
         starts, choose = (starts[0][rest], starts[1][rest]), _least_broken if events else _nearby
         candidates = [_candidates(*own) for own in zip(*starts, strict=True)]
-        moves = distinct(np.array([m for own in candidates for m in own], np.int64))
+        moves = grouping.distinct(np.array([m for own in candidates for m in own], np.int64))
         costs = _costs(starts, events and events.take(rest), moves)
         place = {move: at for at, move in enumerate(moves.tolist())}
         for pair, own, row, length in zip(

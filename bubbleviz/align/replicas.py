@@ -33,7 +33,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, distinct_rows, groups_of, places_in, sorted_rows
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
-from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
+from bubbleviz.model.phases import COUNTED, TRANSFERS
 from bubbleviz.model.values import frozen
 
 #: Less than any time, and as far below what a sum of two of them can hold.
@@ -43,8 +43,6 @@ _LOOKS, _PAIRS = 16, 4096
 #: With more replicas than this, the user has to give the sizes of the run: each is compared with
 #: each.
 MOST_REPLICAS = 4096
-#: Of more ranks, not each is compared with each.
-_MOST_COMPARED = 512
 #: A span may begin before its input arrives: with so much of its work.
 _GIVE = 0.25
 #: Which ranks of one stage can form a pipeline with which ones of another.
@@ -409,8 +407,8 @@ def _single(counts: Ints) -> int:
 # - over all replicas together, waits shrink from each stage to the next;
 # - ranks of a stage can be paired with those of the next one so that each follows its partner.
 #
-# Where ranks of several stages run alike (all forwards, then all backwards), they are split by how
-# many ranks can stand before and after each, if that leaves only one place, else by their numbers.
+# Where ranks of several stages run alike (all forwards, then all backwards), they are split by
+# their numbers, if that fits in one way only.
 
 
 def split(
@@ -439,7 +437,7 @@ def split(
         held = distinct_rows(every.rank, every.chunk)
         if np.array_equal(needed, held) and needed.shape[1] > 0:
             table = timetable(every, machine, give=_GIVE)
-            found = _split(operations, table, kinds, number)
+            found = _split(table, kinds, number)
             if found is not None:
                 return found
     return None
@@ -466,9 +464,7 @@ def _kinds(operations: RankOperations, ranks: int) -> Ints:
     return kind
 
 
-def _split(
-    operations: RankOperations, table: Timetable, kinds: Ints, number: Ints
-) -> tuple[VirtualStages, bool] | None:
+def _split(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualStages, bool] | None:
     """Return the split that a timetable gives; None unknown."""
     ranks = np.flatnonzero(table.held.any(axis=(1, 2)))
     sizes = np.bincount(kinds[ranks] + 1)
@@ -477,11 +473,8 @@ def _split(
     replicas = _replicas(table, kinds)
     if replicas < 2 or (sizes[1:] % replicas).any():
         return None
-    sharing: Ints | None = kinds
-    if (sizes[1:] != replicas).any():
-        sharing = _by_places(operations, table, ranks, replicas)
-    if sharing is not None:
-        stages = _stages(table, ranks, sharing)
+    if (sizes[1:] == replicas).all():
+        stages = _stages(table, ranks, kinds)
         return None if stages is None else (stages, False)
     numbered = _by_numbers(ranks, kinds, number, replicas)
     fitting = [_stages(table, ranks, sharing) for sharing in numbered]
@@ -544,59 +537,6 @@ def _stages(table: Timetable, ranks: Ints, sharing: Ints) -> VirtualStages | Non
                 return None
     chunk = np.tile(table.chunks, len(ranks))
     return VirtualStages(np.repeat(ranks, len(table.chunks)), chunk, held[ranks].reshape(-1))
-
-
-def _by_places(
-    operations: RankOperations, table: Timetable, ranks: Ints, replicas: int
-) -> Ints | None:
-    """Return the stage of each rank where only one is left to each; else None.
-
-    A rank can stand no further down than ranks can stand above it one after another, and no
-    further up than they can below it.
-    """
-    if len(ranks) > _MOST_COMPARED:
-        return None
-    first = int(table.waited_ns[ranks].sum(axis=(0, 2)).argmax())
-    after = follows(table, ranks, ranks, (first, first))[0]
-    after &= _passed_on(operations, ranks, int(table.chunks[first]))
-    order = sorted_rows(-table.waited_ns[ranks, first].sum(axis=1))
-    after = after[np.ix_(order, order)]
-    if np.tril(after).any():
-        return None  # not in the order of waits
-    above = _longest(after.T)
-    below = _longest(after[::-1, ::-1])[::-1]
-    stages = len(ranks) // replicas
-    if (above + below != stages - 1).any() or (np.bincount(above) != replicas).any():
-        return None
-    stage = np.full(len(table.machine), NONE, np.int64)
-    stage[ranks[order]] = above
-    return stage
-
-
-def _longest(before: Bools) -> Ints:
-    """Return how many ranks can stand before each, one after another.
-
-    Args:
-        before: whether a rank (row) can follow another (column), which is earlier in the rows.
-    """
-    length = np.zeros(len(before), np.int64)
-    for row in range(1, len(before)):
-        earlier = length[:row][before[row, :row]]
-        length[row] = earlier.max(initial=-1) + 1
-    return length
-
-
-def _passed_on(operations: RankOperations, ranks: Ints, chunk: int) -> Bools:
-    """Return which ranks can pass forwards on to which, by the transfers that they name.
-
-    Where any rank names receives or sends of the chunk, those that do not have none.
-    """
-    ends = []
-    for phase in (Phase.SEND_F, Phase.RECV_F):
-        of_chunk = (operations.phase == phase) & (operations.chunk == chunk)
-        own = np.isin(ranks, operations.rank[of_chunk])
-        ends.append(own if own.any() else np.ones(len(ranks), bool))
-    return ends[0][:, None] & ends[1][None, :]
 
 
 def _by_numbers(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:

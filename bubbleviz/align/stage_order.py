@@ -22,17 +22,8 @@ import numpy as np
 from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.pipelines import VirtualStages
 from bubbleviz.align.waits import Arrivals, Waits, held_waits, usual_waits, waits
+from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints, joined
-from bubbleviz.model.grouping import (
-    Numbering,
-    distinct,
-    distinct_rows,
-    first_of_each,
-    groups_of,
-    looked_up,
-    places_in,
-    sorted_rows,
-)
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
@@ -64,13 +55,13 @@ def order_virtual_stages(operations: RankOperations, inputs: Arrivals) -> Virtua
     # Receives that do not name what they receive may leave no wait that is sure. The others give
     # an order if it distinguishes all stages.
     guessed = _order(operations, usual_waits(operations, inputs, doubtful=True))
-    return guessed if len(distinct(guessed.virtual_stage)) == len(guessed.rank) else sure
+    return guessed if len(grouping.distinct(guessed.virtual_stage)) == len(guessed.rank) else sure
 
 
 def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
     """Return the virtual stages that these waits give; unknown where they give no order."""
     stages = _levelled(waits, len(_working(operations)[0]), lacking=True)
-    levels = distinct(stages.virtual_stage)
+    levels = grouping.distinct(stages.virtual_stage)
     replicated = len(levels) < len(stages.virtual_stage) and (levels >= 0).all()
     if replicated and not _run_alike(operations, stages.rank, stages.virtual_stage):
         return replace(stages, virtual_stage=np.full(len(stages.rank), NONE, np.int64))
@@ -80,7 +71,7 @@ def _order(operations: RankOperations, waits: Waits) -> VirtualStages:
 def _working(operations: RankOperations) -> Ints:
     """Return every (rank, chunk) that runs forward or backward, shape (2, pairs)."""
     work = among(operations.phase, (Phase.F, *BACKWARD, Phase.FB)) & (operations.has_span == 1)
-    return distinct_rows(operations.rank[work], operations.chunk[work])
+    return grouping.distinct_rows(operations.rank[work], operations.chunk[work])
 
 
 def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualStages:
@@ -91,7 +82,7 @@ def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualSt
         working: how many (rank, chunk) of theirs run forward or backward.
         lacking: whether few replicas may be missing.
     """
-    groups = groups_of(waits.rank, waits.chunk)
+    groups = grouping.groups_of(waits.rank, waits.chunk)
     pair = groups.of_row
     rank, chunk = waits.rank[groups.first], waits.chunk[groups.first]
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
@@ -103,15 +94,15 @@ def _levelled(waits: Waits, working: int, *, lacking: bool = False) -> VirtualSt
     waited, worked = np.zeros(len(rank), np.int64), np.zeros(len(rank), np.int64)
     np.add.at(waited, pair[shared], waits.waited_ns[shared])
     np.add.at(worked, pair[shared], waits.worked_ns[shared])
-    order = sorted_rows(-waited, rank, chunk)
+    order = grouping.sorted_rows(-waited, rank, chunk)
     level = _levels(waited[order], worked[order])
     # Replicas of a single stage wait for nobody.
     if level[-1] == 0 < len(level) - 1 and waited.max() > worked.max():
         return unknown
     replicas = np.bincount(level)
-    distinct = len(groups_of(level, rank[order])) == len(rank)
+    single = len(grouping.groups_of(level, rank[order])) == len(rank)
     alike = (replicas == replicas[0]).all()
-    if not distinct or not (alike or (lacking and not lack_many(replicas.tolist()))):
+    if not single or not (alike or (lacking and not lack_many(replicas.tolist()))):
         return unknown
     stage = np.empty(len(order), np.int64)
     stage[order] = level
@@ -129,8 +120,8 @@ def _run_alike(operations: RankOperations, rank: Ints, stage: Ints) -> bool:
         stage: what those of them share that should run alike.
     """
     ranks, usual = usual_orders(orders_of(operations))
-    order = looked_up((ranks,), usual, (rank,))
-    return len(groups_of(stage, order)) == len(distinct(stage))
+    order = grouping.looked_up((ranks,), usual, (rank,))
+    return len(grouping.groups_of(stage, order)) == len(grouping.distinct(stage))
 
 
 def order_by_number(
@@ -148,10 +139,10 @@ def order_by_number(
         number: of each rank, in Megatron's order: those of one stage follow each other.
         world: how many ranks the run has, as far as is known.
     """
-    if len(distinct(operations.microbatch[among(operations.phase, COUNTED)])) < 2:
+    if len(grouping.distinct(operations.microbatch[among(operations.phase, COUNTED)])) < 2:
         return None  # with one microbatch all ranks run alike
     evidence = operations, usual_waits(operations, inputs), _working(operations)
-    found = _by_places(*evidence, places_in(np.argsort(number)), len(number))
+    found = _by_places(*evidence, grouping.places_in(np.argsort(number)), len(number))
     if found is None and len(number) < world and number.max() < world:
         found = _by_places(*evidence, number, world)
     return found
@@ -196,7 +187,7 @@ def _alike(
     if _WHOLE * np.count_nonzero(whole) < replicas:
         return None
     owner = place[waits.rank] % replicas
-    order = sorted_rows(owner)
+    order = grouping.sorted_rows(owner)
     bounds = np.searchsorted(owner[order], np.arange(replicas + 1)).tolist()
     pairs = np.bincount(place[working[0]] % replicas, minlength=replicas).tolist()
     found: list[VirtualStages] = []
@@ -211,7 +202,7 @@ def _alike(
     if not whole.all():
         rest = working[:, ~whole[place[working[0]] % replicas]]
         known = (place[found[0].rank] // replicas, found[0].chunk), found[0].virtual_stage
-        stage = looked_up(*known, (place[rest[0]] // replicas, rest[1]))
+        stage = grouping.looked_up(*known, (place[rest[0]] // replicas, rest[1]))
         if (stage < 0).any():
             return None
         found.append(VirtualStages(rest[0], rest[1], stage))
@@ -226,8 +217,8 @@ def _shape(stages: VirtualStages, place: Ints) -> tuple[tuple[int, int, int], ..
 
 def _is_pipeline(stages: VirtualStages, place: Ints) -> bool:
     """Return whether virtual stages are known and distinct, first ones in order of places."""
-    known = distinct(stages.virtual_stage)
-    order = sorted_rows(stages.virtual_stage)
+    known = grouping.distinct(stages.virtual_stage)
+    order = grouping.sorted_rows(stages.virtual_stage)
     places = place[stages.rank[order]]
     first = places[np.sort(np.unique(places, return_index=True)[1])]
     return bool(
@@ -290,15 +281,17 @@ def orders_of(operations: RankOperations, *, training: bool = False) -> Orders:
     counted = among(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(counted & (operations.occurrence == 0))
     keys = operations.rank[rows], operations.iteration[rows]
-    rows = rows[sorted_rows(*keys, operations.host_start_ns[rows])]
-    iterations = groups_of(operations.rank[rows], operations.iteration[rows])
-    kinds = groups_of(operations.phase[rows], operations.microbatch[rows], operations.chunk[rows])
+    rows = rows[grouping.sorted_rows(*keys, operations.host_start_ns[rows])]
+    iterations = grouping.groups_of(operations.rank[rows], operations.iteration[rows])
+    kinds = grouping.groups_of(
+        operations.phase[rows], operations.microbatch[rows], operations.chunk[rows]
+    )
     # In as few bytes as they need, since whole orders are compared.
     codes = kinds.of_row.astype(np.min_scalar_type(len(kinds)))
     lengths = np.diff(iterations.first, append=len(rows))
-    numbers: Numbering[bytes] = Numbering()
+    numbers: grouping.Numbering[bytes] = grouping.Numbering()
     order = np.empty(len(lengths), np.int64)
-    for length in distinct(lengths).tolist():
+    for length in grouping.distinct(lengths).tolist():
         own = np.flatnonzero(lengths == length)
         data = codes[iterations.first[own][:, None] + np.arange(length)].tobytes()
         size = length * codes.itemsize
@@ -308,14 +301,14 @@ def orders_of(operations: RankOperations, *, training: bool = False) -> Orders:
         has = among(operations.phase[rows], phases)
         kept &= np.bincount(iterations.of_row[has], minlength=len(kept)) > 0
     rank, order = operations.rank[rows[iterations.first]][kept], order[kept]
-    ran = groups_of(rank, order)
+    ran = grouping.groups_of(rank, order)
     return rank[ran.first], order[ran.first], np.bincount(ran.of_row, minlength=len(ran))
 
 
 def usual_orders(orders: Orders) -> tuple[Ints, Ints]:
     """Return ranks, ascending, and the most frequent order of each; of several the longest."""
     rank, order, often = orders
-    rows = first_of_each(rank, -often, -order)
+    rows = grouping.first_of_each(rank, -often, -order)
     return rank[rows], order[rows]
 
 
@@ -339,7 +332,7 @@ def transfers_or_orders_differ(operations: RankOperations) -> bool:
     if (among(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
     rank, order, _ = orders_of(operations, training=True)
-    ranks = len(distinct(rank))
+    ranks = len(grouping.distinct(rank))
     return ranks > 1 and bool(np.bincount(order).max() < ranks)
 
 
@@ -354,7 +347,7 @@ def microbatches_nest(operations: RankOperations, inputs: Arrivals, virtual_stag
         virtual_stage: of each operation; -1 unknown.
     """
     work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
-    several = len(distinct(operations.microbatch[work])) > 1
+    several = len(grouping.distinct(operations.microbatch[work])) > 1
     return several and nests(operations, inputs, virtual_stage)
 
 

@@ -13,7 +13,7 @@ that names give them decide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,20 +23,12 @@ from bubbleviz.align.merge import JoinedRecordings
 from bubbleviz.align.pipelines import RankNumbers, VirtualStages
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.interpret.spans import ActiveTime
-from bubbleviz.model.columns import NONE, Ints, Table
-from bubbleviz.model.grouping import (
-    distinct,
-    distinct_rows,
-    groups_of,
-    looked_up,
-    places_in,
-    sorted_rows,
-)
+from bubbleviz.model import grouping
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.intervals import group_extents, group_sum
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import INFERENCE, run_kind
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 
 #: Two chunks at least, and nearly all of them, show an order.
 _FEWEST, _FITTING = 2, 0.95
@@ -58,71 +50,52 @@ def forward_order(
         counted: whether chunks are numbered by their order, and by nothing else.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    rank, chunk = distinct_rows(operations.rank[rows], operations.chunk[rows])
+    rank, chunk = grouping.distinct_rows(operations.rank[rows], operations.chunk[rows])
     unknown = VirtualStages(rank, chunk, np.full(len(rank), NONE, np.int64))
-    if len(rank) == 0 or len(distinct(rank)) < len(rank):
+    if len(rank) == 0 or len(grouping.distinct(rank)) < len(rank):
         return unknown
     if len(rank) == 1:
         return VirtualStages(rank, chunk, np.zeros(1, np.int64))
-    if len(distinct(machine[rank])) > 1:
+    if len(grouping.distinct(machine[rank])) > 1:
         if not numbers.named:
             return unknown
-        return VirtualStages(rank, chunk, places_in(np.argsort(numbers.number[rank])))
-    if counted:
-        level = _of_counted(operations, rank, machine, numbers)
-    else:
-        level = _forward_order_levels(*_times(operations, rows, rank))
+        return VirtualStages(rank, chunk, grouping.places_in(np.argsort(numbers.number[rank])))
+    first = rows[operations.occurrence[rows] == 0]
+    chunks = grouping.groups_of(
+        operations.iteration[first], operations.microbatch[first], operations.sequence[first]
+    )
+    held = np.full((len(rank), len(chunks)), NONE, np.int64)
+    held[np.searchsorted(rank, operations.rank[first]), chunks.of_row] = first
+    # Those that all ranks ran.
+    common = operations.take(held[:, (held >= 0).all(axis=0)].reshape(-1))
+    shape = len(rank), len(common) // len(rank)
+    times = common.start_ns.reshape(shape), common.end_ns.reshape(shape)
+    level = _levels(*times, common.busy_ns.reshape(shape))
+    if counted and (level is None or not _fills(level, *times, common.busy_ns.reshape(shape))):
+        # The recording began mid-stream, and the first chunk of one rank is another one than that
+        # of another: tokens decide, then the numbers of ranks, if chunks can pass in that order.
+        level = _by_tokens(operations, rank)
+        if level is None and numbers.named:
+            level = grouping.places_in(np.argsort(numbers.number[rank]))
+        stage = np.full(len(machine), NONE, np.int64)
+        stage[rank] = NONE if level is None else level
+        if not moved_chunks(operations, stage, machine)[1]:
+            level = None
     return unknown if level is None else VirtualStages(rank, chunk, level)
 
 
-def _of_counted(
-    operations: RankOperations, rank: Ints, machine: Ints, numbers: RankNumbers
-) -> Ints | None:
-    """Return the stages of ranks that count their chunks; None where nothing shows them.
+def _levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
+    """Return the stage of each rank: one after the other, or side by side; None if neither.
 
-    Where the recording began mid-stream, the first chunk of one rank is another one than that of
-    another. A pipeline that is seen to fill decides, then tokens, then the numbers of ranks.
+    Args:
+        start_ns: of the chunks that all ranks ran, shape (ranks, chunks).
+        end_ns: likewise.
+        busy_ns: likewise how long they keep their rank busy.
     """
-    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
-    start_ns, end_ns, busy_ns = _times(operations, rows, rank)
-    level = _forward_order_levels(start_ns, end_ns, busy_ns)
-    if level is not None:
-        first = np.unique(level, return_index=True)[1]
-        waited_ns = start_ns[first[1:], 0] - end_ns[first[:-1], 0]
-        if (waited_ns <= busy_ns[first[1:], 0] // _EARLY).all():
-            return level
-    level = stages_by_tokens(operations, rank, machine)
-    if level is None and numbers.named:
-        level = places_in(np.argsort(numbers.number[rank]))
-    return None if level is None else _checked(operations, rank, level, machine)
-
-
-def _checked(operations: RankOperations, rank: Ints, level: Ints, machine: Ints) -> Ints | None:
-    """Return stages of ranks, if chunks can pass them in that order; None if not."""
-    stage = np.full(len(machine), NONE, np.int64)
-    stage[rank] = level
-    return level if moved_chunks(operations, stage, machine)[1] else None
-
-
-def _times(operations: RankOperations, rows: Ints, rank: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return starts, ends, busy times of the chunks that all ranks ran, shape (ranks, chunks)."""
-    first = rows[operations.occurrence[rows] == 0]
-    chunks = groups_of(
-        operations.iteration[first], operations.microbatch[first], operations.sequence[first]
-    )
-    place = np.searchsorted(rank, operations.rank[first])
-    held = np.full((len(rank), len(chunks)), NONE, np.int64)
-    held[place, chunks.of_row] = first
-    held = held[:, (held >= 0).all(axis=0)]
-    return operations.start_ns[held], operations.end_ns[held], operations.busy_ns[held]
-
-
-def _forward_order_levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
-    """Return the stage of each rank: one after the other, or side by side; None if neither."""
     chunks = start_ns.shape[1]
     if chunks < _FEWEST:
         return None
-    order = sorted_rows(np.median(start_ns + end_ns, axis=1))
+    order = grouping.sorted_rows(np.median(start_ns + end_ns, axis=1))
     level = np.zeros(len(order), np.int64)
     for above, below in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
         early_ns = busy_ns[below] // _EARLY
@@ -137,6 +110,13 @@ def _forward_order_levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints |
     replicas = np.bincount(level)
     alike = bool((replicas == replicas[0]).all())
     return level if alike and len(replicas) > 1 else None
+
+
+def _fills(level: Ints, start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> bool:
+    """Return whether the pipeline is seen to fill: each stage begins right after the one before."""
+    first = np.unique(level, return_index=True)[1]
+    waited_ns = start_ns[first[1:], 0] - end_ns[first[:-1], 0]
+    return bool((waited_ns <= busy_ns[first[1:], 0] // _EARLY).all())
 
 
 # Chunk pairs: which chunk of one rank is which of another's, where the recording began mid-stream.
@@ -155,23 +135,13 @@ def _forward_order_levels(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints |
 _MOST_MOVED = 64
 
 
-@frozen
-class _Chunks(Table):
-    """The chunks of one rank, in the order of their numbers."""
-
-    start_ns: Ints
-    end_ns: Ints
-    busy_ns: Ints
-    tokens: Ints
-
-
 def counted_by_order(operations: RankOperations) -> bool:
     """Return whether all ranks number the chunks of one window from 0 on, one after the other."""
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
         return False
     rank, number = operations.rank[rows], operations.microbatch[rows]
-    order = sorted_rows(rank, number)
+    order = grouping.sorted_rows(rank, number)
     first = np.searchsorted(rank[order], rank[order])
     return bool((number[order] == np.arange(len(order)) - first).all())
 
@@ -186,96 +156,71 @@ def moved_chunks(
         stage: of each rank; -1 unknown.
         machine: a number for the clock of each rank.
     """
-    ranks = [rank for rank in sorted_rows(stage).tolist() if stage[rank] >= 0]
-    moves = _moves(operations, ranks, stage, machine)
-    if moves is None:
-        return operations, False
+    ranks = [rank for rank in grouping.sorted_rows(stage).tolist() if stage[rank] >= 0]
+    moves = [0]
+    for above, below in pairwise(ranks):
+        upper, lower = _chunks_of(operations, above), _chunks_of(operations, below)
+        beside = bool(stage[above] == stage[below])
+        if machine[above] == machine[below]:
+            fits = [
+                m for m, a, b in _alike(upper, lower) if _pass(upper.take(a), lower.take(b), beside)
+            ]
+        else:
+            # Clocks of two machines show nothing, and equal tokens neither.
+            told = len(grouping.distinct(upper.tokens)) > 1
+            fits = [m for m, _, _ in _alike(upper, lower) if told or m == 0]
+        if not fits:
+            return operations, False
+        moves.append(moves[-1] + (0 if 0 in fits else max(fits)))
     by_rank = np.zeros(len(stage), np.int64)
-    by_rank[ranks] = moves - moves.min(initial=0)
+    by_rank[ranks] = np.array(moves[: len(ranks)], np.int64) - min(moves)
     numbered = operations.microbatch >= 0
     number = np.where(numbered, operations.microbatch + by_rank[operations.rank], -1)
     return operations.changed(microbatch=number), True
 
 
-def stages_by_tokens(operations: RankOperations, ranks: Ints, machine: Ints) -> Ints | None:
+def _by_tokens(operations: RankOperations, ranks: Ints) -> Ints | None:
     """Return the stage of each of some ranks by when they run chunks of the same tokens.
 
-    None where their clocks differ, or the tokens fit in more than one way.
-
-    Args:
-        operations: of all ranks, with the chunks of one window counted by their order.
-        ranks: the ranks.
-        machine: a number for the clock of each rank.
+    None where the tokens fit in more than one way.
     """
-    if len(distinct(machine[ranks])) > 1:
-        return None
     first = _chunks_of(operations, int(ranks[0]))
     lag_ns = [0.0]
     for rank in ranks[1:].tolist():
         own = _chunks_of(operations, rank)
-        fits = [move for move in _candidates(first, own) if _same_tokens(first, own, move)]
+        fits = list(_alike(first, own))
         if len(fits) != 1:
             return None
-        a, b = _overlap(first, own, fits[0])
+        _, a, b = fits[0]
         lag_ns.append(float(np.median(own.start_ns[b] - first.start_ns[a])))
-    stage = np.empty(len(ranks), np.int64)
-    stage[sorted_rows(np.array(lag_ns))] = np.arange(len(ranks))
-    return stage
+    return grouping.places_in(grouping.sorted_rows(np.array(lag_ns)))
 
 
-def _moves(
-    operations: RankOperations, ranks: Sequence[int], stage: Ints, machine: Ints
-) -> Ints | None:
-    """Return by how much the numbers of each rank are moved; None where nothing fits."""
-    moves = [0]
-    for above, below in pairwise(ranks):
-        upper, lower = _chunks_of(operations, above), _chunks_of(operations, below)
-        beside = bool(stage[above] == stage[below])
-        timed = bool(machine[above] == machine[below])
-        fits = [m for m in _candidates(upper, lower) if _fits(upper, lower, m, timed, beside)]
-        if not fits:
-            return None
-        moves.append(moves[-1] + (0 if 0 in fits else max(fits)))
-    return np.array(moves, np.int64)
-
-
-def _chunks_of(operations: RankOperations, rank: int) -> _Chunks:
+def _chunks_of(operations: RankOperations, rank: int) -> RankOperations:
+    """Return the chunks of a rank, in the order of their numbers."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
-    rows = rows[sorted_rows(operations.microbatch[rows])]
-    return _Chunks(*(getattr(operations, name)[rows] for name in _Chunks.column_names()))
+    return operations.take(rows[grouping.sorted_rows(operations.microbatch[rows])])
 
 
-def _candidates(upper: _Chunks, lower: _Chunks) -> list[int]:
-    """Return the moves that leave most chunks of both, at least two, with a partner."""
+def _alike(upper: RankOperations, lower: RankOperations) -> Iterator[tuple[int, Ints, Ints]]:
+    """Yield moves of the second rank's numbers that pair equal tokens, and the chunks of both.
+
+    They leave most chunks of both, at least two, with a partner.
+    """
     least = max(_FEWEST, min(len(upper), len(lower)) // 2)
-    span = range(-_MOST_MOVED, _MOST_MOVED + 1)
-    return [move for move in span if len(_overlap(upper, lower, move)[0]) >= least]
+    for move in range(-_MOST_MOVED, _MOST_MOVED + 1):
+        below = np.arange(max(0, -move), min(len(lower), len(upper) - move))
+        if len(below) >= least and (upper.tokens[below + move] == lower.tokens[below]).all():
+            yield move, below + move, below
 
 
-def _overlap(upper: _Chunks, lower: _Chunks, move: int) -> tuple[Ints, Ints]:
-    """Return the chunks that are one where the second rank's numbers are moved."""
-    below = np.arange(max(0, -move), min(len(lower), len(upper) - move))
-    return below + move, below
-
-
-def _same_tokens(upper: _Chunks, lower: _Chunks, move: int) -> bool:
-    a, b = _overlap(upper, lower, move)
-    return bool((upper.tokens[a] == lower.tokens[b]).all())
-
-
-def _fits(upper: _Chunks, lower: _Chunks, move: int, timed: bool, beside: bool) -> bool:
-    """Return whether times and tokens allow a move."""
-    if not _same_tokens(upper, lower, move):
-        return False
-    a, b = _overlap(upper, lower, move)
-    if not timed:
-        # Clocks of two machines show nothing, and equal tokens neither.
-        return move == 0 or len(distinct(upper.tokens)) > 1
+def _pass(upper: RankOperations, lower: RankOperations, beside: bool) -> bool:
+    """Return whether times allow chunks to pass from one rank to the other, or to run on both."""
     if beside:
-        late = lower.start_ns[b] >= upper.end_ns[a] - upper.busy_ns[a] // 2
-        early = upper.start_ns[a] >= lower.end_ns[b] - lower.busy_ns[b] // 2
+        late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2
+        early = upper.start_ns >= lower.end_ns - lower.busy_ns // 2
         return float((late | early).mean()) <= 1 - _FITTING
-    follows = lower.start_ns[b] + lower.busy_ns[b] // _EARLY >= upper.end_ns[a]
+    follows = lower.start_ns + lower.busy_ns // _EARLY >= upper.end_ns
     return float(follows.mean()) >= _FITTING
 
 
@@ -300,15 +245,20 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     as it is.
     """
     operations = joined.operations
-    if run_kind(operations.phase) != INFERENCE or not _chunk_by_chunk(operations):
+    if run_kind(operations.phase) != INFERENCE:
         return joined
     forward = operations.phase == Phase.F
+    rows = np.flatnonzero(forward & (operations.iteration >= 0))
+    chunks = (operations.chunk[rows], operations.sequence[rows])
+    several = len(grouping.distinct(operations.iteration[rows])) > 1
+    # Each of several iterations of each rank holds one forward of each chunk.
+    own = operations.rank[rows], operations.iteration[rows]
+    if not several or occurrences((*own, *chunks)).any():
+        return joined
     named = joined.named_iteration
     marked = bool((named[forward] >= 0).all())
-    rows = np.flatnonzero(forward & (operations.iteration >= 0))
-    keys, wanted = operations.rank, operations.iteration
-    of_forward = named if marked else operations.iteration
-    number = looked_up((keys[rows], wanted[rows]), of_forward[rows], (keys, wanted))
+    number = (named if marked else operations.iteration)[rows]
+    number = grouping.looked_up(own, number, (operations.rank, operations.iteration))
     inside = operations.iteration >= 0
     iteration = np.where(inside, 0, NONE)
     collectives, replicas = joined.collectives, joined.replica_collectives
@@ -326,16 +276,6 @@ def as_stream(joined: JoinedRecordings) -> JoinedRecordings:
     )
 
 
-def _chunk_by_chunk(operations: RankOperations) -> bool:
-    """Return whether each of several iterations of each rank holds one forward of each chunk."""
-    rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
-    keys = tuple(
-        getattr(operations, name)[rows] for name in ("rank", "iteration", "chunk", "sequence")
-    )
-    several = len(distinct(operations.iteration[rows])) > 1
-    return several and not occurrences(keys).any()
-
-
 def _together(joined: JoinedRecordings) -> ActiveTime:
     """Return how long kernels ran in the window of each rank."""
     active, running, operations = joined.active, joined.running, joined.operations
@@ -347,7 +287,7 @@ def _together(joined: JoinedRecordings) -> ActiveTime:
     within = running.start_ns >= first[running.rank]
     within &= running.end_ns <= last[running.rank]
     inside = active.iteration >= 0
-    present = distinct(active.rank[inside])
+    present = grouping.distinct(active.rank[inside])
 
     def total(name: str) -> Ints:
         return group_sum(active.rank[inside], ranks, getattr(active, name)[inside])[present]
