@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bubbleviz.analyses.idle.ranks import IdleOptions, ranks_of
-from bubbleviz.analyses.idle.report import ActivityIdle, IdleReport, RankIdle
+import numpy as np
+
+from bubbleviz.analyses.idle import attribution, host
+from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
+from bubbleviz.analyses.idle.report import ActivityIdle, Example, IdleGaps, IdleReport, RankIdle
+from bubbleviz.analyses.idle.waits import (
+    RecordTimes,
+    Waiting,
+    synchronisation_of,
+    waiting_of,
+    with_streams_of,
+)
+from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
-from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.errors import UsageError
+from bubbleviz.conventions.kinds import Kinds
+from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.interpret.communication import candidates_of, with_added_communication
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.interpret.iterations import pattern_of
+from bubbleviz.interpret.iterations import Steps, frequent_names, pattern_of, steps_of
+from bubbleviz.interpret.linking import LinkedProfile, link
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
+from bubbleviz.model import intervals
 from bubbleviz.model.choices import SHORTEST_US
+from bubbleviz.model.collectives import Synchronisation
+from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.private_names import note_host
+from bubbleviz.model.profile import Profile, Ranges, pid_of
+from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
+from bubbleviz.sources.in_memory import no_ranges
 from bubbleviz.sources.paths import find_profiles, read_each
 
 # Notebooks: the report on idle time that IPython shows as a fragment of HTML.
@@ -62,6 +83,9 @@ class NotebookIdleReport(IdleReport):
         return draw_idle(self)
 
 
+# The analysis of all profiles.
+
+
 def idle(
     paths: str | Path | Sequence[str | Path],
     *,
@@ -95,11 +119,11 @@ def idle(
     """
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: give microseconds, 0 or more")
-    known = default_activities()
+    builtin = known.default_activities()
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
         step=None if step is None else pattern_of(step),
-        activities=known if activities is None else known.extended(activities),
+        activities=builtin if activities is None else builtin.extended(activities),
         kinds=extended_kinds(find_conventions(convention)),
         window=window,
     )
@@ -162,3 +186,396 @@ def _summed(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
         for totals in by_activity.values()
     )
     return tuple(sorted(summed, key=ActivityIdle.order))
+
+
+# Ranks: the devices of one profile, with their idle time attributed and summed.
+
+
+#: Steps are no shorter than this part of a device's time.
+_SHORTEST_STEP = 20_000
+#: Slices of a picture: about as many as it has pixels.
+SLICES = 960
+#: Of the ranges around an example, so many of the innermost are shown.
+_WHERE = 6
+
+
+@frozen
+class IdleOptions:
+    """How idle time is analysed.
+
+    Attributes:
+        shortest_ns: shorter gaps are kernel-to-kernel gaps.
+        step: names of the ranges that are steps; None to recognise them.
+        activities: what hosts do, by name.
+        kinds: what kernels are, by name.
+        window: the part of the run to analyse; None for all of it.
+    """
+
+    shortest_ns: int
+    step: re.Pattern[str] | None
+    activities: known.ActivityList
+    kinds: Kinds
+    window: Window | None = None
+
+
+@frozen
+class _Evidence:
+    """All that a profile holds to explain idle time.
+
+    Attributes:
+        devices: with the calls that launched the work after their gaps.
+        ranges: what hosts did, without steps.
+        host: what hosts did, as activities.
+        steps: by process.
+        lead: the thread that launched the work after most gaps of the whole run, by rank.
+        numbers: of the activities' names.
+        waiting: what streams and hosts are proved to have waited for.
+        limitations: what is left out.
+    """
+
+    devices: tuple[Device, ...]
+    ranges: Ranges
+    host: host.HostEvents
+    steps: Mapping[int, Steps]
+    lead: Mapping[int, int]
+    numbers: Numbering[str]
+    waiting: Waiting
+    limitations: tuple[Limitation, ...]
+
+
+def ranks_of(
+    profile: Profile, options: IdleOptions
+) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
+    """Return the devices of a profile with their idle time, and what could not be measured.
+
+    Raises:
+        InputError: no step lies in the window.
+        NothingToAnalyseError: no work took any time, or none of it is in the window.
+        UsageError: no range has the name of a step that the user gave.
+    """
+    found, unread = synchronisation_of(profile)
+    linked, devices = _linked(profile, options)
+    found = found and with_streams_of(linked.profile.activities, found, profile.activities)
+    profile = linked.profile
+    evidence = _evidence_of(linked, devices, options, found)
+    if options.window is not None:
+        low_ns, high_ns = _extent(profile, options.window, evidence.steps)
+        parts = [d.within(low_ns, high_ns, options.shortest_ns) for d in evidence.devices]
+        evidence = replace(
+            evidence,
+            devices=tuple(device for device in parts if device is not None),
+            steps={p: table.within(low_ns, high_ns) for p, table in evidence.steps.items()},
+        )
+        if not evidence.devices:
+            raise NothingToAnalyseError(
+                f"{profile.source.path}: no device has any work in --window {options.window.text}; "
+                "give another, or none"
+            )
+    ranks = tuple(_rank(device, profile, evidence, options) for device in evidence.devices)
+    losses = (
+        *profile.limitations,
+        *unread,
+        *linked.limitations,
+        *candidates_of(profile, options.kinds),
+        *evidence.limitations,
+    )
+    return ranks, (*losses, *_limitations(profile, evidence, ranks))
+
+
+def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tuple[int, int]:
+    """Return the start and end of a window on the profile's clock, in ns.
+
+    Raises:
+        InputError: no step lies in it.
+        NothingToAnalyseError: no work took any time.
+    """
+    linked, devices = _linked(profile, options)
+    return _extent(linked.profile, window, _evidence_of(linked, devices, options).steps)
+
+
+def _linked(profile: Profile, options: IdleOptions) -> tuple[LinkedProfile, list[Device]]:
+    """Return a profile with its links, and its devices."""
+    linked = link(with_added_communication(profile, options.kinds), no_ranges())
+    devices = list(devices_of(linked.profile.activities, options.kinds, options.shortest_ns))
+    if not devices:
+        raise NothingToAnalyseError(
+            f"{profile.source.path}: no kernel or copy took any time; profile the training itself"
+        )
+    return linked, devices
+
+
+def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
+    """Return the start and end of a window, by the steps of all processes."""
+    if window.times_ns is not None:
+        return window.times_ns
+    tables = tuple(steps.values())
+    if not any(map(len, tables)):
+        raise InputError(
+            f"{profile.source.path}: --window {window.text}: no ranges are known as steps; name "
+            "them (bubbleviz idle --step NAME), or give a time, such as --window time:1.5s-3s"
+        )
+    numbers = [number for table in tables for number in table.numbers()]
+    start_ns = np.concatenate([table.start_ns for table in tables])
+    end_ns = np.concatenate([table.end_ns for table in tables])
+    try:
+        inside = window.holds(numbers, start_ns, end_ns)
+    except InputError as error:
+        raise InputError(f"{profile.source.path}: {error}") from error
+    return int(start_ns[inside].min()), int(end_ns[inside].max())
+
+
+def _evidence_of(
+    linked: LinkedProfile,
+    devices: Sequence[Device],
+    options: IdleOptions,
+    found: Synchronisation | None = None,
+) -> _Evidence:
+    """Return the evidence for the idle time of devices.
+
+    Args:
+        linked: a profile.
+        devices: its devices.
+        options: of the analysis.
+        found: what the profile holds of waiting.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    profile, call = linked.profile, linked.links.call
+    idle = {}
+    for process in {device.process for device in devices}:
+        gaps = joined([device.long_gaps for device in devices if device.process == process])
+        idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
+    after = np.concatenate([device.long_gaps.after for device in devices])
+    launching = distinct(call[after].astype(np.int64))
+    records = RecordTimes(found.records) if found else None
+    calls, shortest_ns = host.gap_calls_of(profile, launching[launching != NONE], idle, records)
+    waiting = Waiting()
+    if found and records:
+
+        def returned_ns(rows: Ints) -> Ints:
+            returned = profile.calls.at(rows)
+            return np.append(returned.end_ns, NONE)[found_in(returned.row, rows)]
+
+        waiting = waiting_of(
+            found,
+            records,
+            profile.activities,
+            call,
+            linked.links.launched_ns,
+            returned_ns,
+            options.kinds,
+        )
+
+    def launched(device: Device) -> Device:
+        """Return the device with the calls that launched the work after its gaps."""
+        at = found_in(calls.row, call[device.gaps.after].astype(np.int64))
+        thread, start_ns, end_ns = (
+            np.append(column, NONE)[at] for column in (calls.thread, calls.start_ns, calls.end_ns)
+        )
+        gaps = replace(device.gaps, thread=thread, call_start_ns=start_ns, call_end_ns=end_ns)
+        return replace(device, gaps=gaps)
+
+    devices = tuple(map(launched, devices))
+    lead = {device.rank: _lead(device) for device in devices}
+    processes = distinct(profile.activities.ranks[:, 0]).tolist()
+    main = [host.main_thread(process, profile.threads) for process in processes]
+    threads = without(
+        distinct(np.array([*main, *lead.values()], np.int64), *(d.gaps.thread for d in devices)),
+        np.array([NONE]),
+    )
+    lookup, numbers = options.activities.lookup(), Numbering[str]()
+    steps = _steps(profile, devices, threads, lookup, options.step)
+    ranges = host.host_ranges_of(profile, idle, threads, steps, options.shortest_ns)
+    lookup.known[host.ON_DEVICE] = known.DEVICE, known.KNOWN
+    calls = calls.take(calls.end_ns - calls.start_ns >= shortest_ns)
+    events = host.host_events_of(ranges, calls, call, profile, lookup, numbers, waiting.hosts)
+    lost = Limitation(
+        f"short {profile.source.api} API calls in gaps",
+        f"{profile.source.path}: they are too many; those of less than {shortest_ns:,} ns count as "
+        "part of what is around them",
+    )
+    limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
+    return _Evidence(devices, ranges, events, steps, lead, numbers, waiting, limitations)
+
+
+def _lead(device: Device) -> int:
+    """Return the thread that launched the work after most gaps; -1 where none is known."""
+    threads = device.long_gaps.thread
+    known, count = np.unique(threads[threads != NONE], return_counts=True)
+    return int(known[count.argmax()]) if len(known) else NONE
+
+
+def _steps(
+    profile: Profile,
+    devices: Sequence[Device],
+    threads: Ints,
+    lookup: known.ActivityList,
+    pattern: re.Pattern[str] | None,
+) -> dict[int, Steps]:
+    """Return the steps of each process.
+
+    Raises:
+        UsageError: no range has the name of a step that the user gave.
+    """
+    since, until = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
+    shortest_ns = max(int((until - since).min()) // _SHORTEST_STEP, 1)
+    first, last = np.array([since.min()]), np.array([until.max()])
+    ranges = profile.every_range.lasting(shortest_ns, threads, first, last)
+    steps = {
+        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
+        for process in sorted({device.process for device in devices})
+    }
+    if pattern is not None and not any(len(table) for table in steps.values()):
+        raise UsageError(
+            f"--step: no range of a launching thread in {profile.source.path} has this name; the "
+            f"longer ones are {frequent_names(ranges)}"
+        )
+    return steps
+
+
+def _rank(device: Device, profile: Profile, evidence: _Evidence, options: IdleOptions) -> RankIdle:
+    """Return a device with its idle time attributed and summed."""
+    activities, source, numbers = profile.activities, profile.source, evidence.numbers
+    steps, gaps = evidence.steps[device.process], device.gaps
+    lead = evidence.lead[device.rank], host.main_thread(device.process, profile.threads)
+    others = list(dict.fromkeys(lead))
+    threads = distinct(np.append(gaps.thread, others))
+    overheads = profile.overheads.take(profile.overheads.process == device.process)
+    events = evidence.host.seen_from(activities, device.rank, threads, numbers)
+    idle = attribution.attribute(
+        gaps,
+        activities,
+        evidence.waiting.held,
+        events,
+        others,
+        intervals.union(overheads.start_ns, overheads.end_ns),
+        numbers,
+    )
+    step_of_gap = holding(steps.start_ns, steps.end_ns, gaps.start_ns).astype(np.int64)
+
+    def example(gap: int, number: int) -> Example | None:
+        """Return where a gap is, and what the host did around its longest piece of an activity."""
+        if numbers.values[number] == known.SHORT:
+            return None
+        low, high = np.searchsorted(idle.gap, (gap, gap + 1)).tolist()
+        start_ns, end_ns = idle.start_ns[low:high], idle.end_ns[low:high]
+        length_ns = np.where(idle.activity[low:high] == number, end_ns - start_ns, NONE)
+        longest = int(length_ns.argmax())
+        # Once the work after it is launched, the time of that call counts.
+        middle_ns = int(start_ns[longest] + end_ns[longest]) // 2
+        time_ns = min(middle_ns, int(gaps.call_start_ns[gap]))
+        thread = int(gaps.thread[gap])
+        where: tuple[str, ...] = ()
+        for candidate in () if thread == NONE else (thread, *others):
+            around = host.names_around(evidence.ranges, candidate, time_ns)
+            where = tuple(name for name in around if name != host.ON_DEVICE)[-_WHERE:]
+            if where:
+                break
+        step = int(step_of_gap[gap])
+        return Example(
+            start_ns=int(gaps.start_ns[gap]),
+            end_ns=int(gaps.end_ns[gap]),
+            before=attribution.work_name(activities, int(gaps.before[gap])),
+            after=attribution.work_name(activities, int(gaps.after[gap])),
+            step=None if step == NONE else steps.names[int(steps.name_id[step])],
+            where=where,
+        )
+
+    totals, most = attribution.by_activity(idle, len(gaps), numbers.values, example)
+    waits, awaited_communication_ns, awaited_copy_ns = attribution.proved_waits(
+        device, profile, evidence.waiting, events, idle, numbers, options.kinds
+    )
+    # The gaps that are attributed, and these cut by activity.
+    long = device.long_gaps
+    place = np.where(gaps.short, NONE, np.cumsum(~gaps.short) - 1)
+    pieces = idle.take(place[idle.gap] != NONE)
+    works = (*activities.names, attribution.COPY_NAME)
+    before, after = (
+        np.where(name == NONE, len(works) - 1, name).astype(np.int64)
+        for name in (activities.name_id[column] for column in (long.before, long.after))
+    )
+    # What a picture shows of each slice of time.
+    start_ns, end_ns = device.span_ns
+    edges = start_ns + (end_ns - start_ns) * np.arange(SLICES + 1) // SLICES
+    shown = ("compute", "exposed_communication", "exposed_copy")
+    sets = [device.times[name] for name in shown]
+    for total in totals:
+        rows = idle.activity == numbers.number(total.activity)
+        sets.append((idle.start_ns[rows], idle.end_ns[rows]))
+    process, device_id = activities.ranks[device.rank].tolist()
+    pid, place_text = pid_of(process), source.place(device_id)
+    # A device is described for a process, or for all of them.
+    models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
+    lengths = {f"{name}_ns": intervals.measure(time) for name, time in device.times.items()}
+    return RankIdle(
+        label=f"{source.host} pid {pid} {place_text}",
+        path=source.path,
+        host=source.host,
+        pid=pid,
+        device_id=device_id,
+        place=place_text,
+        on_host=source.on_host,
+        single=device.single and not source.on_host,
+        gpu=models[0] if models and models[0] else None,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        **lengths,
+        activities=totals,
+        steps=attribution.by_step(idle, device, steps, numbers.values),
+        steps_by=steps.by,
+        gaps=IdleGaps(
+            start_ns=long.start_ns,
+            end_ns=long.end_ns,
+            before=before,
+            after=after,
+            activity=most[~gaps.short],
+            step=step_of_gap[~gaps.short],
+            works=works,
+            activities=numbers.values,
+        ),
+        chunks=replace(pieces, gap=place[pieces.gap]),
+        slice_ns=np.stack([intervals.measure_within(s, edges[:-1], edges[1:]) for s in sets]),
+        format=source.format,
+        waits=waits,
+        awaited_communication_ns=awaited_communication_ns,
+        awaited_copy_ns=awaited_copy_ns,
+    )
+
+
+def _limitations(
+    profile: Profile, evidence: _Evidence, ranks: Sequence[RankIdle]
+) -> Iterator[Limitation]:
+    """Yield why idle time could not be attributed."""
+    path, waiting = profile.source.path, evidence.waiting
+    single = sum(rank.single for rank in ranks)
+    if single:
+        yield Limitation(
+            "duty cycle",
+            f"{path}: a device ran a single kernel or copy, which gives no window to be idle in; "
+            "it counts in no sum",
+            single,
+        )
+    if 2 * waiting.unrecorded > waiting.asked:
+        yield Limitation(
+            "what streams waited for",
+            f"{path}: most of their waits are for events whose record is not in the profile; such "
+            "idle time counts as stream or rank dependency",
+            waiting.unrecorded,
+        )
+    totals = [total for rank in ranks for total in rank.activities]
+    unlinked = [total for total in totals if total.activity == known.UNLINKED]
+    if unlinked:
+        yield Limitation(
+            "who launched the work after gaps",
+            f"{path}: the calls that launched it are not in the profile (API calls not "
+            "recorded, or cut off); its idle time is not attributed",
+            sum(total.gaps for total in unlinked),
+        )
+    untraced = any(total.activity == known.UNTRACED for total in totals)
+    if untraced and len(evidence.ranges) == 0:
+        yield Limitation(
+            "what hosts did outside of API calls",
+            f"{path}: no range of a launching thread touches idle time (NVTX, ROCTx, "
+            "record_function, operators); such time counts as no host trace",
+        )

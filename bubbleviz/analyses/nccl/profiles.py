@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.idle.ranks import IdleOptions, window_extent
+from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
 from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
 from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.conventions.kinds import (
