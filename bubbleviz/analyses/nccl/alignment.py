@@ -7,13 +7,13 @@ recorded, else the host's (:mod:`~bubbleviz.analyses.nccl.alignment`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.nccl.members import Alignment, RecordingClock, Timing
+from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.profiles import Kernels, Starts, family_of
 from bubbleviz.errors import UsageError
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -347,6 +347,13 @@ def _correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, f
 _GPU_CLOCK_NS = 10**15
 #: Differences of times do not grow beyond what a column holds.
 _MOST_NS = 1 << 62
+#: More elements than any operation has.
+_MOST_COUNT = 1 << 59
+#: Columns that stand in events as they do in operations.
+_OF_EVENTS = (
+    *("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns"),
+    *("name", "datatype", "algorithm", "protocol", "communicator"),
+)
 #: The thread that wrote a file ends its name: ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 
@@ -464,7 +471,7 @@ class EventGpu:
         # A proxy's sends and receives may be of any operation.
         known = (family >= 0) | (self.events.kind[self.rows[rows]] == OperationKind.PROXY)
         rows, family = rows[known], family[known]
-        exact = (self.end_ns[rows] != UNKNOWN) & (self.timing[rows] == Timing.GPU)
+        exact = (self.end_ns[rows] != UNKNOWN) & (self.timing[rows] == members.Timing.GPU)
         length_ns = np.where(exact, self.end_ns[rows] - self.start_ns[rows], NONE)
         return rows, Starts(time_ns[rows], family, length_ns)
 
@@ -501,14 +508,14 @@ def _gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
     late_ns = bridges.host_ns - bridges.gpu_ns
     bridge_ns = int(late_ns.min()) if len(late_ns) else None
     start_ns, end_ns = events.host_start_ns[rows], np.full(len(rows), UNKNOWN)
-    timing = np.full(len(rows), Timing.LAUNCH, np.int64)
+    timing = np.full(len(rows), members.Timing.LAUNCH, np.int64)
     for kind, start, end in (
-        (Timing.PROXY, events.proxy_start_ns[rows], events.proxy_end_ns[rows]),
-        (Timing.HOST, events.kernel_start_ns[rows], events.kernel_end_ns[rows]),
+        (members.Timing.PROXY, events.proxy_start_ns[rows], events.proxy_end_ns[rows]),
+        (members.Timing.HOST, events.kernel_start_ns[rows], events.kernel_end_ns[rows]),
     ):
         # A source with the end is better than one with the start alone.
         better = (start != UNKNOWN) & ((end != UNKNOWN) | (end_ns == UNKNOWN))
-        better |= (start != UNKNOWN) & (timing == Timing.LAUNCH)
+        better |= (start != UNKNOWN) & (timing == members.Timing.LAUNCH)
         start_ns, end_ns = np.where(better, start, start_ns), np.where(better, end, end_ns)
         timing = np.where(better, kind, timing)
     gpu_ns, stop_ns = events.gpu_start_ns[rows], events.gpu_end_ns[rows]
@@ -517,7 +524,7 @@ def _gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
         ended = known & (stop_ns != UNKNOWN)
         start_ns = np.where(known, gpu_ns + np.where(known, bridge_ns, 0), start_ns)
         end_ns = np.where(ended, stop_ns + np.where(ended, bridge_ns, 0), end_ns)
-        timing = np.where(ended, Timing.GPU, timing)
+        timing = np.where(ended, members.Timing.GPU, timing)
     # An end before the start is no end.
     end_ns = np.where((end_ns != UNKNOWN) & (end_ns < start_ns), UNKNOWN, end_ns)
     timing = timing.astype(np.int64)
@@ -540,13 +547,13 @@ def _durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 #: A GPU's clock, and start, end and kernel of its operations on the profiles' clock.
-_Aligned = tuple[RecordingClock, Ints, Ints, Ints]
+_Aligned = tuple[members.RecordingClock, Ints, Ints, Ints]
 
 
 def align_events(
     files: Sequence[EventFile], pool: Kernels, anchors: Sequence[Anchor]
-) -> tuple[Mapping[str, Ints], tuple[RecordingClock, ...], int]:
-    """Return the times of recorded operations, on the profiles' clock where theirs can be aligned.
+) -> tuple[list[members.Communications], list[members.RecordingClock], int]:
+    """Return recorded operations, on the profiles' clock where theirs can be aligned.
 
     Args:
         files: event files.
@@ -554,43 +561,43 @@ def align_events(
         anchors: from the user.
 
     Returns:
-        Columns of :class:`~bubbleviz.analyses.nccl.members.Communications`, one row an operation
-        in the order of the files: ``start_ns``, ``end_ns``, ``duration_ns``, ``timing``, ``clock``,
-        ``kernel``, ``gpu`` (a place of the profiles, else a number behind these); the clocks;
-        and the number of operations whose clock several offsets put onto kernels equally well.
+        The operations of each file, whose ``gpu`` is a place of the profiles, else a number behind
+        these; the clocks; and the number of operations whose clock several offsets put onto kernels
+        equally well.
 
     Raises:
         UsageError: an anchor names no file.
     """
-    count = sum(len(file.events) for file in files)
-    columns = {name: np.full(count, UNKNOWN) for name in ("start_ns", "end_ns")}
-    columns |= {name: np.full(count, NONE) for name in ("duration_ns", "clock", "kernel", "gpu")}
-    columns["timing"] = np.zeros(count, np.int64)
-    clocks: list[RecordingClock] = []
+    tables: list[members.Communications] = []
+    clocks: list[members.RecordingClock] = []
     process_clocks: dict[tuple[str, int], int] = {}
-    ambiguous, begin, gpu_number = 0, 0, len(pool.places)
+    ambiguous, gpu_number = 0, len(pool.places)
     taken: set[int] = set()
-    for file, anchors_of_file in zip(files, _by_file(files, anchors), strict=True):
+    for source, (file, own) in enumerate(zip(files, _by_file(files, anchors), strict=True)):
+        events, path = file.events, Path(file.path)
+        columns: dict[str, Ints] = {name: getattr(events, name) for name in _OF_EVENTS}
+        for name in ("start_ns", "end_ns", "duration_ns", "clock", "kernel", "gpu", "timing"):
+            columns[name] = np.full(len(events), NONE)
         for gpu in _gpus_of(file):
-            at = begin + gpu.rows
+            at = gpu.rows
             aligned: _Aligned | None
-            if anchors_of_file:
-                aligned = _by_anchors(gpu, pool, taken, anchors_of_file)
+            if own:
+                aligned = _by_anchors(gpu, pool, taken, own)
             else:
                 aligned, several = _by_kernels(gpu, pool, taken)
-                ambiguous += len(gpu.rows) if several else 0
+                ambiguous += len(at) if several else 0
             number = len(clocks)
             if aligned is not None:
                 clock, start_ns, end_ns, columns["kernel"][at] = aligned
                 clocks.append(clock)
             else:
                 # The threads of a process share its profiler's clock.
-                start_ns, end_ns, path = gpu.start_ns, gpu.end_ns, Path(file.path)
+                start_ns, end_ns = gpu.start_ns, gpu.end_ns
                 process = str(path.with_name(_THREAD.sub("", path.name))), gpu.pid
                 if process not in process_clocks:
-                    label = f"{path.name} {_process_label(gpu.pid)}"
                     process_clocks[process] = number
-                    clocks.append(RecordingClock(label, Alignment.UNALIGNED))
+                    label = f"{path.name} {_process_label(gpu.pid)}"
+                    clocks.append(members.RecordingClock(label, members.Alignment.UNALIGNED))
                 number = process_clocks[process]
             columns["start_ns"][at], columns["end_ns"][at] = start_ns, end_ns
             columns["duration_ns"][at] = _durations(gpu, start_ns, end_ns)
@@ -599,8 +606,17 @@ def align_events(
             places = pool.place[matched[matched != NONE][:1]]
             columns["gpu"][at] = places[0] if len(places) else gpu_number
             gpu_number += 1
-        begin += len(file.events)
-    return columns, tuple(clocks), ambiguous
+        element = np.array(
+            [members.SIZES.get(text, NONE) for text in (*events.names, "")], np.int64
+        )
+        size = element[events.datatype]
+        sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
+        columns["bytes"] = np.where(sized, np.where(sized, events.count, 0) * size, events.payload)
+        columns["source"] = np.full(len(events), source)
+        tables.append(
+            members.communications(len(events), columns, events.names, events.communicators)
+        )
+    return tables, clocks, ambiguous
 
 
 def _by_kernels(gpu: EventGpu, pool: Kernels, taken: set[int]) -> tuple[_Aligned | None, bool]:
@@ -634,8 +650,8 @@ def _by_kernels(gpu: EventGpu, pool: Kernels, taken: set[int]) -> tuple[_Aligned
     kernel = np.full(len(start_ns), NONE, np.int64)
     first = int(np.searchsorted(pool.place, at))
     kernel[rows] = np.where(matched.kernel == NONE, NONE, matched.kernel + first)
-    clock = RecordingClock.measured(
-        gpu.label, Alignment.KERNELS, len(rows), matched.far_ns, matched.drift
+    clock = members.RecordingClock.measured(
+        gpu.label, members.Alignment.KERNELS, len(rows), matched.far_ns, matched.drift
     )
     return (clock, start_ns, end_ns, kernel), False
 
@@ -657,7 +673,12 @@ def _by_anchors(
     usable = [anchor for anchor in anchors if not anchor.gpu or gpu.bridge_ns is not None]
     if not usable:
         none = np.full(len(gpu.rows), UNKNOWN)
-        return RecordingClock(gpu.label, Alignment.UNALIGNED), none, none.copy(), kernel
+        return (
+            members.RecordingClock(gpu.label, members.Alignment.UNALIGNED),
+            none,
+            none.copy(),
+            kernel,
+        )
     from_ns = [a.event_ns + (gpu.bridge_ns or 0 if a.gpu else 0) for a in usable]
     to_ns = np.array([anchor.profile_ns for anchor in usable])
     apart = to_ns - np.array(from_ns)
@@ -668,7 +689,9 @@ def _by_anchors(
     offset_ns = int(apart[0]) if drift else round(float(np.median(apart)))
     line = ClockLine(offset_ns, from_ns[0], drift)
     far_ns = np.abs(line.of(np.array(from_ns)) - to_ns)
-    clock = RecordingClock.measured(gpu.label, Alignment.ANCHOR, len(apart), far_ns, drift)
+    clock = members.RecordingClock.measured(
+        gpu.label, members.Alignment.ANCHOR, len(apart), far_ns, drift
+    )
     start_ns, end_ns = line.of(gpu.start_ns), line.of(gpu.end_ns)
     rows, starts = gpu.starts(pool, start_ns)
     best = 0
@@ -679,5 +702,7 @@ def _by_anchors(
             best, first = int(hit.sum()), int(np.searchsorted(pool.place, at))
             kernel[rows] = np.where(hit, nearest + first, NONE)
             far_ns = np.abs(distance_ns[hit])
-            clock = RecordingClock.measured(gpu.label, Alignment.ANCHOR, len(rows), far_ns, drift)
+            clock = members.RecordingClock.measured(
+                gpu.label, members.Alignment.ANCHOR, len(rows), far_ns, drift
+            )
     return clock, start_ns, end_ns, kernel

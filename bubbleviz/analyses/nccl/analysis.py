@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bubbleviz.align.clocks import machines_of, session_clocks
+from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
-from bubbleviz.analyses.nccl.members import (
-    SIZES,
-    Alignment,
-    Communications,
-    Communicator,
-    RecordingClock,
-    Split,
-    aligned_by_ends,
-    communications,
-    instances_of,
-    paired_by_order,
-    split,
-)
 from bubbleviz.analyses.nccl.profiles import (
     Kernels,
     NcclProfile,
@@ -77,15 +65,15 @@ class Communication:
         window: the analysed part of the run, as the user wrote it; None for all.
     """
 
-    operations: Communications
+    operations: members.Communications
     ranks: tuple[int | None, ...]
-    clocks: tuple[RecordingClock, ...]
+    clocks: tuple[members.RecordingClock, ...]
     files: tuple[FileRead, ...]
     limitations: tuple[Limitation, ...]
     window: str | None = None
 
     @property
-    def communicators(self) -> tuple[tuple[Communicator, int | None], ...]:
+    def communicators(self) -> tuple[tuple[members.Communicator, int | None], ...]:
         """The communicators of the operations, and how many ranks each has; None unknown."""
         of_all = self.operations.communicators
         used = distinct(self.operations.communicator)
@@ -171,20 +159,22 @@ def merge_communication(
     """
     clocks, machines, offsets_ns = _profile_clocks([profile.source for profile in profiles])
     pool = pooled([profile.kernels for profile in profiles], offsets_ns)
-    times, event_clocks, ambiguous = align_events(recorded, pool, anchors)
-    table = operations_of(recorded, profiles, pool, times)
-    added, bases = _clock_bases(event_clocks, times, machines, profiles)
-    instance = instances_of(table)
-    table, all_clocks = aligned_by_ends(table, instance, (*clocks, *added), (*machines, *bases))
+    events, event_clocks, ambiguous = align_events(recorded, pool, anchors)
+    table = operations_of(recorded, events, profiles, pool)
+    added, bases = _clock_bases(event_clocks, table, machines, profiles)
+    instance = members.instances_of(table)
+    table, all_clocks = members.aligned_by_ends(
+        table, instance, (*clocks, *added), (*machines, *bases)
+    )
     compared = [0 if clock.aligned else 1 + number for number, clock in enumerate(all_clocks)]
     family = np.append(pool.family, NONE)[table.kernel]
-    in_order = paired_by_order(table, np.append(pool.place, NONE)[table.kernel], family)
+    in_order = members.paired_by_order(table, np.append(pool.place, NONE)[table.kernel], family)
     # How long proxy threads waited, and moved data; 0 for operations of profiles.
     proxy_ns = np.zeros((2, len(table)), np.int64)
     for row, name in enumerate(("peer_wait_ns", "transfer_ns")):
         column = [getattr(file.events, name) for file in recorded]
         proxy_ns[row, : sum(map(len, column))] = np.concatenate([np.empty(0, np.int64), *column])
-    table = split(with_shared(table), instance, in_order, compared, *proxy_ns)
+    table = members.split(with_shared(table), instance, in_order, compared, *proxy_ns)
     ranks = _sizes(table, profiles)
     counts = np.bincount(table.source, minlength=len(recorded) + len(profiles)).tolist()
     read = [(file.path, file.format, file.seen) for file in recorded]
@@ -201,47 +191,24 @@ def merge_communication(
 # Rows: the operations of event files, and of profiles, in one table.
 
 
-#: More elements than any operation has.
-_MOST_COUNT = 1 << 59
-#: Columns that stand in events as they do here, and those whose values are names.
-_OF_EVENTS = ("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns")
-_NAMES = ("name", "datatype", "algorithm", "protocol")
-
-
 def operations_of(
     recorded: Sequence[EventFile],
+    events: Sequence[members.Communications],
     profiles: Sequence[NcclProfile],
     pool: Kernels,
-    times: Mapping[str, Ints],
-) -> Communications:
+) -> members.Communications:
     """Return the operations of event files, then those of profiles that no event file has.
 
     Args:
         recorded: event files.
+        events: their operations, with clocks of event files from 0.
         profiles: as read.
         pool: their kernels.
-        times: columns of the recorded operations, with clocks of event files from 0.
 
     Raises:
         NothingToAnalyseError: there is none.
     """
-    tables, begin = [], 0
-    for source, file in enumerate(recorded):
-        events = file.events
-        rows = slice(begin, begin + len(events))
-        begin = rows.stop
-        element = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
-        size = element[events.datatype]
-        sized = (events.count >= 0) & (size > 0) & (events.count < _MOST_COUNT)
-        counted = np.where(sized, np.where(sized, events.count, 0) * size, NONE)
-        columns = {
-            **{name: getattr(events, name) for name in (*_OF_EVENTS, *_NAMES, "communicator")},
-            **{name: time[rows] for name, time in times.items()},
-            "source": source,
-            "bytes": np.where(counted >= 0, counted, events.payload),
-            "clock": times["clock"][rows] + len(profiles),
-        }
-        tables.append(communications(len(events), columns, events.names, events.communicators))
+    tables = [replace(table, clock=table.clock + len(profiles)) for table in events]
     matched = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
     taken = np.concatenate([np.empty(0, np.int64), *matched])
     first, place = 0, 0
@@ -267,18 +234,19 @@ def operations_of(
             "rocprofv3 --runtime-trace; list the kernels of another library under communication "
             f"in a TOML file, and give it with --convention{others}"
         )
-    names, communicators = Numbering[str](), Numbering[Communicator]()
+    names, communicators = Numbering[str](), Numbering[members.Communicator]()
     renumbered = []
     for table in tables:
         # At the end, where -1 leads, is none.
         name = np.append(names.numbers(table.names), NONE)
         communicator = np.append(communicators.numbers(table.communicators), NONE)
-        named = {column: name[getattr(table, column)] for column in _NAMES}
+        names_of = ("name", "datatype", "algorithm", "protocol")
+        named = {column: name[getattr(table, column)] for column in names_of}
         renumbered.append(replace(table, **named, communicator=communicator[table.communicator]))
     return replace(joined(renumbered), names=names.values, communicators=communicators.values)
 
 
-def with_shared(table: Communications) -> Communications:
+def with_shared(table: members.Communications) -> members.Communications:
     """Return the operations with how many have the same kernel, or the same times."""
     shared = np.ones(len(table), np.int64)
     timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))
@@ -291,7 +259,7 @@ def with_shared(table: Communications) -> Communications:
 
 def _profile_clocks(
     sources: Sequence[Source],
-) -> tuple[list[RecordingClock], list[int], list[int]]:
+) -> tuple[list[members.RecordingClock], list[int], list[int]]:
     """Return the clocks of profiles, a number of the machine of each, and what to add to its times.
 
     The first profile's clock is the report's.
@@ -302,44 +270,47 @@ def _profile_clocks(
         first = sources[machines.index(machine)]
         timed = None not in (first.session_utc_ns, sources[0].session_utc_ns)
         if machine == machines[0]:
-            aligned_by = Alignment.REFERENCE
+            aligned_by = members.Alignment.REFERENCE
         else:
-            aligned_by = Alignment.UTC if timed else Alignment.UNALIGNED
-        clocks.append(RecordingClock(Path(source.path).name, aligned_by))
+            aligned_by = members.Alignment.UTC if timed else members.Alignment.UNALIGNED
+        clocks.append(members.RecordingClock(Path(source.path).name, aligned_by))
     distinct = tuple(dict.fromkeys(machines))
     offsets_ns = [session.offset_ns for session in session_clocks(sources, machines)]
     return clocks, [distinct.index(machine) for machine in machines], offsets_ns
 
 
 def _clock_bases(
-    event_clocks: Sequence[RecordingClock],
-    times: Mapping[str, Ints],
+    event_clocks: Sequence[members.RecordingClock],
+    table: members.Communications,
     machines: Sequence[int],
     profiles: Sequence[NcclProfile],
-) -> tuple[list[RecordingClock], list[int]]:
+) -> tuple[list[members.RecordingClock], list[int]]:
     """Return the clocks of event files, and the number of the clock that each one ticks with.
 
     The first profile's host is 0; without a profile an anchored clock is, or else the first file's.
     """
     ends = np.cumsum([len(profile.kernels) for profile in profiles])
     free = itertools.count(max(machines, default=0) + 1)
-    anchored = any(clock.aligned_by is Alignment.ANCHOR for clock in event_clocks)
+    anchored = any(clock.aligned_by is members.Alignment.ANCHOR for clock in event_clocks)
     clocks, bases = list(event_clocks), []
     for number, clock in enumerate(event_clocks):
-        kernels = times["kernel"][(times["clock"] == number) & (times["kernel"] != NONE)]
-        if clock.aligned_by is Alignment.ANCHOR:
+        own = (table.clock == len(profiles) + number) & (table.kernel != NONE)
+        kernels = table.kernel[own]
+        if clock.aligned_by is members.Alignment.ANCHOR:
             bases.append(0)
         elif len(kernels):
             bases.append(machines[int(np.searchsorted(ends, kernels[0], side="right"))])
         elif not profiles and not bases and not anchored:
-            clocks[number] = replace(clock, aligned_by=Alignment.REFERENCE)
+            clocks[number] = replace(clock, aligned_by=members.Alignment.REFERENCE)
             bases.append(0)
         else:
             bases.append(next(free))
     return clocks, bases
 
 
-def _sizes(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
+def _sizes(
+    table: members.Communications, profiles: Sequence[NcclProfile]
+) -> tuple[int | None, ...]:
     """Return the ranks of each communicator: as recorded, else as seen; None for a single one."""
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     seen = np.zeros(len(table.communicators), np.int64)
@@ -393,10 +364,12 @@ def _limitations(
     alignments = [clock.aligned_by for clock in clocks]
     of_files = clocks[len(profiles) :] if profiles else ()
     loose = [clock.label for clock in of_files if not clock.aligned]
-    rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
+    rows = np.flatnonzero(
+        (instance != NONE) & (table.split == members.Split.MEMBERS) & (table.peer < 0)
+    )
     sizes = np.array([size or 0 for size in communication.ranks], np.int64)
-    members = groups_of(instance[rows]).of_row
-    few = np.bincount(members)[members] < sizes[table.communicator[rows]]
+    operation = groups_of(instance[rows]).of_row
+    few = np.bincount(operation)[operation] < sizes[table.communicator[rows]]
     for what, count, reason in (
         (
             "operations of unknown duration",
@@ -411,18 +384,18 @@ def _limitations(
         ),
         (
             "clocks that could not be aligned",
-            alignments.count(Alignment.UNALIGNED) if len(clocks) > 1 else 0,
+            alignments.count(members.Alignment.UNALIGNED) if len(clocks) > 1 else 0,
             "no kernel and no common operation ties them to another, so their times stand alone; "
             "give an instant with --anchor",
         ),
         (
             "hosts aligned by UTC alone",
-            alignments.count(Alignment.UTC),
+            alignments.count(members.Alignment.UTC),
             "waiting between them is known to milliseconds at best",
         ),
         (
             "clocks aligned by the ends of operations",
-            alignments.count(Alignment.OPERATIONS),
+            alignments.count(members.Alignment.OPERATIONS),
             "the members of an operation are taken to end together",
         ),
         (
@@ -433,13 +406,13 @@ def _limitations(
         ),
         (
             "operations whose waiting is unknown",
-            ((table.split == Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
+            ((table.split == members.Split.UNKNOWN) & (table.duration_ns >= 0)).sum(),
             "there is no other member on an aligned clock, and no proxy thread; give the files of "
             "all ranks",
         ),
         (
             "operations paired by their order alone",
-            (table.split == Split.ORDER).sum(),
+            (table.split == members.Split.ORDER).sum(),
             "the profiles hold no communicators; all GPUs ran as many kernels, each at one time, "
             "and these are taken for one operation",
         ),

@@ -9,18 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from bubbleviz._version import __version__
+from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.analyses.nccl.members import (
-    Alignment,
-    Communications,
-    Communicator,
-    RecordingClock,
-    Split,
-    Timing,
-    bus_factor,
-    byte_factor,
-    communicator_text,
-)
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import stretches
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -69,8 +59,8 @@ def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats,
     columns = (table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist())
     of_pair = [(names[name], sizes[number]) for name, number in zip(*columns, strict=True)]
     # None becomes what is not a number.
-    times = np.array([byte_factor(*pair) for pair in of_pair], float)[pairs.of_row]
-    factor = np.array([bus_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    times = np.array([members.byte_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    factor = np.array([members.bus_factor(*pair) for pair in of_pair], float)[pairs.of_row]
     size = np.where(table.bytes >= 0, table.bytes, np.nan) * times
     algorithm = size / np.where(table.duration_ns > 0, table.duration_ns, np.nan)
     moving_ns = np.where(table.moving_ns > 0, table.moving_ns, np.nan)
@@ -119,7 +109,7 @@ class Total:
     moving_ns: int | None
     moving_operations: int
     rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    communicator: Communicator | None = None
+    communicator: members.Communicator | None = None
     ranks: int | None = None
     name: str = ""
     peers: tuple[int, ...] = ()
@@ -130,7 +120,7 @@ class Total:
     moving_gbps: float | None = None
 
 
-def sums_of(table: Communications) -> Total:
+def sums_of(table: members.Communications) -> Total:
     """Return the sums over operations."""
     columns = table.bytes, table.duration_ns, table.waiting_ns, table.moving_ns
     known = [column[column >= 0] for column in columns]
@@ -169,7 +159,7 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
         other = np.where(of_total.peer != NONE, of_total.peer, of_total.root)
         name = names[table.name[first]]
         ranks = None if number == NONE else communication.ranks[number]
-        factor = bus_factor(name, ranks)
+        factor = members.bus_factor(name, ranks)
         whole, moving = (
             _over(sizes[rows], length_ns)
             for length_ns in (of_total.duration_ns, of_total.moving_ns)
@@ -192,7 +182,7 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
     totals.sort(
         key=lambda total: (
             -(total.duration_ns or 0),
-            communicator_text(total.communicator),
+            members.communicator_text(total.communicator),
             total.name,
             total.algorithm,
             total.protocol,
@@ -242,7 +232,7 @@ def as_json(communication: Communication) -> str:
         **_values(sums_of(communication.operations), _SUMS),
         "totals": [
             {
-                "communicator": communicator_text(total.communicator) or None,
+                "communicator": members.communicator_text(total.communicator) or None,
                 **_values(total, _TOTAL),
             }
             for total in totals_of(communication)
@@ -253,8 +243,8 @@ def as_json(communication: Communication) -> str:
     return json_text(document)
 
 
-def _communicator(communicator: Communicator, ranks: int | None) -> dict[str, object]:
-    known: dict[str, object] = {"id": communicator_text(communicator), "ranks": ranks}
+def _communicator(communicator: members.Communicator, ranks: int | None) -> dict[str, object]:
+    known: dict[str, object] = {"id": members.communicator_text(communicator), "ranks": ranks}
     if isinstance(communicator, int):
         return known
     group = {
@@ -283,10 +273,10 @@ def csv_of_operations(communication: Communication) -> str:
     texts = {
         "file": [inert(file.path) for file in communication.files],
         "kind": kinds,
-        "communicator": [inert(communicator_text(value)) for value in table.communicators],
+        "communicator": [inert(members.communicator_text(value)) for value in table.communicators],
         "clock": ["" if clock.aligned else inert(clock.label) for clock in communication.clocks],
-        "timing": [timing.name.lower() for timing in Timing],
-        "split": ["", *(split.name.lower() for split in Split if split)],
+        "timing": [timing.name.lower() for timing in members.Timing],
+        "split": ["", *(split.name.lower() for split in members.Split if split)],
         **dict.fromkeys(("name", "datatype", "algorithm", "protocol"), names),
     }
     columns: list[list[object]] = []
@@ -316,12 +306,12 @@ _GIVING_WAY = (
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
 _ALIGNMENTS = {
-    Alignment.REFERENCE: "the report's clock",
-    Alignment.KERNELS: "matched with kernels",
-    Alignment.ANCHOR: "anchors",
-    Alignment.UTC: "UTC of its host",
-    Alignment.OPERATIONS: "ends of common operations",
-    Alignment.UNALIGNED: "not aligned",
+    members.Alignment.REFERENCE: "the report's clock",
+    members.Alignment.KERNELS: "matched with kernels",
+    members.Alignment.ANCHOR: "anchors",
+    members.Alignment.UTC: "UTC of its host",
+    members.Alignment.OPERATIONS: "ends of common operations",
+    members.Alignment.UNALIGNED: "not aligned",
 }
 
 
@@ -383,7 +373,7 @@ def _table(communication: Communication, most: int) -> Table:
         algorithm = "/".join(part for part in (total.algorithm, total.protocol) if part)
         rows.append(
             {
-                "communicator": _short(communicator_text(total.communicator)) or "-",
+                "communicator": _short(members.communicator_text(total.communicator)) or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
                 "operation": _short(total.name),
                 "peers": shortened(stretches(total.peers), _NAME // 2) or "-",
@@ -430,8 +420,8 @@ def _sum_cells(sums: Total) -> dict[str, str]:
     }
 
 
-def _clock_table(clocks: Sequence[RecordingClock]) -> Iterator[Table]:
-    if len(clocks) < 2 and all(clock.aligned_by is Alignment.REFERENCE for clock in clocks):
+def _clock_table(clocks: Sequence[members.RecordingClock]) -> Iterator[Table]:
+    if len(clocks) < 2 and all(clock.aligned_by is members.Alignment.REFERENCE for clock in clocks):
         return
     rows = [
         {
