@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bubbleviz.conventions.convention import Convention, globs_of
+from bubbleviz.conventions.convention import globs_of
 from bubbleviz.conventions.convention_file import (
-    ConventionScore,
     built_in,
     extended_kinds,
     find_conventions,
@@ -30,7 +29,7 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, bytes_of
-from bubbleviz.sources.paths import InputFile, find_profiles
+from bubbleviz.sources.paths import find_profiles
 from bubbleviz.sources.readers import OpenOperations, reader_of
 
 if TYPE_CHECKING:
@@ -58,8 +57,12 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         sample = opened.sample(("*",))
         scores = scores_of(sample, tuple(built_in().values()))
         drafted = {} if recognised(scores) and not chosen else drafts(sample)
-        # What drafts may name is read together with the rest, once.
-        globs = globs_of((*(chosen or _counted(scores)), *drafted.values()))
+        # Every convention costs a look at every name: those that no name in a sample follows are
+        # cut to their names of iterations, unless it names no work. What drafts may name is read
+        # together with the rest, once.
+        named = [s.convention for s in scores if s.work + s.other or not recognised(scores)]
+        counted = chosen or (with_iterations(named) if recognised(scores) else tuple(named))
+        globs = globs_of((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *OPERATION_GLOBS) if drafted else globs)
         if contents.source.host_known:
             note_host(contents.source.host)
@@ -105,20 +108,6 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
     return replace(inspection, suggestion=best.draft, trial=trial)
 
 
-def _counted(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions of which an inspection counts the names.
-
-    Every one costs a look at every name, so those that no name in a sample follows are cut to their
-    names of iterations. Where the sample names no work, all count.
-
-    Args:
-        scores: of the conventions in the sample.
-    """
-    if not recognised(scores):
-        return tuple(score.convention for score in scores)
-    return with_iterations([score.convention for score in scores if score.work + score.other])
-
-
 # A first look at files: which command tells most of them.
 
 
@@ -142,17 +131,18 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[
     try:
         files = find_profiles(paths)
     except InputError:
-        if _holds_events(paths):
+        # Directories that hold no profile may hold events of NCCL.
+        folders = [Path(path) for path in paths if Path(path).is_dir()]
+        if any(
+            _is_event_file(str(f)) for folder in folders for f in folder.iterdir() if f.is_file()
+        ):
             return "nccl", "these are events of NCCL's profiler"
         raise
     if any(file.named and _is_event_file(file.path) for file in files):
         return "nccl", "events of NCCL's profiler are among the files"
-    return _by_names(files, progress or Unwatched())
-
-
-def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]:
-    looked_at, globs = [], globs_of(tuple(built_in().values()))
+    progress, globs = progress or Unwatched(), globs_of(tuple(built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
+    looked_at = []
     for file in files[:_MOST]:
         if file.path.endswith(REPORT_SUFFIXES):
             return "analyze", "nsys has yet to export the names of ranges"
@@ -177,10 +167,3 @@ def _is_event_file(path: str) -> bool:
         return format_of(head_of(path)) is not None
     except ProfileError:
         return False
-
-
-def _holds_events(paths: Sequence[str]) -> bool:
-    """Tell whether directories that hold no profile hold events of NCCL."""
-    folders = [Path(path) for path in paths if Path(path).is_dir()]
-    files = (file for folder in folders for file in folder.iterdir() if file.is_file())
-    return any(_is_event_file(str(file)) for file in files)

@@ -273,39 +273,22 @@ def _largest_cluster(
 ) -> tuple[int, int, int] | None:
     """Return the cluster of most differences; None where there is none.
 
-    A number of differences fits if some difference and the one so many places further on are
-    within the tolerance; if a number fits, all smaller ones do.
-
     Args:
         differences_ns: ascending.
         tolerance_ns: the longest that a cluster may be.
         without_ns: clusters that begin within two tolerances of this do not count.
     """
-
-    def spread(count: int) -> Ints:
-        ends = differences_ns[count - 1 :]
-        spread_ns = ends - differences_ns[: len(ends)]
-        if without_ns is not None:
-            near = without_ns - 2 * tolerance_ns, without_ns + 2 * tolerance_ns
-            low = int(np.searchsorted(differences_ns, near[0]))
-            high = int(np.searchsorted(differences_ns, near[1], side="right"))
-            spread_ns[low:high] = tolerance_ns + 1
-        return spread_ns
-
-    def fits(count: int) -> bool:
-        return bool(spread(count).min(initial=tolerance_ns + 1) <= tolerance_ns)
-
-    if not fits(1):
+    beyond = np.searchsorted(differences_ns, differences_ns + tolerance_ns, side="right")
+    count = beyond - np.arange(len(differences_ns))
+    if without_ns is not None:
+        count[np.abs(differences_ns - without_ns) <= 2 * tolerance_ns] = 0
+    most = int(count.max(initial=0))
+    if most == 0:
         return None
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    spread_ns = spread(low)
+    begins = np.flatnonzero(count == most)
+    spread_ns = differences_ns[begins + most - 1] - differences_ns[begins]
     at = int(spread_ns.argmin())
-    return -low, int(spread_ns[at]), int(differences_ns[at])
+    return -most, int(spread_ns[at]), int(differences_ns[begins[at]])
 
 
 def _line_through(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:

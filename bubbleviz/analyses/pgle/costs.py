@@ -171,21 +171,18 @@ def costs_of(
         statistic(text, ascending, first, count) for text in (compute, collective)
     )
     cost_ns = np.where(moves, of_collectives, of_compute)
+    module, instruction = module[groups.first], samples.instruction[groups.first]
+    columns = (instruction, module, cost_ns, count, moves)
     costs = [
         InstructionCost(
-            name=samples.instructions[instruction],
-            module=samples.modules[of_module] if of_module != NONE else None,
-            cost_us=each_ns / 1000,
-            executions=executions,
-            collective=is_collective,
+            samples.instructions[name],
+            samples.modules[own] if own != NONE else None,
+            each_ns / 1000,
+            executions,
+            is_collective,
         )
-        for instruction, of_module, each_ns, executions, is_collective in zip(
-            samples.instruction[groups.first].tolist(),
-            module[groups.first].tolist(),
-            cost_ns.tolist(),
-            count.tolist(),
-            moves.tolist(),
-            strict=True,
+        for name, own, each_ns, executions, is_collective in zip(
+            *(column.tolist() for column in columns), strict=True
         )
     ]
     return tuple(sorted(costs, key=lambda cost: (cost.module or "", cost.name)))
