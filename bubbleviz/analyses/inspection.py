@@ -29,7 +29,7 @@ from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
 from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, bytes_of
-from bubbleviz.sources.paths import find_profiles
+from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import OpenOperations, reader_of
 
 if TYPE_CHECKING:
@@ -132,17 +132,19 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[
         files = find_profiles(paths)
     except InputError:
         # Directories that hold no profile may hold events of NCCL.
-        folders = [Path(path) for path in paths if Path(path).is_dir()]
-        if any(
-            _is_event_file(str(f)) for folder in folders for f in folder.iterdir() if f.is_file()
-        ):
+        folders = (Path(path) for path in paths if Path(path).is_dir())
+        within = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
+        if any(map(_is_event_file, within)):
             return "nccl", "these are events of NCCL's profiler"
         raise
     if any(file.named and _is_event_file(file.path) for file in files):
         return "nccl", "events of NCCL's profiler are among the files"
-    progress, globs = progress or Unwatched(), globs_of(tuple(built_in().values()))
+    return _by_names(files, progress or Unwatched())
+
+
+def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]:
+    looked_at, globs = [], globs_of(tuple(built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
-    looked_at = []
     for file in files[:_MOST]:
         if file.path.endswith(REPORT_SUFFIXES):
             return "analyze", "nsys has yet to export the names of ranges"
