@@ -8,16 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bubbleviz.conventions import convention_file
 from bubbleviz.conventions.convention import globs_of
-from bubbleviz.conventions.convention_file import (
-    built_in,
-    extended_kinds,
-    find_conventions,
-    recognise,
-    recognised,
-    scores_of,
-    with_iterations,
-)
 from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.conventions.name_words import drafts
 from bubbleviz.errors import InputError, ProfileError
@@ -48,31 +40,43 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
         BubblevizError: it cannot be read at all.
     """
     file = find_profiles([str(path)])[0].path
-    given = find_conventions(convention)
+    given = convention_file.find_conventions(convention)
     chosen = tuple(each for each in given if each.patterns)
-    known = chosen or tuple(built_in().values())
+    known = chosen or tuple(convention_file.built_in().values())
     with opened_profile(file) as (opened, _):
         if isinstance(opened, OpenOperations):
             return look_over_table(opened.inspect(()))
         sample = opened.sample(("*",))
-        scores = scores_of(sample, tuple(built_in().values()))
-        drafted = {} if recognised(scores) and not chosen else drafts(sample)
+        scores = convention_file.scores_of(sample, tuple(convention_file.built_in().values()))
+        drafted = {} if convention_file.recognised(scores) and not chosen else drafts(sample)
         # Every convention costs a look at every name: those that no name in a sample follows are
         # cut to their names of iterations, unless it names no work. What drafts may name is read
         # together with the rest, once.
-        named = [s.convention for s in scores if s.work + s.other or not recognised(scores)]
-        counted = chosen or (with_iterations(named) if recognised(scores) else tuple(named))
+        named = [
+            s.convention
+            for s in scores
+            if s.work + s.other or not convention_file.recognised(scores)
+        ]
+        counted = chosen or (
+            convention_file.with_iterations(named)
+            if convention_file.recognised(scores)
+            else tuple(named)
+        )
         globs = globs_of((*counted, *drafted.values()))
         contents = opened.inspect((*globs, *OPERATION_GLOBS) if drafted else globs)
         if contents.source.host_known:
             note_host(contents.source.host)
         contents = replace(contents, source=replace(contents.source, path=file))
         inspection = look_over(
-            contents, known, sample, chosen or recognised(scores), next(iter(drafted), None)
+            contents,
+            known,
+            sample,
+            chosen or convention_file.recognised(scores),
+            next(iter(drafted), None),
         )
         work = work_in(opened)
         if work is not None:
-            candidates = candidates_in(work, file, extended_kinds(given))
+            candidates = candidates_in(work, file, convention_file.extended_kinds(given))
             inspection = replace(inspection, candidates=candidates)
         if inspection.suggestion is not None:
             # Most profiles need no draft.
@@ -143,7 +147,7 @@ def first_look(paths: Sequence[str], progress: Progress | None = None) -> tuple[
 
 
 def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]:
-    looked_at, globs = [], globs_of(tuple(built_in().values()))
+    looked_at, globs = [], globs_of(tuple(convention_file.built_in().values()))
     progress.files({file.path: bytes_of(file.path) for file in files[:_MOST]})
     for file in files[:_MOST]:
         if file.path.endswith(REPORT_SUFFIXES):
@@ -155,7 +159,7 @@ def _by_names(files: Sequence[InputFile], progress: Progress) -> tuple[str, str]
         except ProfileError:
             continue
         looked_at.append(file.path)
-        if followed := recognise(names):
+        if followed := convention_file.recognise(names):
             return "analyze", f"{file.path} names its operations as {followed[0].name}"
     if not looked_at:
         return "analyze", ""

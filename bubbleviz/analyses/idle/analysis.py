@@ -10,16 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bubbleviz.analyses.idle import attribution, host
+from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
 from bubbleviz.analyses.idle.report import ActivityIdle, Example, IdleGaps, IdleReport, RankIdle
-from bubbleviz.analyses.idle.waits import (
-    RecordTimes,
-    Waiting,
-    synchronisation_of,
-    waiting_of,
-    with_streams_of,
-)
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.kinds import Kinds
@@ -239,7 +232,7 @@ class _Evidence:
     steps: Mapping[int, Steps]
     lead: Mapping[int, int]
     numbers: Numbering[str]
-    waiting: Waiting
+    waiting: waits.Waiting
     limitations: tuple[Limitation, ...]
 
 
@@ -253,9 +246,9 @@ def ranks_of(
         NothingToAnalyseError: no work took any time, or none of it is in the window.
         UsageError: no range has the name of a step that the user gave.
     """
-    found, unread = synchronisation_of(profile)
+    found, unread = waits.synchronisation_of(profile)
     linked, devices = _linked(profile, options)
-    found = found and with_streams_of(linked.profile.activities, found, profile.activities)
+    found = found and waits.with_streams_of(linked.profile.activities, found, profile.activities)
     profile = linked.profile
     evidence = _evidence_of(linked, devices, options, found)
     if options.window is not None:
@@ -348,16 +341,16 @@ def _evidence_of(
         idle[process] = intervals.union(gaps.start_ns, gaps.end_ns)
     after = np.concatenate([device.long_gaps.after for device in devices])
     launching = distinct(call[after].astype(np.int64))
-    records = RecordTimes(found.records) if found else None
+    records = waits.RecordTimes(found.records) if found else None
     calls, shortest_ns = host.gap_calls_of(profile, launching[launching != NONE], idle, records)
-    waiting = Waiting()
+    waiting = waits.Waiting()
     if found and records:
 
         def returned_ns(rows: Ints) -> Ints:
             returned = profile.calls.at(rows)
             return np.append(returned.end_ns, NONE)[found_in(returned.row, rows)]
 
-        waiting = waiting_of(
+        waiting = waits.waiting_of(
             found,
             records,
             profile.activities,

@@ -21,15 +21,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from bubbleviz.analyses.idle import report
 from bubbleviz.analyses.idle.gaps import LATENCY_NS, Device, Gaps, holding, split
 from bubbleviz.analyses.idle.host import HostEvents, events_around
-from bubbleviz.analyses.idle.report import (
-    ActivityIdle,
-    AttributedIdle,
-    Example,
-    ProvedWait,
-    StepIdle,
-)
 from bubbleviz.analyses.idle.waits import BLOCKED, COMPUTE, KIND_NAMES, HeldWork, Waiting, kinds_of
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
@@ -57,7 +51,7 @@ def attribute(
     others: Sequence[int],
     overhead: intervals.Intervals,
     numbers: Numbering[str],
-) -> AttributedIdle:
+) -> report.AttributedIdle:
     """Attribute the idle time of a device to what its host did.
 
     Args:
@@ -120,7 +114,7 @@ def attribute(
         row, start_ns, end_ns = row[~seen], start_ns[~seen], end_ns[~seen]
     none = np.full(len(row), NONE)
     pieces.append((row, start_ns, end_ns, np.full(len(row), untraced), none))
-    idle = AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+    idle = report.AttributedIdle(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
     idle = idle.take(np.argsort(idle.start_ns, kind="stable"))
     idle = idle.take(idle.end_ns > idle.start_ns)
 
@@ -130,7 +124,7 @@ def attribute(
         under = holding(*overhead, start_ns) != NONE
         activity = np.where(under, numbers.number(known.PROFILER), idle.activity[row])
         waiting = np.where(under, NONE, idle.waiting[row])
-        idle = AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
+        idle = report.AttributedIdle(idle.gap[row], start_ns, end_ns, activity, waiting)
     # Neighbours of one activity (and call that waits) in one gap are one.
     first = np.zeros(len(idle), bool)
     first[:1] = True
@@ -148,10 +142,10 @@ def proved_waits(
     profile: Profile,
     waiting: Waiting,
     host: HostEvents,
-    idle: AttributedIdle,
+    idle: report.AttributedIdle,
     numbers: Numbering[str],
     kinds: Kinds,
-) -> tuple[tuple[ProvedWait, ...], int, int]:
+) -> tuple[tuple[report.ProvedWait, ...], int, int]:
     """Return the waits of a device's streams, and of hosts while it was idle.
 
     Args:
@@ -210,7 +204,7 @@ def proved_waits(
     each = groups_of(of_host, who, rank, waiting.streams[by], name, kind)
     sums = (intervals.group_sum(each.of_row, len(each), column).tolist() for column in columns)
     found = [
-        ProvedWait(
+        report.ProvedWait(
             f"host, {host.calls[int(who[first])]}" if of_host[first] else stream(int(work[first])),
             stream(int(by[first])),
             work_name(activities, int(by[first])),
@@ -227,7 +221,7 @@ def proved_waits(
         return intervals.measure(exposed) - intervals.measure(intervals.difference(exposed, waits))
 
     return (
-        tuple(sorted(found, key=ProvedWait.order)),
+        tuple(sorted(found, key=report.ProvedWait.order)),
         awaited_ns("exposed_communication", "communication"),
         awaited_ns("exposed_copy", "copy"),
     )
@@ -237,11 +231,11 @@ def proved_waits(
 
 
 def by_activity(
-    idle: AttributedIdle,
+    idle: report.AttributedIdle,
     gaps: int,
     names: Sequence[str],
-    example: Callable[[int, int], Example | None],
-) -> tuple[tuple[ActivityIdle, ...], Ints]:
+    example: Callable[[int, int], report.Example | None],
+) -> tuple[tuple[report.ActivityIdle, ...], Ints]:
     """Return the idle time of a rank by activity, the longest first, and what each gap is mostly.
 
     Args:
@@ -266,7 +260,7 @@ def by_activity(
         rows = np.flatnonzero(activity == number)
         longest = rows[spent_ns[rows].argmax()]
         totals.append(
-            ActivityIdle(
+            report.ActivityIdle(
                 activity=names[number],
                 idle_ns=int(spent_ns[rows].sum()),
                 gaps=len(rows),
@@ -274,12 +268,12 @@ def by_activity(
                 example=example(int(gap[longest]), number),
             )
         )
-    return tuple(sorted(totals, key=ActivityIdle.order)), main
+    return tuple(sorted(totals, key=report.ActivityIdle.order)), main
 
 
 def by_step(
-    idle: AttributedIdle, device: Device, steps: Steps, names: Sequence[str]
-) -> tuple[StepIdle, ...]:
+    idle: report.AttributedIdle, device: Device, steps: Steps, names: Sequence[str]
+) -> tuple[report.StepIdle, ...]:
     """Return the steps of a rank, and the time outside of them.
 
     Args:
@@ -306,7 +300,7 @@ def by_step(
 
     columns = (steps.name_id, low_ns, high_ns, busy_ns)
     inside = [
-        StepIdle(steps.names[name], start, end, busy, activities(number))
+        report.StepIdle(steps.names[name], start, end, busy, activities(number))
         for number, (name, start, end, busy) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         )
@@ -315,4 +309,4 @@ def by_step(
     if not rest_ns:
         return tuple(inside)
     rest_busy_ns = intervals.measure(busy) - sum(step.busy_ns for step in inside)
-    return (*inside, StepIdle(None, 0, rest_ns, rest_busy_ns, activities(NONE)))
+    return (*inside, report.StepIdle(None, 0, rest_ns, rest_busy_ns, activities(NONE)))

@@ -11,14 +11,7 @@ import numpy as np
 
 from bubbleviz._version import __version__
 from bubbleviz.analyses.idle import report as idle_report
-from bubbleviz.analyses.idle.report import (
-    BUSY,
-    DEFINITIONS,
-    ActivityIdle,
-    Example,
-    IdleReport,
-    RankIdle,
-)
+from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
 from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.conventions.kinds import plain_name
 from bubbleviz.model.columns import Ints
@@ -369,7 +362,7 @@ def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[Block]:
     yield Sentence(f"proved: {', '.join(parts)}")
 
 
-def _example(report: IdleReport, total: ActivityIdle, gap: Example) -> str:
+def _example(report: IdleReport, total: ActivityIdle, gap: idle_report.Example) -> str:
     """Return where the longest gap of an activity is."""
     rank = report.ranks[total.rank]
     at = milliseconds(gap.start_ns - rank.start_ns)

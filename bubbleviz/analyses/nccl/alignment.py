@@ -82,19 +82,9 @@ class ClockLine:
         return np.where(known, moved, UNKNOWN)
 
 
-@frozen
-class Match(ClockLine):
-    """The line that puts most operations onto kernels.
-
-    Attributes:
-        kernel: the kernel of each operation; -1 none.
-        far_ns: distance between each operation that has one and its kernel, after that.
-        clear: whether no other offset does nearly as well, or none is left over on either side.
-    """
-
-    kernel: Ints
-    far_ns: Ints
-    clear: bool
+#: A line, the kernel of each operation (-1 none), how far apart they are, and whether no other
+#: offset does nearly as well, or none is left over on either side.
+Match = tuple[ClockLine, Ints, Ints, bool]
 
 
 @frozen
@@ -174,7 +164,7 @@ def beside(operations: Starts, kernels: Starts, tolerance_ns: int) -> tuple[Ints
 
 
 def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
-    """Return the offset that puts most operations onto kernels; None where none puts any.
+    """Return the line that puts most operations onto kernels; None where none puts any.
 
     Args:
         operations: as recorded.
@@ -205,12 +195,7 @@ def match(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | Non
     far_ns = np.abs(distance_ns[kernel != NONE])
     # Of a few dozen operations chance may put some onto kernels, but not most of all.
     clear = agreed >= _CLEAR_RATIO * rival and 2 * len(far_ns) >= count
-    return Match(
-        **vars(line),
-        kernel=kernel,
-        far_ns=far_ns,
-        clear=clear or _is_clear(pairs, rival_ns, line, kernel),
-    )
+    return line, kernel, far_ns, clear or _is_clear(pairs, rival_ns, line, kernel)
 
 
 def _is_clear(pairs: StartPairs, rival_ns: int, line: ClockLine, kernel: Ints) -> bool:
@@ -611,36 +596,36 @@ def _by_kernels(gpu: EventGpu, pool: Kernels, taken: set[int]) -> tuple[_Aligned
     several = False
     for at in gpu.places(pool, taken):
         candidate = match(starts, pool.starts(at), tolerance_ns)
-        if candidate is not None and not candidate.clear:
+        if candidate is not None and not candidate[3]:
             several = True
         elif candidate is not None and (best is None or _quality(candidate) > _quality(best[0])):
             best = candidate, at
     if best is None:
         return None, several
-    matched, at = best
+    (line, nearest, far_ns, _), at = best
     # The threads of a process with one GPU write files of their own.
     if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
         taken.add(at)
     back_ns = gpu.bridge_ns if use_gpu else 0
     if back_ns is None:
         # The host's clock never meets the GPU's: what only the host saw has no time.
-        start_ns, end_ns = matched.of(gpu.gpu_ns), np.full(len(gpu.rows), UNKNOWN)
+        start_ns, end_ns = line.of(gpu.gpu_ns), np.full(len(gpu.rows), UNKNOWN)
     else:
         start_ns, end_ns = (
-            matched.of(np.where(t == UNKNOWN, UNKNOWN, t - back_ns))
+            line.of(np.where(t == UNKNOWN, UNKNOWN, t - back_ns))
             for t in (gpu.start_ns, gpu.end_ns)
         )
     kernel = np.full(len(start_ns), NONE, np.int64)
     first = int(np.searchsorted(pool.place, at))
-    kernel[rows] = np.where(matched.kernel == NONE, NONE, matched.kernel + first)
+    kernel[rows] = np.where(nearest == NONE, NONE, nearest + first)
     clock = members.RecordingClock.measured(
-        gpu.label, members.Alignment.KERNELS, len(rows), matched.far_ns, matched.drift
+        gpu.label, members.Alignment.KERNELS, len(rows), far_ns, line.drift
     )
     return (clock, start_ns, end_ns, kernel), False
 
 
 def _quality(found: Match) -> tuple[int, int]:
-    far_ns = found.far_ns
+    far_ns = found[2]
     return len(far_ns), -round(float(np.median(far_ns))) if len(far_ns) else 0
 
 

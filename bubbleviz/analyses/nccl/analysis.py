@@ -12,13 +12,7 @@ import numpy as np
 from bubbleviz.align.clocks import machines_of, session_clocks
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
-from bubbleviz.analyses.nccl.profiles import (
-    Kernels,
-    NcclProfile,
-    find_inputs,
-    pooled,
-    read_nccl_profile,
-)
+from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
 from bubbleviz.model.columns import NONE, Ints, constant, joined
@@ -123,9 +117,7 @@ def measure_communication(
         # The first profile names the iterations.
         of_first = None if profiles else iterations
         profiles.append(
-            read_nccl_profile(
-                path, jobs, watch, kinds=kinds, keep_export=keep_export, window=of_first
-            )
+            read_profile(path, jobs, watch, kinds=kinds, keep_export=keep_export, window=of_first)
         )
         return profiles[-1]
 

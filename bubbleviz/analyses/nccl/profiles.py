@@ -378,7 +378,7 @@ class NcclProfile:
     window_ns: tuple[int, int] | None = None
 
 
-def read_nccl_profile(
+def read_profile(
     path: str,
     jobs: int = 1,
     watch: Watch = unwatched,

@@ -10,14 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.analyses.pgle import instructions
 from bubbleviz.analyses.pgle.files import format_of
-from bubbleviz.analyses.pgle.instructions import (
-    GLOBS,
-    Samples,
-    measure,
-    module_name,
-    without_instructions,
-)
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
@@ -125,13 +119,13 @@ class Costs:
     device: str = "GPU"
 
 
-def merge_samples(samples: Sequence[Samples]) -> Samples:
+def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Samples:
     """Return the samples of several profiles, with one number for each name and device."""
-    instructions, modules = Numbering[str](), Numbering[str]()
+    names, modules = Numbering[str](), Numbering[str]()
     devices = 0
     renumbered = []
     for table in samples:
-        instruction = instructions.numbers(table.instructions)
+        instruction = names.numbers(table.instructions)
         # The last place is that of no module.
         module = np.append(modules.numbers(table.modules), NONE)
         renumbered.append(
@@ -143,11 +137,11 @@ def merge_samples(samples: Sequence[Samples]) -> Samples:
             )
         )
         devices += int(table.device.max(initial=NONE)) + 1
-    return replace(joined(renumbered), instructions=instructions.values, modules=modules.values)
+    return replace(joined(renumbered), instructions=names.values, modules=modules.values)
 
 
 def costs_of(
-    samples: Samples, compute: str, collective: str, *, apart: bool
+    samples: instructions.Samples, compute: str, collective: str, *, apart: bool
 ) -> tuple[InstructionCost, ...]:
     """Return the cost of each instruction, by module and name.
 
@@ -300,10 +294,12 @@ def measure_costs(
     refuse_same_content(Fleet(1), [file.path for file in files])
     kinds = extended_kinds(find_conventions(convention))
 
-    def read(path: str, watch: Watch) -> tuple[Samples, Counter[str], tuple[Limitation, ...], str]:
+    def read(
+        path: str, watch: Watch
+    ) -> tuple[instructions.Samples, Counter[str], tuple[Limitation, ...], str]:
         with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = _profile_in(file)
-            measured, left_out, lost = measure(profile, kinds, skip)
+            measured, left_out, lost = instructions.measure(profile, kinds, skip)
         # A temporary export goes by its report's name.
         return measured, left_out, renamed_limitations(lost, export, path), profile.source.device
 
@@ -312,8 +308,8 @@ def measure_costs(
     totals = _modules(samples)
     if modules:
         samples = samples.take(_chosen(samples, modules))
-    instructions = costs_of(samples, compute, collective, apart=apart)
-    if not instructions:
+    costs = costs_of(samples, compute, collective, apart=apart)
+    if not costs:
         raise NothingToAnalyseError(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
             f"compilation; record more steps{', or give --skip 0' if skip else ''}"
@@ -323,7 +319,7 @@ def measure_costs(
         for reason in ("compilation", "cut", "warm_up")
     }
     return Costs(
-        instructions=instructions,
+        instructions=costs,
         modules=totals,
         executions=len(samples),
         **left_out,
@@ -346,18 +342,18 @@ def _profile_in(file: OpenFile) -> Profile:
         NothingToAnalyseError: it cannot be analysed; what it lacks matters to runs of XLA alone.
     """
     try:
-        return file.read(GLOBS)
+        return file.read(instructions.GLOBS)
     except NothingToAnalyseError as error:
         try:
-            profile = file.read(GLOBS, partial=True)
+            profile = file.read(instructions.GLOBS, partial=True)
         except ProfileError:
             raise error from None
         if len(profile.ranges):
             raise
-        raise without_instructions(profile) from error
+        raise instructions.without_instructions(profile) from error
 
 
-def _modules(samples: Samples) -> tuple[tuple[str, int, int], ...]:
+def _modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
     """Return the modules that ran, the longest first."""
     totals = []
     for number, label in enumerate(samples.modules):
@@ -367,7 +363,7 @@ def _modules(samples: Samples) -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted(totals, key=lambda total: (-total[2], total[0])))
 
 
-def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
+def _chosen(samples: instructions.Samples, wanted: Sequence[str]) -> Bools:
     """Tell which samples belong to some modules.
 
     Args:
@@ -377,7 +373,7 @@ def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
     Raises:
         UsageError: no module has such a name.
     """
-    named = {label: {label, module_name(label)} for label in samples.modules}
+    named = {label: {label, instructions.module_name(label)} for label in samples.modules}
     for name in wanted:
         if not any(name in names for names in named.values()):
             known = ", ".join(label[:60] for label in samples.modules[:20]) or "none"
@@ -388,7 +384,7 @@ def _chosen(samples: Samples, wanted: Sequence[str]) -> Bools:
     return np.isin(samples.module, rows)
 
 
-def _shared_names(samples: Samples) -> Iterator[Limitation]:
+def _shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
     """Yield that several modules have instructions of one name, if that is so."""
     known = samples.module != NONE
     pairs = groups_of(samples.instruction[known], samples.module[known])
