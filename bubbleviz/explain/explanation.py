@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import Any, TypeAlias, TypeVar
@@ -23,9 +23,9 @@ from bubbleviz.explain.diagnosis.findings import Diagnosis, diagnosis_of
 from bubbleviz.explain.phase_times import (
     ChunkCost,
     CommunicationTimes,
-    PhaseSamples,
     PhaseTimes,
     Receives,
+    Samples,
 )
 from bubbleviz.explain.slowdown.run_work import (
     ExplainedRows,
@@ -68,25 +68,17 @@ class StretchExplanation:
     """What is explained of one stretch.
 
     Attributes:
-        first_rank: its first rank in the run.
-        first_row: its first operation in the run.
-        count: its operations.
-        elsewhere: as of :class:`~bubbleviz.explain.stretch.Stretch`.
         idle_ns: idle time by cause, as of :class:`.CauseTimes`.
         communication: of its ranks.
-        samples: what phase times are worked out from.
+        samples: what phase times are worked out from, as of :func:`.phase_samples_of`.
         received: of each iteration, how many receives it has.
         crossing: of each iteration, whether any operation takes from another rank.
-        kept: rows of the ranks that are kept, with numbers of the stretch.
+        kept: rows of the ranks that are kept, with numbers of the run.
     """
 
-    first_rank: int
-    first_row: int
-    count: int
-    elsewhere: Ints
     idle_ns: Mapping[str, Ints]
     communication: CommunicationTimes
-    samples: PhaseSamples
+    samples: tuple[Samples, Samples, Samples]
     received: Ints
     crossing: Bools
     kept: ExplainedRows
@@ -98,7 +90,7 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     Args:
         stretch: whole pipelines of a run.
     """
-    operations, averaged = stretch.operations, stretch.averaged
+    operations = stretch.operations
     dependencies = dependencies_of(operations, stretch.ranks)
     if not stretch.stages_known:
         dependencies = dependencies.take(slice(0))
@@ -109,11 +101,7 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     causes, bubbles, idle, tokens = causes_of(stretch, inputs, known)
     bubbles = with_host_activity(bubbles, stretch.hosts)
     receives = phase_times.receives_of(operations, inputs, known, idle)
-    stage, _ = stage_and_pipeline(stretch.ranks)
-    samples = phase_times.phase_samples_of(
-        operations, stage, averaged, receives, inputs, known, stretch.first_row
-    )
-    iterations = len(averaged)
+    iterations = len(stretch.averaged)
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
     crossing[operations.iteration[dependencies.after[dependencies.remote(operations.rank)]]] = True
@@ -121,35 +109,20 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     if not stretch.kept.all():
         rows = rows.of_ranks(stretch.kept, operations.rank)
     return StretchExplanation(
-        first_rank=stretch.first_rank,
-        first_row=stretch.first_row,
-        count=len(operations),
-        elsewhere=stretch.elsewhere,
         idle_ns=causes.idle_ns,
         communication=phase_times.communication_of(
             stretch, receives, causes.idle_ns[stretch.listed][:, :, Cause.COLLECTIVE]
         ),
-        samples=samples,
+        samples=phase_times.phase_samples_of(
+            operations, receives, inputs, known, stretch.first_row
+        ),
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
-        kept=rows.placed(lambda row: row, operations.take(slice(0))),
-    )
-
-
-def rows_of_run(parts: Sequence[StretchExplanation], operations: Operations) -> ExplainedRows:
-    """Return the kept rows of all stretches, with the numbers of the run.
-
-    Args:
-        parts: the stretches of a run, in their order.
-        operations: of the run.
-    """
-    return joined_rows(
-        [
-            part.kept.placed(
-                moved_rows(part.first_row, part.count, part.elsewhere), operations, part.first_rank
-            )
-            for part in parts
-        ]
+        kept=rows.placed(
+            moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
+            operations.take(slice(0)),
+            stretch.first_rank,
+        ),
     )
 
 
@@ -244,13 +217,13 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         counts: its ratios.
         each: explains stretches, here or on other machines.
     """
-    operations = run.operations
+    operations, (stage, _) = run.operations, stage_and_pipeline(run.ranks)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     part = replayed_ranks(operations, run.ranks, averaged)
     chosen = None if part is None else part.chosen
     parts = list(each(explain_stretch, stretches_of(run, counts, chosen)))
     shown = typical(counts.iterations, counts.headline)
-    kept = rows_of_run(parts, operations)
+    kept = joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     whole = part is None or len(parts) == 1
     rows = cache((lambda: kept) if whole else partial(_all_rows, run, counts))
@@ -287,14 +260,14 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         listed_ratio=kept.bubbles.ratio,
         received=np.sum([own.received for own in parts], axis=0),
         communication=CommunicationTimes(*joined_ranks([vars(p.communication) for p in parts])),
-        phase_times=phase_times.phase_times_of([own.samples for own in parts]),
+        phase_times=phase_times.phase_times_of(
+            operations, stage, averaged, [own.samples for own in parts]
+        ),
         path=path,
         what_if=changes,
         no_path_reason=reason,
         slowdown_source=source,
-        chunk_costs=phase_times.chunk_costs_of(
-            operations, stage_and_pipeline(run.ranks)[0], averaged
-        ),
+        chunk_costs=phase_times.chunk_costs_of(operations, stage, averaged),
         replayed_ranks=part,
         replayed_source=None if part is None else replayed,
     )
@@ -302,7 +275,8 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
 
 def _all_rows(run: Run, counts: Counts) -> ExplainedRows:
     """Return the rows of all ranks of a run, whose stretches were explained without most."""
-    return rows_of_run(list(map(explain_stretch, stretches_of(run, counts))), run.operations)
+    parts = map(explain_stretch, stretches_of(run, counts))
+    return joined_rows([part.kept for part in parts], run.operations)
 
 
 def _no_path_reason(run: Run, replayed: ReplayedRun, shown: Iteration) -> str:

@@ -172,39 +172,8 @@ _LATE_NS = 500_000
 _LONGEST = np.iinfo(np.int64).max
 #: Virtual stage, stage and chunk of operations, and their phase; -1 for what is unknown.
 KindKey = tuple[int, int, int, int]
-#: Times, kind by kind, within one in a fixed order: the kinds, ascending, as columns of a
-#: :data:`KindKey` and of how many samples each has; and columns of the samples, in as few bits as
-#: they need: of operations and transfers the row in the run, the microbatch, and the time; of gaps
-#: the time and the room.
-Samples = tuple[Ints, tuple[Codes, ...]]
-
-
-@frozen(eq=False, shown=False)
-class PhaseSamples:
-    """What phase times are worked out from, of one stretch.
-
-    What cannot be a transfer or a gap in the whole run is left out already.
-
-    Attributes:
-        operations: their busy times.
-        waited: transfers of receives that waited.
-        started: transfers that operations may show which began once their input was there.
-        gaps: before operations; the room is how long before the end of the one in front the input
-            was ready (it was there if that is as long as any transfer of its edge), -1 where it
-            takes nothing from another rank.
-        least_ns: by edge, the least time between an input and its operation among ``started`` and
-            ``uncounted``.
-        longest_ns: by edge, the longest transfer of a receive that waited; -1 none.
-        uncounted: edge and time of what would be in ``started`` if its iteration were averaged.
-    """
-
-    operations: Samples
-    waited: Samples
-    started: Samples
-    gaps: Samples
-    least_ns: Ints
-    longest_ns: Ints
-    uncounted: tuple[Ints, Ints]
+#: Rows of operations in the run, and columns of what they show, in as few bits as they need.
+Samples = tuple[Codes, ...]
 
 
 def _counted(operations: Operations, averaged: Bools) -> Bools:
@@ -223,98 +192,40 @@ def _counted(operations: Operations, averaged: Bools) -> Bools:
 
 
 def phase_samples_of(
-    operations: Operations,
-    stage: Ints,
-    averaged: Bools,
-    receives: Receives,
-    inputs: Inputs,
-    known: Arrivals,
-    first_row: int,
-) -> PhaseSamples:
-    """Return what phase times are worked out from.
+    operations: Operations, receives: Receives, inputs: Inputs, known: Arrivals, first_row: int
+) -> tuple[Samples, Samples, Samples]:
+    """Return what phase times are worked out from, beside the times of operations.
 
     Args:
         operations: of the ranks of a stretch.
-        stage: of each rank; -1 unknown.
-        averaged: of each iteration, whether it is averaged.
         receives: of these operations.
         inputs: that they took from other ranks.
         known: when receives show that these were there.
         first_row: their first row in the run.
+
+    Returns:
+        Transfers of receives that waited; those that operations may show which began once their
+        input was there; and gaps before operations. Beside the gaps stands the room: how long
+        before the end of the one in front the input was ready, -1 where an operation takes nothing
+        from another rank.
     """
-    counted = _counted(operations, averaged)
-    is_forward = among(operations.phase, (Phase.F, Phase.FB))
-    edge = _edges_of(operations.virtual_stage, operations.phase)
-    edges = int(operations.virtual_stage.max(initial=NONE)) * 2 + 4
-    least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
-
-    def samples(row: Ints, phase: Ints, *columns: Ints) -> Samples:
-        """Return the samples of some operations, with a phase each."""
-        of_rank, chunk = stage[operations.rank[row]], operations.chunk[row]
-        keys = np.stack((operations.virtual_stage[row], of_rank, chunk, phase))
-        groups = groups_of(*keys)
-        count = np.bincount(groups.of_row, minlength=len(groups))
-        order = sorted_rows(groups.of_row)
-        kinds = np.concatenate((keys[:, groups.first], count[None]))
-        return kinds, tuple(_narrowed(column[order]) for column in columns)
-
-    def timed(row: Ints, phase: Ints, time_ns: Ints) -> Samples:
-        return samples(row, phase, row + first_row, operations.microbatch[row], time_ns)
-
-    def transfers(row: Ints, time_ns: Ints) -> Samples:
-        phase = np.where(is_forward[row], Phase.RECV_F, Phase.RECV_B).astype(np.int64)
-        return timed(row, phase, time_ns)
-
     waited = receives.take(receives.wait_ns > 0)
-    waited_ns = waited.transfer_ns
-    np.maximum.at(longest_ns, edge[waited.operation], waited_ns)
-    started, started_ns = _after_idling(operations, inputs, known)
-    np.minimum.at(least_ns, edge[started], started_ns)
-    # Of all stretches the least may be less still.
-    sent = _sent_at_once(edge[started], started_ns, least_ns)
-    started, started_ns = started[sent], started_ns[sent]
-    gaps, gap_ns, room_ns = _gaps(operations, inputs)
-    shown = counted[gaps] & ((room_ns == NONE) | (room_ns >= longest_ns[edge[gaps]]))
-    gaps, gap_ns, room_ns = gaps[shown], gap_ns[shown], room_ns[shown]
-    rows, in_kind, has_kind = np.flatnonzero(counted), counted[waited.operation], counted[started]
-    return PhaseSamples(
-        operations=timed(rows, operations.phase[rows], operations.busy_ns[rows]),
-        waited=transfers(waited.operation[in_kind], waited_ns[in_kind]),
-        started=transfers(started[has_kind], started_ns[has_kind]),
-        gaps=samples(gaps, operations.phase[gaps], gap_ns, room_ns),
-        least_ns=least_ns,
-        longest_ns=longest_ns,
-        uncounted=(edge[started[~has_kind]], started_ns[~has_kind]),
+    samples = (
+        (waited.operation, waited.transfer_ns),
+        _after_idling(operations, inputs, known),
+        _gaps(operations, inputs),
     )
+    first, second, third = (
+        tuple(_narrowed(column) for column in (row + first_row, *columns))
+        for row, *columns in samples
+    )
+    return first, second, third
 
 
 def _narrowed(column: Ints) -> Codes:
     """Return a column in 32 bits, if it fits."""
     most = max(int(column.max(initial=0)), -int(column.min(initial=0)))
     return column if most > np.iinfo(np.int32).max else column.astype(np.int32)
-
-
-def _edges_of(virtual_stage: Ints, phase: Ints) -> Ints:
-    """Return a number of the virtual stage and the direction in which inputs come.
-
-    Args:
-        virtual_stage: of operations that take them; -1 unknown.
-        phase: of these.
-    """
-    return 2 * (virtual_stage + 1) + among(phase, (Phase.F, Phase.FB))
-
-
-def _sent_at_once(edge: Ints, took_ns: Ints, least_ns: Ints) -> Bools:
-    """Return which inputs took little longer than the fastest of their edge and direction.
-
-    Others were sent late: a forward that runs beside a backward is sent after both.
-
-    Args:
-        edge: of each input.
-        took_ns: from when it was ready until its operation began.
-        least_ns: by edge, the least of all that may be transfers.
-    """
-    return np.asarray(took_ns - _LATE_NS <= 2 * least_ns[edge], bool)
 
 
 def _after_idling(operations: Operations, inputs: Inputs, known: Arrivals) -> tuple[Ints, Ints]:
@@ -355,7 +266,7 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
         inputs: that they took from other ranks.
 
     Returns:
-        Their rows, the gap before each, and the room as of :class:`PhaseSamples`.
+        Their rows, the gap before each, and the room as of :func:`phase_samples_of`.
     """
     computes = among(operations.phase, COMPUTE) & (operations.has_span == 1)
     rows = np.flatnonzero(computes & (operations.iteration >= 0) & ~inputs.unknown)
@@ -374,24 +285,17 @@ def _gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     return row[there], gap_ns[there], np.where(local, NONE, room_ns)[there]
 
 
-def _by_kind(parts: Sequence[Samples]) -> Iterator[tuple[KindKey, list[Ints]]]:
-    """Yield the kinds that any part has, ascending, with the columns of their samples.
-
-    Args:
-        parts: samples of each stretch.
-    """
-    every = np.concatenate([kinds for kinds, _ in parts], axis=1)
-    of_part = np.repeat(np.arange(len(parts)), [kinds.shape[1] for kinds, _ in parts]).tolist()
-    end = np.concatenate([np.cumsum(kinds[-1]) for kinds, _ in parts])
-    begin, end = (end - every[-1]).tolist(), end.tolist()
-    groups = groups_of(*every[:-1])
+def _by_kind(
+    operations: Operations, stage: Ints, row: Ints, phase: Ints, *columns: Ints
+) -> Iterator[tuple[KindKey, list[Ints]]]:
+    """Yield the kinds of some operations, ascending, with the rows of these in some columns."""
+    keys = operations.virtual_stage[row], stage[operations.rank[row]], operations.chunk[row], phase
+    groups = groups_of(*keys)
     bounds = np.cumsum(np.bincount(groups.of_row, minlength=len(groups)))
     places = np.split(sorted_rows(groups.of_row), bounds[:-1])
-    for own, key in zip(places, every[:-1, groups.first].T.tolist(), strict=False):
-        rows = [(parts[of_part[at]][1], slice(begin[at], end[at])) for at in own.tolist()]
-        of_parts = [[column[some] for column in columns] for columns, some in rows]
-        columns = [np.concatenate(c).astype(np.int64) for c in zip(*of_parts, strict=True)]
-        yield tuple(key), columns
+    kinds = zip(*(key[groups.first].tolist() for key in keys), strict=True)
+    for kind, own in zip(kinds, places, strict=False):
+        yield kind, [column[own] for column in columns]
 
 
 #: An operation is a straggler if it takes more than this many times the median of its kind.
@@ -462,67 +366,76 @@ class PhaseTimes:
     stragglers: tuple[Straggler, ...]
 
 
-def phase_times_of(parts: Sequence[PhaseSamples]) -> PhaseTimes:
+def phase_times_of(
+    operations: Operations,
+    stage: Ints,
+    averaged: Bools,
+    parts: Sequence[tuple[Samples, Samples, Samples]],
+) -> PhaseTimes:
     """Return how long operations take.
 
     Args:
+        operations: of the run.
+        stage: of each rank; -1 unknown.
+        averaged: of each iteration, whether it is averaged.
         parts: samples of each stretch, at least one.
     """
-    started, longest_ns = _sent(parts)
-    gaps = {}
-    for key, (gap_ns, room_ns) in _by_kind([part.gaps for part in parts]):
-        # An input was there if it had been ready for the longest transfer of its edge; where none
-        # shows, only operations that take nothing from other ranks show gaps.
-        longest = longest_ns[_edges_of(np.array(key[:1]), np.array(key[3:]))[0]]
-        gaps[key] = gap_ns[(room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))]
+    (waited, waited_ns), (started, started_ns), (gaps, gap_ns, room_ns) = (
+        [np.concatenate(column).astype(np.int64) for column in zip(*samples, strict=True)]
+        for samples in zip(*parts, strict=True)
+    )
+
+    def edge(row: Ints) -> Ints:
+        """Return a number of the virtual stage and the direction in which inputs come."""
+        is_forward = among(operations.phase[row], (Phase.F, Phase.FB))
+        return 2 * (operations.virtual_stage[row] + 1) + is_forward
+
+    least_ns = np.full(2 * int(operations.virtual_stage.max(initial=NONE)) + 4, _LONGEST)
+    longest_ns = np.full(len(least_ns), NONE, np.int64)
+    np.minimum.at(least_ns, edge(started), started_ns)
+    # What took much longer than the fastest of its edge was sent late: a forward that runs beside a
+    # backward is sent after both.
+    sent = started_ns - _LATE_NS <= 2 * least_ns[edge(started)]
+    moved = np.concatenate((waited, started[sent]))
+    moved_ns = np.concatenate((waited_ns, started_ns[sent]))
+    np.maximum.at(longest_ns, edge(moved), moved_ns)
+    counted = _counted(operations, averaged)
+    # An input was there if it had been ready for the longest transfer of its edge; where none
+    # shows, only operations that take nothing from other ranks show gaps.
+    longest = longest_ns[edge(gaps)]
+    shown = (room_ns == NONE) | ((longest != NONE) & (room_ns >= longest))
+    shown &= counted[gaps]
+    gaps, gap_ns = gaps[shown], gap_ns[shown]
+    gap_of = {
+        key: own
+        for key, (own,) in _by_kind(operations, stage, gaps, operations.phase[gaps], gap_ns)
+    }
     kinds, slow = [], [(np.empty(0, np.int64), np.empty(0))]
-    for key, (row, microbatch, time_ns) in _by_kind([part.operations for part in parts]):
-        time = _phase_time(key, microbatch, time_ns, gaps.get(key))
+    rows = np.flatnonzero(counted)
+    of_kinds = _by_kind(operations, stage, rows, operations.phase[rows], rows)
+    for key, (row,) in of_kinds:
+        time_ns = operations.busy_ns[row]
+        time = _phase_time(key, operations.microbatch[row], time_ns, gap_of.get(key))
         kinds.append(time)
         if time.median_ns > 0:
             times = time_ns / time.median_ns
             worst = times > STRAGGLES
             slow.append((row[worst], times[worst]))
-    transfers = [*(part.waited for part in parts), *started]
+    moved, moved_ns = moved[counted[moved]], moved_ns[counted[moved]]
+    is_forward = among(operations.phase[moved], (Phase.F, Phase.FB))
+    phase = np.where(is_forward, Phase.RECV_F, Phase.RECV_B).astype(np.int64)
     kinds += [
-        _phase_time(key, microbatch, time_ns)
-        for key, (_, microbatch, time_ns) in _by_kind(transfers)
+        _phase_time(key, operations.microbatch[row], time_ns)
+        for key, (row, time_ns) in _by_kind(operations, stage, moved, phase, moved, moved_ns)
     ]
-    waited_ns = np.concatenate([columns[2] for _, columns in transfers])
     row, times = (np.concatenate(columns) for columns in zip(*slow, strict=True))
     slowest = sorted_rows(-times, row)[:_LISTED].tolist()
     return PhaseTimes(
         tuple(kinds),
-        float(np.median(waited_ns)) if len(waited_ns) else None,
+        float(np.median(moved_ns)) if len(moved_ns) else None,
         _imbalance(kinds),
         tuple(Straggler(int(row[at]), float(times[at])) for at in slowest),
     )
-
-
-def _sent(parts: Sequence[PhaseSamples]) -> tuple[list[Samples], Ints]:
-    """Return what was started without inputs sent late, and the longest transfer by edge."""
-    edges = max(len(part.least_ns) for part in parts)
-    least_ns, longest_ns = np.full(edges, _LONGEST), np.full(edges, NONE, np.int64)
-    for part in parts:
-        own = slice(len(part.least_ns))
-        least_ns[own] = np.minimum(least_ns[own], part.least_ns)
-        longest_ns[own] = np.maximum(longest_ns[own], part.longest_ns)
-    sent = []
-    for part in parts:
-        kinds, columns = part.started
-        phase = np.where(kinds[3] == Phase.RECV_F, Phase.F, Phase.B)
-        of_kind = np.repeat(np.arange(len(phase)), kinds[-1])
-        edge = _edges_of(kinds[0], phase)[of_kind]
-        time_ns = columns[2].astype(np.int64)
-        shown = _sent_at_once(edge, time_ns, least_ns)
-        np.maximum.at(longest_ns, edge[shown], time_ns[shown])
-        others, others_ns = part.uncounted
-        of_others = _sent_at_once(others, others_ns, least_ns)
-        np.maximum.at(longest_ns, others[of_others], others_ns[of_others])
-        count = np.bincount(of_kind[shown], minlength=len(phase))
-        kinds = np.concatenate((kinds[:-1], count[None]))[:, count > 0]
-        sent.append((kinds, tuple(column[shown] for column in columns)))
-    return sent, longest_ns
 
 
 def _phase_time(

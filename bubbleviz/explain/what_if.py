@@ -337,11 +337,10 @@ def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[Pa
     late = np.flatnonzero(gap_ns)
     entering, low_ns, rest_ns = work.rank[entered][late], since_ns[late], gap_ns[late]
     high_ns = low_ns + rest_ns
-    rank, kind = work.rank[row], work.kind[row]
-    taken = [
-        (names[one], rank[kind == one], (until_ns - since_ns - gap_ns)[kind == one])
-        for one in distinct(kind).tolist()
-    ]
+    rank, worked_ns, labels = work.rank[row], until_ns - since_ns - gap_ns, sorted(set(names))
+    label = np.array([labels.index(name) for name in names], np.int64)[work.kind[row]]
+    own = [label == number for number in range(len(labels))]
+    taken = [(what, rank[of], worked_ns[of]) for what, of in zip(labels, own, strict=True)]
     for cause in Cause:
         delay_ns = idle.time_within((cause,), entering, low_ns, high_ns)
         rest_ns = rest_ns - delay_ns
@@ -349,10 +348,10 @@ def _parts(work: Work, entered: Ints, row: Ints, idle: IdleIntervals) -> list[Pa
     taken.append(("other work", entering[rest_ns > 0], rest_ns[rest_ns > 0]))
     times: dict[tuple[int, str], tuple[int, int]] = {}
     for what, ranks, time_ns in taken:
-        for place, own in rows_by_value(ranks):
+        for place, at in rows_by_value(ranks):
             total_ns, count = times.get((place, what), (0, 0))
-            if time_ns[own].any():
-                times[place, what] = total_ns + int(time_ns[own].sum()), count + len(own)
+            if time_ns[at].any():
+                times[place, what] = total_ns + int(time_ns[at].sum()), count + len(at)
     parts = [PathPart(place, what, *time) for (place, what), time in times.items()]
     return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))
 

@@ -106,13 +106,14 @@ def renumbered(table: TableT, row: Callable[[Ints], Ints], first_rank: int = 0) 
     return type(table)(**{**vars(table), **columns})
 
 
-def joined_rows(parts: Sequence[ExplainedRows]) -> ExplainedRows:
+def joined_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
     """Return the rows of stretches as one; these have the numbers of the run."""
+    bubbles = joined([part.bubbles for part in parts]).compacted()
     return ExplainedRows(
         joined([part.dependencies for part in parts]),
         joined([part.receives for part in parts]),
         joined([part.idle for part in parts]).compacted(),
-        joined([part.bubbles for part in parts]).compacted(),
+        replace(bubbles, operations=operations),
         joined([part.tokens for part in parts]),
     )
 
