@@ -138,34 +138,45 @@ def alternatives_of(
     if plan is not None:
         with suppress(BubblevizError):  # a plan of other sizes
             same = ideal_of(plan, measured.times)
-    results = {
-        rule.name: _simulated(rule, measured, of_makespan=window == "schedule")
-        for rule in schedules()
-        if others or (plan is None and rule.name == own)
-    }
-    result = results.get(own or "")
-    if plan is None and isinstance(result, Ideal):
-        same = result
-    alternatives = [_row(*item, window, whole_ms or 0.0, peak) for item in results.items()]
-
-    def place(row: Alternative) -> tuple[bool, float, str]:
-        """Return what rows are sorted by: the shortest first, unknown ones last."""
-        time_ms = row.cost_ms if window == "stage" else row.makespan_ms
-        return time_ms is None, time_ms or 0.0, row.name
-
-    alternatives.sort(key=place)
+    results: list[tuple[bool, float, str, Ideal | None, Alternative]] = []
+    for rule in schedules():
+        if not others and (plan is not None or rule.name != own):
+            continue
+        result, reason = _simulated(rule, measured, of_makespan=window == "schedule")
+        if result is None:
+            results.append((True, 0.0, rule.name, None, Alternative(rule.name, reason=reason)))
+            continue
+        if plan is None and rule.name == own:
+            same = result
+        by_stage, held = window == "stage", max(result.peak_activations, default=0.0)
+        time_ms = result.cost_ms if by_stage else result.makespan_ms
+        row = Alternative(
+            rule.name,
+            makespan_ms=result.makespan_ms,
+            cost_ms=result.cost_ms,
+            bubble_ratio=result.stage_ratio if by_stage else result.schedule_ratio,
+            peak_activations=held,
+            speedup=1 - time_ms / whole_ms if whole_ms else None,
+            # Two replicas of the model hold its weights twice.
+            fits=held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
+            peaks=result.peak_activations,
+            replicas=result.plan.replicas,
+        )
+        results.append((False, time_ms, rule.name, result, row))
+    # The shortest first, unknown ones last.
+    results.sort(key=lambda found: found[:3])
     worth = (
-        results[row.name]
-        for row in alternatives
-        if row.name != own and row.fits and (row.speedup or 0.0) > _WORTH
+        result
+        for *_, name, result, row in results
+        if name != own and row.fits and (row.speedup or 0.0) > _WORTH
     )
     return Alternatives(
         measured,
-        (*rows, *alternatives),
+        (*rows, *(row for *_, row in results)),
         same,
         window=window,
         ideal=_with_equal_stages(same, measured),
-        best=next((r for r in worth if isinstance(r, Ideal)), None) if others else None,
+        best=next(worth, None) if others else None,
     )
 
 
@@ -214,50 +225,23 @@ def _as_measured(
     )
 
 
-def _simulated(rule: Schedule, measured: MeasuredTimes, *, of_makespan: bool) -> Ideal | str:
-    """Return a schedule simulated at measured times, or why it cannot be.
+def _simulated(
+    rule: Schedule, measured: MeasuredTimes, *, of_makespan: bool
+) -> tuple[Ideal | None, str]:
+    """Return a schedule simulated at measured times, or None and why it cannot be.
 
-    Args:
-        rule: the schedule.
-        measured: the times.
-        of_makespan: whether schedules are searched for the shortest makespan, by which all are
-            compared, rather than for the shortest cost.
+    Where ``of_makespan`` schedules are searched for the shortest makespan, by which all are
+    compared, rather than for the shortest cost.
     """
     chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
-    if 3 * chunks * measured.stages * measured.microbatches > _MOST_OPERATIONS:
-        return f"more than {_MOST_OPERATIONS:,} operations; see bubbleviz simulate"
+    sizes = measured.stages, measured.microbatches
+    if 3 * chunks * sizes[0] * sizes[1] > _MOST_OPERATIONS:
+        return None, f"more than {_MOST_OPERATIONS:,} operations; see bubbleviz simulate"
+    given = *sizes, measured.times, chunks
     try:
-        return ideal(
-            rule.name,
-            measured.stages,
-            measured.microbatches,
-            measured.times,
-            chunks,
-            memory=_MEMORY,
-            of_makespan=of_makespan,
-        )
+        return ideal(rule.name, *given, memory=_MEMORY, of_makespan=of_makespan), ""
     except BubblevizError as error:
-        return str(error)
-
-
-def _row(name: str, result: Ideal | str, window: str, whole_ms: float, peak: float) -> Alternative:
-    if isinstance(result, str):
-        return Alternative(name, reason=result)
-    peak_held = max(result.peak_activations, default=0.0)
-    by_stage = window == "stage"
-    time_ms = result.cost_ms if by_stage else result.makespan_ms
-    return Alternative(
-        name,
-        makespan_ms=result.makespan_ms,
-        cost_ms=result.cost_ms,
-        bubble_ratio=result.stage_ratio if by_stage else result.schedule_ratio,
-        peak_activations=peak_held,
-        speedup=1 - time_ms / whole_ms if whole_ms else None,
-        # Two replicas of the model hold its weights twice.
-        fits=peak_held <= peak + _SAME_MEMORY and result.plan.replicas == 1,
-        peaks=result.peak_activations,
-        replicas=result.plan.replicas,
-    )
+        return None, str(error)
 
 
 def _peaks(

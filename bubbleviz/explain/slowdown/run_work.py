@@ -456,50 +456,42 @@ def run_work(
         messages: between these.
         collectives: of the same iterations; a rank has one row of each.
     """
-    operations = run.operations
-    start_ns, end_ns = _times(operations, rows)
-    seen = messages.take(messages.seen)
-    pair = np.arange(len(seen))
-    operation = np.concatenate((rows, seen.producer, seen.consumer))
-    none = np.full(len(collectives), NONE, np.int64)
-    met = collectives.meeting != NONE
-    rank = np.concatenate((operations.rank[operation], collectives.rank))
+    operations, seen = run.operations, messages.take(messages.seen)
     stage, replica = stage_and_pipeline(run.ranks)
     kinds, of_collective = _kinds(collectives, stage, replica)
-    first = len(Phase)
-    return Work(
-        rank=rank,
-        stage=stage[rank],
-        replica=replica[rank],
-        iteration=np.concatenate((operations.iteration[operation], collectives.iteration)),
-        kind=np.concatenate(
-            (
-                operations.phase[rows],
-                np.where(seen.forward, first, first + 2),
-                np.where(seen.forward, first + 1, first + 3),
-                first + len(_MESSAGES) + of_collective,
-            )
-        ).astype(np.int64),
-        microbatch=np.concatenate((operations.microbatch[operation], none)),
-        chunk=np.concatenate((operations.chunk[operation], none)),
-        virtual_stage=np.concatenate((operations.virtual_stage[operation], none)),
-        start_ns=np.concatenate(
-            (start_ns, seen.send_start_ns, seen.receive_start_ns, collectives.start_ns)
-        ),
-        end_ns=np.concatenate((end_ns, seen.send_end_ns, seen.receive_end_ns, collectives.end_ns)),
-        meeting=np.concatenate(
-            (
-                np.full(len(rows), NONE),
-                pair,
-                pair,
-                np.where(met, len(pair) + collectives.meeting, NONE),
-            )
-        ).astype(np.int64),
-        kinds=(
-            *(Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase),
-            *_MESSAGES,
-            *kinds,
-        ),
+    none, first, pair = np.full(len(collectives), NONE, np.int64), len(Phase), np.arange(len(seen))
+    every = (
+        *(Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase),
+        *_MESSAGES,
+        *kinds,
+    )
+
+    def part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
+        rank = operations.rank[row]
+        return Work(
+            *(rank, stage[rank], replica[rank], operations.iteration[row], kind.astype(np.int64)),
+            *(operations.microbatch[row], operations.chunk[row], operations.virtual_stage[row]),
+            *(start_ns, end_ns, meeting),
+            every,
+        )
+
+    rank, met = collectives.rank, collectives.meeting != NONE
+    beside = Work(
+        *(rank, stage[rank], replica[rank], collectives.iteration),
+        *(first + len(_MESSAGES) + of_collective, none, none, none),
+        *(collectives.start_ns, collectives.end_ns),
+        np.where(met, len(pair) + collectives.meeting, NONE),
+        every,
+    )
+    sends, receives = (np.where(seen.forward, first + n, first + n + 2) for n in (0, 1))
+    none = np.full(len(rows), NONE, np.int64)
+    return joined(
+        (
+            part(rows, operations.phase[rows], *_times(operations, rows), none),
+            part(seen.producer, sends, seen.send_start_ns, seen.send_end_ns, pair),
+            part(seen.consumer, receives, seen.receive_start_ns, seen.receive_end_ns, pair),
+            beside,
+        )
     )
 
 
