@@ -16,6 +16,7 @@ from bubbleviz.count.iterations import Iteration, typical
 from bubbleviz.count.rank_iterations import indices_of, joined_ranks, stage_and_pipeline
 from bubbleviz.count.ratios import Extents, Windows
 from bubbleviz.explain import phase_times
+from bubbleviz.explain import stretch as stretches
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes, causes_of, with_host_activity
 from bubbleviz.explain.dependencies import dependencies_of, inputs_of
@@ -27,25 +28,12 @@ from bubbleviz.explain.phase_times import (
     Receives,
     Samples,
 )
-from bubbleviz.explain.slowdown.run_work import (
-    ExplainedRows,
-    ReplayedRun,
-    joined_rows,
-    moved_rows,
-    renumbered,
-)
+from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.slowdowns import (
     Scenarios,
     Slowdowns,
     scenarios_of_run,
     slowdowns_of,
-)
-from bubbleviz.explain.stretch import (
-    ReplayedRanks,
-    Stretch,
-    replayed_ranks,
-    stages_contradicted,
-    stretches_of,
 )
 from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph_of, what_if
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -81,10 +69,10 @@ class StretchExplanation:
     samples: tuple[Samples, Samples, Samples]
     received: Ints
     crossing: Bools
-    kept: ExplainedRows
+    kept: run_work.ExplainedRows
 
 
-def explain_stretch(stretch: Stretch) -> StretchExplanation:
+def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     """Return why the ranks of a stretch were idle, and how long its operations took.
 
     Args:
@@ -105,7 +93,7 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
     received = operations.iteration[receives.operation]
     crossing = np.zeros(iterations + 1, bool)
     crossing[operations.iteration[dependencies.after[dependencies.remote(operations.rank)]]] = True
-    rows = ExplainedRows(dependencies, receives, idle, bubbles, tokens)
+    rows = run_work.ExplainedRows(dependencies, receives, idle, bubbles, tokens)
     if not stretch.kept.all():
         rows = rows.of_ranks(stretch.kept, operations.rank)
     return StretchExplanation(
@@ -119,7 +107,7 @@ def explain_stretch(stretch: Stretch) -> StretchExplanation:
         received=np.bincount(received[received >= 0], minlength=iterations),
         crossing=crossing[:iterations],
         kept=rows.placed(
-            moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
+            run_work.moved_rows(stretch.first_row, len(operations), stretch.elsewhere),
             operations.take(slice(0)),
             stretch.first_rank,
         ),
@@ -133,7 +121,8 @@ MOST_REPLAYED = 5_000_000
 
 #: Calls a function with each of some stretches, in their order; ``map``, or what is like it.
 Each: TypeAlias = Callable[
-    [Callable[[Stretch], StretchExplanation], Iterable[Stretch]], Iterable[StretchExplanation]
+    [Callable[[stretches.Stretch], StretchExplanation], Iterable[stretches.Stretch]],
+    Iterable[StretchExplanation],
 ]
 
 
@@ -161,7 +150,7 @@ class Explanation:
     """
 
     causes: CauseTimes
-    explained: Callable[[], ExplainedRows]
+    explained: Callable[[], run_work.ExplainedRows]
     listed_ratio: str
     received: Ints
     communication: CommunicationTimes
@@ -169,10 +158,10 @@ class Explanation:
     path: CriticalPath | None
     what_if: tuple[WhatIf, ...]
     no_path_reason: str = ""
-    slowdown_source: ReplayedRun | None = None
+    slowdown_source: run_work.ReplayedRun | None = None
     chunk_costs: tuple[ChunkCost, ...] = ()
-    replayed_ranks: ReplayedRanks | None = None
-    replayed_source: ReplayedRun | None = None
+    replayed_ranks: stretches.ReplayedRanks | None = None
+    replayed_source: run_work.ReplayedRun | None = None
 
     @property
     def bubbles(self) -> Bubbles:
@@ -219,15 +208,15 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     """
     operations, (stage, _) = run.operations, stage_and_pipeline(run.ranks)
     averaged = np.array([i.averaged for i in counts.iterations], bool)
-    part = replayed_ranks(operations, run.ranks, averaged)
+    part = stretches.replayed_ranks(operations, run.ranks, averaged)
     chosen = None if part is None else part.chosen
-    parts = list(each(explain_stretch, stretches_of(run, counts, chosen)))
+    parts = list(each(explain_stretch, stretches.stretches_of(run, counts, chosen)))
     shown = typical(counts.iterations, counts.headline)
-    kept = joined_rows([part.kept for part in parts], operations)
+    kept = run_work.joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
     whole = part is None or len(parts) == 1
     rows = cache((lambda: kept) if whole else partial(_all_rows, run, counts))
-    source = replayed = ReplayedRun(
+    source = replayed = run_work.ReplayedRun(
         operations,
         run.ranks,
         rows,
@@ -273,13 +262,13 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     )
 
 
-def _all_rows(run: Run, counts: Counts) -> ExplainedRows:
+def _all_rows(run: Run, counts: Counts) -> run_work.ExplainedRows:
     """Return the rows of all ranks of a run, whose stretches were explained without most."""
-    parts = map(explain_stretch, stretches_of(run, counts))
-    return joined_rows([part.kept for part in parts], run.operations)
+    parts = map(explain_stretch, stretches.stretches_of(run, counts))
+    return run_work.joined_rows([part.kept for part in parts], run.operations)
 
 
-def _no_path_reason(run: Run, replayed: ReplayedRun, shown: Iteration) -> str:
+def _no_path_reason(run: Run, replayed: run_work.ReplayedRun, shown: Iteration) -> str:
     """Return why the critical path of an iteration is unknown; empty where it is not.
 
     Without known dependencies between ranks, each rank would stand alone.
@@ -305,7 +294,7 @@ def _unordered_reason(run: Run, shown: Iteration, *, crossing: bool) -> str:
         shown: the iteration.
         crossing: whether any operation of it is known to take from another rank.
     """
-    if stages_contradicted(run):
+    if stretches.stages_contradicted(run):
         return "the order of stages contradicts the data dependencies that they rest on"
     stages = {run.ranks[rank].stage for rank in indices_of(shown.ranks)}
     if len(shown.ranks) == 1 or stages == {0}:
@@ -486,7 +475,7 @@ def _cut_explanation(
 
 def _cut_rows(
     explanation: Explanation, number: Ints, row: Ints, operations: Operations
-) -> ExplainedRows:
+) -> run_work.ExplainedRows:
     """Return the bubbles and receives of the window; what is replayed has its own rows.
 
     Bubbles keep no references to operations outside it.
@@ -494,6 +483,6 @@ def _cut_rows(
     rows = explanation.explained()
     receives = rows.receives.take(row[rows.receives.operation] >= 0)
     bubbles = rows.bubbles.take(number[rows.bubbles.iteration] >= 0)
-    bubbles = renumbered(bubbles, row.__getitem__)
+    bubbles = run_work.renumbered(bubbles, row.__getitem__)
     bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
-    return replace(rows, bubbles=bubbles, receives=renumbered(receives, row.__getitem__))
+    return replace(rows, bubbles=bubbles, receives=run_work.renumbered(receives, row.__getitem__))

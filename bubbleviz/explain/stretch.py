@@ -21,14 +21,8 @@ import numpy as np
 
 from bubbleviz.align.run import Run
 from bubbleviz.align.waits import NEVER
+from bubbleviz.count import rank_iterations
 from bubbleviz.count.count import Counts
-from bubbleviz.count.rank_iterations import (
-    has_account,
-    of_ranks,
-    operations_of_ranks,
-    pipeline_bounds,
-    stage_and_pipeline,
-)
 from bubbleviz.count.ratios import Extents, Windows, ratio_definitions
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
@@ -126,7 +120,9 @@ def stretches_of(
     ended_ns, begun_ns = _ends_and_starts(counts)
     # Bubbles of the headline are listed, or of another ratio that ranks have.
     names = (counts.headline, *(ratio.name for ratio in ratio_definitions()))
-    known = (n for n in names if any(has_account(i.ranks, n) for i in counts.iterations))
+    known = (
+        n for n in names if any(rank_iterations.has_account(i.ranks, n) for i in counts.iterations)
+    )
     shared: dict[str, Any] = {
         "averaged": np.array([i.averaged for i in counts.iterations], bool),
         "ended_ns": ended_ns,
@@ -137,18 +133,18 @@ def stretches_of(
         "passing": bool(several.any()),
     }
     collectives = collective_waits(run.collectives, run.operations)
-    bounds = pipeline_bounds(run, MOST if most is None else most)
+    bounds = rank_iterations.pipeline_bounds(run, MOST if most is None else most)
     if kept is None or len(bounds) <= 2:
         kept = np.ones(len(run.ranks), bool)
     for first, end in pairwise(bounds):
         ranks, columns = (first, end), slice(first, end)
-        operations, busy, rows = operations_of_ranks(run, ranks)
+        operations, busy, rows = rank_iterations.operations_of_ranks(run, ranks)
         row = int(rows.start)
         ends = np.searchsorted(run.hosts.operation, (rows.start, rows.stop))
         hosts = run.hosts.take(slice(*ends.tolist()))
         if row or first:
             hosts = replace(hosts, rank=hosts.rank - first, operation=hosts.operation - row)
-        waits = of_ranks(collectives, ranks)
+        waits = rank_iterations.of_ranks(collectives, ranks)
         # Rows of other stretches stand behind those of this one.
         last = waits.last_operation
         outside = (last != NONE) & ((last < row) | (last >= row + len(operations)))
@@ -161,10 +157,10 @@ def stretches_of(
             ranks=run.ranks[columns],
             operations=replace(operations, names=()),
             busy=busy,
-            running=of_ranks(run.running, ranks),
-            unattributed=of_ranks(run.unattributed, ranks),
-            exposed=of_ranks(run.exposed, ranks),
-            overheads=of_ranks(run.overheads, ranks),
+            running=rank_iterations.of_ranks(run.running, ranks),
+            unattributed=rank_iterations.of_ranks(run.unattributed, ranks),
+            exposed=rank_iterations.of_ranks(run.exposed, ranks),
+            overheads=rank_iterations.of_ranks(run.overheads, ranks),
             hosts=hosts,
             collectives=replace(waits, last_operation=own),
             elsewhere=elsewhere,
@@ -341,7 +337,7 @@ def replayed_ranks(
         ranks: by number.
         included: of each iteration, whether it counts.
     """
-    number = stage_and_pipeline(ranks)[1]
+    number = rank_iterations.stage_and_pipeline(ranks)[1]
     if number.min(initial=0) < 0:
         return None
     pipelines = groups_of(number)

@@ -32,7 +32,6 @@ from bubbleviz.explain.slowdown.replay import (
     replay_of,
     slack_of,
 )
-from bubbleviz.explain.slowdown.run_work import ReplayedRun
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, joined
@@ -75,7 +74,7 @@ class Graph:
         return self.work.communicates & ~np.isin(self.work.role, POINT_TO_POINT)
 
 
-def graph_of(run: ReplayedRun, iteration: int) -> Graph:
+def graph_of(run: run_work.ReplayedRun, iteration: int) -> Graph:
     """Return the work of one iteration, and what each piece of it follows.
 
     Args:
@@ -108,7 +107,7 @@ def graph_of(run: ReplayedRun, iteration: int) -> Graph:
 
 
 def ordered_work(
-    run: ReplayedRun,
+    run: run_work.ReplayedRun,
     included: Bools,
     tokens: Dependencies,
     collectives: CollectiveIntervals,
@@ -163,7 +162,7 @@ def ordered_work(
     )
 
 
-def _transfers(run: ReplayedRun) -> Ints:
+def _transfers(run: run_work.ReplayedRun) -> Ints:
     """Return how long the input of each operation is in transfer.
 
     A receive that waited shows it. Any other one began late itself (before a bottleneck all do), or
@@ -255,7 +254,7 @@ class CriticalPath:
     slack_ns: Ints
 
 
-def critical_path(graph: Graph, run: ReplayedRun, iteration: int) -> CriticalPath:
+def critical_path(graph: Graph, run: run_work.ReplayedRun, iteration: int) -> CriticalPath:
     """Return the critical path of an iteration, and the slack of each of its operations.
 
     Args:
@@ -479,7 +478,7 @@ class Reordered:
     iterations: int
 
 
-def reordered(source: ReplayedRun, deviations: Sequence[Deviation]) -> Reordered | None:
+def reordered(source: run_work.ReplayedRun, deviations: Sequence[Deviation]) -> Reordered | None:
     """Return what iterations save in the planned order; None where they cannot be replayed in it.
 
     Args:

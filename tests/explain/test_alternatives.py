@@ -108,20 +108,6 @@ def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     assert makespan["zb-2p"] <= min(makespan["zb-1p"], makespan["zb-h2"])
 
 
-def test_a_fused_backward_is_split_in_halves_only_where_it_is_fused() -> None:
-    def kinds(*phases: Phase) -> list[SavedTime]:
-        return [SavedTime(0, 0, phase.label, 2e6) for phase in phases]
-
-    fused = measured_times(kinds(Phase.F, Phase.BW), None, 4)
-    split = measured_times(kinds(Phase.F, Phase.B, Phase.W), 5e5, 4)
-    again = measured_times(kinds(Phase.F, Phase.R, Phase.BW), None, 4)
-
-    assert (fused.times.backward_ms, fused.times.weight_ms, fused.split) == ((1.0,), (1.0,), False)
-    assert (split.times.backward_ms, split.times.weight_ms, split.split) == ((2.0,), (2.0,), True)
-    assert (again.times.backward_ms, again.times.weight_ms) == ((3.0,), (1.0,))
-    assert split.times.transfer_ms == 0.5
-
-
 @pytest.mark.parametrize("phases", [(), (Phase.F,), (Phase.BW,), (Phase.F, Phase.B, Phase.FB)])
 def test_times_that_lack_a_phase_tell_nothing(phases: tuple[Phase, ...]) -> None:
     kinds = [SavedTime(0, 0, phase.label, 2e6) for phase in phases]
@@ -179,19 +165,6 @@ def test_why_there_is_no_theory_is_told_to_the_end(tmp_path: Path) -> None:
     assert report.alternatives.reason in told
     assert "microbatch" not in report.alternatives.reason
     assert "…" not in told.split("measured", 2)[1]
-
-
-def test_both_panels_tell_the_same_ratio_where_iterations_overlap(tmp_path: Path) -> None:
-    plant(
-        Planting(schedule="zb-v", microbatches=12, iterations=3, iteration_ranges=True, servers=2),
-        tmp_path,
-    )
-    report = bubbleviz.analyze(tmp_path, what_if=True)
-    heads = [text for text in written(theory(report, View())) if "bubble ratio" in text]
-
-    assert report.headline == "period"
-    assert len(heads) >= 2
-    assert all(head.startswith("schedule bubble ratio") for head in heads)
 
 
 def test_simulate_takes_sizes_and_times_from_a_report(

@@ -23,7 +23,7 @@ import bubbleviz
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.count.iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
-from bubbleviz.model.phases import COMPUTE, WORK, Phase
+from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
 from bubbleviz.render import json_document
 from bubbleviz.render import json_document as json_report
 from bubbleviz.render.formats.csv import bubble_columns, render_bubbles
@@ -144,17 +144,23 @@ def test_causes_add_up_to_the_bubble_of_every_window_and_bubbles_to_those_of_the
     assert bubbles == headline
 
 
-ONE_SERVER = [name for name in RUNS if name not in ("two servers", "dualpipe-v")]
+#: Runs in which neither the profiler nor a collective takes idle time first, on one clock.
+PLAIN = [
+    name
+    for name, run in RUNS.items()
+    if not (run.overhead or run.barrier or run.reduce_ns) and run.servers == 1
+]
 
 
-@pytest.mark.parametrize("name", ONE_SERVER)
+@pytest.mark.parametrize("name", [name for name in PLAIN if name != "dualpipe-v"])
 def test_causes_are_those_of_a_plain_search(name: str) -> None:
-    path, report = planted(name)
-    plain = Plain(path, report)
+    _, report = planted(name)
     for iteration in report.iterations:
         for own in iteration.ranks:
             for ratio, account in own.accounts.items():
-                found = plain.causes(
+                times = report.explanation.causes.of_rank(ratio, iteration.index, own.rank)
+                assert {cause: ns for cause, ns in times.items() if ns} == plain_causes(
+                    report,
                     own.rank,
                     iteration.index,
                     (account.start_ns, account.end_ns),
@@ -162,215 +168,83 @@ def test_causes_are_those_of_a_plain_search(name: str) -> None:
                     drained=iteration.end_ns if ratio == "period" else account.end_ns,
                 )
 
-                assert found == {
-                    cause: ns
-                    for cause, ns in report.explanation.causes.of_rank(
-                        ratio, iteration.index, own.rank
-                    ).items()
-                    if ns
-                }
 
+def plain_causes(
+    report: Report,
+    rank: int,
+    iteration: int,
+    window: tuple[int, int],
+    counted: tuple[Phase, ...],
+    *,
+    drained: int,
+) -> dict[str, int]:
+    """Return nanoseconds by cause in a window, by the words of the definition.
 
-class Plain:
-    """Causes by the words of the definition, one elementary interval after the other."""
-
-    def __init__(self, path: Path, report: Report) -> None:
-        self.report = report
-        table = report.operations
-        columns = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_ns")
-        self.operations = [
-            {name: int(getattr(table, name)[row]) for name in (*columns, "end_ns", "launched_ns")}
-            for row in range(len(table))
-            if table.has_span[row]
-        ]
-        by_row = [row for row in range(len(table)) if table.has_span[row]]
-        self.busy = [
-            (by_row.index(int(row)), int(start), int(end))
-            for row, start, end in zip(
-                report.busy.operation, report.busy.start_ns, report.busy.end_ns, strict=True
-            )
-        ]
-        self.inside = [
-            tuple(
-                int(getattr(table, name)[row])
-                for name in ("receive_launched_ns", "received_ns", "receive_start_ns")
-            )
-            for row in by_row
-        ]
-        pids = {rank.pid: rank.index for rank in report.ranks}
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            known = database.execute("SELECT name FROM sqlite_master").fetchall()
-            held = ("PROFILER_OVERHEAD",) in known
-            self.overheads = [
-                (pids.get(thread >> 24 & 0xFFFFFF), start, end)
-                for start, end, thread in database.execute(
-                    'SELECT start, "end", globalTid FROM PROFILER_OVERHEAD'
-                    if held
-                    else "SELECT 0, 0, 0 WHERE 0"
-                )
-            ]
-            devices = {(rank.pid, rank.device_id): rank.index for rank in report.ranks}
-            self.collectives = [
-                (devices[process >> 24 & 0xFFFFFF, device], start, end, kind)
-                for start, end, process, device, kind in database.execute(
-                    "SELECT start, \"end\", globalPid, deviceId, value LIKE '%AllReduce%' "
-                    "FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName "
-                    "WHERE value LIKE '%AllReduce%' OR value LIKE '%ReduceScatter%'"
-                )
-            ]
-
-    def wholes(self) -> list[list[tuple[int, int, int, int]]]:
-        """Return the pieces of each collective of a rank, which follow each other at once."""
-        wholes: list[list[tuple[int, int, int, int]]] = []
-        for row in sorted(self.collectives, key=lambda row: (row[0], row[3], row[1])):
-            before = wholes[-1][-1] if wholes else (-1, -1, -1, -1)
-            if (before[0], before[2], before[3]) == (row[0], row[1], row[3]):
-                wholes[-1].append(row)
-            else:
-                wholes.append([row])
-        return wholes
-
-    def halves(self, rank: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return when a rank moves data in collectives, and when it waits in them.
-
-        Those of all ranks that end at one instant are one, of which the last begins the move.
-        """
-        wholes = self.wholes()
-        moving, waiting = [], []
-        for own in wholes:
-            together = [o for o in wholes if (o[-1][2], o[0][3]) == (own[-1][2], own[0][3])]
-            entered = max(pieces[0][1] for pieces in together)
-            for owner, start, end, _ in own:
-                if owner == rank:
-                    # Nothing moves in 5 us: it was over when the last member entered.
-                    short = own[-1][2] - entered <= 5 * US and own[0][1] < entered
-                    move = end if short else entered
-                    moving.append((max(start, move), end))
-                    waiting.append((start, min(end, move)))
-        return moving, waiting
-
-    def causes(
-        self,
-        rank: int,
-        iteration: int,
-        window: tuple[int, int],
-        counted: tuple[Phase, ...],
-        *,
-        drained: int,
-    ) -> dict[str, int]:
-        """Return nanoseconds by cause in one window of a rank.
-
-        After its last operation the pipeline drains until ``drained``, and fills again from the
-        start of the next iteration on any rank.
-        """
-        following = [
-            op["start_ns"]
-            for op in self.operations
-            if op["iteration"] == iteration + 1 and op["phase"] in WORK
-        ]
-        filling = max(min(following, default=window[1]), drained)
-        busy = sorted(
-            (start, end, op)
-            for op, start, end in self.busy
-            if self.operations[op]["rank"] == rank
-            and Phase(self.operations[op]["phase"]) in COMPUTE
+    After its last operation the pipeline drains until ``drained``, and fills again from the start
+    of the next iteration on any rank.
+    """
+    table, busy, loose = report.operations, report.busy, report.unattributed
+    ran = table.has_span == 1
+    works = ran & np.isin(table.phase, WORK)
+    following = table.start_ns[works & (table.iteration == iteration + 1)]
+    filling = max(min(following.tolist(), default=window[1]), drained)
+    of_iteration = ran & (table.rank == rank) & (table.iteration == iteration)
+    first = int(table.start_ns[of_iteration & works].min())
+    last = int(table.end_ns[of_iteration & np.isin(table.phase, counted)].max())
+    computes = (table.rank == rank) & np.isin(table.phase, COMPUTE)
+    spans = [
+        (start, end, row)
+        for row, start, end in zip(
+            *(c.tolist() for c in (busy.operation, busy.start_ns, busy.end_ns)), strict=True
         )
-        loose = [
-            (int(s), int(e))
-            for r, s, e in zip(
-                self.report.unattributed.rank,
-                self.report.unattributed.start_ns,
-                self.report.unattributed.end_ns,
-                strict=True,
-            )
-            if r == rank
-        ]
-        own = [
-            op
-            for op in self.operations
-            if (op["rank"], op["iteration"]) == (rank, iteration) and op["phase"] in counted
-        ]
-        first = min(op["start_ns"] for op in own if op["phase"] in WORK)
-        last = max(op["end_ns"] for op in own)
-        held = [(s, e) for r, s, e in self.overheads if r == rank]
-        moving, waiting = self.halves(rank)
-        points = {*window, first, last, drained, filling}
-        for start, end, op in busy:
-            points |= {start, end, *self.times(op)}
-        points |= {t for pair in (*loose, *held, *moving, *waiting) for t in pair}
-        edges = sorted(t for t in points if window[0] <= t <= window[1])
-        found: Counter[str] = Counter()
-        for low, high in pairwise(edges):
-
-            def under(times: list[tuple[int, int]], low: int = low) -> bool:
-                return any(start <= low < end for start, end in times)
-
-            if under([(s, e) for s, e, _ in busy]) or under(loose):
-                continue
-            if under(held):
-                cause = "profiler"
-            elif under(moving):
-                cause = "collective"
-            elif low < first or low >= max(last, filling):
-                cause = "warmup"
-            elif last <= low < drained:
-                cause = "drain"
-            elif under(waiting):
-                cause = "dependency"
-            else:
-                coming = next(((s, op) for s, _, op in busy if s > low), None)
-                cause = "other" if coming is None else self.waits(coming[1], low)
-            found[cause] += high - low
-        return {cause: ns for cause, ns in found.items() if ns}
-
-    def times(self, op: int) -> tuple[int, int, int, int]:
-        """Return ready, receive launched, received and launched of an operation; 0 for none."""
-        own = self.operations[op]
-        forward = own["phase"] == Phase.F
-        ready = 0
-        if own["phase"] in (Phase.F, Phase.B, Phase.BW):
-            wanted = own["virtual_stage"] + (-1 if forward else 1)
-            ready = max(
-                (
-                    other["end_ns"]
-                    for other in self.operations
-                    if other["virtual_stage"] == wanted
-                    and other["iteration"] == own["iteration"]
-                    and other["microbatch"] == own["microbatch"]
-                    and other["rank"] != own["rank"]
-                    and (other["phase"] == Phase.F) == forward
-                    and other["phase"] in (Phase.F, Phase.B, Phase.BW)
-                ),
-                default=0,
-            )
-        launched, received = 0, 0
-        if self.inside[op][1] != -1:
-            launched, received = self.inside[op][:2]
+        if computes[row]
+    ]
+    own = loose.rank == rank
+    spans += [
+        (start, end, -1)
+        for start, end in zip(loose.start_ns[own].tolist(), loose.end_ns[own].tolist(), strict=True)
+    ]
+    waited = {row: waits_of(report, row) for *_, row in spans if row >= 0}
+    points = {*window, first, last, drained, filling, *(t for span in spans for t in span[:2])}
+    points |= {ns for until in waited.values() for ns, _ in until}
+    found: Counter[str] = Counter()
+    for low, high in pairwise(sorted(t for t in points if window[0] <= t <= window[1])):
+        if any(start <= low < end for start, end, _ in spans):
+            continue
+        if low < first or low >= max(last, filling):
+            cause = "warmup"
+        elif last <= low < drained:
+            cause = "drain"
         else:
-            for other in self.operations:
-                if (
-                    other["phase"] == (Phase.RECV_F if forward else Phase.RECV_B)
-                    and own["phase"] in (Phase.F, Phase.B, Phase.BW)
-                    and other["rank"] == own["rank"]
-                    and other["iteration"] == own["iteration"]
-                    and other["microbatch"] == own["microbatch"]
-                    and other["virtual_stage"] == own["virtual_stage"]
-                ):
-                    launched, received = other["launched_ns"], other["end_ns"]
-        return ready, launched, received, own["launched_ns"]
+            _, coming = min((s, row) for s, _, row in spans if s > low and row >= 0)
+            until = waited[coming]
+            rest = "communication" if until[0][0] or until[2][0] else "other"
+            cause = next((why for ns, why in until if low < ns), rest)
+        found[cause] += high - low
+    return dict(found)
 
-    def waits(self, op: int, time_ns: int) -> str:
-        """Return why an operation has not begun at a time."""
-        ready, sent, received, launched = self.times(op)
-        if time_ns < ready:
-            return "dependency"
-        if time_ns < sent:
-            return "host"
-        if time_ns < received:
-            return "communication"
-        if time_ns < launched:
-            return "host"
-        return "communication" if ready or received else "other"
+
+def waits_of(report: Report, row: int) -> list[tuple[int, str]]:
+    """Return until when an operation waits for what: 0 for never."""
+    table = report.operations
+    phase, stage = int(table.phase[row]), int(table.virtual_stage[row])
+    forward, takes = phase == Phase.F, phase in PASSED_ON
+    same = (table.iteration == table.iteration[row]) & (table.microbatch == table.microbatch[row])
+    same &= takes & (table.has_span == 1)
+    mine = table.rank == table.rank[row]
+    gives = (table.phase == Phase.F) if forward else np.isin(table.phase, (Phase.B, Phase.BW))
+    given = same & ~mine & gives & (table.virtual_stage == stage + (-1 if forward else 1))
+    sent, received = int(table.receive_launched_ns[row]), int(table.received_ns[row])
+    if received == -1:
+        receives = table.phase == (Phase.RECV_F if forward else Phase.RECV_B)
+        (rows,) = np.nonzero(same & mine & receives & (table.virtual_stage == stage))
+        sent, received = (
+            (int(table.launched_ns[rows[-1]]), int(table.end_ns[rows[-1]])) if len(rows) else (0, 0)
+        )
+    ready = int(table.end_ns[given].max(initial=0))
+    launched = int(table.launched_ns[row])
+    causes = ("dependency", "host", "communication", "host")
+    return list(zip((ready, sent, received, launched), causes, strict=True))
 
 
 def test_a_late_host_is_host() -> None:

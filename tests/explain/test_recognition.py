@@ -106,14 +106,6 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
     assert sizes >= 3
 
 
-def test_equal_orders_have_all_their_names() -> None:
-    one = named(of_orders(devices_of(planned("gpipe", 3, 1))))
-    assert (one.name, one.also, one.exact) == ("1f1b", ("gpipe",), True)
-
-    alone = named(of_orders(devices_of(planned("zb-h2", 1, 4))))
-    assert (alone.name, alone.also, alone.reason) == (None, (), "one stage is no pipeline")
-
-
 def test_orders_of_the_authors_schedulers_are_named() -> None:
     seen = dict.fromkeys((*SEARCHED, *OURS), 0)
     for row in reference("schedules.csv"):
@@ -330,14 +322,6 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
     assert (found.name, found.deviation_count) == (name, len(lost) + 1)
 
 
-def test_directions_may_have_numbers_of_their_own() -> None:
-    orders = devices_of(planned("dualpipe", 4, 8))
-    apart = [[replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders]
-    cells = [(rank, 0, order) for rank, order in enumerate(apart)]
-    found = named(measured(cells, [(None, 0)] * 4))
-    assert (found.name, found.exact) == ("dualpipe", True)
-
-
 def test_forwards_of_the_last_rank_may_be_numbered_from_one() -> None:
     """As PyTorch's single-stage 1F1B does."""
     orders = devices_of(planned("1f1b"))
@@ -505,18 +489,20 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
     found = named(measured(cells, [(None, 0)] * 12))
     assert (found.name, found.exact) == ("dualpipe", True)
 
+    # Directions may have numbers of their own, and stages be told wrong: waiting times put the
+    # first and the last one beside each other.
+    apart = [[replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders]
+    for ran, places in (
+        (apart, [(None, 0)] * 4),
+        ([orders[device] for device in (0, 3, 1, 2)], [(rank, 0) for rank in range(4)]),
+    ):
+        found = named(measured([(rank, 0, order) for rank, order in enumerate(ran)], places))
+        assert (found.name, found.exact) == ("dualpipe", True)
+
     cells[5] = (5, 0, [*orders[1][:4], *orders[1][5:]])
     found = named(measured(cells[:8], [(None, 0)] * 8))
     assert (found.name, found.exact, found.deviation_count) == ("dualpipe", False, 1)
     assert (found.deviations[0].rank, found.deviations[0].what) == (5, "missing")
-
-
-def test_stages_of_a_pipeline_fed_from_both_ends_may_be_told_wrong() -> None:
-    """Waiting times put the first and the last one beside each other."""
-    orders = devices_of(planned("dualpipe", 4, 8))
-    cells = [(rank, 0, orders[device]) for rank, device in enumerate((0, 3, 1, 2))]
-    found = named(measured(cells, [(rank, 0) for rank in range(4)]))
-    assert (found.name, found.exact) == ("dualpipe", True)
 
 
 @settings(max_examples=200)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.count import rank_iterations
@@ -22,7 +19,6 @@ from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.operation_tables import csv_of
 
 US = 1_000
 #: Twelve ranks, as four pipelines of three stages.
@@ -113,38 +109,3 @@ def test_times_are_those_of_the_median_of_a_kind(tmp_path: Path) -> None:
     worst = report.explanation.phase_times.stragglers
     assert [times[own.operation] for own in worst] == [own.times for own in worst]
     assert times.max() == worst[0].times
-
-
-@st.composite
-def tables(draw: st.DrawFn) -> dict[str, list[object]]:
-    """Return tables of pipelines, some of whose operations are missing, late or equal."""
-    pipelines, stages = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    iterations, microbatches = draw(st.integers(1, 2)), draw(st.integers(1, 3))
-    backward = draw(st.sampled_from([(), ("BW",), ("B", "W")]))
-    names = ("rank", "stage", "pipeline", "iteration", "microbatch", "phase", "start_us", "end_us")
-    rows: list[tuple[object, ...]] = []
-    for pipeline in range(pipelines):
-        at = [0] * stages
-        for iteration in range(iterations):
-            for microbatch in range(microbatches):
-                down = [(stage, "F") for stage in range(stages)]
-                up = [(stage, phase) for stage in reversed(range(stages)) for phase in backward]
-                ready = at[0]
-                for stage, phase in (*down, *up):
-                    start = max(at[stage], ready) + draw(st.sampled_from([0, 0, 1, 700]))
-                    at[stage] = ready = start + draw(st.sampled_from([10, 10, 20, 35]))
-                    key = pipeline * stages + stage, stage, pipeline, iteration, microbatch, phase
-                    if len(rows) < 2 or draw(st.integers(0, 30)):
-                        rows.append((*key, start, ready))
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-@settings(max_examples=40, deadline=None)
-@given(table=tables(), most=st.integers(1, 40), replayed=st.sampled_from([None, 1]))
-def test_any_number_of_pipelines_at_a_time_is_all_at_once(
-    table: dict[str, list[object]], most: int, replayed: int | None
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = csv_of(Path(folder) / "run.csv", table)
-        whole = shown(in_stretches(path, 1 << 40, replayed=replayed))
-        assert shown(in_stretches(path, most, replayed=replayed)) == whole

@@ -18,14 +18,8 @@ from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.diagnosis import faults as shapes
 from bubbleviz.explain.diagnosis.effects import effects_of
 from bubbleviz.explain.diagnosis.faults import Evidence, Fault
+from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, Role, Work, replay_of, scenarios_at_once
-from bubbleviz.explain.slowdown.run_work import (
-    ReplayedRun,
-    computing_rows,
-    delays_of,
-    outside_operations,
-    work_of_run,
-)
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct, groups_of
@@ -76,7 +70,7 @@ class Diagnosis:
     length_ns: float
 
 
-def diagnosis_of(run: ReplayedRun, scenarios: Scenarios) -> Diagnosis:
+def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     """Return what makes the iterations of a run long.
 
     Args:
@@ -134,16 +128,16 @@ def diagnosis_of(run: ReplayedRun, scenarios: Scenarios) -> Diagnosis:
     return Diagnosis(tuple(findings), len(base_ns), length_ns)
 
 
-def _evidence(run: ReplayedRun, scenarios: Scenarios) -> Evidence:
+def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
     """Return what is known of a run beside times."""
     work, operations = scenarios.work, run.operations
-    rows = computing_rows(operations, run.averaged)
+    rows = run_work.computing_rows(operations, run.averaged)
     gap_ns = np.zeros(len(work), np.int64)
     gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
     late_ns, profiler_ns = (
         _delayed_ns(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
     )
-    beside = outside_operations(run.collectives, operations, run.averaged)
+    beside = run_work.outside_operations(run.collectives, operations, run.averaged)
     late_ns[len(work) - len(beside) :] += beside.late_ns
     hosts = sorted({rank.host for rank in run.ranks})
     return Evidence(
@@ -158,17 +152,20 @@ def _evidence(run: ReplayedRun, scenarios: Scenarios) -> Evidence:
     )
 
 
-def _eased(run: ReplayedRun) -> Iterator[tuple[Fault, Replay]]:
+def _eased(run: run_work.ReplayedRun) -> Iterator[tuple[Fault, Replay]]:
     """Yield the faults that too few chunks are in flight, with the replay of more."""
     operations, tokens = run.operations, run.explained().tokens
     if len(tokens):
         rank, depth = int(operations.rank[tokens.after[0]]), usual_depth(operations, tokens)
         more = all_token_waits(operations, tokens, 1), Dependencies.none()
         for what, waits in zip((shapes.ONE_MORE, shapes.ENOUGH), more, strict=True):
-            yield shapes.token_fault(what, rank, depth), replay_of(*work_of_run(run, waits))
+            yield (
+                shapes.token_fault(what, rank, depth),
+                replay_of(*run_work.work_of_run(run, waits)),
+            )
 
 
-def _delayed_ns(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
+def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
     """Return how late each row of the work started for one cause, its input being there.
 
     ``rows`` are those of the operations that compute, the first of the work.
@@ -189,7 +186,7 @@ def _delayed_ns(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause
     late_ns = np.zeros(len(work), np.int64)
     late_ns[: len(rows)] = of_operation[rows]
     last = np.flatnonzero(work.role == Role.OPTIMIZER)
-    ready_ns = work.start_ns[last] - np.maximum(delays_of(work, scenarios.order)[last], 0)
+    ready_ns = work.start_ns[last] - np.maximum(run_work.delays_of(work, scenarios.order)[last], 0)
     late_ns[last] = explained.idle.time_within(
         (cause,), work.rank[last], ready_ns, work.start_ns[last]
     )

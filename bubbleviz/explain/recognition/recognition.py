@@ -18,15 +18,6 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.explain.recognition import orders as codes
 from bubbleviz.explain.recognition import reasons
-from bubbleviz.explain.recognition.orders import (
-    IterationOrders,
-    OrderDifference,
-    PipelineOrders,
-    chunk_of,
-    difference,
-    kind_of,
-    microbatch_of,
-)
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import distinct, without
 from bubbleviz.model.limitations import LimitationKind
@@ -59,8 +50,8 @@ Plans = Callable[[Schedule, int, int, int], Planned | None]
 
 
 def _distance_of(
-    ran: PipelineOrders, planned: Sequence[Ints]
-) -> tuple[float, tuple[OrderDifference, ...]]:
+    ran: codes.PipelineOrders, planned: Sequence[Ints]
+) -> tuple[float, tuple[codes.OrderDifference, ...]]:
     """Return the distance of orders from those of each device of a plan.
 
     Of the planned operations that is the share that is not as planned, over all ranks; beside it
@@ -68,7 +59,7 @@ def _distance_of(
     """
     if ran.placed:
         chosen = [planned[place] for place in ran.places]
-        differences = [difference(*pair) for pair in zip(ran.orders, chosen, strict=True)]
+        differences = [codes.difference(*pair) for pair in zip(ran.orders, chosen, strict=True)]
     else:
         differences, chosen = _matched(ran, planned)
     planned_count = sum(len(order) * n for order, n in zip(chosen, ran.replicas, strict=True))
@@ -77,8 +68,8 @@ def _distance_of(
 
 
 def _matched(
-    ran: PipelineOrders, planned: Sequence[Ints]
-) -> tuple[list[OrderDifference], list[Ints]]:
+    ran: codes.PipelineOrders, planned: Sequence[Ints]
+) -> tuple[list[codes.OrderDifference], list[Ints]]:
     """Return differences and planned orders where places are unknown: each takes the nearest."""
     by_key = {order.tobytes(): order for order in planned}
     copies = max(sum(ran.replicas) // len(planned), 1)
@@ -95,15 +86,15 @@ def _matched(
             left = [key for key, count in free.items() if count > 0] or list(by_key)
             # Orders that turn back at about the same operation can be near.
             left.sort(key=lambda key: abs(turns[key] - _turn(order)))
-            key = min(left[:_COMPARED], key=lambda key: difference(order, by_key[key]).count)
+            key = min(left[:_COMPARED], key=lambda key: codes.difference(order, by_key[key]).count)
             free[key] -= replicas
         nearest.append(by_key[key] if own is None else own)
-    return [difference(*pair) for pair in zip(ran.orders, nearest, strict=True)], nearest
+    return [codes.difference(*pair) for pair in zip(ran.orders, nearest, strict=True)], nearest
 
 
 def _turn(order: Ints) -> int:
     """Return the place of the first backward of an order."""
-    return int((kind_of(order) == codes.BACKWARD).argmax()) if len(order) else 0
+    return int((codes.kind_of(order) == codes.BACKWARD).argmax()) if len(order) else 0
 
 
 def _plans_once() -> Plans:
@@ -121,7 +112,7 @@ def _plans_once() -> Plans:
 
 
 def _plans_like(
-    ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], least: int
+    ran: codes.PipelineOrders, plans: Plans, rules: Sequence[Schedule], least: int
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
     """Yield name and orders of the plans of some rules that a pipeline's orders may be near.
 
@@ -152,7 +143,7 @@ def _plans_like(
                 yield (rule.with_one_chunk if each == 1 else None) or rule.name, whole[0]
 
 
-def _begins_alike(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
+def _begins_alike(ran: codes.PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
     """Return whether the first operations of orders are about those of a plan.
 
     A plan of ``length`` microbatches and one of more share at least that many operations.
@@ -166,11 +157,14 @@ def _begins_alike(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> 
 
 
 def _off(
-    ran: PipelineOrders, planned: Sequence[Ints], some: Sequence[int], length: int | None = None
+    ran: codes.PipelineOrders,
+    planned: Sequence[Ints],
+    some: Sequence[int],
+    length: int | None = None,
 ) -> int:
     """Return how many operations of some orders, or of the first in these, are not as planned."""
     pairs = ((ran.orders[n][:length], planned[ran.places[n]][:length]) for n in some)
-    return sum(difference(*pair).count for pair in pairs)
+    return sum(codes.difference(*pair).count for pair in pairs)
 
 
 def _shortened(microbatches: int, devices: int) -> int:
@@ -184,7 +178,7 @@ def _shortened(microbatches: int, devices: int) -> int:
 
 def _split_share(orders: Sequence[Ints]) -> float:
     """Return the number of weight gradients for each backward."""
-    counts = sum(np.bincount(kind_of(order), minlength=3)[:3] for order in orders)
+    counts = sum(np.bincount(codes.kind_of(order), minlength=3)[:3] for order in orders)
     counts = np.zeros(3, np.int64) + counts
     return float(counts[codes.WEIGHTS] / max(counts[codes.BACKWARD], 1))
 
@@ -220,7 +214,7 @@ def _in_preference(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (_PLACE.get(name, len(_PLACE)), name)))
 
 
-def _families(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
+def _families(ran: codes.PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
     """Return the searched schedules with the structure of a pipeline's orders.
 
     These are several where m or p does not distinguish them. Every W may follow its own backward at
@@ -231,17 +225,17 @@ def _families(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
         return ()
     by_place = dict(zip(ran.places, map(codes.in_microbatch_order, ran.orders), strict=True))
     orders = [by_place[place] for place in sorted(by_place)]
-    chunks = {len(distinct(chunk_of(order))) for order in orders}
+    chunks = {len(distinct(codes.chunk_of(order))) for order in orders}
     if len(chunks) != 1 or not all(map(_is_split, orders)):
         return ()
     # Every W follows its own backward at once, as if they were one.
     fused = map(codes.without_eager_weights, orders)
-    if not eager and not any((kind_of(order) == codes.WEIGHTS).any() for order in fused):
+    if not eager and not any((codes.kind_of(order) == codes.WEIGHTS).any() for order in fused):
         return ()
     count, last = chunks.pop(), orders[-1]
     if count > 1:
         # In a V the last device runs both F of the first microbatch one after the other.
-        least = min(int(microbatch_of(order).min()) for order in orders)
+        least = min(int(codes.microbatch_of(order).min()) for order in orders)
         down, up = (np.flatnonzero(last == (chunk << 32) + least) for chunk in (0, 1))
         if not len(down) or not len(up) or up[-1] - down[-1] != 1:
             return ()
@@ -253,7 +247,7 @@ def _families(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
             return ()
     # The most microbatches whose F has run and whose backward has not; a limit can be missed by a
     # chunk at least.
-    kinds = map(kind_of, orders)
+    kinds = map(codes.kind_of, orders)
     held = (np.cumsum((k == codes.FORWARD) * 1 - (k == codes.BACKWARD)).max() for k in kinds)
     peak = max(map(int, held)) / count
     searched = {rule.name: rule for rule in schedules() if rule.chunks == count}
@@ -269,7 +263,7 @@ def _families(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
 
 def _is_split(order: Ints) -> bool:
     """Return whether nearly every backward has a W, and each kind runs in order."""
-    kind, chunk = kind_of(order), chunk_of(order)
+    kind, chunk = codes.kind_of(order), codes.chunk_of(order)
     backwards, weights = int((kind == codes.BACKWARD).sum()), int((kind == codes.WEIGHTS).sum())
     rising = all(
         bool((np.diff(order[(kind == passed) & (chunk == one)]) > 0).all())
@@ -297,7 +291,7 @@ class Verdict:
     name: str | None = None
     also: tuple[str, ...] = ()
     distance: float | None = None
-    differences: tuple[OrderDifference, ...] = ()
+    differences: tuple[codes.OrderDifference, ...] = ()
 
     @cached_property
     def deviates(self) -> bool:
@@ -305,7 +299,7 @@ class Verdict:
         return any(diff.count for diff in self.differences)
 
 
-def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
+def verdict(ran: codes.PipelineOrders, plans: Plans) -> Verdict:
     """Return which schedule a pipeline's orders are, with microbatches that no rank ran missing.
 
     These are compared with the schedule without the missing microbatches, whose operations count as
@@ -325,7 +319,7 @@ def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
         plan = plans(rule, devices, microbatches + more, chunks)
         if plan is None:
             return None
-        return tuple(own[~np.isin(microbatch_of(own), missing)] for own in plan[0]), plan[1]
+        return tuple(own[~np.isin(codes.microbatch_of(own), missing)] for own in plan[0]), plan[1]
 
     def of_rest(rule: Schedule, devices: int, microbatches: int, chunks: int) -> Planned | None:
         plan = plans(rule, devices, microbatches, chunks)
@@ -336,7 +330,7 @@ def verdict(ran: PipelineOrders, plans: Plans) -> Verdict:
         return plain
     lost = []
     for order in map(codes.in_microbatch_order, ran.orders):
-        kinds = distinct(order - microbatch_of(order))
+        kinds = distinct(order - codes.microbatch_of(order))
         lost.append((kinds[:, None] + missing).ravel())
     done = sum(len(order) * n for order, n in zip(ran.orders, ran.replicas, strict=True))
     lost_count = sum(len(own) * n for own, n in zip(lost, ran.replicas, strict=True))
@@ -352,13 +346,13 @@ def _passing_over(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
     """Return planned orders whose microbatches are numbered past missing ones."""
     passed = []
     for order in orders:
-        microbatch = microbatch_of(order)
+        microbatch = codes.microbatch_of(order)
         numbers = without(np.arange(int(microbatch.max(initial=0)) + 1 + len(missing)), missing)
         passed.append(order - microbatch + numbers[microbatch])
     return tuple(passed)
 
 
-def _nearest_or_searched(ran: PipelineOrders, plans: Plans) -> Verdict:
+def _nearest_or_searched(ran: codes.PipelineOrders, plans: Plans) -> Verdict:
     """Return which schedule orders are: exactly, else nearly, else by structure."""
     if not ran.orders or not ran.microbatches:
         return Verdict()
@@ -388,7 +382,7 @@ def _nearest_or_searched(ran: PipelineOrders, plans: Plans) -> Verdict:
 
 
 def _nearest(
-    readings: Iterable[PipelineOrders], plans: Plans, rules: Sequence[Schedule], least: int
+    readings: Iterable[codes.PipelineOrders], plans: Plans, rules: Sequence[Schedule], least: int
 ) -> Verdict:
     """Return the nearest verdict of several readings of orders, by plans of some directions."""
     best = Verdict()
@@ -409,7 +403,7 @@ def _nearest(
     return best
 
 
-def _fused(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
+def _fused(ran: codes.PipelineOrders) -> tuple[codes.PipelineOrders, ...]:
     """Return the orders with each W and its backward as one, where nearly all follow at once."""
     in_order = map(codes.in_microbatch_order, ran.orders)
     fused = tuple(map(codes.without_eager_weights, in_order))
@@ -418,13 +412,13 @@ def _fused(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     return (replace(ran, orders=fused),)
 
 
-def _as_replicas(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
+def _as_replicas(ran: codes.PipelineOrders) -> tuple[codes.PipelineOrders, ...]:
     """Return the orders as several replicas of fewer devices, where places are unknown."""
     fewer = () if ran.placed else range(ran.devices // 2, 0, -1)
     return tuple(replace(ran, devices=n) for n in fewer if ran.devices % n == 0)
 
 
-def _verdict_of_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
+def _verdict_of_plan(ran: codes.PipelineOrders, plan: Plan) -> Verdict | None:
     """Return how a pipeline's orders differ from a plan; None for a plan of other sizes."""
     missing, each = ran.missing_microbatches, plan.microbatches // plan.replicas
     devices = {ran.devices, *(split.devices for split in _as_replicas(ran))}
@@ -473,21 +467,25 @@ class Deviation:
 
 
 def _deviations_of(
-    operations: Operations, ran: IterationOrders, place: int, diff: OrderDifference
+    operations: Operations, ran: codes.IterationOrders, place: int, diff: codes.OrderDifference
 ) -> Iterator[Deviation]:
     """Yield the deviations of one rank in one iteration, late and early ones first.
 
     A missing operation takes its numbers from another one of its microbatch and chunk.
     """
     order, phases, microbatches, chunks = ran.of_rank(place, operations)
-    splits = bool((kind_of(order) == codes.WEIGHTS).any())
+    splits = bool((codes.kind_of(order) == codes.WEIGHTS).any())
 
     def numbers(code: Ints) -> tuple[Phase, int, int]:
         """Return phase, microbatch and chunk of a code as the report has them."""
-        kind, number, chunk = int(kind_of(code)), int(microbatch_of(code)), int(chunk_of(code))
+        kind, number, chunk = (
+            int(codes.kind_of(code)),
+            int(codes.microbatch_of(code)),
+            int(codes.chunk_of(code)),
+        )
         phase = Phase.B if kind == codes.BACKWARD and splits else _PHASES[kind]
-        same_chunk = chunk_of(order) == chunk
-        for like in (order == code, same_chunk & (microbatch_of(order) == number)):
+        same_chunk = codes.chunk_of(order) == chunk
+        for like in (order == code, same_chunk & (codes.microbatch_of(order) == number)):
             if like.any():
                 row = int(like.argmax())
                 phase = Phase(int(phases[row])) if order[row] == code else phase
@@ -496,7 +494,7 @@ def _deviations_of(
         if not len(numbered):
             return phase, number, chunk
         # Where all others are equally far ahead of the code's numbers, so is this one.
-        ahead = microbatches[numbered] - microbatch_of(order[numbered])
+        ahead = microbatches[numbered] - codes.microbatch_of(order[numbered])
         number += int(ahead[0]) if (ahead == ahead[0]).all() else 0
         return phase, number, int(chunks[numbered[0]])
 
@@ -637,9 +635,9 @@ def compared(
     Raises:
         MismatchError: the run has other stages, chunks or microbatches than the plan.
     """
-    misfits: list[PipelineOrders] = []
+    misfits: list[codes.PipelineOrders] = []
 
-    def judge(ran: PipelineOrders) -> Verdict:
+    def judge(ran: codes.PipelineOrders) -> Verdict:
         of_plan = _verdict_of_plan(ran, plan)
         if of_plan is None:
             misfits.append(ran)
@@ -662,7 +660,7 @@ def _recognise(
     ranks: Sequence[Rank],
     operations: Operations,
     iterations: Sequence[Iteration],
-    judge: Callable[[PipelineOrders], Verdict],
+    judge: Callable[[codes.PipelineOrders], Verdict],
 ) -> Recognition:
     """Return the verdicts on every training iteration, and on the run."""
     training = [i.index for i in iterations if i.kind == TRAINING]

@@ -17,14 +17,7 @@ from bubbleviz.explain.causes.cause_times import Bubbles
 from bubbleviz.explain.causes.idle import IdleIntervals
 from bubbleviz.explain.dependencies import Dependencies
 from bubbleviz.explain.phase_times import Receives
-from bubbleviz.explain.slowdown.replay import (
-    COMPUTING,
-    POINT_TO_POINT,
-    Kind,
-    Role,
-    Work,
-    numbered,
-)
+from bubbleviz.explain.slowdown import replay
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, TableT, joined
 from bubbleviz.model.grouping import distinct, first_of_each, groups_of, looked_up, sorted_rows
@@ -299,7 +292,9 @@ def _crossed(operations: Operations, messages: Messages) -> Bools:
         operations.rank[seen.consumer],
         seen.forward.astype(np.int64),
     ).of_row
-    crossed = numbered(link, seen.send_start_ns) != numbered(link, seen.receive_start_ns)
+    crossed = replay.numbered(link, seen.send_start_ns) != replay.numbered(
+        link, seen.receive_start_ns
+    )
     result = np.zeros(len(messages), bool)
     result[rows] = np.isin(link, link[crossed])
     return result
@@ -328,8 +323,8 @@ def _in_order(
     of_row, of_owner = group[: len(rows)], group[len(rows) :]
     count = int(group.max(initial=NONE)) + 1
     equal = np.bincount(of_row, minlength=count) == np.bincount(of_owner, minlength=count)
-    place = numbered(of_row, operations.start_ns[rows])
-    wanted = numbered(of_owner, operations.start_ns[owner])
+    place = replay.numbered(of_row, operations.start_ns[rows])
+    wanted = replay.numbered(of_owner, operations.start_ns[owner])
     found = looked_up((of_row, place), rows, (of_owner, wanted))
     return np.where(equal[of_owner], found, NONE)
 
@@ -350,7 +345,7 @@ def _in_order(
 Pairs = tuple[Ints, Ints]
 
 
-def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
+def message_order(work: replay.Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
     """Return what sends and receives follow, and what follows them.
 
     Args:
@@ -361,11 +356,11 @@ def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list
         computes: rows that ranks compute one after the other.
     """
     role, place = work.role, work.rank_iteration
-    streams = (np.flatnonzero(role == own) for own in POINT_TO_POINT)
+    streams = (np.flatnonzero(role == own) for own in replay.POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]
-    receives = np.isin(role[rows], (Role.RECV_F, Role.RECV_B))
+    receives = np.isin(role[rows], (replay.Role.RECV_F, replay.Role.RECV_B))
     taken, taken_by = rows[receives], compute[receives]
-    directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
+    directed = np.flatnonzero((role == replay.Role.FORWARD) | (role == replay.Role.BACKWARD))
     after, before = chained(work, directed, groups_of(place[directed], role[directed]).of_row)
     earlier = np.full(len(work) + 1, NONE, np.int64)
     earlier[after] = before
@@ -379,7 +374,7 @@ def message_order(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list
     ]
 
 
-def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
+def chained(work: replay.Work, rows: Ints, group: Ints) -> Pairs:
     """Return each of some rows, and the one before it in its group, by start."""
     order = sorted_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]
@@ -387,7 +382,7 @@ def chained(work: Work, rows: Ints, group: Ints) -> Pairs:
     return rows[1:][same], rows[:-1][same]
 
 
-def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
+def _first_backward(work: replay.Work, computes: Ints) -> list[Pairs]:
     """Return what the first backward messages follow: the forward before the last of the warm-up.
 
     ::
@@ -396,16 +391,16 @@ def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
                    └─> RECV_B, SEND_B
     """
     role, place = work.role, work.rank_iteration
-    number = numbered(place[computes], work.start_ns[computes], work.kind[computes])
-    backward = np.flatnonzero(role[computes] == Role.BACKWARD)
+    number = replay.numbered(place[computes], work.start_ns[computes], work.kind[computes])
+    backward = np.flatnonzero(role[computes] == replay.Role.BACKWARD)
     first = backward[first_of_each(place[computes[backward]], number[backward])]
     of_place = place[computes[first]]
     keys = (place[computes], number)
     last, second = (looked_up(keys, computes, (of_place, number[first] - i)) for i in (1, 2))
     warmed = (last != NONE) & (second != NONE)
-    warmed &= (role[last] == Role.FORWARD) & (role[second] == Role.FORWARD)
+    warmed &= (role[last] == replay.Role.FORWARD) & (role[second] == replay.Role.FORWARD)
     pairs = []
-    for own in (Role.RECV_B, Role.SEND_B):
+    for own in (replay.Role.RECV_B, replay.Role.SEND_B):
         rows = np.flatnonzero(role == own)
         rows = rows[first_of_each(place[rows], work.start_ns[rows])]
         before = looked_up((of_place[warmed],), second[warmed], (place[rows],))
@@ -416,21 +411,21 @@ def _first_backward(work: Work, computes: Ints) -> list[Pairs]:
 #: Clocks of ranks are not off by more.
 _RANK_CLOCK_NS = 1_000_000
 _ROLES = {
-    Phase.F: Role.FORWARD,
-    Phase.B: Role.BACKWARD,
-    Phase.BW: Role.BACKWARD,
-    Phase.OPTIMIZER: Role.OPTIMIZER,
+    Phase.F: replay.Role.FORWARD,
+    Phase.B: replay.Role.BACKWARD,
+    Phase.BW: replay.Role.BACKWARD,
+    Phase.OPTIMIZER: replay.Role.OPTIMIZER,
 }
 #: Kinds of messages, which stand after the phases.
 _MESSAGES = (
-    Kind("SEND_F", Role.SEND_F, "forward transfers"),
-    Kind("RECV_F", Role.RECV_F, "forward transfers"),
-    Kind("SEND_B", Role.SEND_B, "backward transfers"),
-    Kind("RECV_B", Role.RECV_B, "backward transfers"),
+    replay.Kind("SEND_F", replay.Role.SEND_F, "forward transfers"),
+    replay.Kind("RECV_F", replay.Role.RECV_F, "forward transfers"),
+    replay.Kind("SEND_B", replay.Role.SEND_B, "backward transfers"),
+    replay.Kind("RECV_B", replay.Role.RECV_B, "backward transfers"),
 )
 
 
-def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
+def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[replay.Work, Dependencies]:
     """Return what ranks did in the averaged iterations, and what each row of it follows.
 
     Args:
@@ -447,7 +442,7 @@ def work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependenc
 
 def run_work(
     run: ReplayedRun, rows: Ints, messages: Messages, collectives: CollectiveIntervals
-) -> Work:
+) -> replay.Work:
     """Return operations, then the sends and receives that are seen, then collectives.
 
     Args:
@@ -461,14 +456,17 @@ def run_work(
     kinds, of_collective = _kinds(collectives, stage, replica)
     none, first, pair = np.full(len(collectives), NONE, np.int64), len(Phase), np.arange(len(seen))
     every = (
-        *(Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase),
+        *(
+            replay.Kind(phase.label, _ROLES.get(phase, replay.Role.COMPUTE), phase.label)
+            for phase in Phase
+        ),
         *_MESSAGES,
         *kinds,
     )
 
-    def part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
+    def part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> replay.Work:
         rank = operations.rank[row]
-        return Work(
+        return replay.Work(
             *(rank, stage[rank], replica[rank], operations.iteration[row], kind.astype(np.int64)),
             *(operations.microbatch[row], operations.chunk[row], operations.virtual_stage[row]),
             *(start_ns, end_ns, meeting),
@@ -476,7 +474,7 @@ def run_work(
         )
 
     rank, met = collectives.rank, collectives.meeting != NONE
-    beside = Work(
+    beside = replay.Work(
         *(rank, stage[rank], replica[rank], collectives.iteration),
         *(first + len(_MESSAGES) + of_collective, none, none, none),
         *(collectives.start_ns, collectives.end_ns),
@@ -563,7 +561,7 @@ def outside_operations(
 
 def _kinds(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints
-) -> tuple[tuple[Kind, ...], Ints]:
+) -> tuple[tuple[replay.Kind, ...], Ints]:
     """Return the kinds of collectives, and that of each.
 
     Those of one kind do the same work: one of NCCL's operations, the n-th of its members on their
@@ -587,7 +585,7 @@ def _kinds(
     names = ["collective", *(name or "collective" for name in collectives.kinds)]
     return (
         tuple(
-            Kind(f"{names[kind + 1]} {number}", Role.COLLECTIVE, names[kind + 1])
+            replay.Kind(f"{names[kind + 1]} {number}", replay.Role.COLLECTIVE, names[kind + 1])
             for number, kind in enumerate(collectives.kind[kinds.first].tolist())
         ),
         kinds.of_row,
@@ -605,7 +603,7 @@ def _kinds(
 
 
 def run_order(
-    work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
+    work: replay.Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
 ) -> Dependencies:
     """Return what each row of a run's work follows.
 
@@ -644,7 +642,7 @@ def run_order(
     return Dependencies(row, before)
 
 
-def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
+def _in_turn(work: replay.Work, ended: Ints, begun: Ints, *, following: bool = False) -> Pairs:
     """Return rows with the last of some others that had ended when they began, about.
 
     What each follows began before it, so that none follows itself.
@@ -674,12 +672,12 @@ def _in_turn(work: Work, ended: Ints, begun: Ints, *, following: bool = False) -
     return row[same], other[same]
 
 
-def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
+def _followed(work: replay.Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return what follows collectives: the next operation if they were exposed, else the optimizer.
 
     A collective is exposed if the operation before the next one had ended when it did.
     """
-    optimizers = computes[work.role[computes] == Role.OPTIMIZER]
+    optimizers = computes[work.role[computes] == replay.Role.OPTIMIZER]
     next_row, optimizer, before = np.full((3, len(work) + 1), NONE, np.int64)
     for column, rows in ((next_row, computes), (optimizer, optimizers)):
         row, following = _in_turn(work, collectives, rows, following=True)
@@ -697,7 +695,7 @@ def _followed(work: Work, computes: Ints, collectives: Ints) -> Pairs:
 # Measured: how long iterations took, and how late what was launched in them.
 
 
-def measured_ns(work: Work, iterations: Ints) -> Ints:
+def measured_ns(work: replay.Work, iterations: Ints) -> Ints:
     """Return how long each of some iterations took: from its first start to its last end.
 
     Args:
@@ -708,14 +706,14 @@ def measured_ns(work: Work, iterations: Ints) -> Ints:
     return high - low
 
 
-def _extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
+def _extents(work: replay.Work, iterations: Ints) -> tuple[Ints, Ints]:
     place = np.searchsorted(iterations, work.iteration)
     place = np.where(np.isin(work.iteration, iterations), place, len(iterations))
     low, high = group_extents(place, len(iterations) + 1, work.start_ns, work.end_ns)
     return low[:-1], high[:-1]
 
 
-def delays_of(work: Work, order: Dependencies) -> Ints:
+def delays_of(work: replay.Work, order: Dependencies) -> Ints:
     """Return how long each row started after all that it follows had ended.
 
     The launch delay of ``calc_launch_delay`` in the published ``analyzer/wia.py``; of a row that
@@ -730,11 +728,11 @@ def delays_of(work: Work, order: Dependencies) -> Ints:
     return work.start_ns - np.where(follows, ready_ns, first_ns)
 
 
-def early_starts(work: Work, order: Dependencies) -> Ints:
+def early_starts(work: replay.Work, order: Dependencies) -> Ints:
     """Return how long before all that it follows had ended each row started, as negative numbers.
 
     Operations can begin with work that needs no input; any other row starts no earlier.
     """
     early_ns = np.minimum(delays_of(work, order), 0)
-    early_ns[~np.isin(work.role, COMPUTING)] = 0
+    early_ns[~np.isin(work.role, replay.COMPUTING)] = 0
     return early_ns

@@ -26,19 +26,13 @@ import numpy as np
 from bubbleviz.align.waits import NEVER
 from bubbleviz.explain.causes.idle import all_token_waits
 from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import (
     Replay,
     Work,
     link_of,
     replay_of,
     scenarios_at_once,
-)
-from bubbleviz.explain.slowdown.run_work import (
-    ReplayedRun,
-    delays_of,
-    early_starts,
-    measured_ns,
-    work_of_run,
 )
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import distinct, found_in, groups_of, sorted_rows
@@ -234,12 +228,12 @@ def scenarios_of(work: Work, order: Dependencies, early_ns: Ints | None = None) 
     return Scenarios(work, order, replay, early_ns)
 
 
-def scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
+def scenarios_of_run(run: run_work.ReplayedRun) -> Scenarios | None:
     """Return the replay of the averaged iterations of a run; None where that is unknown."""
     if run.reason:
         return None
-    work, order = work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
-    return scenarios_of(work, order, early_starts(work, order))
+    work, order = run_work.work_of_run(run, all_token_waits(run.operations, run.explained().tokens))
+    return scenarios_of(work, order, run_work.early_starts(work, order))
 
 
 def ideal_times(work: Work, own_ns: Ints) -> Ints:
@@ -355,9 +349,9 @@ def slowdowns_of(scenarios: Scenarios) -> Slowdowns | None:
     )
     own_ns, ideal_ns = scenarios.lengths_ns.T
     ratios = own_ns / np.maximum(ideal_ns, 1)
-    delays_ns = delays_of(work, scenarios.order)
+    delays_ns = run_work.delays_of(work, scenarios.order)
     delayed_ns = scenarios.replay.lengths_ns(scenarios.own_ns[:, None], delays_ns)[:, 0]
-    whole_ns = np.maximum(measured_ns(work, iterations), 1)
+    whole_ns = np.maximum(run_work.measured_ns(work, iterations), 1)
     missed = [np.abs(lengths_ns - whole_ns) / whole_ns for lengths_ns in (own_ns, delayed_ns)]
     return Slowdowns(
         total=scenarios.original / scenarios.ideal,

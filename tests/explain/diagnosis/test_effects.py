@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from bubbleviz.explain.diagnosis.effects import Effects, effects_of, jumps
+from bubbleviz.explain.diagnosis.effects import effects_of, jumps
 from bubbleviz.explain.diagnosis.faults import (
     Evidence,
     beside_operations,
@@ -63,73 +63,6 @@ def work_of(factor: Factor, replicas: int = REPLICAS) -> Work:
         meeting=none,
         kinds=KINDS,
     )
-
-
-def found(effects: Effects) -> dict[str, float]:
-    """Return the largest of each kind of effect."""
-    return {
-        "rank": float(np.nanmax(effects.rank_effect)),
-        "stage": float(np.nanmax(effects.stage_effect)),
-        "iteration": float(effects.iteration_effect.max()),
-        "microbatch": float(effects.microbatch_effect.max()),
-        "pace": float(effects.pace.max()),
-        "rest": float(effects.rest.max()),
-    }
-
-
-def test_nothing_has_no_effects() -> None:
-    nothing = work_of(lambda at: np.ones(len(at.stage)))
-    effects = effects_of(nothing.take(np.zeros(0, np.int64)))
-    assert (len(effects.rank_effect), len(effects.rest), effects.noise) == (0, 0, 0.0)
-    assert len(effects.trend) == 0
-
-
-PLANTED: dict[str, Factor] = {
-    "none": lambda at: np.ones(len(at.stage)),
-    "rank": lambda at: np.where((at.stage == 2) & (at.replica == 1), 1.5, 1.0),
-    "stage": lambda at: np.where(at.stage == 2, 1.5, 1.0),
-    "iteration": lambda at: np.where(at.iteration == 3, 1.5, 1.0),
-    "microbatch": lambda at: np.where(
-        (at.iteration == 3) & (at.microbatch == 4) & (at.replica == 0), 1.5, 1.0
-    ),
-    "pace": lambda at: np.where(
-        (at.iteration == 3) & (at.stage == 2) & (at.replica == 1), 1.5, 1.0
-    ),
-    "rest": lambda at: np.where(
-        (at.iteration == 3)
-        & (at.stage == 2)
-        & (at.replica == 1)
-        & (at.microbatch == 5)
-        & (at.kind == 0),
-        1.5,
-        1.0,
-    ),
-}
-
-
-@pytest.mark.parametrize("planted", PLANTED)
-def test_what_was_planted_is_found_and_nothing_else(planted: str) -> None:
-    effects = effects_of(work_of(PLANTED[planted]))
-    assert found(effects) == pytest.approx(
-        {n: 1.5 if n == planted else 1.0 for n in found(effects)}
-    )
-
-
-def test_a_slow_rank_is_no_slow_stage() -> None:
-    both = (PLANTED["rank"], lambda at: np.where(at.stage == 2, 1.3, 1.0))
-    alone = found(effects_of(work_of(both[0], replicas=2)))
-    assert alone == pytest.approx({n: 1.5 if n == "rank" else 1.0 for n in alone})
-    effects = found(
-        effects_of(work_of(lambda at: np.multiply(*(np.asarray(one(at)) for one in both))))
-    )
-    assert (effects["rank"], effects["stage"]) == pytest.approx((1.5, 1.3))
-
-
-def test_chance_does_not_stand_out() -> None:
-    random = np.random.default_rng(0)
-    effects = effects_of(work_of(lambda at: random.uniform(0.9, 1.1, len(at.stage))))
-    size = np.bincount(effects.cells.of_row)
-    assert not effects.stands_out(effects.rank_effect, size).any()
 
 
 def seen(work: Work, host_of_rank: Ints) -> Evidence:

@@ -64,15 +64,6 @@ def test_savings_are_about_those_of_a_deeper_pipeline_where_hosts_are_late(tmp_p
     assert found["one"].saving_ns == pytest.approx(saved_ns, rel=0.1)
 
 
-def test_uneven_stages_and_chunks(tmp_path: Path) -> None:
-    lengths = [1.0 + number % 3 for number in range(48)]
-    run = Serving(lengths, (1.0, 1.5, 1.0, 0.5), depth=2)
-    found = tokens(tmp_path, run)
-
-    deeper = Serving(lengths, run.stages, depth=3)
-    assert found["one"].saving_ns == pytest.approx(length_ns(run) - length_ns(deeper), rel=0.02)
-
-
 def test_advice_says_how_many_are_in_flight(tmp_path: Path) -> None:
     report = bubbleviz.analyze(table_of(tmp_path, Serving(LENGTHS, depth=2)))
     both = advice_of(report)[:2]

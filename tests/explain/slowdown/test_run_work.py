@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from dataclasses import replace
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.explain import explanation
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
@@ -90,17 +88,6 @@ def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path) -> None:
     )
 
 
-def test_json_holds_all_slowdowns(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["analyze", str(folder_of(EVEN)), "--json", "-"])
-    slowdown = json.loads(capsys.readouterr().out)["slowdown"]
-
-    assert set(slowdown) >= {"total", "by_phase", "by_stage", "by_replica", "by_rank"}
-    assert set(slowdown) >= {"by_microbatch", "by_link", "by_iteration", "replay_error"}
-    assert set(slowdown) >= {"worker_share", "last_stage_share"}
-    assert set(slowdown["by_stage"]) == {"0", "1", "2", "3"}
-    assert slowdown["by_link"].keys() == {"0-1", "1-0", "1-2", "2-1", "2-3", "3-2"}
-
-
 def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
     """Return collectives of (rank, start, end, meeting) that run beside operations."""
     rank, start_ns, end_ns, meeting = np.array(rows, np.int64).T.copy()
@@ -124,12 +111,6 @@ def test_members_that_left_before_others_entered_met_nobody() -> None:
 
     assert kept.meeting.tolist() == [7, 7, -1, -1]
     assert kept.start_ns.tolist() == [0, 50, 100, 5_000_000]
-
-
-def test_pieces_of_a_collective_are_one() -> None:
-    kept = collectives((0, 5, 9, 3), (0, 0, 4, 3))
-
-    assert (kept.start_ns.tolist(), kept.end_ns.tolist()) == ([0], [9])
 
 
 def test_very_many_operations_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.explain.slowdown.slowdowns import ideal_times, scenarios_of
+from bubbleviz.explain.slowdown.slowdowns import scenarios_of
 from bubbleviz.model.grouping import distinct
 from tests.support.recorded_work import Row, recorded, recorded_slowdowns, table
 
@@ -26,20 +26,6 @@ def test_one_rank_one_iteration_is_ideal() -> None:
     assert (measured.total, measured.by_rank, measured.by_iteration) == (1, {0: 1}, {3: 1})
     assert measured.worker_share is None
     assert measured.last_stage_share is None
-
-
-def test_means_of_computes_and_medians_of_transfers() -> None:
-    work, _ = recorded(
-        table(
-            *((0, 0, n, "forward-compute", 0, 0, end) for n, end in enumerate((1, 2, 9))),
-            *((0, 0, n, "optimizer", 0, 9, 9 + end) for n, end in enumerate((1, 2, 9))),
-            *((0, 0, n, "params-all-gather", 0, 0, end) for n, end in enumerate((1, 2, 9))),
-            (0, 0, 0, "layernorm-grads-all-reduce", 0, 0, 2),
-            (0, 0, 1, "layernorm-grads-all-reduce", 0, 0, 8),
-        )
-    )
-
-    assert ideal_times(work, work.own_ns).tolist() == [4] * 6 + [2] * 3 + [5] * 2
 
 
 def test_a_slow_replica_holds_up_the_other_one() -> None:
