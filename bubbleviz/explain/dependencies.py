@@ -15,15 +15,12 @@ import numpy as np
 from bubbleviz.align.waits import NEVER
 from bubbleviz.count.rank_iterations import stage_and_pipeline
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
-from bubbleviz.model.grouping import groups_of, looked_up, sorted_rows
+from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import PASSED_ON, Phase
 from bubbleviz.model.values import frozen
-
-#: Results are listed where there are so many times as many as are taken, and some more.
-_LISTED, _FEW = 4, 1024
 
 
 @frozen
@@ -144,18 +141,13 @@ def _producers(operations: Operations, given: tuple[Ints, Ints], taken: tuple[In
         taken: rows of consumers, and the number of what each takes; -1 nothing.
     """
     (producer, gives), (consumer, takes) = given, taken
-    if int(gives.max(initial=0)) > _LISTED * len(takes) + _FEW:
-        number = groups_of(np.concatenate((gives, takes))).of_row
-        takes = np.where(takes == NONE, NONE, number[len(gives) :])
-        gives = number[: len(gives)]
-    table = np.full(int(max(gives.max(initial=0), takes.max(initial=0))) + 2, NONE, np.int64)
-    table[gives] = producer
-    before: Ints = table[takes]
-    if np.count_nonzero(table != NONE) < len(producer):
-        several = np.bincount(gives, minlength=len(table)) > 1
-        which, some = several[gives], several[takes]
+    before = looked_up((gives,), producer, (takes,))
+    results = groups_of(gives)
+    if len(results) < len(gives):
+        several = (np.bincount(results.of_row) > 1)[results.of_row]
+        some = found_in(distinct(gives[several]), takes) != NONE
         before[some] = _nearest(
-            operations, (producer[which], gives[which]), (consumer[some], takes[some])
+            operations, (producer[several], gives[several]), (consumer[some], takes[some])
         )
     return before
 

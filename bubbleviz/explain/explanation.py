@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -38,7 +38,7 @@ from bubbleviz.explain.slowdown.slowdowns import (
 from bubbleviz.explain.what_if import CriticalPath, WhatIf, critical_path, graph_of, what_if
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.operations import Operations, RankIntervals
+from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.texts import counted
@@ -214,8 +214,13 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
     shown = typical(counts.iterations, counts.headline)
     kept = run_work.joined_rows([part.kept for part in parts], operations)
     crossing = np.logical_or.reduce([own.crossing for own in parts])
-    whole = part is None or len(parts) == 1
-    rows = cache((lambda: kept) if whole else partial(_all_rows, run, counts))
+
+    def every_row() -> run_work.ExplainedRows:
+        """Return the rows of all ranks, whose stretches were explained without most of them."""
+        whole = map(explain_stretch, stretches.stretches_of(run, counts))
+        return run_work.joined_rows([part.kept for part in whole], operations)
+
+    rows = cache(every_row) if part is not None and len(parts) > 1 else (lambda: kept)
     source = replayed = run_work.ReplayedRun(
         operations,
         run.ranks,
@@ -260,12 +265,6 @@ def explain(run: Run, counts: Counts, each: Each = map) -> Explanation:
         replayed_ranks=part,
         replayed_source=None if part is None else replayed,
     )
-
-
-def _all_rows(run: Run, counts: Counts) -> run_work.ExplainedRows:
-    """Return the rows of all ranks of a run, whose stretches were explained without most."""
-    parts = map(explain_stretch, stretches.stretches_of(run, counts))
-    return run_work.joined_rows([part.kept for part in parts], run.operations)
 
 
 def _no_path_reason(run: Run, replayed: run_work.ReplayedRun, shown: Iteration) -> str:
@@ -351,21 +350,60 @@ def windowed(
     """
     if window is None or counts.inside.all():
         return run, counts, explanation
-    numbers = _numbered(counts.inside)
-    rows = _numbered(np.append(counts.inside, False)[run.operations.iteration])
-    cut = _cut_run(run, counts, numbers, rows)
-    note = _left_out(window, counts)
-    return (
-        replace(cut, limitations=(*note, *run.limitations)),
-        _cut_counts(counts, numbers[0]),
-        _cut_explanation(explanation, numbers, rows, cut.operations),
+    inside = counts.inside
+    iterations, kept = np.flatnonzero(inside), np.append(inside, False)[run.operations.iteration]
+    # The new number of each iteration and operation; -1 for others, and for -1.
+    number, row = (
+        np.append(np.where(some, np.cumsum(some) - 1, NONE), NONE) for some in (inside, kept)
     )
+    cut = _cut_run(run, counts, iterations, number, row)
+    explained = explanation.explained
 
+    def rows() -> run_work.ExplainedRows:
+        """Return bubbles and receives of the window; what is replayed has its own rows."""
+        whole = explained()
+        receives = whole.receives.take(row[whole.receives.operation] >= 0)
+        bubbles = whole.bubbles.take(number[whole.bubbles.iteration] >= 0)
+        # They keep no references to operations outside it.
+        bubbles = run_work.renumbered(bubbles, row.__getitem__)
+        bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=cut.operations)
+        receives = run_work.renumbered(receives, row.__getitem__)
+        return replace(whole, bubbles=bubbles, receives=receives)
 
-def _numbered(kept: Bools) -> tuple[Ints, Ints]:
-    """Return what is kept, and the new number of each of all; -1 for others, and for -1."""
-    number = np.where(kept, np.cumsum(kept) - 1, NONE)
-    return np.flatnonzero(kept), np.append(number, NONE)
+    times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
+    source, replayed = explanation.slowdown_source, explanation.replayed_source
+    stragglers = (replace(s, operation=int(row[s.operation])) for s in times.stragglers)
+    return (
+        replace(cut, limitations=(_left_out(window, counts), *run.limitations)),
+        replace(
+            counts,
+            iterations=tuple(
+                replace(counts.iterations[k], index=index)
+                for index, k in enumerate(iterations.tolist())
+            ),
+            extents=_of_iterations(counts.extents, iterations),
+            windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
+            one_clock=counts.one_clock[iterations],
+            inside=inside[iterations],
+        ),
+        replace(
+            explanation,
+            causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
+            explained=cache(rows),
+            received=explanation.received[iterations],
+            communication=_of_iterations(explanation.communication, iterations),
+            phase_times=replace(times, stragglers=tuple(stragglers)),
+            path=path
+            and replace(
+                path,
+                iteration=int(number[path.iteration]),
+                operations=row[path.operations],
+                slack_ns=path.slack_ns[kept],
+            ),
+            slowdown_source=source and replace(source, numbers=number[:-1]),
+            replayed_source=replayed and replace(replayed, numbers=number[:-1]),
+        ),
+    )
 
 
 def _of_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
@@ -376,9 +414,8 @@ def _of_iterations(columns: IterationColumns, iterations: Ints) -> IterationColu
     return replace(columns, **some)
 
 
-def _left_out(window: Window, counts: Counts) -> tuple[Limitation, ...]:
+def _left_out(window: Window, counts: Counts) -> Limitation:
     """Return the limitation for the rest of the capture."""
-    outside = int((~counts.inside).sum())
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     cut = int((window.touches(start_ns, end_ns) & ~counts.inside).sum())
@@ -387,11 +424,19 @@ def _left_out(window: Window, counts: Counts) -> tuple[Limitation, ...]:
         f"--window {window.text} leaves them out{partly}; what is reported of whole profiles, such "
         "as the share of attributed kernel time, covers the whole capture"
     )
-    return (Limitation(OUTSIDE, reason, outside),)
+    return Limitation(OUTSIDE, reason, int((~counts.inside).sum()))
 
 
-def _cut_run(run: Run, counts: Counts, numbers: tuple[Ints, Ints], rows: tuple[Ints, Ints]) -> Run:
-    (iterations, number), (kept, row) = numbers, rows
+def _cut_run(run: Run, counts: Counts, iterations: Ints, number: Ints, row: Ints) -> Run:
+    """Return a run of some iterations.
+
+    Args:
+        run: all of it.
+        counts: its ratios.
+        iterations: that are kept.
+        number: new number of each iteration; -1 for others, and for -1.
+        row: likewise of each operation.
+    """
     # From the first start to the last end of the windows of all ratios.
     extents, present = counts.extents, counts.extents.present & counts.inside[:, None]
     starts, ends = [extents.first_ns[present]], [extents.step_last_ns[present]]
@@ -410,7 +455,7 @@ def _cut_run(run: Run, counts: Counts, numbers: tuple[Ints, Ints], rows: tuple[I
         some = end_ns > start_ns
         return RankIntervals(times.rank[some], start_ns[some], end_ns[some])
 
-    operations = run.operations.take(kept)
+    operations = run.operations.take(row[:-1] >= 0)
     busy = run.busy.take(row[run.busy.operation] >= 0)
     hosts = run.hosts.take((run.hosts.operation == NONE) | (row[run.hosts.operation] >= 0))
     met = run.collectives.take(number[run.collectives.iteration] >= 0)
@@ -430,59 +475,3 @@ def _cut_run(run: Run, counts: Counts, numbers: tuple[Ints, Ints], rows: tuple[I
         hosts=replace(hosts, operation=row[hosts.operation]),
         iteration_names=tuple(run.iteration_names[k] for k in iterations.tolist()),
     )
-
-
-def _cut_counts(counts: Counts, iterations: Ints) -> Counts:
-    whole = [counts.iterations[k] for k in iterations.tolist()]
-    return replace(
-        counts,
-        iterations=tuple(replace(i, index=index) for index, i in enumerate(whole)),
-        extents=_of_iterations(counts.extents, iterations),
-        windows={name: _of_iterations(w, iterations) for name, w in counts.windows.items()},
-        one_clock=counts.one_clock[iterations],
-        inside=counts.inside[iterations],
-    )
-
-
-def _cut_explanation(
-    explanation: Explanation,
-    numbers: tuple[Ints, Ints],
-    rows: tuple[Ints, Ints],
-    operations: Operations,
-) -> Explanation:
-    (iterations, number), (kept, row) = numbers, rows
-    times, path, idle_ns = explanation.phase_times, explanation.path, explanation.causes.idle_ns
-    source, replayed = explanation.slowdown_source, explanation.replayed_source
-    stragglers = (replace(s, operation=int(row[s.operation])) for s in times.stragglers)
-    return replace(
-        explanation,
-        causes=CauseTimes({name: idle[iterations] for name, idle in idle_ns.items()}),
-        explained=cache(partial(_cut_rows, explanation, number, row, operations)),
-        received=explanation.received[iterations],
-        communication=_of_iterations(explanation.communication, iterations),
-        phase_times=replace(times, stragglers=tuple(stragglers)),
-        path=path
-        and replace(
-            path,
-            iteration=int(number[path.iteration]),
-            operations=row[path.operations],
-            slack_ns=path.slack_ns[kept],
-        ),
-        slowdown_source=source and replace(source, numbers=number[:-1]),
-        replayed_source=replayed and replace(replayed, numbers=number[:-1]),
-    )
-
-
-def _cut_rows(
-    explanation: Explanation, number: Ints, row: Ints, operations: Operations
-) -> run_work.ExplainedRows:
-    """Return the bubbles and receives of the window; what is replayed has its own rows.
-
-    Bubbles keep no references to operations outside it.
-    """
-    rows = explanation.explained()
-    receives = rows.receives.take(row[rows.receives.operation] >= 0)
-    bubbles = rows.bubbles.take(number[rows.bubbles.iteration] >= 0)
-    bubbles = run_work.renumbered(bubbles, row.__getitem__)
-    bubbles = replace(bubbles, iteration=number[bubbles.iteration], operations=operations)
-    return replace(rows, bubbles=bubbles, receives=run_work.renumbered(receives, row.__getitem__))

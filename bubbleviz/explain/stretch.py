@@ -102,9 +102,7 @@ class Stretch:
     passing: bool
 
 
-def stretches_of(
-    run: Run, counts: Counts, kept: Bools | None = None, *, most: int | None = None
-) -> Iterator[Stretch]:
+def stretches_of(run: Run, counts: Counts, kept: Bools | None = None) -> Iterator[Stretch]:
     """Yield the stretches of a run, in the order of their ranks.
 
     Args:
@@ -112,7 +110,6 @@ def stretches_of(
         counts: its ratios.
         kept: of each rank, whether the tables of its operations are handed on; None for all. Of a
             run that is one stretch all are.
-        most: about so many operations a stretch; None for ``MOST``.
     """
     phase = run.operations.phase
     taking = np.flatnonzero(among(phase, (*PASSED_ON, Phase.FB)))
@@ -133,7 +130,7 @@ def stretches_of(
         "passing": bool(several.any()),
     }
     collectives = collective_waits(run.collectives, run.operations)
-    bounds = rank_iterations.pipeline_bounds(run, MOST if most is None else most)
+    bounds = rank_iterations.pipeline_bounds(run, MOST)
     if kept is None or len(bounds) <= 2:
         kept = np.ones(len(run.ranks), bool)
     for first, end in pairwise(bounds):

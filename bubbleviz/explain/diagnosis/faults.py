@@ -108,7 +108,7 @@ class Evidence:
         work: of all ranks, in the iterations that count.
         own_ns: how long each row took itself; of communication, its transfer.
         effects: of the computes.
-        host_of_rank: number of the host of each rank; empty where hosts are unknown.
+        host_of_rank: number of the host of each rank.
         late_ns: how late each row started since the host had not launched it; 0 elsewhere.
         profiler_ns: likewise since the profiler held its process up.
         gap_ns: how long no kernel ran inside each row; 0 for what is no operation.
@@ -154,9 +154,11 @@ def slow_ranks(seen: Evidence) -> Iterator[Fault]:
 
     slow = _losing(rank, np.where(out, effects.cell_ns * (1 - 1 / effects.rank_effect) * size, 0.0))
     present = distinct(work.rank)
-    host = seen.host_of_rank[present] if len(seen.host_of_rank) else np.full(len(present), NONE)
     replica = work.replica[groups_of(work.rank).first]
-    for kind, name, place in (("host", "host", host), ("rank", "replica", replica)):
+    for kind, name, place in (
+        ("host", "host", seen.host_of_rank[present]),
+        ("rank", "replica", replica),
+    ):
         # Places of several ranks, not of all, that are slow one and all.
         for number in distinct(place[np.isin(present, slow)]).tolist():
             ranks = present[place == number].tolist()
@@ -188,7 +190,7 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
         )
 
     slow = distinct(effects.stage_number[out]).tolist()
-    if len(seen.host_of_rank) and len(slow) > 1:
+    if len(slow) > 1:
         host = seen.host_of_rank[work.rank]
         for number in distinct(host[np.isin(work.stage, slow)]).tolist():
             # It holds all ranks of several slow stages, and no other rank.

@@ -76,7 +76,7 @@ def seen(work: Work, host_of_rank: Ints) -> Evidence:
     [
         (STAGES, np.repeat(np.arange(REPLICAS), STAGES), ["host-1"]),
         (2, np.repeat(np.arange(REPLICAS), STAGES), ["rank-4", "rank-5"]),
-        (STAGES, np.zeros(0, np.int64), ["replica-1"]),
+        (STAGES, np.zeros(STAGES * REPLICAS, np.int64), ["replica-1"]),
     ],
 )
 def test_a_host_is_named_where_all_of_its_ranks_are_slow(
