@@ -180,27 +180,11 @@ def median_rows(group: Ints, groups: int, values: Ints | Floats) -> Ints:
 _AT_ONCE = 1 << 23
 
 
-@frozen
-class _Level:
-    """Rows that start together, and those that end once these have started.
-
-    Attributes:
-        start: first of the rows, as places in the order of levels.
-        alone: end of those that meet nobody.
-        stop: end of the rows.
-        before: places of the rows that each follows, shape (followed, rows).
-        met: members of the meetings that these rows complete, meeting by meeting.
-        first: place in ``met`` of the first member of each meeting.
-        sizes: number of members of each.
-    """
-
-    start: int
-    alone: int
-    stop: int
-    before: Ints
-    met: Ints
-    first: Ints
-    sizes: Ints
+#: Rows that start together, and those that end once these have started: the rows as places in the
+#: order of levels, and those of them that meet nobody; places of the rows that each follows, shape
+#: (followed, rows); members of the meetings that these rows complete, meeting by meeting, the first
+#: member of each meeting among these, and the number of its members.
+Level = tuple[slice, slice, Ints, Ints, Ints, Ints]
 
 
 @frozen
@@ -217,13 +201,13 @@ class Replay:
     """
 
     rows: Ints
-    levels: tuple[_Level, ...]
+    levels: tuple[Level, ...]
     iterations: Ints
     closing: Ints
     first_closing: Ints
     unordered: Ints
 
-    def ends_ns(self, own_ns: Ints, delay_ns: Ints | None = None, *, placed: bool = False) -> Ints:
+    def ends_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
         """Return when each row ends, in ns from the start of its iteration.
 
         Args:
@@ -236,28 +220,24 @@ class Replay:
             In the order of :attr:`rows`, shape (rows, scenarios); two more rows are meaningless.
         """
         if not placed:
-            own_ns, delay_ns = own_ns[self.rows], None if delay_ns is None else delay_ns[self.rows]
+            own_ns, delay_ns = own_ns[self.rows], delay_ns[self.rows]
         count = len(self.rows)
         ends = np.empty((count + 2, own_ns.shape[1]), np.int64)
         ends[count], ends[count + 1] = 0, NEVER
-        if delay_ns is not None and delay_ns.ndim == 1:
-            delay_ns = delay_ns[:, None]
-        for level in self.levels:
-            starts = ends[level.before[0]]
-            for before in level.before[1:]:
+        delay_ns = delay_ns.reshape(count, delay_ns.size // max(count, 1))
+        for rows, alone, followed, met, first, sizes in self.levels:
+            starts = ends[followed[0]]
+            for before in followed[1:]:
                 np.maximum(starts, ends[before], out=starts)
-            if delay_ns is not None:
-                starts += delay_ns[level.start : level.stop]
-            ends[level.start : level.stop] = starts
-            ends[level.start : level.alone] += own_ns[level.start : level.alone]
-            if len(level.met):
-                latest = np.maximum.reduceat(ends[level.met], level.first, axis=0)
-                ends[level.met] = np.repeat(latest, level.sizes, axis=0) + own_ns[level.met]
+            starts += delay_ns[rows]
+            ends[rows] = starts
+            ends[alone] += own_ns[alone]
+            if len(met):
+                latest = np.maximum.reduceat(ends[met], first, axis=0)
+                ends[met] = np.repeat(latest, sizes, axis=0) + own_ns[met]
         return ends
 
-    def lengths_ns(
-        self, own_ns: Ints, delay_ns: Ints | None = None, *, placed: bool = False
-    ) -> Ints:
+    def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, placed: bool = False) -> Ints:
         """Return how long iterations take, shape (iterations, scenarios).
 
         An iteration ends with the last optimizer; of ranks without any all work counts. Arguments
@@ -279,13 +259,13 @@ class Replay:
         groups = np.empty((count + 2, 2), np.int64)
         groups[count:] = np.iinfo(np.int64).max
         groups[:count, 0], groups[:count, 1] = own, -own
-        for level in self.levels:
-            here = groups[level.start : level.stop]
-            for before in level.before:
+        for rows, _, followed, met, first, sizes in self.levels:
+            here = groups[rows]
+            for before in followed:
                 np.minimum(here, groups[before], out=here)
-            if len(level.met):
-                least = np.minimum.reduceat(groups[level.met], level.first, axis=0)
-                groups[level.met] = np.repeat(least, level.sizes, axis=0)
+            if len(met):
+                least = np.minimum.reduceat(groups[met], first, axis=0)
+                groups[met] = np.repeat(least, sizes, axis=0)
         mixed = np.zeros(len(group), bool)
         mixed[self.rows] = groups[:count, 0] != -groups[:count, 1]
         return mixed
@@ -369,7 +349,7 @@ def _by_level(
     meeting: Ints,
     meets: Bools,
     order: Dependencies,
-) -> Iterator[_Level]:
+) -> Iterator[Level]:
     """Yield the levels of rows that stand in their order."""
     count = int(started[rows].max(initial=NONE)) + 1
     first = np.searchsorted(started[rows], np.arange(count + 1)).tolist()
@@ -391,7 +371,8 @@ def _by_level(
         bounds = np.flatnonzero(new)
         sizes = np.diff(np.append(bounds, len(members)))
         alone = first[level] + int((~meets[own]).sum())
-        yield _Level(first[level], alone, first[level + 1], before, place[members], bounds, sizes)
+        places = slice(first[level], first[level + 1]), slice(first[level], alone)
+        yield (*places, before, place[members], bounds, sizes)
 
 
 # Slack: how much later work can end without a longer iteration, all else as measured.
@@ -421,14 +402,13 @@ def slack_of(work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints) -> Ints:
     # What ends after its iteration does cannot end later; two more places stand for no row.
     latest_ns = np.append(np.maximum(whole_ns[iteration], ends_ns), (0, 0))
     starts_ns = np.zeros(count, np.int64)
-    for level in reversed(replay.levels):
-        if len(level.met):
-            latest = np.minimum.reduceat(latest_ns[level.met] - own_ns[level.met], level.first)
-            starts_ns[level.met] = np.repeat(latest, level.sizes)
-        alone = slice(level.start, level.alone)
+    for rows, alone, followed, met, first, sizes in reversed(replay.levels):
+        if len(met):
+            latest = np.minimum.reduceat(latest_ns[met] - own_ns[met], first)
+            starts_ns[met] = np.repeat(latest, sizes)
         starts_ns[alone] = latest_ns[alone] - own_ns[alone]
-        ready_ns = starts_ns[level.start : level.stop] - delay_ns[level.start : level.stop]
-        for before in level.before:
+        ready_ns = starts_ns[rows] - delay_ns[rows]
+        for before in followed:
             np.minimum.at(latest_ns, before, ready_ns)
     slack_ns = np.full(len(work), NONE, np.int64)
     slack_ns[replay.rows] = latest_ns[:count] - ends_ns

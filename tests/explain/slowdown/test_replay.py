@@ -75,7 +75,9 @@ def test_the_last_optimizer_ends_an_iteration() -> None:
     rows = [(0, 0, 2, 0, 4, -1), (0, 0, 0, 0, 9, -1), (1, 0, 0, 0, 5, -1), (0, 1, 0, 0, 9, -1)]
     work = work_of(rows)
 
-    assert replay_of(work, NO_ORDER).lengths_ns(work.own_ns[:, None]).tolist() == [[5], [9]]
+    assert replay_of(work, NO_ORDER).lengths_ns(
+        work.own_ns[:, None], np.zeros(len(work), np.int64)
+    ).tolist() == [[5], [9]]
 
 
 def test_an_iteration_in_a_circle_is_left_out() -> None:
