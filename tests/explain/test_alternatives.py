@@ -193,29 +193,6 @@ def test_simulate_takes_sizes_and_times_from_a_report(
     assert json.loads(capsys.readouterr().out)["microbatches"] == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{}", "is not a bubbleviz report"),
-        ('{"schema": "other/1"}', "its schema is 'other/1'"),
-        (
-            '{"schema": "bubbleviz.report/1", "iterations": [], "phase_times": '
-            '[{"stage": 0, "chunk": 0, "phase": "<b>", "median_ns": 1}]}',
-            "'<b>' is not a phase",
-        ),
-        ('{"schema": "bubbleviz.report/1", "iterations": []}', "does not show the times"),
-    ],
-)
-def test_a_report_without_times_is_refused(
-    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "report.json").write_text(text)
-    code = main(["simulate", "--from", str(tmp_path / "report.json"), "--schedule", "1f1b"])
-
-    assert code == 1
-    assert says in capsys.readouterr().err
-
-
 def test_simulate_marks_times_of_an_incomplete_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
