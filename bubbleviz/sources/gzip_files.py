@@ -148,6 +148,10 @@ def unwinding(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
+#: Handlers of Ctrl-C that end the process.
+_AT_ONCE: list[object] = []
+
+
 def end_at_once(last_words: str) -> None:
     """Have Ctrl-C end the process with 130 and a line, until :func:`interrupt` is called.
 
@@ -157,26 +161,21 @@ def end_at_once(last_words: str) -> None:
     Args:
         last_words: the line, with its line feed.
     """
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        with suppress(OSError):  # standard error may be closed
+            os.write(2, last_words.encode())
+        os._exit(128 + number)
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _AtOnce(last_words))
+        _AT_ONCE.append(end)
+        signal.signal(signal.SIGINT, end)
 
 
 def interrupt() -> None:
     """Have Ctrl-C raise KeyboardInterrupt again, where :func:`end_at_once` changed that."""
-    if isinstance(signal.getsignal(signal.SIGINT), _AtOnce):
+    if signal.getsignal(signal.SIGINT) in _AT_ONCE:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class _AtOnce:
-    """A handler that ends the process with a line on standard error, and no exception."""
-
-    def __init__(self, last_words: str) -> None:
-        self._last_words = last_words
-
-    def __call__(self, number: int, _: FrameType | None) -> NoReturn:
-        with suppress(OSError):  # standard error may be closed
-            os.write(2, self._last_words.encode())
-        os._exit(128 + number)
 
 
 def _unwind(number: int, _: FrameType | None) -> NoReturn:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from bubbleviz.errors import InputError, MismatchError, ProfileError
-from bubbleviz.model.limitations import Limitation
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import frozen
@@ -69,26 +69,19 @@ def find_profiles(
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); check it and its permissions"
             ) from error
-    files = _without_later_parts(files)
+    if len(files) > 1:  # of one, as of most commands, no reader need be loaded yet
+        from bubbleviz.sources.readers import readers
+
+        by_path = {file.path: file for file in files}
+        first = list(by_path)
+        # Some files are read with others of them.
+        for reader in readers():
+            if reader.sessions is not None and any(p.endswith(reader.suffixes) for p in first):
+                first = list(dict.fromkeys(reader.sessions.first_parts(first)))
+        if len(first) < len(by_path):
+            files = [by_path.get(path, InputFile(path, named=True)) for path in first]
     note_paths([file.path for file in files])
     return tuple(files)
-
-
-def _without_later_parts(files: Sequence[InputFile]) -> list[InputFile]:
-    """Return files without those that are read with others of them."""
-    if len(files) < 2:  # as of most commands, which may yet be refused before any reader loads
-        return list(files)
-    from bubbleviz.sources.readers import readers
-
-    kept = list(dict.fromkeys(file.path for file in files))
-    for reader in readers():
-        if reader.sessions is not None and any(path.endswith(reader.suffixes) for path in kept):
-            kept = reader.sessions.first_parts(kept)
-    first = dict.fromkeys(kept)
-    by_path = {file.path: file for file in files}
-    if len(first) == len(by_path):
-        return list(files)
-    return [by_path.get(path, InputFile(path, named=True)) for path in first]
 
 
 def refuse_twins(files: Sequence[str], noun: str = "profile") -> None:
@@ -217,26 +210,25 @@ def _tables_among(files: Sequence[str]) -> list[str]:
 
 def _is_own_trace(file: str) -> bool:
     """Tell whether a file is a trace that this program wrote beside the profiles of a run."""
-    if not file.endswith(".trace.json"):
-        return False
     from bubbleviz.sources.gzip_files import head_of
     from bubbleviz.sources.readers import is_own_trace
 
-    try:
-        return is_own_trace(head_of(file))
-    except ProfileError:
-        return False
+    with suppress(ProfileError):
+        return file.endswith(".trace.json") and is_own_trace(head_of(file))
+    return False
 
 
 def _is_profile(file: str) -> bool:
     """Tell whether a file whose ending allows a profile is one by its first bytes."""
     from bubbleviz.sources.readers import is_of, readers
 
-    candidates = [reader for reader in readers() if file.endswith(reader.possible_suffixes or "\0")]
-    try:
-        return any(is_of(reader, file) for reader in candidates)
-    except ProfileError:
-        return False
+    with suppress(ProfileError):
+        return any(
+            is_of(reader, file)
+            for reader in readers()
+            if reader.possible_suffixes and file.endswith(reader.possible_suffixes)
+        )
+    return False
 
 
 def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
@@ -329,8 +321,6 @@ def read_each(
 
 def unreadable_profile(reason: str) -> Limitation:
     """Return the limitation for a file of a directory that cannot be read."""
-    from bubbleviz.model.limitations import Limitation, LimitationKind
-
     return Limitation("a profile of the directory", reason, kind=LimitationKind.PROFILE_UNREADABLE)
 
 
@@ -366,16 +356,12 @@ def missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
         return ()
     absent = sorted(set(range(min(held), max(held) + 1)) - held)
     width = min(map(len, texts))
-    names = [_with_number(found[0], varying[0], f"{number:0{width}}") for number in absent]
+    place = list(_NUMBER.finditer(found[0].name))[varying[0]]
+    around = found[0].name[: place.start()], found[0].name[place.end() :]
+    names = [f"{around[0]}{number:0{width}}{around[1]}" for number in absent]
     note_paths(names)
     reason = (
         f"{found[0].parent}: lacks {some_of(names, _LISTED)} of the files numbered "
         f"{min(held):,} to {max(held):,}; what they hold is not in the results"
     )
     return (Limitation("missing files", reason, len(absent)),)
-
-
-def _with_number(path: Path, place: int, number: str) -> str:
-    """Return the name of a file with another number."""
-    found = list(_NUMBER.finditer(path.name))[place]
-    return f"{path.name[: found.start()]}{number}{path.name[found.end() :]}"

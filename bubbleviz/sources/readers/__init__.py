@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.pointers import refuse_pointer
@@ -107,6 +107,11 @@ class OpenOperations(OpenFile, Protocol):
         """
 
 
+Opened: TypeAlias = AbstractContextManager[OpenFile]
+#: Opens a path, to be read by so many threads at once; reports its progress.
+Opener: TypeAlias = Callable[[str, int, Watch], Opened]
+
+
 @frozen
 class Sessions:
     """Which files of a format belong together.
@@ -151,7 +156,7 @@ class Reader:
     name: str
     suffixes: tuple[str, ...]
     recognises: Callable[[bytes], bool]
-    open_file: Callable[[str, int, Watch], AbstractContextManager[OpenFile]]
+    open_file: Opener
     decoded_whole: bool = False
     possible_suffixes: tuple[str, ...] = ()
     is_possible: Callable[[bytes], bool] = lambda _: False
@@ -165,22 +170,32 @@ class Reader:
     folder_by_host: bool = False
 
 
-def opened_by(
-    place: str,
-) -> Callable[[str, int, Watch], AbstractContextManager[OpenFile]]:
+def opened_by(place: str) -> Opener:
     """Return a reader's function that opens a file by one of a module, as ``module:function``.
 
     The module is imported only where a file is opened, so that other formats start faster.
     """
 
-    def open_file(
-        path: str, jobs: int = 1, watch: Watch = unwatched
-    ) -> AbstractContextManager[OpenFile]:
+    def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Opened:
         module, _, function = place.partition(":")
-        opened: AbstractContextManager[OpenFile] = getattr(import_module(module), function)(
-            path, jobs, watch
-        )
+        opened: Opened = getattr(import_module(module), function)(path, jobs, watch)
         return opened
+
+    return open_file
+
+
+def table_opened_by(name: str, read: str) -> Opener:
+    """Return a reader's function that opens a table of operations.
+
+    Args:
+        name: of the format.
+        read: function of :mod:`bubbleviz.sources.tables.files` that reads it.
+    """
+
+    def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Opened:  # noqa: ARG001 - pyarrow has threads of its own
+        from bubbleviz.sources.tables import files, operations
+
+        return operations.open_table(path, name, watch, getattr(files, read))
 
     return open_file
 
@@ -193,24 +208,6 @@ def readers() -> tuple[Reader, ...]:
 def is_own_trace(head: bytes) -> bool:
     """Tell by its first bytes whether a file is a trace of a report, written for viewers."""
     return _OWN_TRACE.search(head) is not None
-
-
-def _refuse_own_output(path: str, head: bytes) -> None:
-    """Refuse a file that this program wrote.
-
-    Raises:
-        ProfileError: it is one.
-    """
-    if _REPORT.search(head):
-        raise ProfileError(
-            f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "
-            "to bubbleviz compare, gate or view"
-        )
-    if is_own_trace(head):
-        raise ProfileError(
-            f"{path}: a trace that bubbleviz wrote, not a profile; give the profiles, or open it "
-            "in a viewer of traces"
-        )
 
 
 def reader_of_directory(path: str) -> Reader | None:
@@ -258,11 +255,22 @@ def reader_of(path: str) -> Reader:
             f"{path}: costs of XLA's instructions, not a profile; give them to bubbleviz pgle "
             "with --against, beside the profile of a JAX run"
         )
-    _refuse_own_output(path, head)
+    if _REPORT.search(head):
+        raise ProfileError(
+            f"{path}: a report of bubbleviz, not a profile; give the profiles, or give the report "
+            "to bubbleviz compare, gate or view"
+        )
+    if is_own_trace(head):
+        raise ProfileError(
+            f"{path}: a trace that bubbleviz wrote, not a profile; give the profiles, or open it "
+            "in a viewer of traces"
+        )
     if (recognised := _recognised_as(path, head)) is not None:
         return recognised
     for reader in readers():
-        if reader.is_possible(head) and _may_be(path, reader):
+        # A table has not the name of a profile.
+        named = path.endswith(reader.table_suffixes) or not path.endswith(_ENDINGS)
+        if reader.is_possible(head) and (named or not reader.table_suffixes):
             return reader
     if path.endswith(_ENDINGS):
         raise ProfileError(
@@ -323,13 +331,6 @@ def _reader_of_database(path: str, head: bytes) -> Reader:
             f"{next_step(path)}"
         )
     return found or next(by_ending, kinds[0])
-
-
-def _may_be(path: str, reader: Reader) -> bool:
-    """Tell whether a file that looks like a kind may be of it: a profile's name is that of none."""
-    if not reader.table_suffixes or path.endswith(reader.table_suffixes):
-        return True
-    return not path.endswith(_ENDINGS)
 
 
 def emptiness(path: str) -> str:

@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.readers import OpenFile, Reader
-
-
-def _open_file(
-    path: str,
-    jobs: int = 1,  # noqa: ARG001 - one thread reads it
-    watch: Watch = unwatched,
-) -> AbstractContextManager[OpenFile]:
-    """Open a file; its package is imported only now, so that other formats start faster."""
-    from bubbleviz.sources.tables.files import read_delimited
-    from bubbleviz.sources.tables.operations import open_table
-
-    return open_table(path, "csv", watch, read_delimited)
+from bubbleviz.sources.readers import Reader, table_opened_by
 
 
 def _columns(head: bytes) -> list[str]:
@@ -55,7 +40,7 @@ READER = Reader(
     name="csv",
     suffixes=(),
     recognises=_recognises,
-    open_file=_open_file,
+    open_file=table_opened_by("csv", "read_delimited"),
     decoded_whole=True,
     is_possible=_is_possible,
     operations="a table of operations",

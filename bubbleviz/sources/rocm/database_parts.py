@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.sqlite.database import Database, columns_of_tables, opened_database
 from bubbleviz.sources.sqlite.queries import Maker, Queries, Schema, lacking
 
@@ -45,29 +45,41 @@ _DEGRADED = "without_"
 _DIGITS = 16
 
 
-@frozen
-class PartTables:
-    """The tables of one part.
+class Part:
+    """The open tables of one part of a file.
 
-    Attributes:
-        names: as the file has them, by what queries call them.
-        schema: the columns that the file has, by what queries call the table.
+    Args:
+        path: of the file.
+        queries: of its maker.
+        names: of the tables in the file, by what queries call them.
+        columns: of each table, by its name in the file.
         guid: to which rows of the tables belong; "" where all do.
     """
 
-    names: Mapping[str, str]
-    schema: Schema
-    guid: str = ""
-
-
-class Part:
-    """The open tables of one part of a file."""
-
-    def __init__(self, path: str, tables: PartTables, queries: Queries) -> None:
-        self.path, self._queries, self._schema = path, queries, tables.schema
-        self._views = queries.views_of(tables.schema)
+    def __init__(
+        self,
+        path: str,
+        queries: Queries,
+        names: Mapping[str, str],
+        columns: Schema,
+        guid: str = "",
+    ) -> None:
+        self.path, self._queries = path, queries
+        self.schema = {base: columns[table] for base, table in names.items()}
+        self._views = queries.views_of(self.schema)
+        statements = []
+        for base, table in names.items():
+            wanted = sorted(queries.columns_read()[base] & self.schema[base])
+            given = ", ".join(f'"{column}"' for column in wanted) or "NULL AS nothing"
+            of_guid = ""
+            if guid and "guid" in self.schema[base]:
+                of_guid = f" WHERE guid = '{guid.replace(chr(39), chr(39) * 2)}'"
+            # The name that queries have for the table.
+            statements.append(
+                f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{of_guid}'
+            )
         views = (f"CREATE TEMP VIEW {n} AS\n{view.text}" for n, view in self._views.items())
-        self._database = Database(path, queries.maker, [*_renamed(tables, queries), *views])
+        self._database = Database(path, queries.maker, [*statements, *views])
 
     def close(self) -> None:
         """Close the file."""
@@ -75,11 +87,7 @@ class Part:
 
     def has(self, name: str) -> bool:
         """Tell whether the tables hold what a query needs."""
-        return self._queries.has(name, self._schema, self._views)
-
-    def has_table(self, name: str) -> bool:
-        """Tell whether there is a table, of the name that queries have for it."""
-        return name in self._schema
+        return self._queries.has(name, self.schema, self._views)
 
     def lacks(self, name: str) -> tuple[str, ...]:
         """Return which tables and columns of today's files, that a query reads, are missing.
@@ -91,7 +99,7 @@ class Part:
             variants = self._queries.view_variants().get(relation)
             whole = [v for v in variants or () if not v.name.split("/")[-1].startswith(_DEGRADED)]
             needs = [v.requires for v in whole] if variants else [{relation: columns}]
-            nearest = min((lacking(requires, self._schema) for requires in needs), key=len)
+            nearest = min((lacking(requires, self.schema) for requires in needs), key=len)
             lacks.update(dict.fromkeys(nearest))
         return tuple(lacks)
 
@@ -107,7 +115,7 @@ class Part:
             ProfileError: the file is damaged, or holds something else than integers.
         """
         query = self._queries.query(name)
-        if table and not self.has_table(table):
+        if table and table not in self.schema:
             return np.empty((len(query.columns), 0), np.int64)
         if not self.has(name):
             raise SchemaError(
@@ -116,7 +124,7 @@ class Part:
             )
         return self._database.columns(query)
 
-    def rows(self, name: str, whole: int = 0) -> list[tuple[object, ...]]:
+    def rows(self, name: str, whole: int = 0) -> list[tuple[Any, ...]]:
         """Return the rows of a query that holds texts; none where the file lacks what it needs.
 
         Args:
@@ -165,33 +173,13 @@ def tables_in(path: str, queries: Queries) -> Schema:
         return columns_of_tables(database)
 
 
-def parts_in(columns: Schema, queries: Queries) -> tuple[PartTables, ...]:
-    """Return the tables of each part, in the order of their GUIDs."""
+def parts_in(columns: Schema, queries: Queries) -> list[dict[str, str]]:
+    """Return the names of each part's tables, by what queries call them, in the order of GUIDs."""
     names: dict[str, dict[str, str]] = {}
     for table in columns:
-        base, guid = _base_of(table)
+        found = _GUID.search(table)
+        guid = found[0] if found and len(found[0].replace("_", "")) >= _DIGITS else ""
+        base = table.removesuffix(guid)
         if base in queries.tables():
             names.setdefault(guid, {})[base] = table
-    return tuple(
-        PartTables(names[guid], {base: columns[table] for base, table in names[guid].items()})
-        for guid in sorted(names)
-    )
-
-
-def _base_of(table: str) -> tuple[str, str]:
-    """Return the name of a table without its GUID, and that; "" of one without."""
-    found = _GUID.search(table)
-    if found is None or len(found[0].replace("_", "")) < _DIGITS:
-        return table, ""
-    return table[: found.start()], found[0]
-
-
-def _renamed(tables: PartTables, queries: Queries) -> Iterator[str]:
-    """Yield the statements that put a part's tables behind the names that queries have for them."""
-    for base, table in tables.names.items():
-        wanted = sorted(queries.columns_read()[base] & tables.schema[base])
-        columns = ", ".join(f'"{column}"' for column in wanted) or "NULL AS nothing"
-        of_guid = ""
-        if tables.guid and "guid" in tables.schema[base]:
-            of_guid = f" WHERE guid = '{tables.guid.replace(chr(39), chr(39) * 2)}'"
-        yield f'CREATE TEMP VIEW {base} AS SELECT {columns} FROM main."{table}"{of_guid}'
+    return [names[guid] for guid in sorted(names)]

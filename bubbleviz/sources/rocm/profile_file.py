@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -38,8 +38,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
 from bubbleviz.sources.in_memory import InMemoryCalls, InMemoryRanges
 from bubbleviz.sources.rocm.database_parts import ROCPROF_AGAIN, RPD_AGAIN
-from bubbleviz.sources.rocm.rocpd import read_rocpd, read_rpd
-from bubbleviz.sources.rocm.tables import RocmRecording, joined_columns
+from bubbleviz.sources.rocm.rocpd import RocmRecording, joined_columns, read_rocpd, read_rpd
 from bubbleviz.timing import step
 
 #: What records more, by format.
@@ -57,15 +56,7 @@ class RocmFile:
     """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`."""
 
     path: str
-    load: Callable[[], RocmRecording]
-
-    @cached_property
-    def _recording(self) -> RocmRecording:
-        with step("read tables") as rows:
-            recording = self.load()
-            blocks = (*recording.kernels, *recording.calls)
-            rows.count = sum(block.shape[1] for block in blocks)
-        return recording
+    _recording: RocmRecording
 
     @cached_property
     def _zero_ns(self) -> int:
@@ -88,7 +79,7 @@ class RocmFile:
                 builder.add_copies(self._since_start(copies))
         except ValueError as error:
             raise ProfileError(
-                f"{self.path}: is damaged or was edited ({error}); {self._again}"
+                f"{self.path}: is damaged or was edited ({error}); {_AGAIN[self._recording.format]}"
             ) from error
         names = [encodable(name) for name in tables.kernel_names.values]
         orphans = builder.without_process()
@@ -194,7 +185,7 @@ class RocmFile:
     def _lacking(self, *, partial: bool) -> str:
         """Return what was not recorded that is needed, and what to do; "" where nothing is."""
         work, notes = self._work
-        calls = len(self._calls.calls)
+        calls, again = len(self._calls.calls), _AGAIN[self._recording.format]
         if not (len(work) if partial else work.kernels):
             left_out = [
                 f"{note.count} {note.what}"
@@ -205,57 +196,54 @@ class RocmFile:
             reason = f"no kernels were recorded{but}"
             if left_out:
                 reason = f"no kernel has times that can be ({', '.join(left_out)})"
-            return f"{reason}; {self._again}"
+            return f"{reason}; {again}"
         if partial or (calls and len(self._ranges)):
             return ""
         if not calls:
             reason = "no HIP API calls were recorded, so kernels cannot be linked to ranges"
-            return f"{reason}; {self._again}"
+            return f"{reason}; {again}"
         if self._recording.nameless:
             return (
                 "no range is named, since the events of the ROCTx ranges that were recorded hold "
-                f"no texts (rocpd_event.extdata); {self._again}"
+                f"no texts (rocpd_event.extdata); {again}"
             )
         return (
-            f"no ROCTx ranges were recorded; {self._again}, with ranges switched on in the "
+            f"no ROCTx ranges were recorded; {again}, with ranges switched on in the "
             "training framework"
         )
 
-    @property
-    def _again(self) -> str:
-        return _AGAIN[self._recording.format]
-
     def _losses(self, *, partial: bool) -> tuple[Limitation, ...]:
-        """Return what the file lacks."""
-        tables, path = self._recording, self.path
+        """Return what the file lacks, and kinds of work of which calls were recorded alone."""
+        tables, path, work = self._recording, self.path, self._work[0]
         notes = list(tables.limitations)
-        if tables.nameless:
-            kind = LimitationKind.RANGE_NAMES_LOST
-            reason = f"{path} has no text for them"
-            notes.append(Limitation("names of ranges", reason, tables.nameless, kind))
-        if tables.unnamed_calls:
-            kind = LimitationKind.RANGE_NAMES_LOST
-            reason = f"{path} has none for them in rocpd_string"
-            what = "names of calls, and maybe of ranges"
-            notes.append(Limitation(what, reason, tables.unnamed_calls, kind))
-        calls, ranges = (joined_columns(blocks, 5) for blocks in (tables.calls, tables.ranges))
+        for what, where, count in (
+            ("names of ranges", "no text for them", tables.nameless),
+            (
+                "names of calls, and maybe of ranges",
+                "none for them in rocpd_string",
+                tables.unnamed_calls,
+            ),
+        ):
+            if count:
+                lost = LimitationKind.RANGE_NAMES_LOST
+                notes.append(Limitation(what, f"{path} has {where}", count, lost))
         left_out = {
-            "HIP API calls": calls.shape[1] - len(self._calls.calls),
-            "ranges": ranges.shape[1] - len(self._ranges),
+            "HIP API calls": _rows(tables.calls) - len(self._calls.calls),
+            "ranges": _rows(tables.ranges) - len(self._ranges),
         }
-        return (*notes, *impossible_times(path, left_out), *self._lost_work(partial=partial))
-
-    def _lost_work(self, *, partial: bool) -> Iterator[Limitation]:
-        """Yield limitations for kinds of work of which calls were recorded alone."""
-        work, names = self._work[0], self._calls.texts
-        tables = _COUNTED[self._recording.format]
-        beginnings = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)
-        if partial and not work.kernels and any(name.startswith(beginnings) for name in names):
-            reason = f"{self.path} holds calls that launch some, but none in {tables[0]}"
-            yield Limitation(KERNELS, reason, kind=LimitationKind.COSTS)
-        if not self._recording.copied and any(name.startswith(COPIES) for name in names):
-            reason = f"{self.path} holds calls that make some, but none in {tables[1]}"
-            yield Limitation("copies", reason)
+        notes += impossible_times(path, left_out)
+        in_tables = _COUNTED[tables.format]
+        for what, table, recorded, make, beginnings, kind in (
+            (
+                *(KERNELS, in_tables[0], work.kernels or not partial, "launch"),
+                *((*KERNEL_LAUNCHES, *GRAPH_LAUNCHES), LimitationKind.COSTS),
+            ),
+            ("copies", in_tables[1], tables.copied, "make", COPIES, LimitationKind.OTHER),
+        ):
+            if not recorded and any(name.startswith(beginnings) for name in self._calls.texts):
+                reason = f"{path} holds calls that {make} some, but none in {table}"
+                notes.append(Limitation(what, reason, kind=kind))
+        return tuple(notes)
 
     @property
     def _source(self) -> Source:
@@ -282,12 +270,8 @@ class RocmFile:
         """Return the contents of the file, ranges of these names among them."""
         names = self.sample(globs)
         tables, ranges = self._recording, self._ranges
-        counts = (
-            sum(block.shape[1] for block in tables.kernels),
-            sum(block.shape[1] for block in tables.copies),
-            sum(block.shape[1] for block in tables.calls),
-            len(ranges) + tables.nameless,
-        )
+        counts = [*map(_rows, (tables.kernels, tables.copies, tables.calls))]
+        counts.append(len(ranges) + tables.nameless)
         in_tables = _COUNTED[self._recording.format]
         lacking = self._lacking(partial=False)
         return Contents(
@@ -305,13 +289,33 @@ class RocmFile:
         )
 
 
+def _rows(blocks: Sequence[Ints]) -> int:
+    return sum(block.shape[1] for block in blocks)
+
+
 @contextmanager
-def open_rocpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
+def _open(
+    path: str, read: Callable[[str, Watch], RocmRecording], watch: Watch
+) -> Iterator[RocmFile]:
+    with step("read tables") as rows:
+        recording = read(path, watch)
+        rows.count = _rows((*recording.kernels, *recording.calls))
+    yield RocmFile(path, recording)
+
+
+def open_rocpd(
+    path: str,
+    jobs: int = 1,  # noqa: ARG001 - one thread reads it
+    watch: Watch = unwatched,
+) -> AbstractContextManager[RocmFile]:
     """Open a file of ``rocprofv3``."""
-    yield RocmFile(path, lambda: read_rocpd(path, watch))
+    return _open(path, read_rocpd, watch)
 
 
-@contextmanager
-def open_rpd(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[RocmFile]:  # noqa: ARG001 - one thread reads it
+def open_rpd(
+    path: str,
+    jobs: int = 1,  # noqa: ARG001 - one thread reads it
+    watch: Watch = unwatched,
+) -> AbstractContextManager[RocmFile]:
     """Open a file of rocmProfileData."""
-    yield RocmFile(path, lambda: read_rpd(path, watch))
+    return _open(path, read_rpd, watch)

@@ -9,16 +9,19 @@ there, and an id that the program gives into ``correlation_id``. Times are nanos
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, found_in
+from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
+from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import PID_MASK, Device, Thread
 from bubbleviz.model.texts import counted, listed
 from bubbleviz.progress import Watch
@@ -28,25 +31,220 @@ from bubbleviz.sources.rocm.database_parts import (
     RPD,
     RPD_QUERIES,
     Part,
-    PartTables,
     parts_in,
     tables_in,
 )
-from bubbleviz.sources.rocm.tables import (
-    Kind,
-    RocmRecording,
-    flags,
-    kinds_of,
-    mapped,
-    named,
-    narrowed,
-    processes_of,
-    renumbered,
-    threads_of,
-)
 from bubbleviz.sources.sqlite.queries import Schema
 
-_Rows = Sequence[tuple[object, ...]]
+#: Bits of a thread's number below that of its process, and of a process's below that of its part.
+_TID_BITS, _PID_BITS = 24, 24
+#: Correlation ids take 32 bits, of which the largest stands for none.
+_MOST_IDS = (1 << 32) - 1
+#: How the runtime (ROCm/clr) names the kernels by which it copies and fills.
+BLIT_KERNELS = "__amd_rocclr_"
+
+
+@dataclass
+class RocmRecording:
+    """What a file of ROCm's profilers holds; blocks of columns, one for each of its parts.
+
+    Attributes:
+        path: as given.
+        format: name of the input format.
+        kernels: start_ns, end_ns, device, process, correlation id, row of ``kernel_names``.
+        copies: the same without a name, of copies and fills.
+        calls: start_ns, end_ns, thread, correlation id, row of ``call_names``.
+        ranges: start_ns, end_ns, thread, whether it is no push/pop range, row of ``range_names``.
+        kernel_names: distinct names of kernels.
+        call_names: distinct names of functions.
+        range_names: distinct texts of ranges.
+        copied: how many copies were recorded as such.
+        nameless: how many ranges were left out as they have no text.
+        unnamed_calls: how many calls and ranges have functions without a name.
+        threads: named threads.
+        devices: the GPUs.
+        limitations: what the file lacks.
+        host: hostname; None where the file does not record it.
+        machine: id of the machine; likewise.
+        schema_version: version of the file's schema; None unknown.
+    """
+
+    path: str
+    format: str
+    kernels: list[Ints] = field(default_factory=list)
+    copies: list[Ints] = field(default_factory=list)
+    calls: list[Ints] = field(default_factory=list)
+    ranges: list[Ints] = field(default_factory=list)
+    kernel_names: Numbering[str] = field(default_factory=Numbering)
+    call_names: Numbering[str] = field(default_factory=Numbering)
+    range_names: Numbering[str] = field(default_factory=Numbering)
+    copied: int = 0
+    nameless: int = 0
+    unnamed_calls: int = 0
+    threads: list[Thread] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    limitations: list[Limitation] = field(default_factory=list)
+    host: str | None = None
+    machine: str | None = None
+    schema_version: str | None = None
+
+    def lose(self, what: str, reason: str, count: int = 1) -> None:
+        """Note what the file lacks, once."""
+        note = Limitation(what, f"{self.path} {reason}", count, LimitationKind.OTHER)
+        if note not in self.limitations:
+            self.limitations.append(note)
+
+    def add_work(self, work: Ints, names: Sequence[str], name: Ints) -> None:
+        """Add kernels; those by which the runtime copies and fills are copies.
+
+        Args:
+            work: start_ns, end_ns, device, process, correlation id.
+            names: distinct names.
+            name: row of them of each kernel.
+        """
+        blit = flags(names, lambda text: text.startswith(BLIT_KERNELS))
+        number = np.full(len(names), NONE, np.int64)
+        number[~blit] = self.kernel_names.numbers(np.array(names, object)[~blit].tolist())
+        self.kernels.append(np.vstack((work, number[name]))[:, ~blit[name]])
+        self.copies.append(work[:, blit[name]])
+
+    def check(self, numbers: Ints, again: str) -> None:
+        """Raise ProfileError where processes or threads have numbers that none can have."""
+        if len(numbers) and not NONE <= numbers.min() <= numbers.max() <= PID_MASK:
+            raise ProfileError(
+                f"{self.path}: a process or thread has a number below 0 or above 16,777,215, so "
+                f"the file is damaged or was edited; {again}"
+            )
+
+
+def flags(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
+    """Tell of which texts a test holds."""
+    return np.array([bool(test(text)) for text in texts], bool)
+
+
+def renumbered(numbering: Numbering[str], texts: Sequence[str], text: Ints) -> Ints:
+    """Return the number of each row's text in a numbering, to which those are added.
+
+    Args:
+        numbering: of texts.
+        texts: distinct ones.
+        text: row of them of each row.
+    """
+    used = distinct(text)
+    numbers = numbering.numbers(texts[place] for place in used.tolist())
+    return numbers[found_in(used, text)] if len(used) else text
+
+
+def joined_columns(blocks: Sequence[Ints], columns: int) -> Ints:
+    """Return blocks of columns as one, shape (columns, rows)."""
+    return np.concatenate([np.empty((columns, 0), np.int64), *blocks], axis=1)
+
+
+def mapped(values: Ints, table: Mapping[int, int]) -> tuple[Ints, int]:
+    """Return what a table gives for each value, itself where it gives nothing, and how often."""
+    keys = np.array(sorted(table), np.int64)
+    results = np.array([table[key] for key in keys.tolist()], np.int64)
+    at = found_in(keys, values)
+    lacking = at == NONE
+    found = values.copy()
+    found[~lacking] = results[at[~lacking]]
+    return found, int((lacking & (values != NONE)).sum())
+
+
+def named(
+    ids: Ints, texts: Mapping[int, str], unknown: Callable[[int], str]
+) -> tuple[tuple[str, ...], Ints]:
+    """Return distinct names, and the row of each id's name among them."""
+    values = distinct(ids)
+    numbering = Numbering[str]()
+    number = numbering.numbers(
+        texts[value] if value in texts else unknown(value) for value in values.tolist()
+    )
+    return numbering.values, number[found_in(values, ids)] if len(values) else ids
+
+
+def threads_of(process: Ints, tid: Ints) -> Ints:
+    """Return the numbers of threads; -1 where the process is unknown."""
+    return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
+
+
+def narrowed(*columns: Ints) -> tuple[Ints, ...]:
+    """Return ids (0 for none) that fit into 32 bits, with -1 for none; equal ones stay equal."""
+    together = np.concatenate(columns)
+    ids = np.where(together > 0, together, NONE)
+    if ids.max(initial=0) >= _MOST_IDS:
+        groups = groups_of(ids)
+        # The lowest is that of none, where there is one.
+        ids = groups.of_row + (0 if (ids == NONE).any() else 1)
+        ids[together <= 0] = NONE
+    ends = np.cumsum([len(column) for column in columns])[:-1]
+    return tuple(np.split(ids, ends))
+
+
+# Host events of rocpd: which are calls, which are ranges, and what these are named.
+#
+# A range of ROCTx is recorded under the name of a function (``roctxThreadRangeA``, or
+# ``roctxRangePushA`` before ROCm 7), and its text stands in its event's ``extdata``, which is JSON
+# with the key ``message``: ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``,
+# both of rocprofiler-sdk in ROCm/rocm-systems. Its category is ``MARKER_CORE_API`` in ROCm 6.4 and
+# ``MARKER_CORE_RANGE_API`` from 7 on; ``rocprof-sys`` writes functions of the program, too, under
+# categories of its own, and their names are those of ranges.
+
+
+#: Functions of libraries below the program: HIP, HSA, RCCL, and what else calls itself an API.
+_CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|amd_|nccl|mscclpp|roc)[A-Z_]")
+#: Functions of RCCL, which other calls are nested in.
+_COLLECTIVE = re.compile(r"nccl[A-Z]|mscclpp")
+#: Functions of ROCTx that open ranges which need not nest (roctxRangeStartA).
+_START_STOP = re.compile(r"roctx(?:ProcessRange|RangeStart)")
+_ROCTX_RANGE = re.compile(r"roctx\w*Range")
+
+
+class Kind(IntEnum):
+    """What a host event is."""
+
+    LEFT_OUT = 0  # marks, controls of the profiler, events of the driver
+    CALL = 1
+    COLLECTIVE = 2  # a call of RCCL, that names what its kernels do
+    PUSHED = 3  # a range of ROCTx
+    STARTED = 4  # one that need not nest
+    FUNCTION = 5  # a range that is named as the function
+
+
+def kinds_of(category: Ints, name: Ints, categories: Sequence[str], names: Sequence[str]) -> Ints:
+    """Return what each event is, shape (events,).
+
+    Args:
+        category: row of ``categories`` of each event.
+        name: row of ``names`` of each event.
+        categories: names of kinds of events.
+        names: of functions.
+    """
+    groups = groups_of(category, name)
+    pairs = zip(category[groups.first].tolist(), name[groups.first].tolist(), strict=True)
+    kinds = [_kind(categories[of], names[number]) for of, number in pairs]
+    return np.array(kinds, np.int64)[groups.of_row]
+
+
+def _kind(category: str, name: str) -> Kind:
+    category = category.lower()
+    if "marker" in category or name.startswith("roctx"):
+        if name.startswith("roctx") and not _ROCTX_RANGE.match(name):
+            return Kind.LEFT_OUT
+        return Kind.STARTED if _START_STOP.match(name) else Kind.PUSHED
+    if category.startswith("kfd"):
+        return Kind.LEFT_OUT
+    if _COLLECTIVE.match(name):
+        return Kind.COLLECTIVE
+    if not name or _CALL_OF_LIBRARY.match(name) or "api" in category.split("_"):
+        return Kind.CALL
+    return Kind.FUNCTION
+
+
+# rocpd: parts of a file, read one after the other.
+
+
+_Rows = Sequence[tuple[Any, ...]]
 #: Hosts that a message names.
 _NAMED = 4
 #: The loss where a query lacks a column, or cannot run.
@@ -81,17 +279,17 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
     hosts: dict[tuple[str, str], None] = {}
     versions: dict[str, None] = {}
     parts = _parts(path, columns)
-    for number, tables in enumerate(parts):
-        with closing(Part(path, tables, ROCPD_QUERIES)) as part:
+    for number, (names, guid) in enumerate(parts):
+        with closing(Part(path, ROCPD_QUERIES, names, columns, guid)) as part:
             versions.update({str(v): None for (v,) in part.rows("target/metadata")})
             hosts.update(_hosts(part))
             _read_part(recording, part, parts_of_pid)
         watch((number + 1) / len(parts))
     if len(hosts) > 1:
         # Of several hosts, whose clocks differ.
-        names = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
+        told = listed(sorted(host or "without a name" for host, _ in hosts), _NAMED)
         raise ProfileError(
-            f"{path}: merges processes of {len(hosts)} hosts ({names}), and one "
+            f"{path}: merges processes of {len(hosts)} hosts ({told}), and one "
             "profile has one clock; give the files that were merged, or merge those of each host"
         )
     host, machine = next(iter(hosts), ("", ""))
@@ -103,24 +301,24 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
     return recording
 
 
-def _parts(path: str, columns: Schema) -> tuple[PartTables, ...]:
-    """Return the parts of a file; tables without a GUID behind their names may hold several."""
+def _parts(path: str, columns: Schema) -> list[tuple[dict[str, str], str]]:
+    """Return the tables and the GUID of each part, of which tables without one may hold several."""
     parts = []
-    for tables in parts_in(columns, ROCPD_QUERIES):
-        with closing(Part(path, tables, ROCPD_QUERIES)) as part:
+    for names in parts_in(columns, ROCPD_QUERIES):
+        with closing(Part(path, ROCPD_QUERIES, names, columns)) as part:
             guids = [str(guid) for (guid,) in part.rows("target/guids")]
         if len(guids) < 2:
-            parts.append(tables)
+            parts.append((names, ""))
             continue
-        lacking = [base for base, own in tables.schema.items() if "guid" not in own]
+        lacking = [base for base, own in part.schema.items() if "guid" not in own]
         lacking = [base for base in lacking if base != "rocpd_metadata"]
         if lacking:
             raise ProfileError(
                 f"{path}: holds {counted(len(guids), 'process', 'processes')} in one table, and "
                 f"{lacking[0]} lacks the column guid, so rows cannot be told apart; {ROCPD.again}"
             )
-        parts.extend(replace(tables, guid=guid) for guid in guids)
-    return tuple(parts)
+        parts.extend((names, guid) for guid in guids)
+    return parts
 
 
 def _hosts(part: Part) -> Mapping[tuple[str, str], None]:
@@ -139,7 +337,7 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     for name, what in _LOSSES.items():
         if lacks := part.lacks(name):
             lose(what, f"lacks {', '.join(lacks)}")
-    pids = {int(str(i)): int(str(pid)) for i, pid, _ in part.rows("target/processes", 2)}
+    pids = {number: pid for number, pid, _ in part.rows("target/processes", 2)}
     if part.has("target/processes") and not pids:
         lose("process ids", "has none in rocpd_info_process")
     agents = part.rows("target/agents", 2)
@@ -150,10 +348,10 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     has_events = part.has("calls/all")
     events = part.columns("calls/all") if has_events else np.empty((9, 0), np.int64)
     process = [processes(columns[2]) for columns in (work, copies, events)]
-    above = [np.where(own == NONE, NONE, own << 24) for own in process]
+    above = [np.where(own == NONE, NONE, own << _TID_BITS) for own in process]
     correlations = _correlations(work[5:7], copies[4:6], events[7:9])
     # The number of each agent among the GPUs, its own where that is not known.
-    numbers = {int(str(own)): int(str(number)) for own, number, _ in agents if number != NONE}
+    numbers = {own: number for own, number, _ in agents if number != NONE}
     device, lost = mapped(work[3], numbers)
     if part.has("target/agents") and work.shape[1] and not agents:
         lose("what the GPUs are", "has none in rocpd_info_agent")
@@ -164,9 +362,8 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     device, _ = mapped(copies[3], numbers)
     recording.copied += copies.shape[1]
     recording.copies.append(np.stack((copies[0], copies[1], device, above[1], correlations[1])))
-    tids = {int(str(i)): int(str(tid)) for i, tid, *_ in threads}
-    tid, unknown = mapped(events[3], tids)
-    if unknown and tids:
+    tid, unknown = mapped(events[3], {number: tid for number, tid, *_ in threads})
+    if unknown and threads:
         lose("thread ids", "has none for some calls in rocpd_info_thread", unknown)
     recording.check(tid, ROCPD.again)
     launching = np.isin(correlations[2], np.concatenate(correlations[:2]))
@@ -174,13 +371,12 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
     thread = threads_of(process[2], tid)
     _host_events(recording, part, events, thread, correlations[2], launching)
     if rows := [row for row in threads if row[3]]:
-        tid, owner = np.array([[int(str(v)) for v in row[1:3]] for row in rows], np.int64).T
+        tid, owner = np.array([row[1:3] for row in rows], np.int64).T
         recording.check(tid, ROCPD.again)
         numbered = zip(threads_of(processes(owner), tid).tolist(), rows, strict=True)
         recording.threads.extend(Thread(number, str(row[3])) for number, row in numbered)
-    _add_devices(
-        recording, agents, {*pids.values(), *(distinct(process[0]) & PID_MASK).tolist()}, work[3]
-    )
+    users = {*pids.values(), *(distinct(process[0]) & PID_MASK).tolist()}
+    recording.devices.extend(_devices(agents, sorted(users), set(distinct(work[3]).tolist())))
     for pid in set(pids.values()) or {0}:
         parts_of_pid[pid] = parts_of_pid.get(pid, 0) + 1
 
@@ -188,19 +384,16 @@ def _read_part(recording: RocmRecording, part: Part, parts_of_pid: dict[int, int
 def _processes(
     recording: RocmRecording, pids: Mapping[int, int], parts_of_pid: Mapping[int, int], own: Ints
 ) -> Ints:
-    """Return the process of each row; its own number where no process has it.
+    """Return the process of each row by its number in the file, itself where none has that.
 
-    Args:
-        recording: notes what the file lacks.
-        pids: process ids by their numbers in the file.
-        parts_of_pid: how many parts before had a process id.
-        own: number of each row's process in the file.
+    Above its id stands the number of the parts before that had it, too.
     """
     pid, unknown = mapped(own, pids)
     if unknown and pids:
         recording.lose("process ids", "has none for some rows in rocpd_info_process")
     recording.check(pid, ROCPD.again)
-    return processes_of(pid, parts_of_pid)
+    before, _ = mapped(pid, {p: parts_of_pid.get(p, 0) for p in distinct(pid).tolist()})
+    return np.where(pid == NONE, NONE, (before << _PID_BITS) + pid)
 
 
 def _kernel_names(
@@ -215,13 +408,12 @@ def _kernel_names(
     return named(kernel, texts, lambda number: f"<kernel {number}>")
 
 
-def _add_devices(recording: RocmRecording, agents: _Rows, pids: set[int], agent: Ints) -> None:
-    """Add the GPUs that the processes of a part used, as these number them."""
-    used = set(distinct(agent).tolist())
-    for number, of_gpus, name in agents:
-        if number in used and isinstance(of_gpus, int):
-            shown = int(str(number)) if of_gpus == NONE else of_gpus
-            recording.devices.extend(Device(pid, shown, str(name), None) for pid in sorted(pids))
+def _devices(agents: _Rows, pids: Sequence[int], used: set[int]) -> Iterator[Device]:
+    """Yield the GPUs that processes used, as these number them."""
+    for own, number, name in agents:
+        if own in used and isinstance(number, int):
+            shown = own if number == NONE else number
+            yield from (Device(pid, shown, str(name), None) for pid in pids)
 
 
 def _work(part: Part, agents: _Rows) -> tuple[Ints, Ints]:
@@ -348,8 +540,8 @@ def read_rpd(path: str, watch: Watch) -> RocmRecording:
         )
     recording = RocmRecording(path, "rpd")
     # Tables with a GUID behind their names come after those of a trace, and are none of its.
-    own = next(part for part in parts_in(columns, RPD_QUERIES) if _OWN & set(part.names))
-    with closing(Part(path, own, RPD_QUERIES)) as part:
+    own = next(names for names in parts_in(columns, RPD_QUERIES) if _OWN & set(names))
+    with closing(Part(path, RPD_QUERIES, own, columns)) as part:
         versions = [str(version) for (version,) in part.rows("target/metadata")]
         recording.schema_version = ", ".join(versions) or None
         work = part.columns("gpu_work/all", table="rocpd_op")
