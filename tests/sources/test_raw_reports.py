@@ -10,7 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -28,6 +31,15 @@ def put_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
     nsys.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     nsys.chmod(nsys.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+Nsys: TypeAlias = Callable[[str], None]
+
+
+@pytest.fixture
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nsys:
+    """Return what puts a program called nsys on the PATH, which runs a script."""
+    return partial(put_nsys, tmp_path / "bin", monkeypatch)
 
 
 @pytest.fixture
@@ -61,13 +73,9 @@ def test_without_nsys_the_command_is_told(
 
 
 def test_the_user_s_nsys_exports_and_nothing_stays(
-    report: Path,
-    temporary: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    report: Path, temporary: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
 ) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+    nsys(COPIES)
 
     assert main(["analyze", str(report.parent), "--json", "-"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -78,14 +86,9 @@ def test_the_user_s_nsys_exports_and_nothing_stays(
 
 @pytest.mark.parametrize("command", ["nccl", "gaps"])
 def test_a_report_goes_by_its_own_path(
-    command: str,
-    report: Path,
-    temporary: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, report: Path, temporary: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
 ) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+    nsys(COPIES)
 
     assert main([command, str(report), "--json", "-", "--window", "time:0s-10000s"]) == 0
     told, complained = capsys.readouterr()
@@ -111,12 +114,9 @@ def test_a_directory_without_profiles_is_told_with_all_that_was_looked_for(
 
 
 def test_an_export_is_kept_on_request_and_never_replaced(
-    report: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    report: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
 ) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+    nsys(COPIES)
 
     assert main(["analyze", str(report), "--keep-export"]) == 0
     kept = report.with_suffix(".sqlite")
@@ -127,33 +127,11 @@ def test_an_export_is_kept_on_request_and_never_replaced(
     assert main(["analyze", str(report.parent)]) == 0
 
 
-@pytest.mark.parametrize(("script", "said"), [("exit 3", "exit code 3"), ("exit 0", "exit code 0")])
-def test_an_export_that_fails_is_told(
-    script: str,
-    said: str,
-    report: Path,
-    temporary: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, script)
-
-    assert main(["inspect", str(report)]) == 1
-    assert said in capsys.readouterr().err
-    assert list(temporary.iterdir()) == []
-
-
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
 def test_what_is_wrong_with_an_export_names_the_report(
-    command: str,
-    report: Path,
-    temporary: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, report: Path, temporary: Path, capsys: pytest.CaptureFixture[str], nsys: Nsys
 ) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, 'shift 4; echo nothing > "$1"')
+    nsys('shift 4; echo nothing > "$1"')
 
     assert main([command, str(report)]) == 1
     said = capsys.readouterr().err
@@ -201,15 +179,9 @@ def ended_by(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
 )
 def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
-    number: signal.Signals,
-    code: int,
-    command: str,
-    report: Path,
-    temporary: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals, code: int, command: str, report: Path, temporary: Path, nsys: Nsys
 ) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, SLEEPS)
+    nsys(SLEEPS)
 
     ended, out, err = ended_by(number, report, temporary, command)
 
@@ -220,10 +192,10 @@ def test_a_signal_leaves_no_export_and_is_told_in_one_sentence(
 
 
 def test_a_program_s_own_handling_of_sigterm_stays(
-    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: Path, tmp_path: Path, nsys: Nsys
 ) -> None:
     got = tmp_path / "got"
-    put_nsys(tmp_path / "bin", monkeypatch, f"kill -TERM $PPID; {COPIES}")
+    nsys(f"kill -TERM $PPID; {COPIES}")
     before = signal.signal(signal.SIGTERM, lambda *_: got.touch())
     try:
         bubbleviz.inspect(report)
@@ -233,11 +205,9 @@ def test_a_program_s_own_handling_of_sigterm_stays(
     assert got.exists()
 
 
-def test_a_thread_exports_as_well(
-    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_exports_as_well(report: Path, nsys: Nsys) -> None:
     """Signals are handled by the main thread alone."""
-    put_nsys(tmp_path / "bin", monkeypatch, COPIES)
+    nsys(COPIES)
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(bubbleviz.inspect(report)))
     thread.start()
@@ -252,6 +222,7 @@ def test_a_thread_exports_as_well(
         (">&2", "Processing...\\nThe report was created in 2025.5.1, newer than your version.", ""),
         ("", "The report was created in 2025.5.1, newer than your version.\\n\\n---", ""),
         (">&2", "", "exit code 3"),
+        ("; exit 0", "", "exit code 0"),
     ],
 )
 def test_the_reason_is_the_last_line_of_nsys(
@@ -259,11 +230,10 @@ def test_the_reason_is_the_last_line_of_nsys(
     printed: str,
     reason: str,
     report: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    nsys: Nsys,
 ) -> None:
-    put_nsys(tmp_path / "bin", monkeypatch, f"printf '{printed}' {stream}; exit 3")
+    nsys(f"printf '{printed}' {stream}; exit 3")
 
     assert main(["analyze", str(report)]) == 1
     reason = reason or "The report was created in 2025.5.1, newer than your version"
@@ -271,12 +241,12 @@ def test_the_reason_is_the_last_line_of_nsys(
 
 
 def test_names_are_quoted_and_never_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nsys: Nsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("--output=x.nsys-rep", "two words; rm x.nsys-rep"):
         Path(name).write_bytes(b"no database")
-    put_nsys(tmp_path / "bin", monkeypatch, f'printf "%s\\n" "$@" > "{tmp_path}/given"; exit 1')
+    nsys(f'printf "%s\\n" "$@" > "{tmp_path}/given"; exit 1')
 
     assert main(["analyze", "--", "--output=x.nsys-rep"]) == 1
     assert capsys.readouterr().err.endswith(
