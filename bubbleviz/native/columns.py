@@ -15,25 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bubbleviz.native.library import (
-    CallBlock,
-    FoundLaunches,
-    LaunchColumns,
-    LaunchedRows,
-    Library,
-    OrderColumns,
-    PipelineTimes,
-    SpanColumns,
-    WorkColumns,
-    pointer,
-)
+from bubbleviz.native import library as native
 
 _Ints = npt.NDArray[np.int64]
 _Codes = npt.NDArray[np.int32]
 
 
 def improved_orders(
-    library: Library,
+    library: native.Library,
     placement: _Codes,
     columns: Sequence[_Ints],
     microbatches: int,
@@ -62,16 +51,16 @@ def improved_orders(
     trials, memory, rise, seed, enough = search
     length = library.functions.bubbleviz_orders_improved(
         ctypes.byref(
-            PipelineTimes(
-                pointer(placement),
-                *map(pointer, columns),
+            native.PipelineTimes(
+                native.pointer(placement),
+                *map(native.pointer, columns),
                 len(columns[-1]),
                 len(placement),
                 microbatches,
                 of_cost,
             )
         ),
-        ctypes.byref(OrderColumns(pointer(result), pointer(offset))),
+        ctypes.byref(native.OrderColumns(native.pointer(result), native.pointer(offset))),
         ctypes.c_int64(trials),
         ctypes.c_int32(memory),
         ctypes.c_int64(rise),
@@ -91,7 +80,7 @@ _Bools = npt.NDArray[np.bool_]
 
 
 def operation_spans(
-    library: Library,
+    library: native.Library,
     owner: _Rows,
     kinds: tuple[_Bools, _Bools],
     times: tuple[_Ints, _Ints],
@@ -118,9 +107,9 @@ def operation_spans(
     first, best = np.empty(count, np.int32), np.empty(count, np.uint8)
     found: tuple[npt.NDArray[np.generic], ...] = (start_ns, end_ns, kernels, first, best)
     strays = library.functions.bubbleviz_spans(
-        ctypes.byref(WorkColumns(*map(pointer, work), len(owner))),
-        pointer(np.ascontiguousarray(communicates)),
-        ctypes.byref(SpanColumns(*map(pointer, found), count)),
+        ctypes.byref(native.WorkColumns(*map(native.pointer, work), len(owner))),
+        native.pointer(np.ascontiguousarray(communicates)),
+        ctypes.byref(native.SpanColumns(*map(native.pointer, found), count)),
     )
     if strays:
         raise IndexError(f"{strays} rows have an owner beyond the {count} operations")
@@ -167,12 +156,20 @@ class LaunchFinder:
     """
 
     def __init__(
-        self, library: Library, process: _Ints, bounds: _Ints, known: _Ints, rows: _Rows, ids: _Ids
+        self,
+        library: native.Library,
+        process: _Ints,
+        bounds: _Ints,
+        known: _Ints,
+        rows: _Rows,
+        ids: _Ids,
     ) -> None:
         self._library = library
         self._columns = (process, bounds, known, bounds[:-1].copy(), rows, ids)
-        self._index = LaunchedRows(
-            *map(pointer, self._columns[:4]), len(process), *map(pointer, self._columns[4:])
+        self._index = native.LaunchedRows(
+            *map(native.pointer, self._columns[:4]),
+            len(process),
+            *map(native.pointer, self._columns[4:]),
         )
         # Memory is used by as many as a block needs.
         self._activity, self._call = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
@@ -198,18 +195,20 @@ class LaunchFinder:
         count = len(row)
         place, lost = np.empty(count, np.int32), np.empty(count, np.int32)
         lost_start_ns = np.empty(count, np.int64)
-        found = FoundLaunches(
-            place=pointer(place),
-            activity=pointer(self._activity),
-            of_call=pointer(self._call),
+        found = native.FoundLaunches(
+            place=native.pointer(place),
+            activity=native.pointer(self._activity),
+            of_call=native.pointer(self._call),
             room=len(self._activity),
-            lost=pointer(lost),
-            lost_start=pointer(lost_start_ns),
+            lost=native.pointer(lost),
+            lost_start=native.pointer(lost_start_ns),
         )
         self._library.functions.bubbleviz_launches(
             ctypes.byref(self._index),
-            ctypes.byref(CallBlock(*map(pointer, columns), count)),
-            ctypes.byref(LaunchColumns(pointer(launches[0]), pointer(launches[1]))),
+            ctypes.byref(native.CallBlock(*map(native.pointer, columns), count)),
+            ctypes.byref(
+                native.LaunchColumns(native.pointer(launches[0]), native.pointer(launches[1]))
+            ),
             ctypes.byref(found),
         )
         pairs, losses = slice(0, found.pairs), slice(0, found.losses)
@@ -232,14 +231,14 @@ _SIZE = ctypes.c_size_t
 
 
 def union(
-    library: Library, start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None
+    library: native.Library, start_ns: _Ints, end_ns: _Ints, chosen: _Bools | None
 ) -> tuple[_Ints, _Ints] | None:
     """Return the union of (chosen) intervals; None where their starts are in no order."""
     start_ns, end_ns = np.ascontiguousarray(start_ns), np.ascontiguousarray(end_ns)
     out_start, out_end = np.empty_like(start_ns), np.empty_like(end_ns)
     count = library.functions.bubbleviz_union(
-        pointer(start_ns), pointer(end_ns), _mask(chosen),
-        _SIZE(len(start_ns)), pointer(out_start), pointer(out_end),
+        native.pointer(start_ns), native.pointer(end_ns), _mask(chosen),
+        _SIZE(len(start_ns)), native.pointer(out_start), native.pointer(out_end),
     )  # fmt: skip
     return None if count < 0 else (_first(out_start, count), _first(out_end, count))
 
@@ -257,26 +256,26 @@ def _first(column: _Ints, count: int) -> _Ints:
 
 def _mask(chosen: _Bools | None) -> ctypes.c_void_p | None:
     """Return the address of a mask, which keeps it; None for all."""
-    return None if chosen is None else pointer(np.ascontiguousarray(chosen))
+    return None if chosen is None else native.pointer(np.ascontiguousarray(chosen))
 
 
 def difference(
-    library: Library, a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]
+    library: native.Library, a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]
 ) -> tuple[_Ints, _Ints]:
     """Return what set ``a`` covers and set ``b`` does not."""
     columns = [np.ascontiguousarray(column) for column in (*a, *b)]
     room = len(columns[0]) + len(columns[2])
     start_ns, end_ns = np.empty(room, np.int64), np.empty(room, np.int64)
     count = library.functions.bubbleviz_difference(
-        pointer(columns[0]), pointer(columns[1]), _SIZE(len(columns[0])),
-        pointer(columns[2]), pointer(columns[3]), _SIZE(len(columns[2])),
-        pointer(start_ns), pointer(end_ns),
+        native.pointer(columns[0]), native.pointer(columns[1]), _SIZE(len(columns[0])),
+        native.pointer(columns[2]), native.pointer(columns[3]), _SIZE(len(columns[2])),
+        native.pointer(start_ns), native.pointer(end_ns),
     )  # fmt: skip
     return _first(start_ns, count), _first(end_ns, count)
 
 
 def group_union(
-    library: Library,
+    library: native.Library,
     group: _AnyCodes,
     groups: int,
     start_ns: _Ints,
@@ -292,9 +291,9 @@ def group_union(
     scratch = [np.empty(groups, np.int64) for _ in range(3)]
     out = [np.empty(len(group), np.int64) for _ in range(3)]
     count = library.functions.bubbleviz_group_union(
-        pointer(numbers), *map(pointer, times), _mask(chosen),
+        native.pointer(numbers), *map(native.pointer, times), _mask(chosen),
         _SIZE(len(group)), _SIZE(groups),
-        *map(pointer, scratch), *map(pointer, out),
+        *map(native.pointer, scratch), *map(native.pointer, out),
     )  # fmt: skip
     if count < 0:
         return None
@@ -302,19 +301,19 @@ def group_union(
     return owner, low_ns, high_ns
 
 
-def places(library: Library, ascending: _Ints, values: _Ints) -> _Ints | None:
+def places(library: native.Library, ascending: _Ints, values: _Ints) -> _Ints | None:
     """Return the place of each value among ascending ones; None where one is not among them."""
     place = np.empty(len(values), np.int64)
     values = np.ascontiguousarray(values)
     found = library.functions.bubbleviz_places(
-        pointer(ascending), _SIZE(len(ascending)),
-        pointer(values), _SIZE(len(values)), pointer(place),
+        native.pointer(ascending), _SIZE(len(ascending)),
+        native.pointer(values), _SIZE(len(values)), native.pointer(place),
     )  # fmt: skip
     return place if found == len(values) else None
 
 
 def deepen(
-    library: Library,
+    library: native.Library,
     layer: tuple[_Ints, _Ints, _Ints, _Ints],
     queries: tuple[_Ints, _Ints],
     best: tuple[_Ints, _Ints],
@@ -329,13 +328,13 @@ def deepen(
     """
     columns = [np.ascontiguousarray(column) for column in (*layer, *queries)]
     library.functions.bubbleviz_deeper(
-        *map(pointer, columns[:4]), _SIZE(len(columns[0])),
-        *map(pointer, columns[4:]), _SIZE(len(columns[4])),
-        *map(pointer, best),
+        *map(native.pointer, columns[:4]), _SIZE(len(columns[0])),
+        *map(native.pointer, columns[4:]), _SIZE(len(columns[4])),
+        *map(native.pointer, best),
     )  # fmt: skip
 
 
-def sort(library: Library, key: npt.NDArray[np.uint64], order: _Ints) -> bool:
+def sort(library: native.Library, key: npt.NDArray[np.uint64], order: _Ints) -> bool:
     """Put the numbers of rows in the order of their keys, stably; tell whether memory sufficed.
 
     Args:
@@ -344,4 +343,6 @@ def sort(library: Library, key: npt.NDArray[np.uint64], order: _Ints) -> bool:
         order: each row once; changed.
     """
     key = np.ascontiguousarray(key)
-    return not library.functions.bubbleviz_sort(pointer(key), _SIZE(len(key)), pointer(order))
+    return not library.functions.bubbleviz_sort(
+        native.pointer(key), _SIZE(len(key)), native.pointer(order)
+    )

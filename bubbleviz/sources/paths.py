@@ -17,14 +17,7 @@ from bubbleviz.model.private_names import note_paths
 from bubbleviz.model.texts import natural_key, some_of
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Unwatched, Watch
-from bubbleviz.sources.nsys.files import (
-    ENDINGS,
-    REPORT_SUFFIXES,
-    bytes_of,
-    is_columnar,
-    is_table_of_export,
-    report_stem,
-)
+from bubbleviz.sources.nsys import files as nsys_files
 
 _NUMBER = re.compile(r"[0-9]+")
 #: So many names of a directory are looked at for one like a name that is missing.
@@ -105,13 +98,13 @@ def _files_of(path: str, also: CompanionFormat | None) -> list[InputFile]:
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
     if Path(path).is_dir():
-        if is_columnar(path):
+        if nsys_files.is_columnar(path):
             return [InputFile(path, named=True)]
         return [InputFile(file, named=False) for file in _in_directory(path, also)]
     if Path(path).exists():
         if not Path(path).is_file():
             raise InputError(f"{path}: neither a file nor a directory; name a profile")
-        if is_table_of_export(path):
+        if nsys_files.is_table_of_export(path):
             raise InputError(f"{path}: one table of an export of nsys; give its directory")
         if not Path(path).stat().st_size:
             from bubbleviz.sources.readers import emptiness
@@ -169,12 +162,12 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
             profiles = reader.sessions.newest_run(profiles)
     # A report that was exported already counts once, even if that was in several forms.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
-    for directory in sorted(directories, key=lambda name: not name.endswith(ENDINGS[0])):
-        stem = report_stem(directory)
+    for directory in sorted(directories, key=lambda name: not name.endswith(nsys_files.ENDINGS[0])):
+        stem = nsys_files.report_stem(directory)
         if stem not in stems:
             stems.add(stem)
             profiles.append(directory)
-    reports = [file for file in files if file.endswith(REPORT_SUFFIXES)]
+    reports = [file for file in files if file.endswith(nsys_files.REPORT_SUFFIXES)]
     return [*profiles, *(r for r in reports if str(Path(r).with_suffix("")) not in stems)]
 
 
@@ -239,7 +232,7 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     folders = [entry for entry in entries if entry.is_dir()]
     content = [str(entry) for entry in entries if entry.is_file()]
     others = [file for file in content if also is not None and also[1](file)]
-    directories = [str(folder) for folder in folders if is_columnar(str(folder))]
+    directories = [str(folder) for folder in folders if nsys_files.is_columnar(str(folder))]
     profiles = [file for file in content if file not in others]
     if files := [*profiles_among(profiles, directories), *others]:
         return sorted(files, key=natural_key)
@@ -261,7 +254,9 @@ def _in_directory(path: str, also: CompanionFormat | None) -> list[str]:
         return sorted(files, key=natural_key)
     suffixes = [suffix for reader in readers() for suffix in reader.suffixes]
     tables = [suffix for reader in readers() for suffix in reader.table_suffixes]
-    looked_for = ", ".join(f"*{s}" for s in (*suffixes, *ENDINGS, *REPORT_SUFFIXES, *tables))
+    looked_for = ", ".join(
+        f"*{s}" for s in (*suffixes, *nsys_files.ENDINGS, *nsys_files.REPORT_SUFFIXES, *tables)
+    )
     neither = "no profile" if also is None else f"neither {also[0]} nor a profile"
     raise InputError(
         f"{path}: the directory holds {neither} (looked for {looked_for}); "
@@ -274,7 +269,8 @@ def _matches(pattern: str) -> list[str]:
     files = [
         path
         for path in paths
-        if is_columnar(path) or (Path(path).is_file() and not is_table_of_export(path))
+        if nsys_files.is_columnar(path)
+        or (Path(path).is_file() and not nsys_files.is_table_of_export(path))
     ]
     if not files:
         raise InputError(f"{pattern}: no file matches this pattern; check the directory and name")
@@ -301,7 +297,7 @@ def read_each(
         ProfileError: a file that was named cannot be read, or none of the others can.
     """
     progress = progress or Unwatched()
-    progress.files({file.path: bytes_of(file.path) for file in files})
+    progress.files({file.path: nsys_files.bytes_of(file.path) for file in files})
     contents: list[T] = []
     errors: list[ProfileError] = []
     for file in files:

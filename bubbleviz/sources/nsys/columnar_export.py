@@ -28,27 +28,8 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.pointers import refuse_pointer
 from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.sources.nsys.export import (
-    EVERY_ROW,
-    KINDS,
-    NVTX,
-    RUNTIME,
-    STRINGS,
-    Export,
-    Named,
-    Selection,
-    joined,
-)
+from bubbleviz.sources.nsys import export, queries
 from bubbleviz.sources.nsys.files import files_of
-from bubbleviz.sources.nsys.queries import (
-    ABSENT,
-    PlainColumn,
-    columns_read,
-    plain_columns,
-    query,
-    tables,
-    tables_read,
-)
 from bubbleviz.sources.sqlite.database import NO_NUMBER, damage
 from bubbleviz.sources.sqlite.queries import Binds
 from bubbleviz.sources.tables.files import check_pyarrow
@@ -207,7 +188,7 @@ class TableFile:
                 yield batch
 
 
-class ColumnarExport(Export):
+class ColumnarExport(export.Export):
     """A directory that holds a file for each table, which pyarrow reads.
 
     Args:
@@ -227,7 +208,7 @@ class ColumnarExport(Export):
         self._number_texts()
         schema = {table: frozenset(file.names) for table, file in files.items()}
         if self._made_up:
-            schema[STRINGS] = frozenset(("id", "value"))
+            schema[export.STRINGS] = frozenset(("id", "value"))
         # Parts follow one another, so that one thread reads them; pyarrow has threads of its own.
         super().__init__(path, schema, "a directory of tables", 1, watch)
         self._loaded: set[str] = set()
@@ -247,7 +228,7 @@ class ColumnarExport(Export):
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""
-        made_up = len(self._made_up) if table == STRINGS else 0
+        made_up = len(self._made_up) if table == export.STRINGS else 0
         return made_up + (self._files[table].rows if table in self._files else 0)
 
     # Blocks: some rows of a table, with the number of the first, which is 1 in each table.
@@ -309,11 +290,11 @@ class ColumnarExport(Export):
             for table, file in self._files.items()
             for column in _NUMBERS_OF_TEXTS
             if column in file.names
-            and column in columns_read().get(table, ())
+            and column in queries.columns_read().get(table, ())
             and _is_text(file.schema.field(column).type)
         ]
         numbers: dict[str, int] = {}
-        for _, block in self._blocks(STRINGS, ("id", "value")) if named else ():
+        for _, block in self._blocks(export.STRINGS, ("id", "value")) if named else ():
             ids = _every(_numbers(block, "id")).tolist()
             for number, text in zip(ids, _texts_in(block, "value"), strict=True):
                 numbers.setdefault(str(text), number)
@@ -330,8 +311,8 @@ class ColumnarExport(Export):
     def _strings(self) -> Iterator[tuple[Ints, Any]]:
         """Yield the numbers and the column of texts of StringIds, and those made up, in blocks."""
         # As in the view of strings, what lacks either is none.
-        whole = {"id", "value"} <= self.schema.get(STRINGS, frozenset())
-        for _, block in self._blocks(STRINGS, ("id", "value")) if whole else ():
+        whole = {"id", "value"} <= self.schema.get(export.STRINGS, frozenset())
+        for _, block in self._blocks(export.STRINGS, ("id", "value")) if whole else ():
             yield _every(_numbers(block, "id")), _column(block, "value")
         if self._made_up:
             import pyarrow as pa
@@ -345,14 +326,18 @@ class ColumnarExport(Export):
         """Return the rows of a query that gives few, or any text."""
         binds = binds or {}
         if name.endswith("bounds"):
-            rows = self.count(next(iter(tables_read(name))))
+            rows = self.count(next(iter(queries.tables_read(name))))
             # Of the last row only its number is used.
             return [(1, rows, None)] if rows else []
         answers: Mapping[str, Callable[[Binds], Rows]] = {
             "strings/by_id": self._by_id,
-            "calls/any": lambda _: self._first(RUNTIME, "correlationId", lambda v: v != ABSENT),
+            "calls/any": lambda _: self._first(
+                export.RUNTIME, "correlationId", lambda v: v != queries.ABSENT
+            ),
             "ranges/any": lambda given: self._first(
-                NVTX, "eventType", lambda v: np.isin(v, [int(given[kind] or 0) for kind in KINDS])
+                export.NVTX,
+                "eventType",
+                lambda v: np.isin(v, [int(given[kind] or 0) for kind in export.KINDS]),
             ),
             "ranges/payloads": self._payloads,
         }
@@ -367,12 +352,12 @@ class ColumnarExport(Export):
             return self._reported(name, lambda: self._whole(name, binds))
         found = self._small_rows(name, binds)
         if {type(value) for row in found for value in row} - {int}:
-            raise damage(self.path, query(name), NO_NUMBER)
-        return np.array(found, np.int64).reshape(len(found), len(query(name).columns)).T
+            raise damage(self.path, queries.query(name), NO_NUMBER)
+        return np.array(found, np.int64).reshape(len(found), len(queries.query(name).columns)).T
 
     def _whole(self, name: str, binds: Binds) -> Ints:
         """Return the columns of a query that gives those of one table."""
-        table, columns = plain_columns(name, self.views)
+        table, columns = queries.plain_columns(name, self.views)
         rows = (int(binds[end] or 0) for end in ("first", "last")) if name in STRETCHES else ()
         parts = [
             _values(block, columns) for _, block in self._blocks(table, _names(columns), *rows)
@@ -388,12 +373,12 @@ class ColumnarExport(Export):
         try:
             return read()
         except ValueError as error:
-            raise damage(self.path, query(name), str(error)) from error
+            raise damage(self.path, queries.query(name), str(error)) from error
 
     def _parts(
-        self, name: str, selection: Selection | None
+        self, name: str, selection: export.Selection | None
     ) -> Iterator[Callable[[], tuple[range, Any] | None]]:
-        table, columns = plain_columns(name, self.views)
+        table, columns = queries.plain_columns(name, self.views)
         blocks = self._blocks(table, _names(columns))
 
         def read() -> tuple[range, Any] | None:
@@ -410,28 +395,31 @@ class ColumnarExport(Export):
         return repeat(lambda: self._reported(name, read))
 
     def named(
-        self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
-    ) -> Named:
+        self,
+        name: str,
+        selection: export.Selection,
+        stretches: Sequence[tuple[int, int]] = (export.EVERY_ROW,),
+    ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
         if name == "strings/matching":
             return self._reported(name, lambda: self._matching(selection.globs))
-        table, columns = plain_columns(name, self.views)
-        parts: list[Named] = [(np.empty((len(columns) - 1, 0), np.int64), ())]
+        table, columns = queries.plain_columns(name, self.views)
+        parts: list[export.Named] = [(np.empty((len(columns) - 1, 0), np.int64), ())]
 
-        def read() -> Named:
+        def read() -> export.Named:
             for first, block in self._blocks(table, _names(columns)):
                 inside = np.zeros(block.num_rows, bool)
                 for begin, end in stretches:
                     inside[max(begin - first, 0) : max(end - first + 1, 0)] = True
                 if inside.any():
                     parts.append(self._chosen(name, _kept(block, inside), selection))
-            return joined(parts)
+            return export.joined(parts)
 
         return self._reported(name, read)
 
-    def _chosen(self, name: str, block: Any, selection: Selection) -> Named:
+    def _chosen(self, name: str, block: Any, selection: export.Selection) -> export.Named:
         """Return the selected rows of a block."""
-        *columns, text = plain_columns(name, self.views)[1]
+        *columns, text = queries.plain_columns(name, self.views)[1]
         fits = np.ones(block.num_rows, bool)
         if name != "calls/system":
             fits = np.isin(_numbers(block, "eventType"), selection.kinds)
@@ -448,7 +436,11 @@ class ColumnarExport(Export):
             # Differences of times that are damaged may go beyond 64 bits, which SQLite's may not.
             fits &= end.astype(np.float64) - start >= selection.shortest_ns
             fits &= (end > selection.since_ns) & (start < selection.until_ns)
-            fits &= np.isin(thread, selection.threads) & (start != ABSENT) & (end != ABSENT)
+            fits &= (
+                np.isin(thread, selection.threads)
+                & (start != queries.ABSENT)
+                & (end != queries.ABSENT)
+            )
         block = _kept(block, fits)
         known = _texts_in(block, text.name)
         if name == "ranges/named":
@@ -456,13 +448,13 @@ class ColumnarExport(Export):
             keep = [t is None or fit for t, fit in zip(known, fitted, strict=True)]
             block = _kept(block, np.array(keep, bool))
             known = [t for t, fit in zip(known, keep, strict=True) if fit]
-            if (_numbers(block, "start") == ABSENT).any():
+            if (_numbers(block, "start") == queries.ABSENT).any():
                 raise self._null_among_ranges()
         if not known:
             return np.empty((len(columns), 0), np.int64), ()
         return _values(block, columns), known
 
-    def _matching(self, globs: Sequence[str]) -> Named:
+    def _matching(self, globs: Sequence[str]) -> export.Named:
         regex = loose_regex(globs)
         strings: dict[int, str] = {}
         for ids, column in self._strings():
@@ -494,10 +486,10 @@ class ColumnarExport(Export):
 
     def _calls(self, name: str, binds: Binds) -> Ints:
         """Return the columns of calls/at.sql or calls/named.sql."""
-        table, columns = plain_columns(name, self.views)
+        table, columns = queries.plain_columns(name, self.views)
         # Numbers of rows are no column of the table.
         columns = tuple(c for c in columns if c.name != "_rowid_")
-        parts = [np.empty((len(query(name).columns), 0), np.int64)]
+        parts = [np.empty((len(queries.query(name).columns), 0), np.int64)]
         if name == "calls/at":
             wanted = np.unique(np.array(json.loads(str(binds["rows"])), np.int64))
             rows = int(wanted[0]), int(wanted[-1])
@@ -521,20 +513,20 @@ class ColumnarExport(Export):
         first, last = int(binds["first"] or 0), int(binds["last"] or 0)
         rows: Rows = []
         columns = ("start", "globalTid", "binaryData")
-        for _, block in self._blocks(NVTX, columns, first, last):
+        for _, block in self._blocks(export.NVTX, columns, first, last):
             part = _kept(block, _present(_column(block, "binaryData")))
             column = _column(part, "binaryData")
             raw = column.dictionary_decode() if hasattr(column, "dictionary") else column
-            starts = [None if s == ABSENT else s for s in _numbers(part, "start").tolist()]
+            starts = [None if s == queries.ABSENT else s for s in _numbers(part, "start").tolist()]
             threads = _numbers(part, "globalTid")
             texts = (v.hex().upper() if isinstance(v, bytes) else str(v) for v in raw.to_pylist())
-            threads = np.where(threads == ABSENT, NONE, threads)
+            threads = np.where(threads == queries.ABSENT, NONE, threads)
             rows.extend(zip(starts, threads.tolist(), texts, strict=True))
         return rows
 
     def _small_rows(self, name: str, binds: Binds) -> Rows:
         """Return the rows of a query that SQLite runs; threads take turns."""
-        asked = query(name)
+        asked = queries.query(name)
         with self._lock:
             for relation in asked.requires:
                 view = self.views.get(relation)
@@ -550,7 +542,7 @@ class ColumnarExport(Export):
         """Load the columns of a table that queries read, unless they are there."""
         if table in self._loaded or table not in self.schema:
             return
-        columns = sorted(self.schema[table] & columns_read().get(table, frozenset()))
+        columns = sorted(self.schema[table] & queries.columns_read().get(table, frozenset()))
         types = {column: self._affinity(table, column) for column in columns}
         declared = ", ".join(f'"{column}" {types[column]}' for column in columns)
         if columns:
@@ -558,7 +550,7 @@ class ColumnarExport(Export):
             marks = ", ".join("?" * len(columns))
             for _, block in self._blocks(table, columns):
                 cells = (
-                    [None if v == ABSENT else v for v in _numbers(block, column).tolist()]
+                    [None if v == queries.ABSENT else v for v in _numbers(block, column).tolist()]
                     if types[column] == "INT"
                     else _texts_in(block, column)
                     for column in columns
@@ -592,12 +584,12 @@ class ColumnarExport(Export):
 # Cells: columns of Arrow as numbers and texts, as strictly as those of an SQLite export.
 
 
-def _names(columns: Iterable[PlainColumn]) -> list[str]:
+def _names(columns: Iterable[queries.PlainColumn]) -> list[str]:
     """Return the columns of the table that are read."""
     return [column.name for column in columns if column.name]
 
 
-def _values(block: Any, columns: Iterable[PlainColumn]) -> Ints:
+def _values(block: Any, columns: Iterable[queries.PlainColumn]) -> Ints:
     """Return columns of a block as a query gives them, shape (columns, rows).
 
     Raises:
@@ -606,7 +598,7 @@ def _values(block: Any, columns: Iterable[PlainColumn]) -> Ints:
     values = []
     for column in columns:
         numbers = _numbers(block, column.name)
-        lacking = numbers == ABSENT
+        lacking = numbers == queries.ABSENT
         if column.nothing:
             lacking |= np.isin(numbers, column.nothing)
         if column.missing is None:
@@ -619,7 +611,7 @@ def _values(block: Any, columns: Iterable[PlainColumn]) -> Ints:
 
 def _every(numbers: Ints) -> Ints:
     """Return a column of whole numbers; ValueError where there is none somewhere."""
-    if (numbers == ABSENT).any():
+    if (numbers == queries.ABSENT).any():
         raise ValueError(NO_NUMBER)
     return numbers
 
@@ -642,7 +634,7 @@ def _numbers(block: Any, name: str) -> Ints:
     if column is not None and pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column is None or pa.types.is_null(column.type):
-        return np.full(block.num_rows, ABSENT)
+        return np.full(block.num_rows, queries.ABSENT)
     is_bool = pa.types.is_boolean(column.type)
     if not (is_bool or pa.types.is_integer(column.type)):
         raise ValueError(NO_NUMBER)
@@ -650,7 +642,7 @@ def _numbers(block: Any, name: str) -> Ints:
     if known is not None:
         column = column.fill_null(False if is_bool else 0)
     values = column.to_numpy(zero_copy_only=False).astype(np.int64, casting="unsafe", copy=False)
-    return values if known is None else np.where(known, values, ABSENT)
+    return values if known is None else np.where(known, values, queries.ABSENT)
 
 
 def _is_text(kind: Any) -> bool:
@@ -730,7 +722,7 @@ def opened_directory(
     check_pyarrow(path, "an export of Parquet or Arrow tables", "export it as SQLite")
     with _plain_memory(), closing(sqlite3.connect(":memory:", check_same_thread=False)) as small:
         try:
-            files = {t: file for t, file in files_of(path).items() if t in tables()}
+            files = {t: file for t, file in files_of(path).items() if t in queries.tables()}
         except OSError as error:
             raise ProfileError(f"{path}: cannot be opened ({error.strerror})") from error
         opened = {t: TableFile(path, file, threads=jobs > 1) for t, file in files.items()}

@@ -13,15 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.native.library import (
-    FileShape,
-    IntegerColumn,
-    Leaves,
-    Library,
-    Null,
-    absence,
-    library,
-)
+from bubbleviz.native import library as native
 from bubbleviz.sources.nsys.export import Named, Selection, joined
 from bubbleviz.sources.nsys.queries import ABSENT, plain_columns, tables_read
 from bubbleviz.sources.sqlite.pages import HEADER_BYTES, files_beside, page_counts
@@ -46,7 +38,7 @@ _QUERIES = {
     "strings/matching": "views/strings/current",
 }
 #: The pages of a table, its integers in the order of its query, and places of all of its columns.
-_Table: TypeAlias = tuple[Leaves, Sequence[IntegerColumn], Mapping[str, int]]
+_Table: TypeAlias = tuple[native.Leaves, Sequence[native.IntegerColumn], Mapping[str, int]]
 
 
 class DirectReader:
@@ -63,8 +55,8 @@ class DirectReader:
 
     def __init__(
         self,
-        functions: Library,
-        file: FileShape,
+        functions: native.Library,
+        file: native.FileShape,
         stored: Sequence[tuple[object, ...]],
         views: Mapping[str, Query],
     ) -> None:
@@ -115,11 +107,11 @@ class DirectReader:
         leaves = self._functions.leaves(self._file, root if isinstance(root, int) else 0)
         if leaves is None:
             return "has an unusual tree of pages, or memory was short"
-        null = {None: Null.UNUSUAL, ABSENT: Null.DISTINCT}
+        null = {None: native.Null.UNUSUAL, ABSENT: native.Null.DISTINCT}
         integers = [
-            IntegerColumn(
+            native.IntegerColumn(
                 places[column.name],
-                null.get(column.missing, Null.MISSING),
+                null.get(column.missing, native.Null.MISSING),
                 NONE if column.missing is None else column.missing,
                 alone and column.name in keys,
             )
@@ -194,9 +186,9 @@ def opened_directly(
         stored: its columns, rows of schema.sql.
         views: the variant of each view that queries read.
     """
-    functions = library()
+    functions = native.library()
     if functions is None:
-        yield absence()
+        yield native.absence()
         return
     if files_beside(path):
         yield "a journal or log lies beside the file"
@@ -214,7 +206,7 @@ def opened_directly(
             os.close(descriptor)
 
 
-def _shape_of(descriptor: int) -> FileShape | str:
+def _shape_of(descriptor: int) -> native.FileShape | str:
     """Return the shape of a file; the first thing in its header that is not plain, if any."""
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
@@ -241,7 +233,7 @@ def _shape_of(descriptor: int) -> FileShape | str:
         "its encoding is not UTF-8": number(56) == _UTF8,
     }
     odd = next((words for words, holds in plain.items() if not holds), None)
-    return odd or FileShape(descriptor, page_bytes, usable, pages)
+    return odd or native.FileShape(descriptor, page_bytes, usable, pages)
 
 
 def _table_of(query: str) -> str:

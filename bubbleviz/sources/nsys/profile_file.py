@@ -11,31 +11,16 @@ import numpy as np
 
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
+from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import (
-    Contents,
-    NameCount,
-    Profile,
-    Ranges,
-    TableCount,
-    impossible_times,
-)
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.in_memory import no_calls, no_ranges
 from bubbleviz.sources.nsys import gpu_work, target
+from bubbleviz.sources.nsys import ranges as nvtx
 from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, Export
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
-from bubbleviz.sources.nsys.ranges import (
-    SAMPLED_ROWS,
-    LongRanges,
-    NameFilter,
-    event_types,
-    name_filter,
-    read_ranges,
-    sample_names,
-)
 from bubbleviz.sources.nsys.sqlite_export import opened
 from bubbleviz.timing import note_way, step
 
@@ -126,7 +111,7 @@ def _check_ranges(export: Export) -> None:
         SchemaError: a table or a column that names ranges is missing.
     """
     export.require("ranges/any")
-    if not export.rows("ranges/any", dict(zip(KINDS, event_types(export), strict=True))):
+    if not export.rows("ranges/any", dict(zip(KINDS, nvtx.event_types(export), strict=True))):
         raise _unrecorded(export, NVTX)
     lacking = export.lacks("ranges/named")
     if lacking:
@@ -137,7 +122,7 @@ def _check_ranges(export: Export) -> None:
 
 
 def _name_limitations(
-    export: Export, ranges: Ranges, kernel_names: Sequence[str]
+    export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> tuple[list[Limitation], list[Limitation]]:
     """Return the losses of ranges where a column is absent, and of names not in ``StringIds``."""
     lost = LimitationKind.RANGE_NAMES_LOST
@@ -156,7 +141,9 @@ def _name_limitations(
     return notes, unnamed
 
 
-def _missing_data(export: Export, tables: Sequence[TableCount]) -> tuple[tuple[str, ...], bool]:
+def _missing_data(
+    export: Export, tables: Sequence[profile.TableCount]
+) -> tuple[tuple[str, ...], bool]:
     """Return what an export lacks, a sentence each, and whether it can be analysed all the same.
 
     Args:
@@ -195,13 +182,13 @@ class NsysFile:
 
     export: Export
     # Ranges that an inspection has read, for an analysis, with those left out for their times.
-    _inspected: list[tuple[NameFilter, Ranges, int]] = field(default_factory=list)
+    _inspected: list[tuple[nvtx.NameFilter, profile.Ranges, int]] = field(default_factory=list)
 
-    def sample(self, globs: Sequence[str], rows: int = SAMPLED_ROWS, /) -> Mapping[str, int]:
+    def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLED_ROWS, /) -> Mapping[str, int]:
         """Return how often names occur in a sample of the ranges, spread over the capture."""
-        return sample_names(self.export, globs, rows)
+        return nvtx.sample_names(self.export, globs, rows)
 
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> profile.Profile:
         """Return the profile.
 
         Args:
@@ -221,7 +208,7 @@ class NsysFile:
             (s for s in self._inspected if set(globs) <= {*s[0].globs} and not s[1].cut.any()), None
         )
         with step("look up strings"):
-            names = earlier[0] if earlier else name_filter(export, globs)
+            names = earlier[0] if earlier else nvtx.name_filter(export, globs)
         with step("read kernels") as rows:
             activities, notes = gpu_work.activities_of(export, names.call_names)
             rows.count = len(activities)
@@ -250,55 +237,61 @@ class NsysFile:
             of_ranges, of_names = _name_limitations(export, ranges, activities.names)
             notes = (*of_ranges, *target.target_limitations(export), *of_names, *notes)
         overheads, left_out = target.overheads_of(export)
-        return Profile(
+        return profile.Profile(
             source=target.source_of(export),
             activities=activities,
             calls=calls,
             ranges=ranges,
-            every_range=LongRanges(export),
+            every_range=nvtx.LongRanges(export),
             overheads=overheads,
             threads=target.threads_of(export),
             devices=target.devices_of(export),
             limitations=(
                 *notes,
                 *left_out,
-                *impossible_times(export.path, {"ranges": impossible}),
+                *profile.impossible_times(export.path, {"ranges": impossible}),
             ),
-            system_calls=LongRanges(export, of_system=True) if export.has("calls/system") else None,
+            system_calls=nvtx.LongRanges(export, of_system=True)
+            if export.has("calls/system")
+            else None,
             payloads=lambda: read_payloads(export),
             payloads_described=export.has("ranges/payload_entries"),
             synchronisation=lambda: gpu_work.read_synchronisation(export),
             memory=lambda: gpu_work.read_memory(export),
         )
 
-    def _ranges(self, names: NameFilter, last_ns: Callable[[], int]) -> tuple[Ranges, int]:
+    def _ranges(
+        self, names: nvtx.NameFilter, last_ns: Callable[[], int]
+    ) -> tuple[profile.Ranges, int]:
         if not names.globs or not self.export.has("ranges/named"):
             return no_ranges(), 0
         with step("read ranges") as rows:
-            ranges, impossible = read_ranges(self.export, names, last_ns)
+            ranges, impossible = nvtx.read_ranges(self.export, names, last_ns)
             rows.count = len(ranges)
         return ranges, impossible
 
-    def inspect(self, globs: Sequence[str]) -> Contents:
+    def inspect(self, globs: Sequence[str]) -> profile.Contents:
         """Return the contents of the export, ranges of these names among them.
 
         Raises:
             ProfileError: the file is damaged.
         """
         export = self.export
-        candidates: list[NameCount] = []
+        candidates: list[profile.NameCount] = []
         if export.has("ranges/named"):
-            names = name_filter(export, globs)
-            ranges, impossible = read_ranges(export, names, lambda: 0)
+            names = nvtx.name_filter(export, globs)
+            ranges, impossible = nvtx.read_ranges(export, names, lambda: 0)
             self._inspected.append((names, ranges, impossible))
             counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
-            candidates = [NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)]
+            candidates = [
+                profile.NameCount(*pair) for pair in zip(ranges.names, counts, strict=True)
+            ]
         tables = tuple(
-            TableCount(what, table, export.count(table) if table in export.schema else None)
+            profile.TableCount(what, table, export.count(table) if table in export.schema else None)
             for what, table in _COUNTED.items()
         )
         missing, readable = _missing_data(export, tables)
-        return Contents(
+        return profile.Contents(
             source=target.source_of(export),
             tables=tables,
             processes=gpu_work.processes_of(export),

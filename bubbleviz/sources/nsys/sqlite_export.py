@@ -18,18 +18,8 @@ from bubbleviz.conventions.globs import binds_of
 from bubbleviz.errors import EXPORT_AGAIN, ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly
-from bubbleviz.sources.nsys.export import (
-    BOUNDS,
-    EVERY_ROW,
-    KINDS,
-    NVTX,
-    Export,
-    Named,
-    Part,
-    Selection,
-    joined,
-)
 from bubbleviz.sources.nsys.queries import NSYS, query, tables
 from bubbleviz.sources.sqlite.database import Database, integers_of, opened_database, texts_of
 from bubbleviz.sources.sqlite.queries import Binds
@@ -42,7 +32,7 @@ ROWS = 1 << 15
 _NAMED_ROWS = 1 << 18
 
 
-class SqliteExport(Export):
+class SqliteExport(export.Export):
     """An SQLite file; each thread opens it for itself.
 
     Args:
@@ -97,20 +87,22 @@ class SqliteExport(Export):
     def _columns(self, name: str, binds: Binds) -> Ints:
         return self.database.columns(query(name), binds)
 
-    def _parts(self, name: str, selection: Selection | None) -> Iterator[Part[Ints | Named]]:
+    def _parts(
+        self, name: str, selection: export.Selection | None
+    ) -> Iterator[export.Part[Ints | export.Named]]:
         """Yield what reads each stretch of rows.
 
         A table with so few rows for its numbers that most would be empty is one.
         """
-        first, last = self.bounds(BOUNDS[name])
+        first, last = self.bounds(export.BOUNDS[name])
         sparse = last - first >= self.most_rows()
         length = last - first + 1 if sparse else _NAMED_ROWS if selection else ROWS
         for at in range(first, last + 1, max(length, 1)):
             yield partial(self._part, name, selection, range(at, min(at + length, last + 1)))
 
     def _part(
-        self, name: str, selection: Selection | None, part: range
-    ) -> tuple[range, Ints | Named]:
+        self, name: str, selection: export.Selection | None, part: range
+    ) -> tuple[range, Ints | export.Named]:
         if selection is not None:
             return part, self._named(name, selection, part[0], part[-1])
         return part, self.numbered(name, part[0], part[-1])
@@ -132,18 +124,23 @@ class SqliteExport(Export):
         return self.database.columns(query(name), binds, rows) if columns is None else columns
 
     def named(
-        self, name: str, selection: Selection, stretches: Sequence[tuple[int, int]] = (EVERY_ROW,)
-    ) -> Named:
+        self,
+        name: str,
+        selection: export.Selection,
+        stretches: Sequence[tuple[int, int]] = (export.EVERY_ROW,),
+    ) -> export.Named:
         """Return the selected rows of a query, in stretches from a row to a row or of all."""
-        return joined([self._named(name, selection, first, last) for first, last in stretches])
+        return export.joined(
+            [self._named(name, selection, first, last) for first, last in stretches]
+        )
 
-    def _named(self, name: str, selection: Selection, first: int, last: int) -> Named:
+    def _named(self, name: str, selection: export.Selection, first: int, last: int) -> export.Named:
         if isinstance(self.direct, DirectReader):
             rows = self.direct.named(name, selection, first, last)
             if rows is not None:
                 return rows
         binds: Binds = {
-            **dict(zip(KINDS, selection.kinds, strict=True)),
+            **dict(zip(export.KINDS, selection.kinds, strict=True)),
             **_patterns(selection.globs),
             "text_ids": json.dumps(selection.text_ids),
             "some_strings": bool(selection.text_ids),
@@ -165,7 +162,7 @@ class SqliteExport(Export):
         needed = name == "ranges/named"
         if needed and any(column.null_count for column in numbers):
             raise self._null_among_ranges()
-        text_among_ranges = self._edited(f"{NVTX} holds text where a number")
+        text_among_ranges = self._edited(f"{export.NVTX} holds text where a number")
         if needed and {type(value) for value in texts} - {str, type(None)}:
             raise text_among_ranges
         try:

@@ -7,17 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.profile import (
-    Device,
-    Overheads,
-    Source,
-    Thread,
-    impossible_times,
-    possible,
-    process_of,
-)
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import tables_read
 
@@ -30,13 +22,13 @@ _LOSSES = {
 _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
-def source_of(export: Export) -> Source:
+def source_of(export: Export) -> profile.Source:
     """Return where the profile comes from, and when its session began."""
     rows = export.rows_if_any("target/metadata")
     versions = {row[0]: row[1] for row in rows}
     hostname = export.value("target/host")
     nsys, schema = versions.get("EXPORT_PRODUCT_VERSION"), versions.get("EXPORT_SCHEMA_VERSION")
-    return Source(
+    return profile.Source(
         path=export.path,
         host=str(hostname) if hostname else Path(export.path).name,
         host_known=bool(hostname),
@@ -52,16 +44,16 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def threads_of(export: Export) -> tuple[Thread, ...]:
+def threads_of(export: Export) -> tuple[profile.Thread, ...]:
     """Return the names of threads."""
     rows = export.rows_if_any("target/threads")
     named = [(export.number(thread), number) for thread, number in rows if isinstance(number, int)]
     texts = export.texts(np.array(sorted({number for _, number in named}), np.int64))
     threads = {(thread, texts[number]) for thread, number in named if number in texts}
-    return tuple(Thread(thread, name) for thread, name in sorted(threads))
+    return tuple(profile.Thread(thread, name) for thread, name in sorted(threads))
 
 
-def devices_of(export: Export) -> tuple[Device, ...]:
+def devices_of(export: Export) -> tuple[profile.Device, ...]:
     """Return the GPUs by the numbers that processes give them.
 
     ``TARGET_INFO_CUDA_DEVICE`` gives each process's number of a GPU; without it, the CUDA driver's
@@ -70,7 +62,7 @@ def devices_of(export: Export) -> tuple[Device, ...]:
     """
     rows = export.rows_if_any(_GPUS)
     gpus = {
-        export.number(gpu): Device(
+        export.number(gpu): profile.Device(
             None, export.number(device), str(name), _uuid(str(uuid)), str(pci) or None
         )
         for gpu, device, name, uuid, pci in rows
@@ -80,7 +72,7 @@ def devices_of(export: Export) -> tuple[Device, ...]:
     # A GPU without a number beside others that have one is none of CUDA's.
     numbered = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
     by_number = tuple(sorted(numbered, key=lambda d: d.device_id))
-    unknown = Device(None, NONE, "", None)
+    unknown = profile.Device(None, NONE, "", None)
     by_process = []
     for pid, device, gpu_id, uuid in export.rows_if_any(_CUDA_DEVICES):
         gpu = gpus.get(export.number(gpu_id), unknown)
@@ -100,17 +92,17 @@ def _uuid(text: str) -> str | None:
     return text if text.strip("0-") else None
 
 
-def overheads_of(export: Export) -> tuple[Overheads, tuple[Limitation, ...]]:
+def overheads_of(export: Export) -> tuple[profile.Overheads, tuple[Limitation, ...]]:
     """Return when the profiler paused processes, and what of it was left out."""
     start_ns, end_ns, thread = export.columns("target/overheads")
-    overheads = Overheads(process_of(thread), start_ns, end_ns)
+    overheads = profile.Overheads(profile.process_of(thread), start_ns, end_ns)
     # The session begins before any overhead does: CUPTI writes 0 for a time that it lacks.
     timed = start_ns > 0
-    sane = possible(start_ns, end_ns)
+    sane = profile.possible(start_ns, end_ns)
     keep = timed if sane is None else timed & sane
     left_out = {"overheads of the profiler": int((~keep).sum())}
     kept = overheads if keep.all() else overheads.take(keep)
-    return kept, impossible_times(export.path, left_out)
+    return kept, profile.impossible_times(export.path, left_out)
 
 
 def target_limitations(export: Export) -> tuple[Limitation, ...]:

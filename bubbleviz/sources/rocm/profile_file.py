@@ -13,26 +13,10 @@ import numpy as np
 from bubbleviz.conventions.globs import fitting
 from bubbleviz.conventions.kinds import COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.model import profile
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import (
-    KERNELS,
-    Activities,
-    Calls,
-    Contents,
-    Device,
-    NameCount,
-    Overheads,
-    Profile,
-    Ranges,
-    Source,
-    TableCount,
-    correlations,
-    impossible_times,
-    possible,
-    untimed_work,
-)
 from bubbleviz.model.texts import counted, encodable
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.activities_builder import ActivitiesBuilder
@@ -67,7 +51,7 @@ class RocmFile:
         return min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=1) - 1
 
     @cached_property
-    def _work(self) -> tuple[Activities, tuple[Limitation, ...]]:
+    def _work(self) -> tuple[profile.Activities, tuple[Limitation, ...]]:
         """Work of devices, and what is not known of it."""
         tables = self._recording
         blocks = (*tables.kernels, *tables.copies)
@@ -87,8 +71,8 @@ class RocmFile:
         activities = builder.activities(
             lambda numbers: tuple(names[number] for number in numbers.tolist()), processes
         )
-        notes = (*untimed_work(self.path, builder.untimed),)
-        notes += impossible_times(self.path, builder.impossible)
+        notes = (*profile.untimed_work(self.path, builder.untimed),)
+        notes += profile.impossible_times(self.path, builder.impossible)
         if orphans:
             reason = f"{self.path} does not record it"
             reason += "; the only process that made calls is taken" if len(processes) == 1 else ""
@@ -112,22 +96,22 @@ class RocmFile:
         block = joined_columns(tables.calls, 5)
         block = block[:, self._sound(block)]
         block = block[:, np.lexsort((block[0], block[2]))]
-        calls = Calls(
+        calls = profile.Calls(
             row=np.arange(block.shape[1]),
             start_ns=block[0] - self._zero_ns,
             end_ns=block[1] - self._zero_ns,
             thread=block[2].copy(),
-            correlation_id=correlations(block[3]),
+            correlation_id=profile.correlations(block[3]),
         )
         names = tuple(map(encodable, tables.call_names.values))
         return InMemoryCalls(calls, block[4].astype(np.int32), names)
 
     @cached_property
-    def _ranges(self) -> Ranges:
+    def _ranges(self) -> profile.Ranges:
         tables = self._recording
         block = joined_columns(tables.ranges, 5)
         block = block[:, self._sound(block)]
-        return Ranges(
+        return profile.Ranges(
             start_ns=block[0] - self._zero_ns,
             end_ns=block[1] - self._zero_ns,
             thread=block[2].copy(),
@@ -141,7 +125,7 @@ class RocmFile:
     @staticmethod
     def _sound(block: Ints) -> Ints:
         """Return the rows of calls or ranges whose times can be."""
-        keep = possible(block[0], block[1])
+        keep = profile.possible(block[0], block[1])
         timed = block[0] > 0
         return np.flatnonzero(timed if keep is None else timed & keep)
 
@@ -152,7 +136,7 @@ class RocmFile:
         fits = fitting(globs, ranges.names)
         return {n: c for n, c, fit in zip(ranges.names, counts, fits, strict=True) if fit and c}
 
-    def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
+    def read(self, globs: Sequence[str], *, partial: bool = False) -> profile.Profile:
         """Return the profile.
 
         Args:
@@ -170,13 +154,13 @@ class RocmFile:
         fits = np.array(fitting(globs, ranges.names), bool)
         tables = self._recording
         none = np.empty(0, np.int64)
-        return Profile(
+        return profile.Profile(
             source=self._source,
             activities=work,
             calls=self._calls,
             ranges=ranges.take(fits[ranges.name_id]),
             every_range=InMemoryRanges(ranges),
-            overheads=Overheads(none, none.copy(), none.copy()),
+            overheads=profile.Overheads(none, none.copy(), none.copy()),
             threads=tuple(tables.threads),
             devices=self._devices,
             limitations=(*notes, *self._losses(partial=partial)),
@@ -231,11 +215,11 @@ class RocmFile:
             "HIP API calls": _rows(tables.calls) - len(self._calls.calls),
             "ranges": _rows(tables.ranges) - len(self._ranges),
         }
-        notes += impossible_times(path, left_out)
+        notes += profile.impossible_times(path, left_out)
         in_tables = _COUNTED[tables.format]
         for what, table, recorded, make, beginnings, kind in (
             (
-                *(KERNELS, in_tables[0], work.kernels or not partial, "launch"),
+                *(profile.KERNELS, in_tables[0], work.kernels or not partial, "launch"),
                 *((*KERNEL_LAUNCHES, *GRAPH_LAUNCHES), LimitationKind.COSTS),
             ),
             ("copies", in_tables[1], tables.copied, "make", COPIES, LimitationKind.OTHER),
@@ -246,9 +230,9 @@ class RocmFile:
         return tuple(notes)
 
     @property
-    def _source(self) -> Source:
+    def _source(self) -> profile.Source:
         recording = self._recording
-        return Source(
+        return profile.Source(
             path=self.path,
             host=encodable(recording.host or Path(self.path).name),
             host_known=recording.host is not None,
@@ -262,11 +246,11 @@ class RocmFile:
         )
 
     @property
-    def _devices(self) -> tuple[Device, ...]:
+    def _devices(self) -> tuple[profile.Device, ...]:
         devices = (replace(d, name=encodable(d.name)) for d in self._recording.devices)
         return tuple(sorted(set(devices), key=lambda d: (d.pid or 0, d.device_id, d.name)))
 
-    def inspect(self, globs: Sequence[str]) -> Contents:
+    def inspect(self, globs: Sequence[str]) -> profile.Contents:
         """Return the contents of the file, ranges of these names among them."""
         names = self.sample(globs)
         tables, ranges = self._recording, self._ranges
@@ -274,15 +258,17 @@ class RocmFile:
         counts.append(len(ranges) + tables.nameless)
         in_tables = _COUNTED[self._recording.format]
         lacking = self._lacking(partial=False)
-        return Contents(
+        return profile.Contents(
             source=self._source,
             tables=tuple(
-                TableCount(what, table, count)
+                profile.TableCount(what, table, count)
                 for what, table, count in zip(_WHAT, in_tables, counts, strict=True)
             ),
             processes=tuple(distinct(self._work[0].ranks[:, 0]).tolist()),
             devices=self._devices,
-            candidates=tuple(NameCount(name, count) for name, count in sorted(names.items())),
+            candidates=tuple(
+                profile.NameCount(name, count) for name, count in sorted(names.items())
+            ),
             ranges=len(ranges),
             missing=(lacking,) if lacking else (),
             readable=not lacking,
