@@ -288,10 +288,6 @@ def test_what_is_refused(bench: Bench, what: str) -> None:
     assert [word for word in words if word not in said] == []
 
 
-def test_inspect_refuses_as_analyze_does(bench: Bench) -> None:
-    assert "no such file" in sentence(bench.run("inspect", bench.inputs / "nowhere.sqlite"))
-
-
 def three_ranks(folder: Path) -> None:
     for number in (10, 9, 1):
         run_of_one(folder, f"rank{number}.sqlite", pid=number)
@@ -411,15 +407,6 @@ def test_a_row_with_the_largest_number(bench: Bench, table: str) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == whole
     assert bench.run("inspect", path).code == 0
-
-
-def test_one_name_that_is_a_blob_changes_no_other(bench: Bench) -> None:
-    path = run_of_one(bench.inputs)
-    whole = bench.run("analyze", path).out
-    one = f"SELECT demangledName FROM {KERNEL} LIMIT 1"
-    blob = f"UPDATE StringIds SET value = CAST(value AS BLOB) WHERE id = ({one})"
-
-    assert bench.run("analyze", execute(path, blob)).out == whole
 
 
 def test_nothing_is_left_beside_a_profile_in_wal_mode(bench: Bench) -> None:
@@ -560,13 +547,6 @@ def test_an_output_that_exists_is_replaced_when_forced(bench: Bench) -> None:
     assert len(list(bench.outputs.iterdir())) == len(OUTPUTS)
 
 
-def test_an_existing_output_survives_a_run_that_fails(bench: Bench) -> None:
-    (bench.outputs / "x.csv").write_text("mine", encoding="utf-8")
-    bench.refused(execute(run_of_one(bench.inputs), f"DELETE FROM {KERNEL}"), "--force")
-
-    assert (bench.outputs / "x.csv").read_text(encoding="utf-8") == "mine"
-
-
 @pytest.mark.parametrize("force", [(), ("--force",)])
 @pytest.mark.parametrize("how", ["path", "link", "through a folder"])
 def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: str) -> None:
@@ -580,15 +560,6 @@ def test_an_output_is_never_an_input(bench: Bench, force: tuple[str, ...], how: 
     outcome = bench.run("analyze", path, "--csv", output, *force)
 
     assert "is an input" in sentence(outcome)
-
-
-@pytest.mark.parametrize("force", [(), ("--force",)])
-def test_an_output_is_never_a_profile_of_the_directory_given(
-    bench: Bench, force: tuple[str, ...]
-) -> None:
-    path = run_of_one(bench.inputs)
-
-    assert "is an input" in sentence(bench.run("analyze", bench.inputs, "--csv", path, *force))
 
 
 def test_an_output_is_never_the_convention_file(bench: Bench) -> None:

@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import BubblevizError, ProfileError
 from bubbleviz.sources.nsys.columnar_export import STRETCHES, WHOLE, opened_directory
@@ -128,32 +127,6 @@ def test_reports_of_real_exports_are_equal(
         for command in COMMANDS:
             expected = outcome(path, command, capsys)
             assert outcome(directory, command, capsys) == expected, (path.name, command)
-
-
-def test_a_run_of_several_hosts_is_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = plant(Planting(schedule="1f1b", stages=4, microbatches=4, files="rank"), tmp_path).files
-    folder = tmp_path / "tables"
-    for file in files:
-        columnar(tmp_path / file.path, folder)
-    paths = [str(tmp_path / file.path) for file in files]
-
-    assert main(["analyze", *paths, "--json", "-"]) == 0
-    expected = capsys.readouterr().out
-    for told in ([str(folder)], [f"{folder}/*_pqtdir"], [f"{folder}/**"]):
-        assert main(["analyze", *told, "--json", "-"]) == 0
-        shown = capsys.readouterr().out
-        for file in files:
-            directory = folder / f"{Path(file.path).stem}_pqtdir"
-            shown = shown.replace(str(directory), str(tmp_path / file.path))
-        assert shown == expected
-
-
-def test_inspect_names_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for form, word in ((FORMS["parquet"], "Parquet"), (ARROW, "Arrow")):
-        assert main(["inspect", str(columnar(EXAMPLE, tmp_path, form))]) == 0
-        assert f"read by      pyarrow ({word}, a file for each table)" in capsys.readouterr().out
 
 
 # --- each query ----------------------------------------------------------------------------------
@@ -422,14 +395,6 @@ def test_without_pyarrow_the_extra_is_named(
     assert said.count("\n") == 1
 
 
-def test_nothing_is_written_to_a_directory(tmp_path: Path) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
-    before = {file.name: file.read_bytes() for file in directory.iterdir()}
-    bubbleviz.analyze(directory)
-
-    assert {file.name: file.read_bytes() for file in directory.iterdir()} == before
-
-
 # --- reports of nsys -----------------------------------------------------------------------------
 
 
@@ -550,15 +515,6 @@ def test_columns_of_other_types_are_refused(
     assert "whole number" in refused(directory, capsys)
 
 
-def test_a_column_that_is_there_twice_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
-    changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
-
-    assert "two columns of one name" in refused(directory, capsys)
-
-
 @pytest.mark.parametrize("table", CORE)
 def test_changed_bytes_end_in_a_report_or_a_sentence(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -578,6 +534,15 @@ def test_changed_bytes_end_in_a_report_or_a_sentence(
         assert code == 0 or printed.err.count("\n") == 1
 
 
+def test_a_column_that_is_there_twice_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = columnar(EXAMPLE, tmp_path)
+    changed(directory, "NVTX_EVENTS", lambda t: t.append_column("start", t.column("end")))
+
+    assert "two columns of one name" in refused(directory, capsys)
+
+
 def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -587,15 +552,6 @@ def test_a_name_that_is_no_utf_8_is_read_as_far_as_it_is(
     for command in (("idle", "--json", "-"), ("analyze", "--json", "-")):
         expected = outcome(path, command, capsys)
         assert outcome(columnar(path, tmp_path / command[0]), command, capsys) == expected
-
-
-def test_a_pointer_of_git_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = columnar(EXAMPLE, tmp_path)
-    file = directory / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
-    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-
-    assert main(["analyze", str(directory)]) == 1
-    assert "git lfs pull" in capsys.readouterr().err
 
 
 def calls(export: Export, first: int, last: int) -> Any:

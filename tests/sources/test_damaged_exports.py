@@ -23,21 +23,6 @@ from tests.support.places import FIXTURES
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 KERNEL, COPY = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
 RUNTIME, OVERHEAD = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD"
-#: Columns of which any value may be NULL, and more tables that the example lacks.
-OPTIONAL = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": ("graphNodeId", "mangledName"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId", "returnValue", "callchainId"),
-    "NVTX_EVENTS": ("endGlobalTid", "textId", "domainId", "category", "color", "rangeId"),
-    "ENUM_NSYS_EVENT_TYPE": ("id", "name"),
-    "ThreadNames": ("nameId", "globalTid"),
-    "TARGET_INFO_GPU": ("id", "cuDevice", "name", "uuid", "busLocation"),
-    "TARGET_INFO_CUDA_DEVICE": ("gpuId", "cudaId", "pid", "uuid"),
-    "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs", "systemClockNs"),
-    "TARGET_INFO_SYSTEM_ENV": ("name", "value"),
-    "META_DATA_EXPORT": ("name", "value"),
-    "PROFILER_OVERHEAD": ("start", "end", "globalTid"),
-    "CUPTI_ACTIVITY_KIND_OVERHEAD": ("start", "end", "globalTid"),
-}
 
 
 def edited(path: Path, *statements: str) -> Path:
@@ -163,22 +148,6 @@ def _ratios(report: Report) -> list[dict[str, float | None]]:
 @cache
 def _ratios_of_example() -> list[dict[str, float | None]]:
     return _ratios(analyze([EXAMPLE]))
-
-
-def _columns() -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(f"file:{EXAMPLE}?mode=ro&immutable=1", uri=True)) as database:
-        tables = {
-            table: {row[1] for row in database.execute(f"PRAGMA TABLE_INFO({table})")}
-            for table in OPTIONAL
-        }
-    return [(t, c) for t, columns in OPTIONAL.items() for c in columns if c in tables[t]]
-
-
-@pytest.mark.parametrize("rows", ["rowid = 1", "true"], ids=["one", "all"])
-@pytest.mark.parametrize(("table", "column"), _columns())
-def test_null_is_no_damage(table: str, column: str, rows: str, tmp_path: Path) -> None:
-    path = example(tmp_path, f'UPDATE {table} SET "{column}" = NULL WHERE {rows}')
-    assert _ratios(analyze([path])) == _ratios_of_example()
 
 
 @pytest.mark.parametrize("table", ["PROFILER_OVERHEAD", "CUPTI_ACTIVITY_KIND_OVERHEAD"])

@@ -197,18 +197,13 @@ def files(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
     return path
 
 
-@settings(max_examples=60)
-@given(st.data())
-def test_drawn_files(data: st.DataObject) -> None:
+@settings(max_examples=110)
+@given(st.data(), st.booleans())
+def test_drawn_files(data: st.DataObject, odd: bool) -> None:
+    """Odd ones have values of any type, which are left to SQLite."""
     with TemporaryDirectory() as folder:
-        assert _compare(data.draw(files(Path(folder), odd=False))) == ALL - 1
-
-
-@settings(max_examples=50)
-@given(st.data())
-def test_drawn_files_with_values_of_any_type(data: st.DataObject) -> None:
-    with TemporaryDirectory() as folder:
-        _compare(data.draw(files(Path(folder), odd=True)))
+        decoded = _compare(data.draw(files(Path(folder), odd=odd)))
+        assert odd or decoded == ALL - 1
 
 
 patterns = st.lists(
@@ -269,14 +264,6 @@ def test_strings_are_looked_through_in_pieces(
     # Together they are all rows, once.
     assert [first for first, _ in bounds] == [EVERY_ROW[0], *(last + 1 for _, last in bounds[:-1])]
     assert bounds[-1][1] == EVERY_ROW[1]
-
-
-def test_rows_of_a_stretch(tmp_path: Path) -> None:
-    path = _edited(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid IN (1, 50, 51)")
-    with opened(str(path)) as export:
-        whole = _numbers(export, "gpu_work/kernels")
-        parts = [_direct(export).columns("gpu_work/kernels", at, at + 6) for at in range(1, 999, 7)]
-        np.testing.assert_array_equal(np.concatenate([p for p in parts if p is not None], 1), whole)
 
 
 # --- files that are not plain --------------------------------------------------------------------
@@ -527,14 +514,6 @@ def test_reserved_bytes(tmp_path: Path) -> None:
     assert path.read_bytes()[20] == 32
     with opened(str(path)) as export:
         assert _strings(export, "*") == values
-
-
-def test_too_little_memory() -> None:
-    functions = compiled_library()
-    leaves = native.Leaves(np.full(1 << 20, 2, np.uint32), np.full(1 << 20, 1 << 62, np.int64))
-    column = native.IntegerColumn(0, native.Null.MISSING, -1, 0)
-    shape = native.FileShape(-1, 1 << 31, 1 << 31, 9)
-    assert functions.integers(shape, leaves, [column], 1, 1 << 61) is None
 
 
 # --- damage --------------------------------------------------------------------------------------

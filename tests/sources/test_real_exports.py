@@ -103,25 +103,6 @@ def test_analyze_says_what_is_missing(
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_pgle_says_that_it_is_no_run_of_jax(
-    exports: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, before = exports / f"{name}.sqlite", content(exports)
-    # Where nothing ran, that is what is said.
-    unrecorded = main(["idle", str(path)]) != 0
-    capsys.readouterr()
-    code = main(["pgle", str(path), "-o", str(tmp_path / "costs.pbtxt")])
-    printed = capsys.readouterr()
-
-    assert (code, printed.out) == (1, "")
-    refusal = EXPECTED[name].refusal if unrecorded else "no range is named as JAX names"
-    assert printed.err.startswith(f"bubbleviz: {path}: {refusal}")
-    assert printed.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-    assert content(exports) == before
-
-
-@pytest.mark.parametrize("name", EXPECTED)
 def test_inspect_shows_what_is_there(
     exports: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

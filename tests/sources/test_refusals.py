@@ -43,25 +43,13 @@ def _refusal(command: Any, path: Path) -> str:
     return sentence
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    "name", ["run.sqlite", "run.nsys-rep", "run.qdrep", "run.json.gz", "run.xplane.pb", "run"]
-)
-def test_pointers_of_git_lfs_are_named(command: str, name: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_text(LFS)
-    assert "git lfs pull" in _refusal(COMMANDS[command], path)
-
-
-def test_pointers_of_git_annex_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "run.sqlite"
-    path.write_text("/annex/objects/SHA256E-s1--6b86.sqlite\n")
-    assert "git annex get" in _refusal(bubbleviz.analyze, path)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
+        ("run.sqlite", ("analyze", "{file}")),
+        ("run.nsys-rep", ("idle", "{file}")),
+        ("run.json.gz", ("inspect", "{file}")),
+        ("run", ("nccl", "{file}")),
         ("costs.pbtxt", ("pgle", "{profile}", "--against", "{file}")),
         ("costs.pb", ("pgle", "{profile}", "--against", "{file}")),
         ("jax.sqlite", ("pgle", "{file}")),

@@ -658,15 +658,6 @@ def test_a_named_thread_of_no_process_is_told_in_one_sentence(tmp_path: Path) ->
         bubbleviz.analyze([path])
 
 
-def test_a_trace_with_a_table_of_another_file_beside_its_own_is_read(tmp_path: Path) -> None:
-    path = single(tmp_path, "rpd")
-    then = facts(path)
-
-    change(path, "CREATE TABLE rocpd_op_0123456789abcdef0123 AS SELECT * FROM rocpd_op")
-
-    assert facts(path) == then
-
-
 def test_traces_of_one_name_are_of_nodes_of_their_own(tmp_path: Path) -> None:
     run = Planting(schedule="zb-v", replicas=2, jitter=0.2, servers=2, iteration_ranges=True)
     plant(run, tmp_path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,60 +132,52 @@ def exported(path: str, *, keep: bool = False) -> Iterator[str]:
     from bubbleviz.model.files import temporary_folder
 
     with unwinding([signal.SIGTERM]), temporary_folder() as folder:
-        tables = None if keep or find_spec("pyarrow") is None else _exported_tables(path, folder)
-        if tables is not None:
-            yield str(tables)
-            return
+        refuse_pointer(path)
+        if not keep and find_spec("pyarrow") is not None:
+            target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
+            # Some versions write the directory of that name, others add the ending to any name.
+            places = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
+            process = _export(path, "parquetdir", target)
+            if isinstance(process, subprocess.CompletedProcess) and process.returncode == 0:
+                for place in places:
+                    if place.is_dir() and holds_tables(str(place)):
+                        yield str(place)
+                        return
         target = Path(folder) / beside.name
-        _export(path, target)
+        process = _export(path, "sqlite", target)
+        if isinstance(process, str) or process.returncode or not target.exists():
+            raise ProfileError(f"{path}: {_failure(path, target.name, process)}")
         if keep:
             shutil.move(target, beside)
             target = beside
         yield str(target)
 
 
-def _exported_tables(path: str, folder: str) -> Path | None:
-    """Return a directory of tables that nsys exports; None where it does not."""
-    refuse_pointer(path)
+def _export(path: str, kind: str, target: Path) -> subprocess.CompletedProcess[bytes] | str:
+    """Have nsys export a report; the reason where there is none, or it cannot be started."""
     nsys = shutil.which("nsys")
     if nsys is None:
-        return None
-    target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
-    arguments = ["export", "--type", "parquetdir", "--output", str(target), not_option(path)]
+        return ""
+    command = [nsys, "export", "--type", kind, "--output", str(target), not_option(path)]
     try:
-        process = _run([nsys, *arguments])
-    except OSError:
-        return None
-    # Some versions write the directory of that name, others add the ending to any name.
-    written = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
-    found = (place for place in written if place.is_dir() and holds_tables(str(place)))
-    return next(found, None) if process.returncode == 0 else None
+        return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except OSError as error:
+        return str(error.strerror)
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
-
-
-def _export(path: str, target: Path) -> None:
-    refuse_pointer(path)
-    nsys = shutil.which("nsys")
-    arguments = ["export", "--type", "sqlite", "--output"]
-    by_hand = " ".join(["nsys", *arguments, shell_word(target.name), shell_word(path)])
-    if nsys is None:
-        raise ProfileError(
-            f"{path}: a report of nsys, and no nsys is on the PATH to export it; export it where "
+def _failure(path: str, name: str, process: subprocess.CompletedProcess[bytes] | str) -> str:
+    """Return why there is no export, and the command by which the user makes it."""
+    by_hand = f"nsys export --type sqlite --output {shell_word(name)} {shell_word(path)}"
+    if process == "":
+        return (
+            "a report of nsys, and no nsys is on the PATH to export it; export it where "
             f"nsys is with: {by_hand}"
         )
-    try:
-        process = _run([nsys, *arguments, str(target), not_option(path)])
-    except OSError as error:
-        raise ProfileError(
-            f"{path}: nsys cannot be started ({error.strerror}); export by hand with: {by_hand}"
-        ) from error
-    if process.returncode != 0 or not target.exists():
-        reason = _last_line(process.stderr) or _last_line(process.stdout)
-        reason = reason or f"exit code {process.returncode}"
-        raise ProfileError(f"{path}: nsys export failed ({reason}); export by hand with: {by_hand}")
+    if isinstance(process, str):
+        return f"nsys cannot be started ({process}); export by hand with: {by_hand}"
+    reason = _last_line(process.stderr) or _last_line(process.stdout)
+    reason = reason or f"exit code {process.returncode}"
+    return f"nsys export failed ({reason}); export by hand with: {by_hand}"
 
 
 def _last_line(output: bytes) -> str:
