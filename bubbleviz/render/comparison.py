@@ -74,13 +74,12 @@ def gate_markdown(saved: SavedReport, checks: Sequence[Check]) -> str:
     )
     rows = []
     for check in checks:
-        ratio = saved.ratio(check.limit.ratio)
         rows.append(
             (
                 code(check.limit.ratio),
-                "-" if ratio is None else mean_of(ratio.bubble),
+                mean_of(check.ratio.bubble),
                 text(check.limit.written),
-                str(check.n),
+                str(check.ratio.bubble.n),
                 "ok" if check.passed else "**FAILED**",
             )
         )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
-from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.texts import one_line, suggestion
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
@@ -21,36 +20,33 @@ class Limit:
     most: float
     written: str
 
-    @property
-    def in_percent(self) -> bool:
-        """Whether it is written in percent."""
-        return "%" in self.written
-
 
 @frozen
 class Check:
-    """A limit, and the mean over ``n`` iterations that is compared with it.
+    """A limit, and the ratio of a saved report whose mean is compared with it.
 
     Attributes:
         limit: the limit.
-        mean: of the ratio.
-        n: iterations that it is the mean of.
-        high: the most that the mean may be within the bounds of the clocks; None where these are
-            not known, or the ratio is exact.
-        contradicted: whether the ratio needs clocks that contradict each other.
-        restrictions: why the ratio is not that of a whole pipeline.
+        ratio: the ratio, which has a mean.
+        saved: the report.
         allow_incomplete: whether it may pass though ranks or stages are, or may be, missing.
-        kernels: for how much of the time kernels ran, in words, where that stands beside the ratio.
     """
 
     limit: Limit
-    mean: float
-    n: int
-    high: float | None = None
-    contradicted: bool = False
-    restrictions: tuple[Restriction, ...] = ()
+    ratio: SavedRatio
+    saved: SavedReport
     allow_incomplete: bool = False
-    kernels: str | None = None
+
+    @property
+    def mean(self) -> float:
+        """The mean of the ratio."""
+        return self.ratio.bubble.mean or 0.0
+
+    @property
+    def high(self) -> float | None:
+        """The most that it may be within the bounds of the clocks; None where it is exact."""
+        low, high = self.ratio.interval or (None, None)
+        return None if low == high else high
 
     @property
     def within(self) -> bool:
@@ -58,45 +54,38 @@ class Check:
         return self.mean <= self.limit.most
 
     @property
-    def uncertain(self) -> bool:
-        """Whether the bounds of the clocks reach above the limit."""
-        return self.high is not None and self.high > self.limit.most
-
-    @property
     def passed(self) -> bool:
         """Whether the ratio is known to be at most the limit, and of what may be checked."""
-        allowed = all(own.of_part and self.allow_incomplete for own in self.restrictions)
-        return self.within and not self.uncertain and allowed
+        uncertain = self.high is not None and self.high > self.limit.most
+        allowed = all(own.of_part and self.allow_incomplete for own in self.saved.restrictions)
+        return self.within and not uncertain and allowed
 
     @property
     def line(self) -> str:
         """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
-        verdict = "ok" if self.passed else "FAILED"
-        relation = "at most" if self.within else "above"
-        value = _written(self.mean, self.limit)
-        name = one_line(self.limit.ratio)
-        over = f"{self.n:,} iteration{'' if self.n == 1 else 's'}"
-        verdict = f"{verdict}: {name} {value} is {relation} {self.limit.written} (mean of {over})"
-        return "; ".join((verdict, *self._doubts()))
-
-    def _doubts(self) -> Iterator[str]:
-        """Yield why the ratio may be another one."""
-        if self.within and self.uncertain and self.high is not None:
-            high = _written(self.high, self.limit)
-            yield f"the clocks' bounds reach {high}, above {self.limit.written}"
-        if self.contradicted:
-            yield "it needs clocks that contradict each other"
-        if self.restrictions:
-            reasons = "; ".join(restriction.text for restriction in self.restrictions)
-            yield f"{reasons}, see the report's limitations"
-        if self.kernels is not None:
-            yield one_line(self.kernels, 200)
+        limit, n = self.limit, self.ratio.bubble.n
+        parts = [
+            f"{'ok' if self.passed else 'FAILED'}: {one_line(limit.ratio)} "
+            f"{_written(self.mean, limit)} is {'at most' if self.within else 'above'} "
+            f"{limit.written} (mean of {n:,} iteration{'' if n == 1 else 's'})"
+        ]
+        if self.within and self.high is not None and self.high > limit.most:
+            high = _written(self.high, limit)
+            parts.append(f"the clocks' bounds reach {high}, above {limit.written}")
+        if self.ratio.contradicted:
+            parts.append("it needs clocks that contradict each other")
+        if self.saved.restrictions:
+            reasons = "; ".join(restriction.text for restriction in self.saved.restrictions)
+            parts.append(f"{reasons}, see the report's limitations")
+        if self.saved.kernels is not None:
+            parts.append(one_line(self.saved.kernels, 200))
+        return "; ".join(parts)
 
 
 def _written(value: float, limit: Limit) -> str:
     """Return a value as the limit is written, rounded so that it stays on its side of that."""
     above = value > limit.most
-    scale, unit, least = (2, " %", 2) if limit.in_percent else (0, "", 4)
+    scale, unit, least = (2, " %", 2) if "%" in limit.written else (0, "", 4)
     for digits in range(least, 17 - scale):
         text = f"{value * 10**scale:.{digits}f}"
         if (float(f"{text}e-{scale}") > limit.most) == above:
@@ -129,16 +118,12 @@ def _limit(text: str) -> Limit:
     except ValueError:
         most = math.nan
     if not name or not 0 <= most <= 1:
+        meant = f"; did you mean {name[:40]}={number}%?" if name and 1 < most <= 100 else ""
         raise UsageError(
             f"--max-bubble {text[:60]!r}: not of the form schedule=12% or schedule=0.12, a ratio "
-            f"and its limit{_in_percent(name, number, most)}"
+            f"and its limit{meant}"
         )
     return Limit(name, most, written)
-
-
-def _in_percent(name: str, number: str, most: float) -> str:
-    """Return the suggestion to write as a percentage what can be one; "" for all else."""
-    return f"; did you mean {name[:40]}={number}%?" if name and 1 < most <= 100 else ""
 
 
 def checks(
@@ -167,7 +152,11 @@ def checks(
                 f"{suggestion(limit.ratio, known)}"
             )
         if saved.no_pipeline is not None:
-            needed = _missing_input(saved.no_pipeline)
+            needed = "the profiles of all stages"
+            if saved.no_pipeline == PIPELINE_UNPROVEN:
+                needed = (
+                    "the order of the stages with --order, or the sizes of the run with --parallel"
+                )
             raise InputError(
                 f"{path}: {saved.no_pipeline}, so {limit.ratio} is no pipeline's bubble and cannot "
                 f"be compared with {limit.written}; give analyze {needed}"
@@ -177,30 +166,5 @@ def checks(
                 f"{path}: no iteration has the ratio {limit.ratio}, so it cannot be compared with "
                 f"{limit.written}; see the report's limitations"
             )
-        results.append(
-            Check(
-                limit,
-                ratio.bubble.mean,
-                ratio.bubble.n,
-                _upper_bound(ratio),
-                ratio.contradicted,
-                saved.restrictions,
-                allow_incomplete,
-                saved.kernels,
-            )
-        )
+        results.append(Check(limit, ratio, saved, allow_incomplete))
     return tuple(results)
-
-
-def _missing_input(reason: str) -> str:
-    """Return what a report that is of no whole pipeline for this reason was made without."""
-    if reason == PIPELINE_UNPROVEN:
-        return "the order of the stages with --order, or the sizes of the run with --parallel"
-    return "the profiles of all stages"
-
-
-def _upper_bound(ratio: SavedRatio) -> float | None:
-    """Return the upper bound of a mean by the clocks; None where the mean is exact."""
-    if ratio.interval is None or ratio.interval[0] == ratio.interval[1]:
-        return None
-    return ratio.interval[1]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from bubbleviz._version import __version__
-from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.run import Run
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.count.count import count
-from bubbleviz.count.iterations import Iterations
 from bubbleviz.explain.explanation import explain
+from bubbleviz.model import intervals
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import (
     BusyIntervals,
     HostActivities,
@@ -23,7 +22,7 @@ from bubbleviz.model.operations import (
     RankIntervals,
     RunningTimes,
 )
-from bubbleviz.report.report import Report
+from bubbleviz.report.report import Report, assemble
 from bubbleviz.schedules.ideal import Ideal
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.simulation import Simulation
@@ -48,22 +47,21 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         for stage in range(stages)
     )
     operations, busy = _tables(plan, simulation, ticks)
-    clocks = (ProfileClock(0, 0),)
-    none = np.empty(0, np.int64)
-    nothing = RankIntervals(none, none.copy(), none.copy())
+    nothing, zero = RankIntervals.none(), np.zeros((1, stages), np.int64)
+    busy_ns = intervals.group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages)
     run = Run(
         ranks=ranks,
-        clocks=clocks,
+        clocks=(),
         timebase=Timebase(
-            clocks, np.zeros(stages, np.int64), np.ones(1, bool), np.zeros(1, np.int64), False, ()
+            (), np.zeros(stages, np.int64), np.ones(1, bool), np.zeros(1, np.int64), False, ()
         ),
         operations=operations,
         busy=busy,
-        active_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
-        kernel_ns=group_sum(operations.rank, stages, operations.busy_ns).reshape(1, stages),
-        gap_ns=np.zeros((1, stages), np.int64),
-        collective_gap_ns=np.zeros((1, stages), np.int64),
-        running=RunningTimes(*(none.copy() for _ in RunningTimes.column_names())),
+        active_ns=busy_ns,
+        kernel_ns=busy_ns,
+        gap_ns=zero,
+        collective_gap_ns=zero,
+        running=RunningTimes.none(),
         unattributed=nothing,
         exposed=nothing,
         collectives=CollectiveIntervals.none(),
@@ -75,24 +73,15 @@ def report_of_plan(plan: Plan, simulation: Simulation, ticks: int = 1) -> Report
         ranks_missing=False,
         pipeline_unproven=False,
         limitations=(),
-        rank_of_local=(np.arange(stages),),
+        rank_of_local=(),
     )
     counts = count(run, skip=0)
-    return Report(
-        version=__version__,
+    return replace(
+        assemble(Report, (), run, counts, explain(run, counts), ()),
         convention=plan.name,
         headline="schedule",
         headline_reason="A simulated iteration stands alone.",
         profiles=(ProfileSummary("simulation", "simulation", "simulation", None, None, *[0] * 9),),
-        ranks=ranks,
-        iterations=Iterations(counts.iterations),
-        summary=counts.summary,
-        operations=operations,
-        busy=busy,
-        unattributed=run.unattributed,
-        coverage=(),
-        unattributed_kernels=(),
-        explanation=explain(run, counts),
         limitations=(),
     )
 

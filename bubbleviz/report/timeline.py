@@ -23,43 +23,16 @@ from bubbleviz.model.values import frozen
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline
 
-_OPERATIONS = (
-    "rank",
-    "iteration",
-    "phase",
-    "microbatch",
-    "second_microbatch",
-    "chunk",
-    "second_chunk",
-    "virtual_stage",
-    "kernels",
-    "start_ns",
-    "length_ns",
-    "active_ns",
-    "thousandths",
-    "name",
-)
-_PIECES = ("operation", "start_ns", "length_ns")
-_BUBBLES = (
-    "rank",
-    "iteration",
-    "start_ns",
-    "length_ns",
-    "cause",
-    "after",
-    "peer_operation",
-    "call",
-    "around",
-)
-_WINDOWS = ("ratio", "iteration", "rank", "start_ns", "length_ns")
+#: The columns of each table, in their order.
 _COLUMNS = {
-    "operations": _OPERATIONS,
-    "compute": _PIECES,
-    "communication": _PIECES,
-    "unattributed": ("rank", "start_ns", "length_ns"),
-    "bubbles": _BUBBLES,
-    "windows": _WINDOWS,
-    "critical": ("operation",),
+    "operations": "rank iteration phase microbatch second_microbatch chunk second_chunk "
+    "virtual_stage kernels start_ns length_ns active_ns thousandths name",
+    "compute": "operation start_ns length_ns",
+    "communication": "operation start_ns length_ns",
+    "unattributed": "rank start_ns length_ns",
+    "bubbles": "rank iteration start_ns length_ns cause after peer_operation call around",
+    "windows": "ratio iteration rank start_ns length_ns",
+    "critical": "operation",
 }
 
 #: A browser holds columns other than times in 32 bits.
@@ -89,73 +62,24 @@ class Timeline:
 
 def timeline_of(report: Report) -> Timeline:
     """Return the timeline of a report."""
-    base_ns = _base(report)
-    names = _UsedNames(report.operations.names)
-    tables = _tables(report, base_ns, names)
-    return Timeline(base_ns, tuple(names.texts()), tables)
-
-
-def saved(timeline: Timeline) -> dict[str, Any]:
-    """Return a timeline as JSON values."""
-    return {
-        "base_ns": timeline.base_ns,
-        "names": list(timeline.names),
-        "tables": {
-            table: {name: column.tolist() for name, column in columns.items()}
-            for table, columns in timeline.tables.items()
-        },
-    }
-
-
-def _base(report: Report) -> int:
-    """Return the earliest time that is shown."""
-    operations = report.operations
-    shown = operations.start_ns[operations.has_span == 1]
-    starts = (shown, report.unattributed.start_ns, report.bubbles.start_ns)
-    return min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
-
-
-class _UsedNames:
-    """The names that columns refer to, renumbered."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-        self._used = np.zeros(0, np.int64)
-
-    def numbered(self, *columns: Ints) -> list[Ints]:
-        """Return columns of rows of the report's names as rows of :meth:`texts`; -1 stays."""
-        used = distinct(*columns) if columns else np.zeros(0, np.int64)
-        self._used = used[used >= 0]
-        return [
-            np.where(column >= 0, np.searchsorted(self._used, column), NONE).astype(np.int64)
-            for column in columns
-        ]
-
-    def texts(self) -> list[str]:
-        return [self._names[row][:_LONGEST_NAME] for row in self._used.tolist()]
-
-
-def _tables(report: Report, base_ns: int, names: _UsedNames) -> Mapping[str, Mapping[str, Ints]]:
     operations, bubbles, loose = report.operations, report.bubbles, report.unattributed
-    name, call, around = names.numbered(
-        operations.name_id, bubbles.host_call_id, bubbles.host_range_id
+    spans = operations.has_span == 1
+    starts = (operations.start_ns[spans], loose.start_ns, bubbles.start_ns)
+    base_ns = min((int(start_ns.min()) for start_ns in starts if len(start_ns)), default=0)
+    named = (operations.name_id, bubbles.host_call_id, bubbles.host_range_id)
+    used = distinct(*named)
+    used = used[used >= 0]
+    name, call, around = (
+        np.where(column >= 0, np.searchsorted(used, column), NONE).astype(np.int64)
+        for column in named
     )
     times = np.minimum(np.round(1000 * _times_median(report)), _MOST_THOUSANDTHS).astype(np.int64)
-    spans = operations.has_span == 1
-    return {
+    path = report.explanation.path
+    tables = {
         "operations": {
-            "rank": operations.rank,
-            "iteration": operations.iteration,
-            "phase": operations.phase,
-            "microbatch": operations.microbatch,
-            "second_microbatch": operations.second_microbatch,
-            "chunk": operations.chunk,
-            "second_chunk": operations.second_chunk,
-            "virtual_stage": operations.virtual_stage,
-            "kernels": operations.kernels,
+            **vars(operations),
             "start_ns": np.where(spans, operations.start_ns - base_ns, NONE),
             "length_ns": np.where(spans, operations.end_ns - operations.start_ns, NONE),
-            "active_ns": operations.active_ns,
             "thousandths": times,
             "name": name,
         },
@@ -167,18 +91,31 @@ def _tables(report: Report, base_ns: int, names: _UsedNames) -> Mapping[str, Map
             "length_ns": loose.end_ns - loose.start_ns,
         },
         "bubbles": {
-            "rank": bubbles.rank,
-            "iteration": bubbles.iteration,
+            **vars(bubbles),
             "start_ns": bubbles.start_ns - base_ns,
             "length_ns": bubbles.end_ns - bubbles.start_ns,
-            "cause": bubbles.cause,
-            "after": bubbles.after,
-            "peer_operation": bubbles.peer_operation,
             "call": call,
             "around": around,
         },
         "windows": _windows(report, base_ns),
-        "critical": {"operation": _critical(report)},
+        "critical": {"operation": np.zeros(0, np.int64) if path is None else path.operations},
+    }
+    return Timeline(
+        base_ns,
+        tuple(operations.names[row][:_LONGEST_NAME] for row in used.tolist()),
+        {t: {c: tables[t][c] for c in columns.split()} for t, columns in _COLUMNS.items()},
+    )
+
+
+def saved(timeline: Timeline) -> dict[str, Any]:
+    """Return a timeline as JSON values."""
+    return {
+        "base_ns": timeline.base_ns,
+        "names": list(timeline.names),
+        "tables": {
+            table: {name: column.tolist() for name, column in columns.items()}
+            for table, columns in timeline.tables.items()
+        },
     }
 
 
@@ -217,7 +154,7 @@ def _pieces(report: Report, base_ns: int, phases: tuple[Phase, ...]) -> Mapping[
 
 def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     """Return every window of every ratio, of the ranks that count in it."""
-    tables = [np.zeros((len(_WINDOWS), 0), np.int64)]
+    tables = [np.zeros((5, 0), np.int64)]
     for place, ratio in enumerate(ratio_definitions()):
         for iteration in report.iterations:
             if ratio.name in iteration.ratios and iteration.ratios[ratio.name].value is not None:
@@ -229,12 +166,7 @@ def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
                 counted &= np.array([own is not None for own in own_ratios(ranks, ratio.name)])
                 alike = (np.full(len(rank), place), np.full(len(rank), iteration.index))
                 tables.append(np.stack((*alike, rank, start_ns, window_ns))[:, counted])
-    return dict(zip(_WINDOWS, np.concatenate(tables, axis=1), strict=True))
-
-
-def _critical(report: Report) -> Ints:
-    path = report.explanation.path
-    return np.zeros(0, np.int64) if path is None else path.operations
+    return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))
 
 
 #: Tables that columns are rows of; ``ranks`` and ``iterations`` are those of the report.
@@ -259,21 +191,21 @@ def restored(path: str, saved: SavedDocument) -> Timeline:
     Raises:
         InputError: columns are missing, or contradict each other.
     """
-    timeline = saved.timeline or SavedTimeline(0, [], {name: _nothing(name) for name in _COLUMNS})
+    timeline = saved.timeline
+    if timeline is None:
+        nothing: list[int] = []
+        empty = {t: dict.fromkeys(columns.split(), nothing) for t, columns in _COLUMNS.items()}
+        timeline = SavedTimeline(0, [], empty)
     rows = {key: len(saved.document[key]) for key in ("ranks", "iterations")}
     rows["names"], rows["ratios"] = len(timeline.names), len(ratio_definitions())
     rows["operations"] = len(timeline.tables.get("operations", {}).get("rank", ()))
     tables: dict[str, dict[str, Ints]] = {}
-    for table, columns in _COLUMNS.items():
-        given = timeline.tables.get(table, {})
+    for table, named in _COLUMNS.items():
+        columns, given = named.split(), timeline.tables.get(table, {})
         if set(columns) - set(given) or len({len(given[name]) for name in columns}) > 1:
             raise _contradiction(path, f"lacks columns of {table}")
         tables[table] = {name: _column(path, table, name, given[name], rows) for name in columns}
     return Timeline(timeline.base_ns, tuple(timeline.names), tables)
-
-
-def _nothing(table: str) -> dict[str, list[int]]:
-    return {name: [] for name in _COLUMNS[table]}
 
 
 def _contradiction(path: str, what: str) -> InputError:

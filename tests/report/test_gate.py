@@ -185,7 +185,7 @@ def test_limits_of_another_form_are_refused(text: str) -> None:
 def test_a_limit_may_be_in_percent(text: str, most: float) -> None:
     (limit,) = limits_of([text])
 
-    assert (limit.most, limit.in_percent) == (most, True)
+    assert limit.most == most
 
 
 def test_what_is_limited_in_percent_is_printed_in_percent(
