@@ -48,25 +48,15 @@ def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iter
     noun = "GPU" if source.on_host else source.device
     yield HangingLines([_device_line(device, noun) for device in contents.devices[:devices]])
     yield from _more(len(contents.devices), devices)
-    yield Sentence("Rows", style="bold")
-    for table in contents.tables:
-        rows = "no table" if table.rows is None else f"{table.rows:,}"
-        yield Sentence(f"  {table.what:<30}{rows:>12}")
+    yield from _rows(inspection, "no table")
     nvtx = source.format == "nsys"
     yield Sentence("NVTX convention" if nvtx else "Convention", style="bold")
     yield HangingLines([("  ", line.strip()) for line in _convention_lines(inspection)])
     yield Sentence("Most frequent range names in a sample (# stands for numbers)", style="bold")
-    yield Sentence(
-        "\n".join(
-            f"  {count:>12,}  {one_line(name, 80)}" for name, count in inspection.shapes[:shapes]
-        )
-        or "  none"
-    )
+    frequent = [f"  {count:>12,}  {one_line(name, 80)}" for name, count in inspection.shapes]
+    yield Sentence("\n".join(frequent[:shapes]) or "  none")
     yield from _more(len(inspection.shapes), shapes)
-    yield Sentence("Next", style="bold")
-    verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
-    missing = map(printable, (*inspection.missing, *inspection.candidates))
-    yield HangingLines([*(("  ", line) for line in (verdict, *missing)), ("", "")])
+    yield from _next(inspection, (*inspection.missing, *inspection.candidates))
     if inspection.suggestion:
         yield Sentence(
             "Draft of a convention: check it, save it as mine.toml, pass --convention mine.toml",
@@ -80,23 +70,36 @@ def inspection_parts(inspection: Inspection, *, everything: bool = True) -> Iter
 
 def _table_parts(inspection: Inspection) -> Iterator[Block]:
     """Yield what ``inspect`` prints of operations themselves, which tell what they are."""
-    from bubbleviz.render.document import HangingLines, Sentence
+    from bubbleviz.render.document import Sentence
 
     contents = inspection.contents
     kind = contents.source.format
     text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
     text += "".join(f"\n  {what:<12} {one_line(fact, 100)}" for what, fact in contents.facts)
     yield Sentence(text, lead=one_line(contents.source.path, 200))
-    yield Sentence("Rows", style="bold")
-    for table in contents.tables:
-        rows = "not told" if table.rows is None else f"{table.rows:,}"
-        yield Sentence(f"  {table.what:<30}{rows:>12}")
+    yield from _rows(inspection, "not told")
     for phase in contents.candidates:
         yield Sentence(f"  {phase.name:<30}{phase.count:>12,}")
+    yield from _next(inspection, inspection.missing)
+
+
+def _rows(inspection: Inspection, unknown: str) -> Iterator[Block]:
+    """Yield the rows of each table."""
+    from bubbleviz.render.document import Sentence
+
+    yield Sentence("Rows", style="bold")
+    for table in inspection.contents.tables:
+        rows = unknown if table.rows is None else f"{table.rows:,}"
+        yield Sentence(f"  {table.what:<30}{rows:>12}")
+
+
+def _next(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
+    """Yield whether a profile can be analysed, and what it lacks."""
+    from bubbleviz.render.document import HangingLines, Sentence
+
     yield Sentence("Next", style="bold")
-    missing = map(printable, inspection.missing)
     verdict = "analyze can compute bubble ratios" if inspection.analysable else "analyze cannot run"
-    yield HangingLines([*(("  ", line) for line in (verdict, *missing)), ("", "")])
+    yield HangingLines([*(("  ", line) for line in (verdict, *map(printable, missing))), ("", "")])
 
 
 def _device_line(device: Device, noun: str) -> tuple[str, str]:

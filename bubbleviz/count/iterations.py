@@ -177,43 +177,43 @@ class Iterations(ArrowTable):
 
     def arrow_columns(self) -> Mapping[str, Column]:
         """Return the columns by name: what an iteration is, then its ratios."""
-        iterations = self._iterations
-        ratios_of = [tuple(i.ratios.values()) for i in iterations]
-        columns = {
-            "index": values([i.index for i in iterations], "int64"),
-            "name": values([i.name for i in iterations], "string"),
-            "kind": values([i.kind for i in iterations], "string"),
-            "complete": values([i.complete for i in iterations], "bool"),
-            "averaged": values([i.averaged for i in iterations], "bool"),
-            "microbatches": values([i.microbatches for i in iterations], "int64"),
-            "start_ns": values([i.start_ns if i.ranks else None for i in iterations], "int64"),
-            "end_ns": values([i.end_ns if i.ranks else None for i in iterations], "int64"),
-            "incomplete": values(
-                [any(r.incomplete for r in ratios) for ratios in ratios_of], "bool"
-            ),
-            "clocks_contradict": values(
-                [any(r.contradicted for r in ratios) for ratios in ratios_of], "bool"
-            ),
-            "clock_set": values([i.clock_set for i in iterations], "bool"),
-        }
+        iterations, columns = self._iterations, {}
+        for name, kind in _COLUMNS.items():
+            columns[name] = values([getattr(i, name) for i in iterations], kind)
+        for name in ("start_ns", "end_ns"):
+            times = [getattr(i, name) if i.ranks else None for i in iterations]
+            columns[name] = values(times, "int64")
+        flags = {"incomplete": "incomplete", "clocks_contradict": "contradicted"}
+        for name, flag in flags.items():
+            told = [any(getattr(r, flag) for r in i.ratios.values()) for i in iterations]
+            columns[name] = values(told, "bool")
+        columns["clock_set"] = values([i.clock_set for i in iterations], "bool")
         for ratio in ratio_definitions():
-            named = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
-            columns |= _of_ratio(ratio.name, named, bounded=ratio.common_clock)
+            own = [i.ratios.get(ratio.name, _UNKNOWN) for i in iterations]
+            columns[f"window_ns_{ratio.name}"] = values([r.window_ns for r in own], "int64")
+            shares = {
+                "bubble_ratio": [r.value for r in own],
+                "bubble_low": [r.low for r in own],
+                "bubble_overhead": [r.overhead for r in own],
+            }
+            if ratio.common_clock:
+                ends = [r.interval or (None, None) for r in own]
+                shares["bubble_interval_low"] = [low for low, _ in ends]
+                shares["bubble_interval_high"] = [high for _, high in ends]
+            for name, column in shares.items():
+                columns[f"{name}_{ratio.name}"] = values(column, "float64")
         return columns
 
 
-def _of_ratio(name: str, ratios: list[Ratio], *, bounded: bool) -> dict[str, Column]:
-    """Return the columns of one ratio; ``bounded``: whether clocks bound it."""
-    columns = {
-        f"window_ns_{name}": values([r.window_ns for r in ratios], "int64"),
-        f"bubble_ratio_{name}": values([r.value for r in ratios], "float64"),
-        f"bubble_low_{name}": values([r.low for r in ratios], "float64"),
-        f"bubble_overhead_{name}": values([r.overhead for r in ratios], "float64"),
-    }
-    for end, which in enumerate(("low", "high")) if bounded else ():
-        ends = [None if r.interval is None else r.interval[end] for r in ratios]
-        columns[f"bubble_interval_{which}_{name}"] = values(ends, "float64")
-    return columns
+#: Columns of :class:`Iterations` that are attributes of each, with their types.
+_COLUMNS = {
+    "index": "int64",
+    "name": "string",
+    "kind": "string",
+    "complete": "bool",
+    "averaged": "bool",
+    "microbatches": "int64",
+}
 
 
 def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
@@ -221,7 +221,9 @@ def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
     at_work = [i for i in iterations if i.ranks]
     averaged = [i for i in at_work if i.averaged]
     # One that has the headline ratio (the last iteration has no period) goes first.
-    averaged = [i for i in averaged if _has(i, headline)] or averaged
+    averaged = [
+        i for i in averaged if i.ratios.get(headline, _UNKNOWN).value is not None
+    ] or averaged
     complete = [i for i in at_work if i.complete and i.kind != EVALUATION]
     ordered = sorted(
         averaged or complete or at_work, key=lambda i: (i.end_ns - i.start_ns, i.index)
@@ -231,8 +233,3 @@ def typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
     median = ordered[(len(ordered) - 1) // 2]
     length_ns = median.end_ns - median.start_ns
     return next(i for i in ordered if i.end_ns - i.start_ns == length_ns)
-
-
-def _has(iteration: Iteration, name: str) -> bool:
-    ratio = iteration.ratios.get(name)
-    return ratio is not None and ratio.value is not None

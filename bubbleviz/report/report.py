@@ -436,8 +436,7 @@ def _limitations(
         )
         for what, ranks in sorted(without.items())
     )
-    limitations.extend(_incomplete(counts))
-    limitations.extend(_evaluations(counts))
+    limitations.extend(_not_averaged(counts))
     limitations.extend(_lacking(run, counts))
     if not counts.summary.iterations:
         limitations.append(Limitation("averages", counts.headline_reason))
@@ -453,34 +452,31 @@ def _limitations(
     return tuple(limitations)
 
 
-def _incomplete(counts: Counts) -> Iterator[Limitation]:
-    """Yield why iterations are incomplete."""
+def _not_averaged(counts: Counts) -> Iterator[Limitation]:
+    """Yield why iterations are no part of averages."""
     incomplete = [i for i in counts.iterations if not i.complete]
     unmatched = sum(i.unmatched for i in incomplete)
-    if unmatched:
-        yield Limitation(
+    evaluations = sum(i.kind == EVALUATION for i in counts.iterations)
+    for what, reason, count in (
+        (
             "iterations in which a forward has no backward of its number",
             "their ranks went on, so the capture did not cut them; check the numbers in the names "
             "of ranges; they are listed, not averaged",
             unmatched,
-        )
-    if len(incomplete) > unmatched:
-        yield Limitation(
+        ),
+        (
             "iterations cut by the capture",
             "they are listed, not averaged",
             len(incomplete) - unmatched,
-        )
-
-
-def _evaluations(counts: Counts) -> Iterator[Limitation]:
-    """Yield that evaluations inside a run that trains are no part of averages."""
-    evaluations = [i for i in counts.iterations if i.kind == EVALUATION]
-    if evaluations:
-        yield Limitation(
+        ),
+        (
             "evaluation iterations",
             "they only go forward; they are listed, not averaged with the training iterations",
-            len(evaluations),
-        )
+            evaluations,
+        ),
+    ):
+        if count:
+            yield Limitation(what, reason, count)
 
 
 def _lacking(run: Run, counts: Counts) -> Iterator[Limitation]:
