@@ -3,8 +3,13 @@
 import os
 import signal
 import threading
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.command_line import CommandLine
+from tests.support.places import FIXTURES
 
 # A busy machine is slow, which is no defect: no example has a deadline.
 settings.register_profile("bubbleviz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,3 +25,19 @@ if threading.current_thread() is threading.main_thread():
 # What is printed fits the width that the environment gives, which workers of pytest-xdist set.
 for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
     os.environ.pop(name, None)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line, whose output is taken."""
+    return CommandLine(capsys)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the saved report of the 1F1B example, which no test changes."""
+    from bubbleviz.cli.app import main
+
+    file = tmp_path_factory.mktemp("saved") / "report.json"
+    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(file)]) == 0
+    return file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import Literal, overload
 
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import ArrowTable, Column, values
@@ -206,7 +206,7 @@ class Iterations(ArrowTable):
 
 
 #: Columns of :class:`Iterations` that are attributes of each, with their types.
-_COLUMNS = {
+_COLUMNS: Mapping[str, Literal["int64", "string", "bool"]] = {
     "index": "int64",
     "name": "string",
     "kind": "string",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 import bubbleviz
 from bubbleviz.analyses.nccl import measure_communication
 from bubbleviz.analyses.pgle import measure_costs
-from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.nccl_runs import ALLREDUCE, columns
 from tests.support.nsys_exports import C, K, R, profile
-from tests.support.torch_traces import traces_of
 from tests.support.xla_files import E, L, P
 from tests.support.xla_profiles import written
 from tests.support.xla_runs import FORMS, Run
@@ -34,23 +32,6 @@ def run_of_one_stage(folder: Path) -> str:
     return str(profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
 
 
-def output(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(list(arguments)) == 0, arguments
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("command", ["analyze", "idle", "gaps"])
-def test_reports_of_runs_count_what_a_file_adds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    file, ours = run_of_one_stage(tmp_path), additions(tmp_path)
-    plain = json.loads(output(capsys, command, file, "--json", "-"))
-    added = json.loads(output(capsys, command, file, "--json", "-", "--convention", ours))
-
-    assert plain != added
-    assert "look like communication" not in json.dumps(added)
-
-
 def test_compute_is_without_what_a_file_adds(tmp_path: Path) -> None:
     file, ours = run_of_one_stage(tmp_path), additions(tmp_path)
 
@@ -59,15 +40,13 @@ def test_compute_is_without_what_a_file_adds(tmp_path: Path) -> None:
         assert sum(rank.gpu_ns for rank in report.coverage) == compute_ns
 
 
-def test_nccl_lists_the_kernels_that_a_file_adds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLine) -> None:
     kernels = [K(100, 400, 1, ALLREDUCE), K(500, 900, 2, FUSED), K(900, 950, 3)]
     file = profile(tmp_path, kernels, [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)])
     ours = additions(tmp_path)
 
-    plain = json.loads(output(capsys, "nccl", str(file), "--json", "-"))
-    added = json.loads(output(capsys, "nccl", str(file), "--json", "-", "--convention", ours))
+    plain = cli.json("nccl", str(file), "--json", "-")
+    added = cli.json("nccl", str(file), "--json", "-", "--convention", ours)
 
     assert [total["name"] for total in plain["totals"]] == ["AllReduce"]
     assert [(total["name"], total["duration_ns"]) for total in added["totals"]] == [
@@ -88,22 +67,9 @@ def test_nccl_pairs_added_kernels_of_gpus_by_their_order(tmp_path: Path) -> None
     assert columns(report, "duration_ns", "waiting_ns") == [(300, 50), (250, 0)]
 
 
-def test_nccl_takes_additions_to_traces(tmp_path: Path) -> None:
-    (file,) = traces_of(Path(run_of_one_stage(tmp_path)), tmp_path)
-
-    report = measure_communication(file, convention=additions(tmp_path))
-
-    assert len(report.operations) == 1
-    assert not [note for note in report.limitations if "of NCCL without" in note.what]
-
-
-def test_without_nccl_the_remedy_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["nccl", run_of_one_stage(tmp_path)]) == 1
-    assert "under communication in a TOML file, and give it with --convention" in (
-        capsys.readouterr().err
-    )
+def test_without_nccl_the_remedy_is_named(tmp_path: Path, cli: CommandLine) -> None:
+    said = cli.refused("nccl", run_of_one_stage(tmp_path), code=1)
+    assert "under communication in a TOML file, and give it with --convention" in said
 
 
 @pytest.mark.parametrize(
@@ -134,7 +100,7 @@ def test_pgle_takes_additions_for_kernels_and_instructions(
 
 
 def test_pgle_warns_of_added_collectives_that_overlap_compute(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     run = Run()
     for _ in range(3):
@@ -143,10 +109,11 @@ def test_pgle_warns_of_added_collectives_that_overlap_compute(
             run.thunk("fusion.2", 800, kernel=FUSED, stream=8)
     file = str(run.written(tmp_path))
 
-    assert main(["pgle", file, "--convention", additions(tmp_path)]) == 0
-    printed = capsys.readouterr()
-    assert "collectives overlap compute" in printed.err
-    assert "of them 1 collective" in printed.out
+    code, out, err = cli("pgle", file, "--convention", additions(tmp_path))
+
+    assert code == 0
+    assert "collectives overlap compute" in err
+    assert "of them 1 collective" in out
 
 
 def run_with_transfers(folder: Path, name: str) -> str:
@@ -175,7 +142,7 @@ def run_with_transfers(folder: Path, name: str) -> str:
 
 @pytest.mark.parametrize("command", ["analyze", "idle", "pgle"])
 def test_transfers_of_xla_take_additions_as_built_in_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
     known = run_with_transfers(tmp_path / "known", "all-gather.4")
     added = run_with_transfers(tmp_path / "added", "mover.444444")
@@ -183,28 +150,15 @@ def test_transfers_of_xla_take_additions_as_built_in_names(
     options += ["--convention", "jax-xla"] if command == "analyze" else []
     shown = []
     for file, name in ((known, "all-gather.4"), (added, "mover.444444")):
-        code = main([command, file, *options])
-        printed = capsys.readouterr()
+        code, out, err = cli(command, file, *options)
         assert code == 0
         # What a transfer does is known of built-in names alone.
-        text = f"{printed.out}{printed.err}".replace("Overlap AllGather", "Overlap collective")
+        text = f"{out}{err}".replace("Overlap AllGather", "Overlap collective")
         shown.append(text.replace(file, "FILE").replace(name, "NAME"))
 
     # Lines break where the names' lengths put it.
     shown = [" ".join(text.split()) for text in shown]
     assert shown[0] == shown[1]
-
-
-def test_nccl_lists_transfers_of_xla_that_a_file_adds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, ours = run_with_transfers(tmp_path, "mover.4"), additions(tmp_path)
-
-    added = json.loads(output(capsys, "nccl", file, "--json", "-", "--convention", ours))
-
-    assert [(total["name"], total["duration_ns"]) for total in added["totals"]] == [
-        ("mover.4", 1503)
-    ]
 
 
 def test_a_transfer_that_nobody_names_is_a_copy(tmp_path: Path) -> None:
@@ -219,24 +173,20 @@ def test_a_transfer_that_nobody_names_is_a_copy(tmp_path: Path) -> None:
     "command", ["nccl", "pgle", "idle", "inspect", "analyze", "compare", "view"]
 )
 def test_a_file_of_additions_that_is_wrong_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path, cli: CommandLine, command: str
 ) -> None:
     ours = additions(tmp_path, "communication = ['(']")
 
     runs = [run_of_one_stage(tmp_path)] * (2 if command == "compare" else 1)
 
-    assert main([command, *runs, "--convention", ours]) in {1, 2}
-    assert "ours.toml: communication" in capsys.readouterr().err
+    assert "ours.toml: communication" in cli.refused(command, *runs, "--convention", ours)
 
 
 @pytest.mark.parametrize("command", ["nccl", "pgle", "idle", "analyze"])
-def test_the_file_of_additions_is_no_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_the_file_of_additions_is_no_output(tmp_path: Path, cli: CommandLine, command: str) -> None:
     ours = additions(tmp_path)
     option = "-o" if command == "pgle" else "--json"
     file = run_of_one_stage(tmp_path)
 
-    assert main([command, file, "--convention", ours, option, ours, "--force"]) in {1, 2}
+    cli.refused(command, file, "--convention", ours, option, ours, "--force")
     assert Path(ours).read_text().startswith("communication")
-    assert capsys.readouterr().out == ""

@@ -21,6 +21,7 @@ from bubbleviz.model.private_names import (
     note_paths,
     scope,
 )
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 SECRET = re.compile("zq")
@@ -98,26 +99,18 @@ def test_the_same_name_is_the_same_word(profile: Path, tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_no_name_on_the_terminal(
-    command: list[str], profile: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main([*command, str(profile), "--anonymous"])
+def test_no_name_on_the_terminal(command: list[str], profile: Path, cli: CommandLine) -> None:
+    _, printed, complained = cli(*command, str(profile), "--anonymous")
 
-    printed, complained = capsys.readouterr()
     assert printed + complained
     assert not SECRET.search(printed + complained)
     assert str(profile.parent.parent) not in printed + complained
 
 
-def test_names_are_shown_again_by_the_next_command(
-    profile: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["inspect", "--anonymous", str(profile)])
-    capsys.readouterr()
+def test_names_are_shown_again_by_the_next_command(profile: Path, cli: CommandLine) -> None:
+    cli("inspect", "--anonymous", str(profile))
 
-    main(["inspect", str(profile)])
-
-    assert "zq file.sqlite" in capsys.readouterr().out
+    assert "zq file.sqlite" in cli.printed("inspect", str(profile))
 
 
 @pytest.mark.parametrize(

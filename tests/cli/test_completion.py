@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.completion import beginning, words_to_complete
-
 
 def completed(words: list[str], shell: str = "bash") -> list[str]:
     """Return what is offered for the last of some words."""
@@ -64,35 +62,6 @@ def test_other_shells_are_offered_options(shell: str) -> None:
 def test_a_file_is_no_completion_of_a_command(tmp_path: Path) -> None:
     """A shell completes paths itself where nothing is offered."""
     assert completed(["bubbleviz", str(tmp_path)]) == []
-
-
-def test_no_shell_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("_BUBBLEVIZ_COMPLETE", raising=False)
-    assert words_to_complete() is None
-
-
-@pytest.mark.parametrize(
-    ("typed", "words"),
-    [
-        ("", []),
-        ("bubbleviz", []),
-        ("bubbleviz an", []),
-        ("bubbleviz analyze ", ["analyze"]),
-        ("bubbleviz guide 'a b", ["guide", "'a", "b"]),
-    ],
-)
-def test_words_that_are_typed(
-    typed: str, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_BUBBLEVIZ_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", typed)
-    assert words_to_complete() == words
-
-
-def test_words_by_their_beginning() -> None:
-    assert beginning(lambda: ["ab", "b"])("a") == ["ab"]
-    assert beginning(("ab", "b"))("b") == ["b"]
-    assert beginning(())("a") == []
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")

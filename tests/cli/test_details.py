@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.app import main
 from bubbleviz.cli.help import OF_ANALYZE, details, spelled_out
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT, FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -62,28 +62,20 @@ def test_a_table_that_is_not_known_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", OF_ANALYZE)
-def test_every_table_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", ONE, "-v", name]) == 0
-
-    shown = capsys.readouterr().out
+def test_every_table_is_printed(name: str, cli: CommandLine) -> None:
+    shown = cli.printed("analyze", ONE, "-v", name)
     assert len(shown.splitlines()) >= 2
     assert "What to do first" not in shown
 
 
-def test_all_tables_are_those_of_the_text_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_tables_are_those_of_the_text_file(cli: CommandLine) -> None:
     import bubbleviz
 
-    assert main(["analyze", "-v", ONE]) == 0
-
-    assert capsys.readouterr().out == render(bubbleviz.analyze([ONE]), View())
+    assert cli.printed("analyze", "-v", ONE) == render(bubbleviz.analyze([ONE]), View())
 
 
-def test_the_other_schedules_follow_where_they_were_asked_for(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["analyze", ONE, "--what-if"]) == 0
-
-    shown = capsys.readouterr().out
+def test_the_other_schedules_follow_where_they_were_asked_for(cli: CommandLine) -> None:
+    shown = cli.printed("analyze", ONE, "--what-if")
     assert shown.startswith("Bubble ratio")
     assert "Schedules at the measured times" in shown
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -51,12 +52,9 @@ def test_no_mark_in_reports(output: str, marked: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["analyze", "idle", "inspect", "nccl", "pgle"])
-def test_no_mark_in_the_terminal(
-    command: str, marked: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main([command, str(marked)])
+def test_no_mark_in_the_terminal(command: str, marked: Path, cli: CommandLine) -> None:
+    _, printed, complained = cli(command, str(marked))
 
-    printed, complained = capsys.readouterr()
     assert not MARK.search(printed + complained)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bubbleviz.analyses.inspection import first_look
-from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError
 from bubbleviz.interpret.record import forget
 from bubbleviz.sources.kineto import profile as kineto_profile
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 DATA = os.environ.get("BUBBLEVIZ_DATA")
@@ -29,58 +29,37 @@ def _nothing_stays_open() -> Iterator[None]:
 
 def unnamed_trace(folder: Path) -> Path:
     """Return a trace of PyTorch with two kernels, and no range that names an operation."""
-    events = [
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": "gemm",
-            "pid": 0,
-            "tid": 7,
-            "ts": ts,
-            "dur": 2,
-            "args": {"device": 0, "stream": 7, "correlation": ts},
-        }
-        for ts in (10, 20)
-    ]
-    events += [
-        {
-            "ph": "X",
-            "cat": "cuda_runtime",
-            "name": "cudaLaunchKernel",
-            "pid": 1,
-            "tid": 1,
-            "ts": ts - 5,
-            "dur": 1,
-            "args": {"correlation": ts},
-        }
-        for ts in (10, 20)
-    ]
+    span = {"ph": "X", "pid": 0, "tid": 7}
+    events = []
+    for ts in (10, 20):
+        args = {"device": 0, "stream": 7, "correlation": ts}
+        events += [
+            {**span, "cat": "kernel", "name": "gemm", "ts": ts, "dur": 2, "args": args},
+            {**span, "cat": "cuda_runtime", "name": "call", "ts": ts - 5, "dur": 1, "args": args},
+        ]
     file = folder / "trace.json"
     file.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}))
     return file
 
 
-def test_a_named_pipeline_is_analysed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([ONE]) == 0
-    by_door = capsys.readouterr()
-    assert main(["analyze", ONE]) == 0
+def test_a_named_pipeline_is_analysed(cli: CommandLine) -> None:
+    code, out, err = cli(ONE)
 
-    assert by_door.out == capsys.readouterr().out
-    assert by_door.err.startswith("bubbleviz: analyze, since ")
-    assert by_door.err.count("\n") == 1
+    assert (code, out) == (0, cli.printed("analyze", ONE))
+    assert err.startswith("bubbleviz: analyze, since ")
+    assert err.count("\n") == 1
 
 
-def test_options_follow_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_follow_the_path(tmp_path: Path, cli: CommandLine) -> None:
     file = tmp_path / "report.json"
-    assert main([ONE, "--skip", "1", "-o", str(file)]) == 0
+    cli.printed(ONE, "--skip", "1", "-o", str(file))
 
     assert json.loads(file.read_text())["summary"]["iterations"] == 2
-    assert main([ONE, "--convention", "zero-bubble"]) == 0
-    assert "--convention says how operations are named" in capsys.readouterr().err
+    assert "--convention says how operations are" in cli(ONE, "--convention", "zero-bubble")[2]
 
 
 def test_a_trace_without_names_gets_idle_and_is_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     decoded: list[str] = []
     read_profile = kineto_profile.read_profile
@@ -92,26 +71,22 @@ def test_a_trace_without_names_gets_idle_and_is_decoded_once(
     monkeypatch.setattr("bubbleviz.sources.kineto.profile.read_profile", counted)
     trace = unnamed_trace(tmp_path)
 
-    assert main([str(trace)]) == 0
-    shown = capsys.readouterr()
+    code, out, err = cli(str(trace))
 
-    assert shown.err.startswith("bubbleviz: idle, since no range of ")
-    assert "inspect may draft one" in shown.err
-    assert "1 device, idle for" in shown.out
+    assert code == 0
+    assert err.startswith("bubbleviz: idle, since no range of ")
+    assert "inspect may draft one" in err
+    assert "1 device, idle for" in out
     assert decoded == [str(trace)]
 
 
 def test_what_is_no_profile_is_refused_without_a_word_on_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("nothing here")
 
-    assert main([str(file)]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "no profile, but a text" in shown.err
-    assert shown.err.count("\n") == 1
+    assert "no profile, but a text" in cli.refused(str(file), code=1)
 
 
 def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
@@ -119,27 +94,16 @@ def test_an_empty_directory_is_refused(tmp_path: Path) -> None:
         first_look([str(tmp_path)])
 
 
-def test_events_of_nccl_get_nccl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    events = [
-        {
-            "name": "AllReduce",
-            "cat": "COLL",
-            "ph": ph,
-            "id": 0,
-            "pid": 1,
-            "tid": 0,
-            "ts": ts,
-            "args": {"SeqNum": 1, "CommHash": 1, "Rank": 0, "Count": 8, "Datatype": "ncclFloat32"},
-        }
-        for ph, ts in (("b", 1.0), ("e", 2.0))
-    ]
+def test_events_of_nccl_get_nccl(tmp_path: Path, cli: CommandLine) -> None:
+    args = {"SeqNum": 1, "CommHash": 1, "Rank": 0, "Count": 8, "Datatype": "ncclFloat32"}
+    event = {"name": "AllReduce", "cat": "COLL", "id": 0, "pid": 1, "tid": 0, "args": args}
+    events = [{**event, "ph": ph, "ts": ts} for ph, ts in (("b", 1.0), ("e", 2.0))]
     file = tmp_path / "trace-0.txt"
     file.write_text(json.dumps(events))
 
     assert first_look([str(file)])[0] == "nccl"
     assert first_look([str(tmp_path)])[0] == "nccl"
-    main([str(file)])
-    assert capsys.readouterr().err.startswith("bubbleviz: nccl, since ")
+    assert cli(str(file))[2].startswith("bubbleviz: nccl, since ")
 
 
 @pytest.mark.parametrize("command", ["idle", "gaps", "guide"])
@@ -147,15 +111,15 @@ def test_a_command_wins_over_a_path_of_its_name(
     command: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path(command).write_bytes((FIXTURES / "1f1b" / "node0.sqlite").read_bytes())
 
-    main([command])
-    assert "since" not in capsys.readouterr().err
-    assert main([f"./{command}"]) == 0
-    assert f"analyze, since ./{command} names" in capsys.readouterr().err
+    assert "since" not in cli(command)[2]
+    code, _, err = cli(f"./{command}")
+    assert code == 0
+    assert f"analyze, since ./{command} names" in err
 
 
 @pytest.mark.parametrize(
@@ -170,21 +134,12 @@ def test_a_command_wins_over_a_path_of_its_name(
         ("nothing*.sqlite", "no file matches this pattern"),
     ],
 )
-def test_neither_a_command_nor_a_path(
-    word: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([word]) in {1, 2}
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert said in shown.err
-    assert shown.err.count("\n") == 1
-    assert len(shown.err) < 1000
+def test_neither_a_command_nor_a_path(word: str, said: str, cli: CommandLine) -> None:
+    assert said in cli.refused(word)
 
 
-def test_the_path_is_hidden_where_names_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([ONE, "--anonymous"]) == 0
-    shown = capsys.readouterr()
-    assert "1f1b/node0" not in shown.err
+def test_the_path_is_hidden_where_names_are(cli: CommandLine) -> None:
+    assert "1f1b/node0" not in cli(ONE, "--anonymous")[2]
 
 
 @pytest.mark.skipif(not DATA, reason="BUBBLEVIZ_DATA is not set: no real profiles")

@@ -9,15 +9,14 @@ import sys
 
 import pytest
 
-from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 
 GUIDES = sorted((CHECKOUT / "bubbleviz" / "guides").glob("*.md"))
 
 
-def test_guides_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["guide"]) == 0
-    listed = capsys.readouterr().out.splitlines()
+def test_guides_are_listed_with_their_titles(cli: CommandLine) -> None:
+    listed = cli.printed("guide").splitlines()
 
     assert [line.split()[0] for line in listed[: len(GUIDES)]] == [file.stem for file in GUIDES]
     for line, file in zip(listed, GUIDES, strict=False):
@@ -26,17 +25,13 @@ def test_guides_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("name", [file.stem for file in GUIDES])
-def test_a_guide_is_its_markdown_when_piped(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["guide", name]) == 0
-
+def test_a_guide_is_its_markdown_when_piped(name: str, cli: CommandLine) -> None:
     page = (CHECKOUT / "bubbleviz" / "guides" / f"{name}.md").read_text(encoding="utf-8")
-    assert capsys.readouterr().out == page
+    assert cli.printed("guide", name) == page
 
 
-def test_a_mistyped_name_is_corrected(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["guide", "ratio"]) == 2
-
-    assert "did you mean ratios?" in capsys.readouterr().err
+def test_a_mistyped_name_is_corrected(cli: CommandLine) -> None:
+    assert "did you mean ratios?" in cli.refused("guide", "ratio", code=2)
 
 
 def test_a_guide_is_rendered_on_a_terminal() -> None:

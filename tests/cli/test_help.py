@@ -12,7 +12,8 @@ import typer
 from rich.text import Text
 
 from bubbleviz.cli import help as help_module
-from bubbleviz.cli.app import application, main
+from bubbleviz.cli.app import application
+from tests.support.command_line import CommandLine
 
 COMMANDS = [
     *("analyze", "inspect", "idle", "view", "nccl", "pgle", "compare", "gate", "simulate"),
@@ -20,16 +21,13 @@ COMMANDS = [
 ]
 
 
-def helped(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    assert main([*words, "--help"]) == 0
-    return capsys.readouterr().out.splitlines()
+def helped(cli: CommandLine, *words: str) -> list[str]:
+    return cli.printed(*words, "--help").splitlines()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_takes_one_line_of_80(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = helped(capsys, command)
+def test_every_option_takes_one_line_of_80(command: str, cli: CommandLine) -> None:
+    lines = helped(cli, command)
     options = [line for line in lines if line.startswith("  -")]
     wrapped = [b for a, b in pairwise(lines) if a[:3] == "  -" and b[:3] == "   "]
 
@@ -40,9 +38,9 @@ def test_every_option_takes_one_line_of_80(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_panels_say_the_same_in_80_columns(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
-    plain = helped(capsys, command)
+    plain = helped(cli, command)
     monkeypatch.setenv("COLUMNS", "80")
     group: Any = typer.main.get_command(application([command]))
     context = group.make_context("bubbleviz", [], resilient_parsing=True)
@@ -59,16 +57,16 @@ def test_panels_say_the_same_in_80_columns(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_value_has_a_name_and_every_command_an_example(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, cli: CommandLine
 ) -> None:
-    lines = helped(capsys, command)
+    lines = helped(cli, command)
 
     assert not [line for line in lines if " VALUE " in line]
     assert lines[-1].startswith(f"  Example: bubbleviz {command}")
 
 
-def test_options_are_grouped_by_what_one_wants(capsys: pytest.CaptureFixture[str]) -> None:
-    titles = [line for line in helped(capsys, "analyze") if line and line[0] != " "]
+def test_options_are_grouped_by_what_one_wants(cli: CommandLine) -> None:
+    titles = [line for line in helped(cli, "analyze") if line and line[0] != " "]
 
     assert [title.partition(" ")[0].rstrip(":") for title in titles] == [
         *("Usage", "Arguments", "Schedule", "Tables", "Outputs", "Pictures", "Selection"),
@@ -76,8 +74,8 @@ def test_options_are_grouped_by_what_one_wants(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_the_list_of_commands_has_whole_summaries(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = helped(capsys)
+def test_the_list_of_commands_has_whole_summaries(cli: CommandLine) -> None:
+    lines = helped(cli)
     listed = {line.split()[0]: line for line in lines if line.startswith("  ")}
 
     for command in COMMANDS:
@@ -86,13 +84,9 @@ def test_the_list_of_commands_has_whole_summaries(capsys: pytest.CaptureFixture[
     assert "gaps" not in listed
 
 
-def test_short_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["idle", "-h"]) == 0
-    short = capsys.readouterr().out
-    assert main(["idle", "--help"]) == 0
-    assert short == capsys.readouterr().out
-    assert main(["-h"]) == 0
-    assert "Usage: bubbleviz PATH..." in capsys.readouterr().out
+def test_short_help(cli: CommandLine) -> None:
+    assert cli.printed("idle", "-h") == cli.printed("idle", "--help")
+    assert "Usage: bubbleviz PATH..." in cli.printed("-h")
 
 
 def test_plain_help_loads_no_rich() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 ROWS = ["embedding,0.3,0.2,0.3,1,1"] + [f"layers.{n},1,1.1,0.9,2,1" for n in range(6)]
@@ -27,19 +28,8 @@ def layers(tmp_path: Path) -> str:
     return str(file)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(["layout", *words]) in {1, 2}
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
-
-
-def test_a_table_becomes_options_of_frameworks(
-    layers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["layout", "--layers", layers, *SIZES, "--schedule", "1f1b"]) == 0
-    out = capsys.readouterr().out
+def test_a_table_becomes_options_of_frameworks(layers: str, cli: CommandLine) -> None:
+    out = cli.printed("layout", "--layers", layers, *SIZES, "--schedule", "1f1b")
 
     assert "8 layers on 2 devices, 4 microbatches" in out
     assert "--pipeline-model-parallel-layout 'Et*4|ttL'" in out
@@ -66,85 +56,55 @@ def test_files_hold_all_schedules(layers: str, tmp_path: Path) -> None:
     assert main(["layout", "--layers", files[1], *SIZES]) == 0
 
 
-def test_a_file_is_named_once(
-    layers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    same = str(tmp_path / "x.memory.svg")
-    given = "--layers", layers, *SIZES, "--schedule", "1f1b", "-o", same
-
-    assert "same file" in refused(capsys, *given, "-o", same)
-    assert "same file" in refused(capsys, *given, "--svg", same)
-    assert not Path(same).exists()
-
-
-def test_the_same_question_has_the_same_bytes(layers: str, tmp_path: Path) -> None:
-    files = [tmp_path / f"{number}.json" for number in range(2)]
-    for file in files:
-        assert main(["layout", "--layers", layers, *SIZES, "--json", str(file)]) == 0
-
-    assert files[0].read_bytes() == files[1].read_bytes()
-
-
 def test_a_memory_limit_has_the_unit_of_the_table(
-    layers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: CommandLine, layers: str, tmp_path: Path
 ) -> None:
     words = ["layout", "--layers", layers, *SIZES, "--schedule", "1f1b", "--json", "-"]
-    assert main([*words, "--memory-limit", "20"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = cli.json(*words, "--memory-limit", "20")
     assert document["memory"]["limit"] == [20, 20]
     assert max(document["schedules"][0]["peak_memory"]) <= 20
-    assert main([*words, "--memory-limit", "2"]) == 0
-    assert json.loads(capsys.readouterr().out)["schedules"][0]["layout"] is None
+    assert cli.json(*words, "--memory-limit", "2")["schedules"][0]["layout"] is None
     in_bytes = tmp_path / "bytes.csv"
     in_bytes.write_text(TABLE.replace(",2,1\n", ",2GB,1GB\n").replace(",1,1\n", ",1GB,1GB\n"))
     words[2] = str(in_bytes)
-    assert main([*words, "--memory-limit", "80GB"]) == 0
-    assert json.loads(capsys.readouterr().out)["memory"]["in_bytes"]
-    assert "memory is measured in bytes" in refused(capsys, *words[1:], "--memory-limit", "8")
+    assert cli.json(*words, "--memory-limit", "80GB")["memory"]["in_bytes"]
+    assert "memory is measured in bytes" in cli.refused("layout", *words[1:], "--memory-limit", "8")
 
 
-def test_a_run_is_compared_with_its_own_layout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_compared_with_its_own_layout(tmp_path: Path, cli: CommandLine) -> None:
     layers = (100, 100, 100, 100, 100, 300)
     plant(Planting(stages=2, layers=layers, layer_counts=(3, 3)), tmp_path)
-    assert main(["layout", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    out = cli.printed("layout", str(tmp_path))
 
     assert "1f1b (ran)" in out
     assert "before: the run's own layout" in out
     assert "halves of the backward" in out
 
 
-def test_what_is_missing_is_told(
-    layers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_missing_is_told(layers: str, tmp_path: Path, cli: CommandLine) -> None:
     few = tmp_path / "few.csv"
     few.write_text("\n".join(TABLE.splitlines()[:2]))
     table = ("--layers", layers)
 
-    assert "give the profiles of a run, or a table" in refused(capsys)
-    assert "give -p P and -m M" in refused(capsys, *table)
-    assert "leave out the run" in refused(capsys, str(FIXTURES / "1f1b"), *table)
-    assert "no schedule is called 'x'" in refused(capsys, *table, *SIZES, "--schedule", "x")
-    assert "no amount of memory" in refused(capsys, *table, *SIZES, "--memory-limit", "much")
-    assert "no ranges of layers inside forwards" in refused(capsys, str(FIXTURES / "1f1b"))
-    assert "each needs one" in refused(
-        capsys, "--layers", str(few), *SIZES, "--schedule", "1f1b"
+    assert "give the profiles of a run, or a table" in cli.refused("layout")
+    assert "give -p P and -m M" in cli.refused("layout", *table)
+    assert "leave out the run" in cli.refused("layout", str(FIXTURES / "1f1b"), *table)
+    assert "no schedule is called 'x'" in cli.refused("layout", *table, *SIZES, "--schedule", "x")
+    assert "no amount of memory" in cli.refused("layout", *table, *SIZES, "--memory-limit", "much")
+    assert "no ranges of layers inside forwards" in cli.refused("layout", str(FIXTURES / "1f1b"))
+    assert "each needs one" in cli.refused(
+        "layout", "--layers", str(few), *SIZES, "--schedule", "1f1b"
     )  # fmt: skip
-    assert "no numbers" in refused(capsys, str(FIXTURES / "1f1b"), "--layers-per-stage", "a")
+    assert "no numbers" in cli.refused("layout", str(FIXTURES / "1f1b"), "--layers-per-stage", "a")
 
 
-def test_a_report_needs_the_numbers_of_layers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_needs_the_numbers_of_layers(tmp_path: Path, cli: CommandLine) -> None:
     report = tmp_path / "report.json"
     assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(report)]) == 0
 
-    assert "give --layers-per-stage" in refused(capsys, str(report))
-    many = refused(capsys, str(report), "--layers-per-stage", "999999999999")
+    assert "give --layers-per-stage" in cli.refused("layout", str(report))
+    many = cli.refused("layout", str(report), "--layers-per-stage", "999999999999")
     assert "more than 1,000 layers" in many
-    assert main(["layout", str(report), "--layers-per-stage", "4", "--json", "-"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = cli.json("layout", str(report), "--layers-per-stage", "4", "--json", "-")
     assert len(document["layers"]) == 16
     assert "equal part" in document["assumptions"][0]

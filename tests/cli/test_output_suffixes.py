@@ -10,6 +10,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.render.formats import renderers, suffixed
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
@@ -71,11 +72,11 @@ def test_several_files_are_written_as_by_their_options(tmp_path: Path) -> None:
         assert Path(by_suffix[name]).read_bytes() == Path(by_name[name]).read_bytes()
 
 
-def test_a_file_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_named_once(tmp_path: Path, cli: CommandLine) -> None:
     file = str(tmp_path / "x.svg")
-    assert main(["analyze", ONE, "-o", file, "--svg", file]) == 2
-    assert main(["analyze", ONE, "-o", file, "-o", file]) == 2
-    assert capsys.readouterr().err.count("two outputs name the same file") == 2
+    for option in ("--svg", "-o"):
+        said = cli.refused("analyze", ONE, "-o", file, option, file, code=2)
+        assert "two outputs name the same file" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -85,38 +86,18 @@ def test_a_file_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["idle", ONE], ["json", "csv", "svg"]),
         (["nccl", ONE], ["json", "csv"]),
         (["compare", ONE, ONE], ["json", "csv", "svg", "md"]),
-        (
-            [
-                "simulate",
-                *[
-                    "--schedule",
-                    "1f1b",
-                    "-p",
-                    "2",
-                    "-m",
-                    "2",
-                    "--tf",
-                    "1",
-                    "--tb",
-                    "1",
-                    "--tw",
-                    "1",
-                ],
-            ],
-            ["json", "svg"],
-        ),
+        (["simulate", *SIZES], ["json", "svg"]),
     ],
     ids=lambda value: value[0],
 )
 def test_other_commands_write_by_suffix(
-    words: list[str], suffixes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], suffixes: list[str], tmp_path: Path, cli: CommandLine
 ) -> None:
     files = [str(tmp_path / f"x.{suffix}") for suffix in suffixes]
-    code = main([*words, *(word for file in files for word in ("-o", file))])
+    code, _, err = cli(*words, *(word for file in files for word in ("-o", file)))
 
     if words[0] != "nccl":  # the fixture holds no communication
-        assert code == 0, capsys.readouterr().err
+        assert code == 0, err
         assert json.loads((tmp_path / "x.json").read_text())
         assert sorted(map(str, tmp_path.iterdir())) == sorted(files)
-    assert main([*words, "-o", str(tmp_path / "x.tex")]) == 2
-    assert "its suffix is none of" in capsys.readouterr().err
+    assert "its suffix is none of" in cli.refused(*words, "-o", str(tmp_path / "x.tex"), code=2)

@@ -15,6 +15,7 @@ from bubbleviz.cli.outputs import check_outputs, write_outputs
 from bubbleviz.cli.selection import numbers
 from bubbleviz.errors import InputError, OutputError, UsageError
 from bubbleviz.sources.paths import find_profiles
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
@@ -93,25 +94,15 @@ def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
 # --- paths that lead nowhere
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the one line in which the command line refuses."""
-    assert main(list(arguments)) in {1, 2}
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    assert len(shown.err) < 1000
-    return shown.err
-
-
-def test_an_empty_output_asks_for_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "analyze", ONE, "--svg", "")
+def test_an_empty_output_asks_for_a_name(cli: CommandLine) -> None:
+    said = cli.refused("analyze", ONE, "--svg", "")
 
     assert "is empty; name a file" in said
 
 
-def test_an_empty_input_is_not_the_current_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is empty; name a .sqlite file or a directory" in refused(capsys, "analyze", "")
-    assert "is empty" in refused(capsys, "inspect", "")
+def test_an_empty_input_is_not_the_current_folder(cli: CommandLine) -> None:
+    assert "is empty; name a .sqlite file or a directory" in cli.refused("analyze", "")
+    assert "is empty" in cli.refused("inspect", "")
 
 
 def test_a_folder_that_takes_no_file_gives_the_next_step() -> None:
@@ -120,9 +111,9 @@ def test_a_folder_that_takes_no_file_gives_the_next_step() -> None:
 
 
 @pytest.mark.parametrize("path", ["x" * 300, f"{'y' * 300}/x", "x" * 5000])
-def test_a_name_that_is_too_long(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "File name too long" in refused(capsys, "analyze", path)
-    assert "File name too long" in refused(capsys, "analyze", ONE, "--svg", path)
+def test_a_name_that_is_too_long(path: str, cli: CommandLine) -> None:
+    assert "File name too long" in cli.refused("analyze", path)
+    assert "File name too long" in cli.refused("analyze", ONE, "--svg", path)
 
 
 @pytest.mark.parametrize("method", ["is_dir", "exists", "iterdir"])

@@ -12,6 +12,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.files import read_plan
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 
@@ -25,14 +26,6 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(["plan", *words]) in {1, 2}
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
-
-
 def planned(*words: str) -> dict[str, object]:
     """Return the JSON of a plan."""
     file = Path(words[-1])
@@ -42,11 +35,8 @@ def planned(*words: str) -> dict[str, object]:
     return document
 
 
-def test_a_run_that_is_as_short_as_can_be_is_left_as_it_is(
-    reports: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", str(reports / "1f1b.json")]) == 0
-    out = capsys.readouterr().out
+def test_a_run_that_is_as_short_as_can_be_is_left_as_it_is(reports: Path, cli: CommandLine) -> None:
+    out = cli.printed("plan", str(reports / "1f1b.json"))
 
     assert "Best order: 1f1b, 33.000 ms, as long as the order that ran" in out
     assert "no order within the memory is shorter: proven" in out
@@ -95,13 +85,6 @@ def test_profiles_and_their_report_give_the_same(reports: Path, tmp_path: Path) 
     assert of_report == of_profiles
 
 
-def test_the_same_call_gives_the_same_bytes(reports: Path, tmp_path: Path) -> None:
-    for name in ("a.csv", "b.csv"):
-        assert main(["plan", str(reports / "zb-v.json"), "-o", str(tmp_path / name)]) == 0
-
-    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-
-
 def test_uneven_stages_have_a_better_order(tmp_path: Path) -> None:
     uneven = Planting(
         schedule="interleaved-1f1b",
@@ -122,28 +105,24 @@ def test_uneven_stages_have_a_better_order(tmp_path: Path) -> None:
     assert best["saving"] > 0
 
 
-def test_a_limit_in_bytes_needs_bytes(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_in_bytes_needs_bytes(reports: Path, cli: CommandLine) -> None:
     report = str(reports / "1f1b.json")
 
-    assert "give --memory-b in bytes, too" in refused(capsys, report, "--memory-limit", "8GB")
-    assert "give one such as 80GB" in refused(
-        capsys, report, "--memory-b", "2GB", "--memory-limit", "8"
+    assert "give --memory-b in bytes, too" in cli.refused("plan", report, "--memory-limit", "8GB")
+    assert "give one such as 80GB" in cli.refused(
+        "plan", report, "--memory-b", "2GB", "--memory-limit", "8"
     )
-    assert "different units" in refused(capsys, report, "--memory-b", "2GB", "--memory-w", "1")
-    assert "held on to W" in refused(capsys, report, "--memory-b", "2", "--memory-w", "3")
-    assert "holds no microbatch on device 0" in refused(capsys, report, "--memory-limit", "0.5")
+    assert "different units" in cli.refused("plan", report, "--memory-b", "2GB", "--memory-w", "1")
+    assert "held on to W" in cli.refused("plan", report, "--memory-b", "2", "--memory-w", "3")
+    assert "holds no microbatch on device 0" in cli.refused("plan", report, "--memory-limit", "0.5")
     words = ["--memory-b", "2GB", "--memory-w", "1GB", "--memory-limit", "6GB"]
-    capsys.readouterr()
-    assert main(["plan", report, *words]) == 0
-    out = capsys.readouterr().out
+    out = cli.printed("plan", report, *words)
     assert "at most 6.00 GB of activations a device" in out
     assert "more memory" in out
 
 
-def test_without_a_limit_all_orders_fit(reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["plan", str(reports / "1f1b.json"), "--memory-limit", "none", "-m", "4"]) == 0
-    out = capsys.readouterr().out
+def test_without_a_limit_all_orders_fit(reports: Path, cli: CommandLine) -> None:
+    out = cli.printed("plan", str(reports / "1f1b.json"), "--memory-limit", "none", "-m", "4")
 
     assert "memory: no limit" in out
     assert "more memory" not in out
@@ -158,15 +137,13 @@ def test_a_split_backward_is_planned_where_it_is_allowed(reports: Path, tmp_path
     assert any(op.phase is Phase.W for order in plan.orders for op in order)
 
 
-def test_what_cannot_be_planned_is_refused(
-    reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_planned_is_refused(reports: Path, tmp_path: Path, cli: CommandLine) -> None:
     report = str(reports / "1f1b.json")
 
-    assert "one report" in refused(capsys, report, report)
-    assert "apply to profiles" in refused(capsys, report, "--skip", "1")
-    assert "suffix is none of" in refused(capsys, report, "-o", str(tmp_path / "x.parquet"))
+    assert "one report" in cli.refused("plan", report, report)
+    assert "apply to profiles" in cli.refused("plan", report, "--skip", "1")
+    assert "suffix is none of" in cli.refused("plan", report, "-o", str(tmp_path / "x.parquet"))
     same = str(tmp_path / "x.csv")
-    assert "same file" in refused(capsys, report, "--csv", same, "--comms", same)
+    assert "same file" in cli.refused("plan", report, "--csv", same, "--comms", same)
     (tmp_path / "empty.json").write_text("{}")
-    assert "is not a bubbleviz report" in refused(capsys, str(tmp_path / "empty.json"))
+    assert "is not a bubbleviz report" in cli.refused("plan", str(tmp_path / "empty.json"))

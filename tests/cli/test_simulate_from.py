@@ -5,60 +5,43 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from bubbleviz.cli.app import main
-from tests.support.places import FIXTURES
+from tests.support.command_line import CommandLine
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("saved") / "report.json"
-    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", str(file)]) == 0
-    return file
+def test_a_report_alone_gives_schedule_sizes_and_times(cli: CommandLine, saved: Path) -> None:
+    words = ("simulate", "--from", str(saved), "--json", "-")
 
-
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main(["simulate", *words]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    return err
-
-
-def test_a_report_alone_gives_schedule_sizes_and_times(
-    report: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", "--from", str(report), "--json", "-"]) == 0
-    alone = json.loads(capsys.readouterr().out)
-    assert main(["simulate", "--from", str(report), "--schedule", "1f1b", "--json", "-"]) == 0
-    assert alone == json.loads(capsys.readouterr().out)
+    assert cli.json(*words) == cli.json(*words, "--schedule", "1f1b")
 
 
 def test_a_report_of_an_unknown_schedule_lacks_its_name_alone(
-    report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    document = json.loads(report.read_text())
+    document = json.loads(saved.read_text())
     document["schedule"]["name"] = None
     unknown = tmp_path / "unknown.json"
     unknown.write_text(json.dumps(document))
 
-    said = refused(capsys, "--from", str(unknown))
+    said = cli.refused("simulate", "--from", str(unknown), code=2)
 
     assert "give --schedule NAME, or --plan FILE; the report names no schedule" in said
-    assert main(["simulate", "--from", str(unknown), "--schedule", "gpipe"]) == 0
+    assert cli.printed("simulate", "--from", str(unknown), "--schedule", "gpipe")
 
 
-def test_only_what_lacks_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "give --tf, --tb and --tw, or a report with --from" in refused(capsys)
-    assert "give --tw, or a report" in refused(capsys, "--tf", "1", "--tb", "1")
+def test_only_what_lacks_is_asked(cli: CommandLine) -> None:
+    assert "give --tf, --tb and --tw, or a report with --from" in cli.refused("simulate", code=2)
+    assert "give --tw, or a report" in cli.refused("simulate", "--tf", "1", "--tb", "1", code=2)
     times = ("--tf", "1", "--tb", "1", "--tw", "1")
-    assert "give --schedule NAME, -p P and -m M, or --plan FILE" in refused(capsys, *times)
-    assert "give -m M, or" in refused(capsys, *times, "--schedule", "1f1b", "-p", "2")
+    assert "give --schedule NAME, -p P and -m M, or --plan FILE" in cli.refused(
+        "simulate", *times, code=2
+    )
+    assert "give -m M, or" in cli.refused(
+        "simulate", *times, "--schedule", "1f1b", "-p", "2", code=2
+    )
 
 
-def test_a_mistyped_schedule_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_schedule_is_suggested(cli: CommandLine) -> None:
     sizes = ("-p", "2", "-m", "2", "--tf", "1", "--tb", "1", "--tw", "1")
 
-    assert "did you mean zb-h1?" in refused(capsys, *sizes, "--schedule", "zbh1")
-    assert "did you mean" not in refused(capsys, *sizes, "--schedule", "q")
+    assert "did you mean zb-h1?" in cli.refused("simulate", *sizes, "--schedule", "zbh1", code=2)
+    assert "did you mean" not in cli.refused("simulate", *sizes, "--schedule", "q", code=2)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.cli import outputs
-from bubbleviz.cli.app import main
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model import files
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT, FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
@@ -41,12 +41,11 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "_PATIENCE_S", 0.2)
 
 
-def refused(command: str, path: str, capsys: pytest.CaptureFixture[str]) -> str:
+def refused(command: str, path: str, cli: CommandLine) -> str:
     """Run a command on a path in this process, and return its one line of complaint."""
-    code = main([word.format(path) for word in COMMANDS[command]])
-    complaint = capsys.readouterr().err
+    _, _, complaint = ended = cli(*(word.format(path) for word in COMMANDS[command]))
 
-    assert code in {1, 2}, complaint
+    assert ended[0] in {1, 2}, complaint
     assert complaint.count("\n") == 1
     assert complaint.startswith("bubbleviz: ")
     return complaint
@@ -54,27 +53,27 @@ def refused(command: str, path: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_device_that_never_ends(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_never_ends(command: str, cli: CommandLine) -> None:
     link = "/dev/zero"
 
-    assert link in refused(command, link, capsys) or command in {"plan", "analyzed plan"}
+    assert link in refused(command, link, cli) or command in {"plan", "analyzed plan"}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("suffix", ["", ".csv", ".json", ".toml"])
 def test_a_pipe_without_a_writer(
-    command: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, suffix: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     pipe = tmp_path / f"pipe{suffix}"
     os.mkfifo(pipe)
 
-    assert str(pipe) in refused(command, str(pipe), capsys)
+    assert str(pipe) in refused(command, str(pipe), cli)
 
 
 @pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="no kernel log to read here")
 @pytest.mark.parametrize("command", [*COMMANDS][4:])
-def test_a_kernel_log(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "/proc/kmsg" in refused(command, "/proc/kmsg", capsys)
+def test_a_kernel_log(command: str, cli: CommandLine) -> None:
+    assert "/proc/kmsg" in refused(command, "/proc/kmsg", cli)
 
 
 @pytest.mark.timeout(120)
@@ -82,24 +81,23 @@ def test_a_kernel_log(command: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("command", ["profile", "any", "events", "inspected"])
 @pytest.mark.parametrize("name", ["log.json.gz", "log.sqlite"])
 def test_a_kernel_log_among_profiles(
-    name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     (tmp_path / "node0.sqlite").symlink_to(FIXTURES / "1f1b" / "node0.sqlite")
     for link in (name, "log.json", "log.txt"):
         (tmp_path / link).symlink_to("/proc/kmsg" if link == name else "/dev/zero")
 
-    assert main([word.format(tmp_path) for word in COMMANDS[command]]) == 0
-    assert f"{name}: a special file" in "".join(capsys.readouterr())
+    code, out, err = cli(*(word.format(tmp_path) for word in COMMANDS[command]))
+    assert code == 0
+    assert f"{name}: a special file" in out + err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_directory_and_an_empty_file(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_and_an_empty_file(command: str, tmp_path: Path, cli: CommandLine) -> None:
     empty = tmp_path / "empty.csv"
     empty.touch()
 
-    refused(command, str(empty), capsys)
+    refused(command, str(empty), cli)
 
 
 def test_an_output_pipe_without_a_reader(tmp_path: Path) -> None:
@@ -119,10 +117,8 @@ def test_what_is_too_large_says_the_size(tmp_path: Path) -> None:
     assert files.read_bounded(str(large), 3000, "a list", "shorten it") == bytes(3000)
 
 
-def test_a_pipe_of_the_shell_is_read(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    assert main(["analyze", EXAMPLE, "--json", str(report)]) == 0
-    script = f'"{sys.executable}" -m bubbleviz gate <(sleep 0.5; cat {report}) --max-bubble step=1'
+def test_a_pipe_of_the_shell_is_read(saved: Path) -> None:
+    script = f'"{sys.executable}" -m bubbleviz gate <(sleep 0.5; cat {saved}) --max-bubble step=1'
 
     begun = time.monotonic()
     done = subprocess.run(["bash", "-c", script], cwd=CHECKOUT, check=False, capture_output=True)

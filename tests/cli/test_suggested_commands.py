@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import steps
 
@@ -83,16 +83,16 @@ def test_a_shell_reads_the_path_that_was_given(
     stem: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     command, suffix, write = CASES[case]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     write(tmp_path / f"{stem}{suffix}")
 
-    main([command, "--", f"{stem}{suffix}"])
+    _, out, err = cli(command, "--", f"{stem}{suffix}")
 
-    words = suggested("".join(capsys.readouterr()))
+    words = suggested(out + err)
     named = f"./{stem}{suffix}" if stem.startswith("-") else f"{stem}{suffix}"
     assert words[-1] == named
     assert not any(word.startswith("-") for word in words[2:] if word not in ("--type", "--output"))
@@ -106,27 +106,25 @@ def test_hidden_names_stay_hidden_in_quotes(
     stem: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     command, suffix, write = CASES[case]
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     write(tmp_path / f"{stem}{suffix}")
 
-    main([command, "--anonymous", str(tmp_path / f"{stem}{suffix}")])
+    _, out, err = cli(command, "--anonymous", str(tmp_path / f"{stem}{suffix}"))
 
-    said = "".join(capsys.readouterr())
+    said = out + err
     assert "file1" in said
     assert "zq" not in said
 
 
-def test_costs_with_blanks_in_their_name_are_one_flag(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_with_blanks_in_their_name_are_one_flag(tmp_path: Path, cli: CommandLine) -> None:
     path = steps(3).written(tmp_path)
     costs = tmp_path / 'the "costs" of\\step.pbtxt'
 
-    assert main(["pgle", str(path), "-o", str(costs)]) == 0
+    out = cli.printed("pgle", str(path), "-o", str(costs))
 
     flag = "--xla_gpu_pgle_profile_file_or_directory_path="
     escaped = str(costs).replace("\\", "\\\\").replace('"', '\\"')
-    assert f'{flag}"{escaped}"\n' in capsys.readouterr().out
+    assert f'{flag}"{escaped}"\n' in out

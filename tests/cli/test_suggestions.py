@@ -6,6 +6,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.model.texts import nearest
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 RUN = str(FIXTURES / "1f1b" / "node0.sqlite")
@@ -51,10 +52,9 @@ def test_only_near_words_are_suggested(word: str, known: list[str], near: str | 
     ],
 )
 def test_commands_suggest_near_words(
-    arguments: list[str], suggestion: str | None, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], suggestion: str | None, cli: CommandLine
 ) -> None:
-    assert main(arguments) == 2
-    complaint = capsys.readouterr().err.lower()
+    complaint = cli.refused(*arguments, code=2).lower()
     if suggestion is None:
         assert "did you mean" not in complaint
         assert "possible options" not in complaint
@@ -62,19 +62,15 @@ def test_commands_suggest_near_words(
         assert suggestion in complaint
 
 
-def test_a_missing_path_suggests_a_file_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["analyze", str(FIXTURES / "1f1c")]) == 1
-    assert f"did you mean {FIXTURES / '1f1b'}?" in capsys.readouterr().err
+def test_a_missing_path_suggests_a_file_beside_it(cli: CommandLine) -> None:
+    said = cli.refused("analyze", str(FIXTURES / "1f1c"), code=1)
+    assert f"did you mean {FIXTURES / '1f1b'}?" in said
     for far in (FIXTURES / "quite another name", FIXTURES / "nowhere" / "1f1b"):
-        assert main(["analyze", str(far)]) == 1
-        assert "check the path" in capsys.readouterr().err
+        assert "check the path" in cli.refused("analyze", str(far), code=1)
 
 
-def test_a_window_of_iterations_without_steps_says_how_to_name_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["idle", RUN, "--window", "iteration:1"]) == 1
-    complaint = capsys.readouterr().err
+def test_a_window_of_iterations_without_steps_says_how_to_name_them(cli: CommandLine) -> None:
+    complaint = cli.refused("idle", RUN, "--window", "iteration:1", code=1)
     assert "--step NAME" in complaint
     assert "--window time:" in complaint
     assert main(["idle", RUN, "--window", "iteration:1", "--step", "Optimizer"]) == 0

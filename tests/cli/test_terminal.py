@@ -52,16 +52,6 @@ def test_the_bar_never_stands_full_while_the_rest_goes_on() -> None:
     assert "left" not in done
 
 
-def test_nothing_to_read() -> None:
-    bars = progress([0.0])
-    watched = ReadingBars(bars)
-    watched.files({})
-    assert "0 profiles" in lines_of(bars)[0]
-    watched.files({"empty": 0})
-    watched.read("empty", 1.0)
-    assert "linking" in lines_of(bars)[0]
-
-
 def on_terminal(*words: str, **environment: str) -> str:
     """Return what a command prints where standard output is a terminal."""
     main_end, end = pty.openpty()

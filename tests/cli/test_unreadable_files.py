@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bubbleviz.cli.app import main
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 from tests.support.xla_profiles import tpu, written
 
@@ -57,18 +57,19 @@ def _document(text: str) -> Any:
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
 def test_what_cannot_be_read_of_a_directory_is_a_warning(
-    command: str, bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, bad: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     folder, output = tmp_path / "run", tmp_path / "document"
     folder.mkdir()
     profile = _fixture(command, folder)
     arguments = [COMMANDS[command], str(output)] if command in COMMANDS else []
-    if main([command, str(profile), *arguments]) != 0:
-        pytest.skip(f"the fixture holds nothing for {command}: {capsys.readouterr().err}")
-    alone = capsys.readouterr().out, output.read_text() if output.exists() else ""
+    code, out, err = cli(command, str(profile), *arguments)
+    if code != 0:
+        pytest.skip(f"the fixture holds nothing for {command}: {err}")
+    alone = out, output.read_text() if output.exists() else ""
     _put(BAD[bad], folder)
-    assert main([command, str(folder), *arguments, *(["--force"] if arguments else [])]) == 0
-    out, err = capsys.readouterr()
+    code, out, err = cli(command, str(folder), *arguments, *(["--force"] if arguments else []))
+    assert code == 0
 
     if output.exists():
         assert _document(output.read_text()) == _document(alone[1])
@@ -87,21 +88,19 @@ def test_what_cannot_be_read_of_a_directory_is_a_warning(
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
 def test_a_directory_of_nothing_that_can_be_read_is_an_error(
-    command: str, bad: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, bad: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     _put(BAD[bad], tmp_path)
-    assert main([command, str(tmp_path)]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith(f"bubbleviz: {tmp_path / min(BAD[bad])}: ")
+    said = cli.refused(command, str(tmp_path), code=1)
+    assert said.startswith(f"bubbleviz: {tmp_path / min(BAD[bad])}: ")
 
 
 @pytest.mark.parametrize("command", ["analyze", "inspect", "idle", "nccl", "pgle"])
 def test_a_named_file_that_cannot_be_read_ends_the_command(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     profile = _fixture(command, tmp_path)
     _put(EMPTY, tmp_path)
-    assert main([command, str(profile), str(tmp_path / "a.sqlite")]) == 1
-    assert "a.sqlite: the file is empty" in capsys.readouterr().err
+    assert (
+        "a.sqlite: the file is empty" in cli(command, str(profile), str(tmp_path / "a.sqlite"))[2]
+    )

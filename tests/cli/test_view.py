@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,19 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.app import main
 from bubbleviz.cli.serving import serving
-from bubbleviz.report.saved import read_document
+from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("view") / "report.json"
-    assert main(["analyze", ONE, "--json", str(file)]) == 0
-    return file
 
 
 def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
@@ -59,11 +50,6 @@ def test_only_the_address_itself_is_answered() -> None:
     assert found == [(200, b"page"), *[(404, b"")] * 4]
 
 
-def test_every_page_has_an_address_of_its_own() -> None:
-    with serving(b"") as one, serving(b"") as other:
-        assert one.url.split("/")[-2] != other.url.split("/")[-2]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("source", ["profiles", "report"])
 def test_a_page_is_served_until_it_is_interrupted(
@@ -89,15 +75,6 @@ def test_a_page_is_served_until_it_is_interrupted(
     assert (running.returncode, out, err) == (0, "", "")
 
 
-def test_a_report_can_come_through_a_pipe(saved: Path, tmp_path: Path) -> None:
-    pipe = tmp_path / "report"
-    os.mkfifo(pipe)
-    writing = threading.Thread(target=lambda: pipe.write_bytes(saved.read_bytes()), daemon=True)
-    writing.start()
-
-    assert read_document(str(pipe)) == read_document(str(saved))
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -107,27 +84,9 @@ def test_a_report_can_come_through_a_pipe(saved: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_go_with_a_report_is_refused(
-    arguments: list[str],
-    code: int,
-    said: str,
-    saved: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], code: int, said: str, saved: Path, cli: CommandLine
 ) -> None:
-    assert main(["view", str(saved), *arguments, "--no-browser"]) == code
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": "bubbleviz.report/1"}', "[]", "\0"])
-def test_what_is_no_report_is_refused(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "report.json"
-    file.write_text(text, encoding="utf-8")
-
-    assert main(["view", str(file), "--no-browser"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    assert said in cli.refused("view", str(saved), *arguments, "--no-browser", code=code)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +101,7 @@ def test_what_is_no_report_is_refused(
     ],
 )
 def test_a_report_with_values_that_cannot_be_is_refused(
-    saved: Path, tmp_path: Path, old: str, new: str, capsys: pytest.CaptureFixture[str]
+    saved: Path, tmp_path: Path, old: str, new: str, cli: CommandLine
 ) -> None:
     file = tmp_path / "report.json"
     text = saved.read_text()
@@ -150,7 +109,6 @@ def test_a_report_with_values_that_cannot_be_is_refused(
     assert old in compact
     file.write_bytes(compact.replace(old, new, 1).encode("utf-8", "surrogateescape"))
 
-    assert main(["view", "--no-browser", str(file)]) == 1
-    said = capsys.readouterr().err
+    said = cli.refused("view", "--no-browser", str(file), code=1)
     assert said.startswith(f"bubbleviz: {file}: ")
     assert said.count("\n") == 1

@@ -68,12 +68,6 @@ def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
     assert repr(ranks) == repr(values)
 
 
-def test_no_ranks() -> None:
-    assert (indices_of(()), lacking(()), own_ratios((), "stage")) == ([], [], [])
-    assert not has_account((), "stage")
-    assert with_index((), 0) is None
-
-
 # Quantiles of Student's t are those of scipy.
 
 

@@ -21,10 +21,6 @@ def names(*findings: Finding) -> list[str]:
     return [finding.faults[0].name for finding in kept]
 
 
-def test_no_findings() -> None:
-    assert names() == []
-
-
 @pytest.mark.parametrize("second", [0.10, 0.098, 0.05])
 def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
     second: float,

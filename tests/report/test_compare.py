@@ -22,6 +22,7 @@ from bubbleviz.report.comparison import ComparedRun, Comparison, compare, saved_
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from bubbleviz.report.view import View
+from tests.support.command_line import CommandLine
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 
@@ -212,15 +213,6 @@ def test_runs_of_no_whole_pipeline_are_marked(kind: Restriction, first: bool) ->
     assert sorted(codes) == [[], [kind.code]]
 
 
-def test_every_restriction_of_a_run_is_told() -> None:
-    found = compare([run("a"), run("b", restrictions=RESTRICTIONS)])
-
-    shown = " ".join(printed(found).split())
-    for restriction in RESTRICTIONS:
-        assert restriction.text in found.notes[0]
-        assert f"b: {restriction.text}" in shown
-
-
 # Titles
 
 
@@ -278,26 +270,14 @@ def test_hostile_titles_and_ratios_are_inert(name: str) -> None:
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row[:2])
 
 
-def test_the_same_input_gives_the_same_bytes() -> None:
-    one, other = (compare([run("a"), run("b", 0.2)]) for _ in range(2))
-
-    assert as_json(one) == as_json(other)
-    assert as_csv(one) == as_csv(other)
-
-
 # The command line
 
 
-def test_profiles_and_saved_reports_give_the_same(
-    saved: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *saved]) == 0
-    from_json = capsys.readouterr().out
-    assert main(["compare", ONE, OTHER]) == 0
-    from_profiles = capsys.readouterr().out
-    assert main(["compare", saved[0], OTHER]) == 0
+def test_profiles_and_saved_reports_give_the_same(cli: CommandLine, saved: tuple[str, str]) -> None:
+    from_json = cli.printed("compare", *saved)
+    from_profiles = cli.printed("compare", ONE, OTHER)
 
-    assert from_profiles == from_json == capsys.readouterr().out
+    assert from_profiles == from_json == cli.printed("compare", saved[0], OTHER)
     assert from_json.startswith("bubble ratio (schedule): 7.14 % in zb-v, 27.27 % in 1f1b: 20.14 ")
 
 
@@ -317,20 +297,11 @@ def test_every_output_is_written(saved: tuple[str, str], tmp_path: Path) -> None
     assert all(file.stat().st_size for file in tmp_path.iterdir())
 
 
-def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-    capsys.readouterr()
-    assert main(["compare", *arguments]) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
-
-
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_a_saved_report_cannot_be_drawn(
-    kind: str, saved: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, saved: tuple[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
-    said = refused(capsys, 2, ONE, saved[1], f"--{kind}", str(tmp_path / "x"))
+    said = cli.refused("compare", ONE, saved[1], f"--{kind}", str(tmp_path / "x"), code=2)
 
     assert "a JSON report has no operations to draw; give the profiles" in said
     assert list(tmp_path.iterdir()) == []
@@ -339,15 +310,17 @@ def test_a_saved_report_cannot_be_drawn(
 
 
 def test_what_cannot_be_compared_is_refused(
-    saved: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    saved: tuple[str, str], tmp_path: Path, cli: CommandLine
 ) -> None:
     there = tmp_path / "there.json"
     there.write_text("mine")
 
-    assert "needs two or more runs" in refused(capsys, 2, saved[0])
-    assert "no such file" in refused(capsys, 1, saved[0], "nowhere.json")
-    assert "is not a bubbleviz report" in refused(capsys, 1, saved[0], str(there))
-    assert "--force" in refused(capsys, 1, *saved, "--csv", str(there))
-    assert "inputs are never replaced" in refused(capsys, 1, *saved, "--json", saved[1], "--force")
-    assert "two outputs" in refused(capsys, 2, *saved, "--json", "-", "--csv", "-")
+    assert "needs two or more runs" in cli.refused("compare", saved[0], code=2)
+    assert "no such file" in cli.refused("compare", saved[0], "nowhere.json", code=1)
+    assert "is not a bubbleviz report" in cli.refused("compare", saved[0], str(there), code=1)
+    assert "--force" in cli.refused("compare", *saved, "--csv", str(there), code=1)
+    assert "inputs are never replaced" in cli.refused(
+        "compare", *saved, "--json", saved[1], "--force", code=1
+    )
+    assert "two outputs" in cli.refused("compare", *saved, "--json", "-", "--csv", "-", code=2)
     assert there.read_text() == "mine"

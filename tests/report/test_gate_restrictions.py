@@ -18,6 +18,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import read_saved, read_times
+from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
 
 LIMIT = ("--max-bubble", "schedule=0.999")
@@ -137,57 +138,47 @@ def _report(arguments: list[str], folder: Path) -> Path:
     return file
 
 
-def _gated(capsys: pytest.CaptureFixture[str], report: Path, *options: str) -> tuple[int, str]:
-    capsys.readouterr()
-    code = main(["gate", str(report), *LIMIT, *options])
-    return code, capsys.readouterr().out
+def _gated(cli: CommandLine, report: Path, *options: str) -> tuple[int, str]:
+    return cli("gate", str(report), *LIMIT, *options)[:2]
 
 
 @pytest.mark.parametrize("code", RESTRICTED)
-def test_a_restricted_ratio_fails(
-    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make, words = RESTRICTED[code]
-    report = _report(make(tmp_path), tmp_path)
-
-    assert {"code": code, "text": words} in json.loads(report.read_text())["restrictions"]
-    exit_code, line = _gated(capsys, report)
-    assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
-    assert words in line
-    # Only missing ranks and stages may be allowed.
-    allowed, line = _gated(capsys, report, "--allow-incomplete")
-    assert (allowed, line.partition(":")[0]) == ((0, "ok") if code in PARTS else (3, "FAILED"))
-
-
-@pytest.mark.parametrize("code", RESTRICTED)
-def test_every_output_has_each_restriction(
-    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_restricted_ratio_fails_and_every_output_says_why(
+    code: str, tmp_path: Path, cli: CommandLine
 ) -> None:
     make, words = RESTRICTED[code]
     svg, latex, report = (tmp_path / name for name in ("a.svg", "a.tex", "report.json"))
     outputs = ["--svg", str(svg), "--latex", str(latex), "--json", str(report)]
-    arguments = make(tmp_path)
-    capsys.readouterr()
-    assert main(["analyze", *arguments, *outputs]) == 0
+    head = " ".join(cli.printed("analyze", *make(tmp_path), *outputs).split("\n\n")[0].split())
 
-    head = " ".join(capsys.readouterr().out.split("\n\n")[0].split())
     assert f"! {words}" in head
     assert words in svg.read_text()
     assert f"{words[0].upper()}{words[1:]}." in latex.read_text()
-    assert main(["compare", str(report), str(report)]) == 0
-    assert words in " ".join(capsys.readouterr().out.split())
+    assert {"code": code, "text": words} in json.loads(report.read_text())["restrictions"]
+    assert words in " ".join(cli.printed("compare", str(report), str(report)).split())
     if code != "iterations-undivided":  # which has no times by which another could be simulated
-        assert main(["simulate", "--from", str(report), "--schedule", "1f1b"]) == 0
-        assert words in " ".join(capsys.readouterr().out.split())
+        simulated = cli.printed("simulate", "--from", str(report), "--schedule", "1f1b")
+        assert words in " ".join(simulated.split())
+    exit_code, line = _gated(cli, report)
+    assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
+    assert words in line
+    # Only missing ranks and stages may be allowed.
+    allowed, line = _gated(cli, report, "--allow-incomplete")
+    assert (allowed, line.partition(":")[0]) == ((0, "ok") if code in PARTS else (3, "FAILED"))
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture
+def whole(saved: Path) -> dict[str, Any]:
     """Return the report of the 1F1B example, which passes."""
-    folder = tmp_path_factory.mktemp("whole")
-    document: dict[str, Any] = json.loads(_report([str(FIXTURES / "1f1b")], folder).read_text())
+    document: dict[str, Any] = json.loads(saved.read_text())
     assert (document["restriction"], document["restrictions"]) == (None, [])
     return document
+
+
+def _saved(folder: Path, document: dict[str, Any]) -> Path:
+    report = folder / "report.json"
+    report.write_text(json.dumps(document))
+    return report
 
 
 LATER = "incomplete: something that a later version knows"
@@ -225,18 +216,17 @@ def test_no_edited_report_passes(
     written: str,
     whole: dict[str, Any],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     document = {**whole, **changes}
     if written == "without":
         document = {k: v for k, v in document.items() if v is not None or k != "restrictions"}
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps(document))
+    report = _saved(tmp_path, document)
 
-    code, line = _gated(capsys, report)
+    code, line = _gated(cli, report)
     assert (code, line.partition(":")[0]) == (3, "FAILED")
     assert words in line
-    allowed = _gated(capsys, report, "--allow-incomplete")[0]
+    allowed = _gated(cli, report, "--allow-incomplete")[0]
     assert allowed == (0 if words.startswith("maybe") else 3)
 
 
@@ -249,42 +239,35 @@ def test_no_edited_report_passes(
     ],
 )
 def test_the_limitations_of_a_report_without_codes_restrict(
-    what: str,
-    words: str,
-    whole: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    what: str, words: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     older = {key: value for key, value in whole.items() if key != "restrictions"}
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps({**older, "limitations": [{"what": what}]}))
+    report = _saved(tmp_path, {**older, "limitations": [{"what": what}]})
 
-    code, line = _gated(capsys, report)
+    code, line = _gated(cli, report)
     assert (code, line.partition(":")[0]) == (3, "FAILED")
     assert line.endswith(f"; {words}, see the report's limitations\n")
 
 
 def test_missing_ranks_excuse_no_lost_kernels(
-    whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     both = [{"code": code, "text": ""} for code in ("kernels-lost", "ranks-missing")]
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps({**whole, "restrictions": both}))
-
-    code, line = _gated(capsys, report, "--allow-incomplete")
+    code, line = _gated(
+        cli, _saved(tmp_path, {**whole, "restrictions": both}), "--allow-incomplete"
+    )
     assert code == 3
     assert line.index("ranks of the run") < line.index("kernels that were launched")
 
 
 @pytest.mark.parametrize("text", ["", "a\n\x1b[2J" + "x" * 10_000])
 def test_hostile_words_keep_to_their_line(
-    text: str, whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     entry = {"code": "later\n", "text": text}
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps({**whole, "restriction": text, "restrictions": [entry]}))
+    report = _saved(tmp_path, {**whole, "restriction": text, "restrictions": [entry]})
 
-    code, line = _gated(capsys, report)
+    code, line = _gated(cli, report)
     assert code == 3
     assert line.count("\n") == 1
     assert "\x1b" not in line
@@ -321,36 +304,28 @@ def test_every_code_stands_for_one_restriction() -> None:
 def test_the_times_of_no_pipeline_are_refused(
     code: str, whole: dict[str, Any], tmp_path: Path
 ) -> None:
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps({**whole, "restrictions": [{"code": code}]}))
+    report = _saved(tmp_path, {**whole, "restrictions": [{"code": code}]})
 
     with pytest.raises(InputError, match="so its times are not those of a pipeline's stages"):
         read_times(str(report))
-    report.write_text(json.dumps(whole))
-    assert read_times(str(report)).restrictions == ()
+    assert read_times(str(_saved(tmp_path, whole))).restrictions == ()
 
 
 def test_a_known_restriction_in_other_words_is_one(
-    whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: dict[str, Any], tmp_path: Path, cli: CommandLine
 ) -> None:
     other = "ranks are missing, as another version says"
     entry = {"code": "ranks-missing", "text": other}
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps({**whole, "restriction": other, "restrictions": [entry]}))
+    report = _saved(tmp_path, {**whole, "restriction": other, "restrictions": [entry]})
 
-    code, line = _gated(capsys, report)
+    code, line = _gated(cli, report)
     assert code == 3
     assert line.count("missing") == 1
-    assert _gated(capsys, report, "--allow-incomplete")[0] == 0
+    assert _gated(cli, report, "--allow-incomplete")[0] == 0
 
 
-def test_a_whole_run_passes(
-    whole: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = tmp_path / "report.json"
-    report.write_text(json.dumps(whole))
-
-    assert _gated(capsys, report)[0] == 0
+def test_a_whole_run_passes(whole: dict[str, Any], tmp_path: Path, cli: CommandLine) -> None:
     older = {key: value for key, value in whole.items() if "restriction" not in key}
-    report.write_text(json.dumps(older))
-    assert _gated(capsys, report)[0] == 0
+
+    for document in (whole, older):
+        assert _gated(cli, _saved(tmp_path, document))[0] == 0

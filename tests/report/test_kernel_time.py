@@ -184,14 +184,6 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("source", ["1f1b", "zb-h2", "zb-v"])
-def test_dense_fixtures_say_nothing_of_gaps(source: str) -> None:
-    report = bubbleviz.analyze(FIXTURES / source)
-
-    assert kernel_time_of(report).sentence is None
-    assert not re.search("[Ll]aunch gaps|Compute outside", first_thing(report) or "")
-
-
 @pytest.mark.parametrize("source", ["1f1b", "zb-v"])
 def test_the_share_is_that_of_a_plain_count(tmp_path: Path, source: str) -> None:
     report = _shortened(tmp_path, source)

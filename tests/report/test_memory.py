@@ -22,6 +22,7 @@ from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.simulation import MeasuredMemory, with_memory
 from tests.planting import Planting, plant
 from tests.support.columnar_exports import columnar
+from tests.support.command_line import CommandLine
 from tests.support.memory_events import Allocations, plant_memory
 from tests.support.torch_traces import traces_of
 
@@ -96,17 +97,16 @@ def test_peaks_and_what_is_resident(tmp_path: Path) -> None:
         assert peak.peak_bytes <= activations + truth.resident + truth.temporary + 2 * truth.output
 
 
-def test_the_table_prints_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_prints_bytes(cli: CommandLine, tmp_path: Path) -> None:
     traces = planted(BASE, tmp_path)
-    assert main(["analyze", *traces, "--memory", "--what-if", "--memory-limit", "2GB"]) == 0
-    out = capsys.readouterr().out
+    out = cli.printed("analyze", *traces, "--memory", "--what-if", "--memory-limit", "2GB")
 
     assert "Memory of a microbatch" in out
     row = next(line.split() for line in out.splitlines() if line.strip().startswith("1  "))
     assert row[:7] == ["1", "80.00", "MB", "80.00", "MB", "80.00", "MB"]
     assert "fits in 2.00 GB" in out
-    assert main(["analyze", *traces, "--memory-limit", "2"]) == 2
-    assert "give it with a unit, such as 80GB" in capsys.readouterr().err
+    said = cli.refused("analyze", *traces, "--memory-limit", "2", code=2)
+    assert "give it with a unit, such as 80GB" in said
 
 
 def test_other_schedules_hold_what_their_orders_do(tmp_path: Path) -> None:
@@ -201,22 +201,20 @@ def test_reports_without_a_memory_section_are_read(tmp_path: Path) -> None:
     assert read_times(str(file)).memory is None
 
 
-def test_plans_keep_within_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
     traces = planted(BASE, tmp_path)
     file = str(tmp_path / "report.json")
     assert main(["analyze", *traces, "--memory", "--json", file]) == 0
-    capsys.readouterr()
     for run in ([file], traces):
-        assert main(["plan", *run, "--memory-limit", "1GB", "--json", "-"]) == 0
-        plan = json.loads(capsys.readouterr().out)
+        plan = cli.json("plan", *run, "--memory-limit", "1GB", "--json", "-")
         # Stage 1 always holds 902 MB, and 80 MB a microbatch.
         assert plan["workload"]["memory_in_bytes"]
         held = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
         assert held == [70e6, 80e6]
         limit = plan["workload"]["memory_limit"]
         assert limit[1] == pytest.approx(98e6, abs=1e6)
-    assert main(["plan", file, "--memory-limit", "4"]) == 2
-    assert "activations are in bytes; give one such as 80GB" in capsys.readouterr().err
+    said = cli.refused("plan", file, "--memory-limit", "4", code=2)
+    assert "activations are in bytes; give one such as 80GB" in said
 
 
 def with_memory_table(export: Path, traces: list[str]) -> None:

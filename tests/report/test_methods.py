@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 import bubbleviz
-from bubbleviz.cli.app import main
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.render import json_document as json_renderer
 from bubbleviz.render.text.report import as_text as render
-from bubbleviz.report.methods import methods, with_source
+from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.command_line import CommandLine
 from tests.support.drawn_reports import report_of
 from tests.support.places import FIXTURES
 
@@ -123,21 +123,13 @@ def test_what_makes_the_number_uncertain_is_said(report: Report) -> None:
     )
 
 
-def test_a_source_stands_in_brackets() -> None:
-    assert with_source("a / b; arXiv 1, section 2") == "a / b (arXiv 1, section 2)"
-    assert with_source("a / b") == "a / b"
-
-
-def test_the_table_ends_with_it_and_the_json_holds_it(
-    report: Report, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_ends_with_it_and_the_json_holds_it(report: Report, cli: CommandLine) -> None:
     text = render(report, View())
     _, _, end = text.partition("\nMethods, ready to paste\n")
 
     assert " ".join(end.split()) == methods(report)
     assert json.loads(json_renderer.render(report, View()))["methods"] == methods(report)
-    assert main(["analyze", str(FIXTURES / "1f1b"), "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["methods"] == methods(report)
+    assert cli.json("analyze", str(FIXTURES / "1f1b"), "--json", "-")["methods"] == methods(report)
 
 
 def test_hostile_names_stay_inert_and_nothing_measured_is_nothing_to_paste(report: Report) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bubbleviz.cli.app import main
 from bubbleviz.model.texts import counted
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 
 #: A lone 1, and a plural behind it; "1 of 2 ranks" and decimals are none.
 PLURAL = re.compile(
@@ -28,22 +28,23 @@ def test_a_number_and_what_it_counts(number: int, text: str) -> None:
 
 
 @pytest.mark.parametrize("run", [ONE, Planting(stages=2, microbatches=1, iterations=1)], ids=str)
-def test_one_of_a_thing_is_no_plural(
-    run: Planting, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_of_a_thing_is_no_plural(run: Planting, tmp_path: Path, cli: CommandLine) -> None:
     plant(run, tmp_path)
     profile = str(next(tmp_path.glob("*.sqlite")))
     outputs = {
         f"--{kind}": tmp_path / f"out.{kind}" for kind in ("svg", "html", "latex", "json", "csv")
     }
     options = [word for option, file in outputs.items() for word in (option, str(file))]
-    assert main(["analyze", profile, "--what-if", *options]) == 0
-    assert main(["idle", profile]) == 0
-    assert main(["inspect", profile]) == 0
     sizes = ["--tf", "1", "--tb", "1", "--tw", "1", "-p", "1", "-m", "1"]
-    assert main(["simulate", "--schedule", "gpipe", *sizes]) == 0
-    shown = capsys.readouterr()
-    texts = [shown.out, shown.err, *(f.read_text(encoding="utf-8") for f in outputs.values())]
+    shown = [
+        cli("analyze", profile, "--what-if", *options),
+        cli("idle", profile),
+        cli("inspect", profile),
+        cli("simulate", "--schedule", "gpipe", *sizes),
+    ]
+    assert [code for code, *_ in shown] == [0] * 4
+    texts = [text for _, *printed in shown for text in printed]
+    texts += [file.read_text(encoding="utf-8") for file in outputs.values()]
     for text in texts:
         # Cells of a table, two blanks apart, are no sentence.
         assert PLURAL.findall(re.sub(r"<[^>]*>", "  ", text)) == []

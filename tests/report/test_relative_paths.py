@@ -67,10 +67,6 @@ def test_the_command_line_names_no_directory_of_the_machine(
     assert command == " ".join(["bubbleviz analyze", shown.format(up=up)]).rstrip()
 
 
-def test_no_command_line_stays_none() -> None:
-    assert with_relative_paths(report_of([])).command == ""
-
-
 def test_a_directory_that_is_gone_leaves_the_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,12 +23,6 @@ def average(values: list[float]) -> Average:
     return Average(found.mean, found.std, found.n)
 
 
-def test_nothing_has_no_difference() -> None:
-    assert difference(NONE, NONE) is None
-    assert difference(NONE, average([0.5])) is None
-    assert difference(average([0.5]), NONE) is None
-
-
 @pytest.mark.parametrize("other", [[0.25], [0.25, 0.75], []])
 def test_a_single_value_gives_no_test(other: list[float]) -> None:
     found = difference(average([0.25]), average(other))
