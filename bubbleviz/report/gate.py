@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.explain.recognition.reasons import PIPELINE_UNPROVEN
-from bubbleviz.model.texts import one_line, suggestion
+from bubbleviz.model.texts import counted, one_line, suggestion
 from bubbleviz.model.values import frozen
 from bubbleviz.report.saved import SavedRatio, SavedReport
 
@@ -63,11 +63,11 @@ class Check:
     @property
     def line(self) -> str:
         """The line to print: verdict, ratio, value, limit and n, and reasons to doubt it."""
-        limit, n = self.limit, self.ratio.bubble.n
+        limit = self.limit
         parts = [
             f"{'ok' if self.passed else 'FAILED'}: {one_line(limit.ratio)} "
             f"{_written(self.mean, limit)} is {'at most' if self.within else 'above'} "
-            f"{limit.written} (mean of {n:,} iteration{'' if n == 1 else 's'})"
+            f"{limit.written} (mean of {counted(self.ratio.bubble.n, 'iteration')})"
         ]
         if self.within and self.high is not None and self.high > limit.most:
             high = _written(self.high, limit)
