@@ -2,61 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
 from bubbleviz.align.run import Run, stages_of_chunks
-from bubbleviz.explain.alternatives import Alternative, Alternatives
-from bubbleviz.interpret.memory import MemoryUse, OperationMemory
+from bubbleviz.explain.alternatives import Alternatives
+from bubbleviz.interpret.memory import OperationMemory
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.columns import NONE
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
 from bubbleviz.report.report import Report
-from bubbleviz.schedules.simulation import MeasuredMemory, within
-
-# Other schedules in bytes: what their fullest device holds, and whether that fits.
-
-
-def with_bytes(
-    others: Alternatives,
-    memory: MeasuredMemory,
-    stage_of_virtual: Sequence[int],
-    measured_bytes: int,
-    limit_bytes: float | None,
-) -> Alternatives:
-    """Return other schedules with the bytes of their fullest device.
-
-    A device holds what it always does, and for each microbatch what all of its chunks hold.
-
-    Args:
-        others: at the times of the run.
-        memory: of the run.
-        stage_of_virtual: device of each virtual stage.
-        measured_bytes: the run's own peak.
-        limit_bytes: what a device has; None to compare with the run alone.
-    """
-    devices = range(len(memory.resident))
-    pairs = list(zip(stage_of_virtual, memory.held, strict=True))
-    held = [sum(bytes_ for at, bytes_ in pairs if at == device) for device in devices]
-
-    def of(row: Alternative) -> Alternative:
-        if row.name in {"measured", "no-delay"}:
-            peak = float(measured_bytes)
-        elif len(row.peaks) == len(held):
-            rows = zip(memory.resident, row.peaks, held, strict=True)
-            peak = max(taken + most * bytes_ for taken, most, bytes_ in rows)
-        else:
-            return row
-        if limit_bytes is None:
-            return replace(row, peak_bytes=peak)
-        once = row.name in {"measured", "no-delay"} or row.replicas == 1
-        fits = within(peak, limit_bytes) and once
-        return replace(row, peak_bytes=peak, fits=fits)
-
-    return replace(others, rows=tuple(map(of, others.rows)), limit_bytes=limit_bytes)
+from bubbleviz.schedules.simulation import within
 
 
 def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
@@ -68,44 +27,24 @@ def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
     """
     ranks: list[RankPeak] = []
     kinds: dict[tuple[int, Phase], list[tuple[OperationMemory, int]]] = {}
-    for number, recording in enumerate(recordings):
-        use, local = recording.memory, run.rank_of_local[number]
-        if use is not None:
-            ranks.extend(_peaks(use, local))
-            _collect(use, run, local, kinds)
+    for recording, local in zip(recordings, run.rank_of_local, strict=True):
+        if (use := recording.memory) is None:
+            continue
+        columns = (use.ranks.rank, use.ranks.peak, use.ranks.resident)
+        for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
+            ranks.append(RankPeak(int(local[rank]), peak, None if resident == NONE else resident))
+        table = use.operations.take(among(use.operations.phase, (*COUNTED, Phase.R)))
+        stage_of = stages_of_chunks(table.rank, table.chunk, run, local)
+        # A row a chunk and phase: a few a rank.
+        for row, key in enumerate(zip(table.rank.tolist(), table.chunk.tolist(), strict=True)):
+            kind = stage_of.get(key, NONE), Phase(int(table.phase[row]))
+            kinds.setdefault(kind, []).append((table, row))
     if not ranks:
         return None
     return RunMemory(
         tuple(sorted(ranks, key=lambda peak: peak.rank)),
         tuple(_kind(*key, kinds[key]) for key in sorted(kinds)),
     )
-
-
-def _peaks(use: MemoryUse, local: Ints) -> list[RankPeak]:
-    rows = zip(use.ranks.rank.tolist(), use.ranks.peak.tolist(), use.ranks.resident.tolist(),
-               strict=True)  # fmt: skip
-    return [
-        RankPeak(int(local[rank]), peak, None if resident == NONE else resident)
-        for rank, peak, resident in rows
-    ]
-
-
-def _collect(
-    use: MemoryUse,
-    run: Run,
-    local: Ints,
-    kinds: dict[tuple[int, Phase], list[tuple[OperationMemory, int]]],
-) -> None:
-    """Add the operations of a profile by virtual stage and phase."""
-    table = use.operations
-    counted = table.take(among(table.phase, (*COUNTED, Phase.R)))
-    stage_of: Mapping[tuple[int, int], int] = stages_of_chunks(
-        counted.rank, counted.chunk, run, local
-    )
-    # A row a chunk and phase: a few a rank.
-    for row, key in enumerate(zip(counted.rank.tolist(), counted.chunk.tolist(), strict=True)):
-        stage = stage_of.get(key, NONE)
-        kinds.setdefault((stage, Phase(int(counted.phase[row]))), []).append((counted, row))
 
 
 def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]) -> PhaseMemory:
@@ -126,7 +65,10 @@ def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]])
 def others_in_bytes(
     others: Alternatives, memory: RunMemory, report: Report, limit_bytes: float | None
 ) -> Alternatives:
-    """Return other schedules in bytes; as they are where not all stages have their memory.
+    """Return other schedules with the bytes of their fullest device, and whether they fit.
+
+    A device holds what it always does, and for each microbatch what all of its chunks hold. They
+    stay as they are where not all stages have their memory.
 
     Args:
         others: at the times of the run.
@@ -140,7 +82,22 @@ def others_in_bytes(
     known = measured_memory(memory, ranks, stages)
     if known is None:
         return others
-    devices = {stage: number for number, stage in enumerate(sorted(set(stages.values()) - {NONE}))}
-    placement = [devices[stages[number]] for number in range(len(known.held))]
-    peak = max(rank.peak_bytes for rank in memory.ranks)
-    return with_bytes(others, known, placement, peak, limit_bytes)
+    held = dict.fromkeys(sorted(stages[number] for number in range(len(known.held))), 0.0)
+    for number, bytes_ in enumerate(known.held):
+        held[stages[number]] += bytes_
+    rows = []
+    for row in others.rows:
+        measured = row.name in {"measured", "no-delay"}
+        if measured:
+            peak = float(max(rank.peak_bytes for rank in memory.ranks))
+        elif len(row.peaks) == len(known.resident):
+            devices = zip(known.resident, row.peaks, held.values(), strict=True)
+            peak = max(taken + most * bytes_ for taken, most, bytes_ in devices)
+        else:
+            rows.append(row)
+            continue
+        rows.append(replace(row, peak_bytes=peak))
+        if limit_bytes is not None:
+            fits = within(peak, limit_bytes) and (measured or row.replicas == 1)
+            rows[-1] = replace(rows[-1], fits=fits)
+    return replace(others, rows=tuple(rows), limit_bytes=limit_bytes)

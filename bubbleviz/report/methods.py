@@ -27,7 +27,10 @@ def methods(report: Report) -> str:
         report: any report.
     """
     spread = report.summary.bubble_ratio.get(report.headline)
-    tool = f"bubbleviz {report.version} from {_profiles(report)}"
+    formats = {profile.format for profile in report.profiles}
+    maker = _MAKERS.get(next(iter(formats)), "") if len(formats) == 1 else ""
+    profiles = counted(len(report.profiles), f"{maker} profile".strip())
+    tool = f"bubbleviz {report.version} from {profiles}"
     if spread is None or spread.mean is None:
         return (
             f"No bubble ratio could be measured with {tool} on {_ranks(report)}: "
@@ -39,9 +42,12 @@ def methods(report: Report) -> str:
         (s.definition for s in ratio_definitions() if s.name == report.headline), None
     )
     means = f", that is {with_source(definition)}," if definition else ""
+    ran, schedule = report.schedule, ""
+    if ran is not None and ran.name is not None:
+        schedule = f" of {'what looks like ' if ran.inferred else ''}the schedule {ran.name}"
     return (
         f"Pipeline bubbles were measured with {tool}: the bubble ratio '{report.headline}'{means} "
-        f"over {_iterations(report, spread.n)}{_schedule(report)} on {_ranks(report)} is "
+        f"over {_iterations(report, spread.n)}{schedule} on {_ranks(report)} is "
         f"{_result(spread.mean, spread)}{''.join(_caveats(report))}."
     )
 
@@ -50,12 +56,6 @@ def with_source(definition: str) -> str:
     """Return the definition of a ratio with its source in brackets, for use in a sentence."""
     formula, _, source = definition.partition("; ")
     return f"{formula} ({source})" if source else formula
-
-
-def _profiles(report: Report) -> str:
-    formats = {profile.format for profile in report.profiles}
-    maker = _MAKERS.get(next(iter(formats)), "") if len(formats) == 1 else ""
-    return counted(len(report.profiles), f"{maker} profile".strip())
 
 
 def _iterations(report: Report, n: int) -> str:
@@ -83,14 +83,6 @@ def _fed_from_both_ends(report: Report) -> int | None:
     distinct = groups_of(forwards.rank, forwards.chunk, forwards.microbatch)
     each = np.bincount(forwards.rank[distinct.first])
     return int(each.max()) // rule.chunks if len(each) else None
-
-
-def _schedule(report: Report) -> str:
-    """Return which schedule ran; empty where that is unknown."""
-    ran = report.schedule
-    if ran is None or ran.name is None:
-        return ""
-    return f" of {'what looks like ' if ran.inferred else ''}the schedule {ran.name}"
 
 
 def _ranks(report: Report) -> str:
