@@ -144,24 +144,27 @@ def test_collectives_that_end_together_meet(
     assert met(table(*rows), where) == expected
 
 
-def test_clocks_may_be_off_by_their_uncertainty() -> None:
+@pytest.mark.parametrize(
+    ("late_us", "uncertainty_us", "expected"),
+    [
+        # Clocks may be off by their uncertainty.
+        ((150, 150, 150), 110, [(0, 1), (2, 3), (4, 5)]),
+        ((150, 150, 150), 90, []),
+        ((150, 150, 150), -1, []),
+        # What ends together on uncertain clocks does so by chance where it is not steady.
+        ((0, 70, 140), 500, []),
+    ],
+)
+def test_clocks_may_be_off_by_their_uncertainty(
+    late_us: tuple[int, ...], uncertainty_us: int, expected: list[tuple[int, ...]]
+) -> None:
     rows = [
-        (rank, n, 0, 1_000 * n, 1_000 * n + 500 + 150 * rank) for n in range(3) for rank in range(2)
-    ]
-
-    assert met(table(*rows), places([0, 0]), clocks(0, 110)) == [(0, 1), (2, 3), (4, 5)]
-    assert met(table(*rows), places([0, 0]), clocks(0, 90)) == []
-    assert met(table(*rows), places([0, 0]), clocks(0, -1)) == []
-
-
-def test_what_ends_together_by_chance_on_uncertain_clocks_does_not_meet() -> None:
-    rows = [
-        (rank, n, 0, 1_000 * n, 1_000 * n + 500 + 70 * n * rank)
-        for n in range(3)
+        (rank, n, 0, 1_000 * n, 1_000 * n + 500 + late * rank)
+        for n, late in enumerate(late_us)
         for rank in range(2)
     ]
 
-    assert met(table(*rows), places([0, 0]), clocks(0, 500)) == []
+    assert met(table(*rows), HALF, clocks(0, uncertainty_us)) == expected
 
 
 def test_sizes_that_the_user_gives_need_no_clock() -> None:
@@ -196,33 +199,21 @@ def test_recorded_groups_need_no_clock(group: Group) -> None:
     assert met(own, places([0, 5]), clocks(0, -1)) == [(0, 1)]
 
 
-def test_recorded_numbers_need_no_iterations() -> None:
-    rows = [(rank, -1, 0, 0, 10, 0, 0, number) for number in (7, 9) for rank in range(2)]
+def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
+    rows: list[Row] = [(rank, -1, 0, 0, 10, 0, 0, number) for number in (7, 9) for rank in range(2)]
     own = table(*rows, groups=(COMMUNICATOR,))
-
     assert met(own, places([0, 5]), clocks(0, -1), ordered=False) == [(0, 1), (2, 3)]
-
-
-def test_groups_of_one_name_and_other_ranks_meet_by_their_ends() -> None:
+    # Groups of one name and other ranks.
     rows = [(rank, 0, 0, 0, 100 + 500 * (rank // 2), 0) for rank in range(4)]
     own = table(*rows, groups=(Group("7", size=2),))
-
     assert met(own, places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
     assert met(own, places([0, 0, 1, 1]), clocks(0, -1, -1, -1)) == []
-
-
-def test_a_recorded_group_with_more_pieces_on_a_rank_meets_by_its_ends() -> None:
-    own = table(
-        (0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0), groups=(COMMUNICATOR,)
-    )
-
-    assert met(own, places([0, 5])) == [(0, 1, 2)]
-
-
-def test_another_groups_collectives_are_not_taken_for_ones_without() -> None:
-    own = table((0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100), groups=(Group("0xb2", size=8, sole=True),))
-
-    assert met(own, places([0, 0])) == []
+    # A rank with more pieces than the other.
+    rows = [(0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0)]
+    assert met(table(*rows, groups=(COMMUNICATOR,)), places([0, 5])) == [(0, 1, 2)]
+    # Those of a group are not taken for ones without.
+    rows, group = [(0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100)], Group("0xb2", size=8, sole=True)
+    assert met(table(*rows, groups=(group,)), HALF) == []
 
 
 # --- members that are unknown

@@ -121,17 +121,6 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
     assert "do not overlap" not in report.headline_reason
 
 
-def test_times_before_the_first_profile_s_session_count_like_others(tmp_path: Path) -> None:
-    truth = plant(replace(TWO, schedule="1f1b", files="rank", barrier=True), tmp_path)
-    paths = [tmp_path / file.path for file in truth.files]
-
-    first, last = bubbleviz.analyze(paths), bubbleviz.analyze(paths[::-1])
-
-    assert last.iterations[0].start_ns < first.iterations[0].start_ns
-    for one, other in zip(first.iterations, last.iterations, strict=True):
-        assert one.ratios == other.ratios
-
-
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
 def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path: Path) -> None:
     truth = plant(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
@@ -169,21 +158,6 @@ def test_ranks_without_forward_or_backward_are_named(tmp_path: Path) -> None:
     report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
 
     assert any(n.what == "ranks without forward or backward" for n in report.limitations)
-
-
-def test_operations_that_are_busy_throughout_share_their_times(tmp_path: Path) -> None:
-    rows = ["rank,phase,start_ns,end_ns,microbatch,iteration,stage"]
-    for stage in range(2):
-        rows += [f"{stage},F,{100 * stage},{100 * stage + 50},0,0,{stage}"]
-        rows += [f"{stage},BW,{400 - 100 * stage},{450 - 100 * stage},0,0,{stage}"]
-    table = tmp_path / "operations.csv"
-    table.write_text("\n".join(rows), encoding="utf-8")
-    report = bubbleviz.analyze(table)
-
-    assert report.busy.start_ns is report.operations.start_ns
-    assert report.busy.operation.tolist() == [0, 1, 2, 3]
-    assert report.busy.start_ns.tolist() == [0, 400, 100, 300]
-    assert report.busy.end_ns.tolist() == [50, 450, 150, 350]
 
 
 # --- recordings on other clocks: by way of some, and at once

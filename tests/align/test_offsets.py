@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from bubbleviz.align.offsets import (
     segmented,
     solve,
 )
+from bubbleviz.align.timebase import overlaps
+from bubbleviz.interpret.collectives import ReplicaCollectives
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]
@@ -56,11 +59,6 @@ def solved(
         ([(0, 1, 100, 150)], [(0, 0), (0, None)]),  # a bound from one side is none
         # A tie is exact.
         ([(0, 1, 100, 170), (1, 0, 370, 300), (0, 1, 100, 170)], [(0, 0), (-70, 1)]),
-        # Clocks are bounded through others.
-        (
-            [(0, 1, 0, 10), (1, 0, 0, 10), (1, 2, 0, 20), (2, 1, 0, 20)],
-            [(0, 0), (0, 11), (0, 31)],
-        ),
         # Those out of reach agree with each other.
         ([(1, 2, 0, 110), (2, 1, 100, 10)], [(0, 0), (0, None), (-100, None)]),
         # Bounds that miss each other a little are grain.
@@ -314,3 +312,68 @@ def test_clocks_are_known_that_reach_the_reference_and_are_reached(
 
     _, part = connected_components(csr_array(np.isfinite(limit)), connection="strong")
     assert known.tolist() == (part == part[reference]).tolist()
+
+
+# Collectives over the replicas of a stage, and the bounds that they give their clocks.
+
+#: (rank, iteration, kind, start_ns, end_ns)
+Row = tuple[int, int, int, int, int]
+
+
+def overlapping(rows: Sequence[Row], group: Sequence[int], clock: Sequence[int]) -> Precedences:
+    own = ReplicaCollectives(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
+    return overlaps(own, np.array(group, np.int64), np.array(clock, np.int64))
+
+
+def test_every_member_enters_before_any_other_leaves() -> None:
+    found = overlapping([(r, 0, 0, 10 * r, 100 + r) for r in range(3)], [5, 5, 5], [0, 1, 2])
+
+    names = ("before", "after", "before_ns", "after_ns")
+    columns = (getattr(found, name).tolist() for name in names)
+    assert set(zip(*columns, strict=True)) == {
+        (one, other, 10 * one, 100 + other) for one, other in permutations(range(3), 2)
+    }
+    assert set(found.before_row.tolist()) == set(found.after_row.tolist()) == {-1}
+    many = range(100)
+    assert len(overlapping([(r, 0, 0, 0, 100) for r in many], [0] * 100, many)) == 2 * sum(
+        100 - step for step in range(1, 17)
+    )
+
+
+def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:
+    # Rank 1 enters at 480 on its own clock and leaves at 1_000, rank 0 at 0 and 500.
+    found = overlapping([(0, 0, 0, 0, 500), (1, 0, 0, 480, 1_000)], [0, 0], [0, 1])
+
+    # Clock 1 moves by at least -1_000 and at most 20.
+    (_, second), _ = solve(found, np.array([0, 480]), np.array([500, 1_000]))
+    assert second.offset_ns == -490
+    assert second.uncertainty_ns == 511  # 510, and what clocks drift meanwhile
+
+
+STEPS: list[Row] = [
+    (rank, n, 0, n * 1_000_000, n * 1_000_000 + 500_000 + rank * late)
+    for n, late in enumerate((0, 40_000, 90_000))
+    for rank in range(2)
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "group", "clock", "count"),
+    [
+        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [0, 0], [0, 1], 2),
+        ([(0, 0, 0, 0, 100), (1, 1, 0, 10, 110)], [0, 0], [0, 1], 0),  # another iteration
+        ([(0, 0, 0, 0, 100), (1, 0, 1, 10, 110)], [0, 0], [0, 1], 0),  # another kind
+        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [0, 1], [0, 1], 0),  # another stage
+        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [-1, -1], [0, 1], 0),  # of no group
+        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [0, 0], [0, 0], 0),  # the same clock
+        ([(0, -1, 0, 0, 100), (1, -1, 0, 0, 100)], [0, 0], [0, 1], 0),
+        ([], [0, 0], [0, 1], 0),
+        # Ranks that do not leave together are in no collective.
+        (STEPS[:4], [0, 0], [0, 1], 4),
+        (STEPS, [0, 0], [0, 1], 0),
+    ],
+)
+def test_only_the_same_collective_of_one_group_is_compared(
+    rows: list[Row], group: list[int], clock: list[int], count: int
+) -> None:
+    assert len(overlapping(rows, group, clock)) == count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,18 @@ UNLIKE_A_PIPELINE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 700, 800), ("B1.0.0", 800, 900)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 210), ("B0.0.0", 300, 310), ("B1.0.0", 800, 900)),
 )
+#: Replicas of which one is late.
+LATE = ((("F0.0.0", 0, 300), ("B0.0.0", 700, 900)), (("F0.0.0", 0, 100), ("B0.0.0", 120, 320)))
 #: One forward before the first backward on one, two on the other.
 WARM_UP = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 300, 400), ("B1.0.0", 500, 600)),
     (("F0.0.0", 100, 200), ("B0.0.0", 200, 300), ("F1.0.0", 300, 400), ("B1.0.0", 400, 500)),
 )
+
+
+def _sending(transfer: str) -> Sequence[Sequence[Operation]]:
+    upper, lower = SLOW_INPUT
+    return (upper[0], (transfer, 110, 120), upper[1]), lower
 
 
 def _ranks(
@@ -64,16 +72,9 @@ def _ranks(
             kernels.append(K(1000 * start, 1000 * end, number, kernel, pid=pid))
             calls.append(C(1000 * start - 90, 1000 * start - 80, number, tid=pid, pid=pid))
             ranges.append(R(1000 * start - 100, 1000 * start - 50, name, tid=pid, pid=pid))
-        ranges += [
-            R(
-                1000 * 2000 * i - 150,
-                1000 * (2000 * i + 1350),
-                f"iter_{pid - 1}_{i}",
-                tid=pid,
-                pid=pid,
-            )
-            for i in range(3)
-        ]
+        for i in range(3):
+            start, end = 2_000_000 * i - 150, 2_000_000 * i + 1_350_000
+            ranges.append(R(start, end, f"iter_{pid - 1}_{i}", tid=pid, pid=pid))
         name = host or f"host{pid}"
         paths.append(profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname=name))
     return paths
@@ -84,10 +85,8 @@ def _schedule(report: Report) -> tuple[str | None, str]:
     return report.schedule.name, report.schedule.reason
 
 
-def test_one_microbatch_on_each_rank_shows_no_pipeline(tmp_path: Path) -> None:
-    paths = _ranks(tmp_path, SLOW_INPUT)
-
-    report = bubbleviz.analyze(paths, what_if=True)
+def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
+    report = bubbleviz.analyze(_ranks(tmp_path, SLOW_INPUT), what_if=True)
 
     assert _schedule(report) == (None, UNKNOWN)
     assert [rank.stage for rank in report.ranks] == [None, None]
@@ -96,13 +95,6 @@ def test_one_microbatch_on_each_rank_shows_no_pipeline(tmp_path: Path) -> None:
     assert report.explanation.what_if == ()
     assert report.alternatives is not None
     assert report.alternatives.rows == ()
-
-
-def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
-    paths = _ranks(tmp_path, SLOW_INPUT)
-
-    report = bubbleviz.analyze(paths, what_if=True)
-
     text = text_of(report)
     assert f"no schedule: {UNKNOWN}" in text
     for claim in ("ready to paste", "1f1b", "the pipeline", "The schedule itself", "gpipe"):
@@ -116,58 +108,36 @@ def test_no_output_draws_conclusions_of_a_pipeline(tmp_path: Path) -> None:
     assert saved_of(report).no_pipeline == UNKNOWN
 
 
-def test_replicas_that_contradict_a_pipeline_on_one_clock_show_none(tmp_path: Path) -> None:
-    late = ((("F0.0.0", 0, 300), ("B0.0.0", 700, 900)), (("F0.0.0", 0, 100), ("B0.0.0", 120, 320)))
-
-    report = bubbleviz.analyze(_ranks(tmp_path, late, host="one"))
-
-    assert _schedule(report) == (None, UNKNOWN)
-    assert any("contradicts the data dependencies" in n.reason for n in report.limitations)
-
-
-def test_one_order_and_waits_that_do_not_nest_show_no_pipeline(tmp_path: Path) -> None:
-    report = bubbleviz.analyze(_ranks(tmp_path, UNLIKE_A_PIPELINE))
+@pytest.mark.parametrize(
+    ("ranks", "host", "refuted"), [(LATE, "one", True), (UNLIKE_A_PIPELINE, None, False)]
+)
+def test_what_no_pipeline_does_shows_none(
+    tmp_path: Path, ranks: Sequence[Sequence[Operation]], host: str | None, refuted: bool
+) -> None:
+    report = bubbleviz.analyze(_ranks(tmp_path, ranks, host=host))
 
     assert _schedule(report) == (None, UNKNOWN)
+    told = "contradicts the data dependencies"
+    assert any(told in n.reason for n in report.limitations) == refuted
 
 
 @pytest.mark.parametrize(
-    ("ranks", "name"),
+    ("ranks", "told", "name"),
     [
-        (GPIPE, "gpipe"),  # both microbatches are away for as long as the other rank has them
-        (WARM_UP, "1f1b"),  # the ranks run orders of their own
+        (GPIPE, {}, "gpipe"),  # both microbatches are away for as long as the other rank has them
+        (WARM_UP, {}, "1f1b"),  # the ranks run orders of their own
+        (_sending("SEND_FORWARD.0.0.0"), {}, "1f1b"),
+        (_sending("RECV_BACKWARD.0.0.0"), {}, "1f1b"),
+        (SLOW_INPUT, {"order": [0, 1]}, "1f1b"),
+        (SLOW_INPUT, {"parallel": Parallel(pp=2)}, "1f1b"),
     ],
 )
-def test_several_microbatches_can_show_a_pipeline(
-    tmp_path: Path, ranks: Sequence[Sequence[Operation]], name: str
+def test_microbatches_transfers_or_the_user_show_a_pipeline(
+    tmp_path: Path, ranks: Sequence[Sequence[Operation]], told: dict[str, Any], name: str
 ) -> None:
-    report = bubbleviz.analyze(_ranks(tmp_path, ranks))
+    report = bubbleviz.analyze(_ranks(tmp_path, ranks), **told)
 
     assert _schedule(report)[0] == name
-    assert [rank.stage for rank in report.ranks] == [0, 1]
-
-
-@pytest.mark.parametrize("transfer", ["SEND_FORWARD.0.0.0", "RECV_BACKWARD.0.0.0"])
-def test_named_transfers_show_a_pipeline(tmp_path: Path, transfer: str) -> None:
-    upper, lower = SLOW_INPUT
-    sending = (upper[0], (transfer, 110, 120), upper[1])
-
-    report = bubbleviz.analyze(_ranks(tmp_path, (sending, lower)))
-
-    assert _schedule(report)[0] is not None
-    assert [rank.stage for rank in report.ranks] == [0, 1]
-
-
-@pytest.mark.parametrize("given", ["order", "parallel"])
-def test_the_user_says_what_the_ranks_are(tmp_path: Path, given: str) -> None:
-    paths = _ranks(tmp_path, SLOW_INPUT)
-
-    if given == "order":
-        report = bubbleviz.analyze(paths, order=[0, 1])
-    else:
-        report = bubbleviz.analyze(paths, parallel=Parallel(pp=2))
-
-    assert _schedule(report)[0] == "1f1b"
     assert [rank.stage for rank in report.ranks] == [0, 1]
 
 

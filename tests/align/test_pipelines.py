@@ -97,9 +97,6 @@ def test_copies_reduce_with_those_of_the_same_place_on_other_machines() -> None:
     found = reducing(column(stage), column(machine), numbered(len(stage)))
 
     assert found.tolist() == [0, 1, -1, 0, 1, 2, 2]
-
-
-def test_ranks_of_no_stage_reduce_with_nobody() -> None:
     assert reducing(column([-1, -1]), column([0, 1]), numbered(2)).tolist() == [-1, -1]
 
 

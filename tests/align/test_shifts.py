@@ -100,19 +100,40 @@ def beside(a: Histories, b: Histories, *, timed: bool = True) -> Link:
 
 
 @pytest.mark.parametrize(
-    ("above", "below", "expected"),
+    ("above", "below", "off_ns", "expected"),
     [
-        (range(5), range(5), 0),
-        (range(5), range(1, 5), 1),
-        (range(1, 5), range(5), -1),
-        (range(6), range(2, 6), 2),
-        (range(4), range(1, 5), 1),
+        (range(5), range(5), 0, 0),
+        (range(5), range(1, 5), 0, 1),
+        (range(1, 5), range(5), 0, -1),
+        (range(6), range(2, 6), 0, 2),
+        (range(4), range(1, 5), 0, 1),
+        # What breaks by less than a quarter of an iteration: equal counts stay in order.
+        (range(4), range(4), -19 * MS, 0),
+        # By more: another shift breaks nothing.
+        (range(4), range(4), -30 * MS, -1),
+        (range(0), range(3), 0, None),
     ],
 )
 def test_dependencies_tell_the_shift_on_one_clock(
-    above: range, below: range, expected: int
+    above: range, below: range, off_ns: int, expected: int | None
 ) -> None:
-    assert shift(track(above, 0), track(below, 1)) == expected
+    assert shift(track(above, 0), track(below, 1, off_ns)) == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "off_ns", "expected"),
+    [
+        (range(1, 5), 2 * MS, 1),
+        # Between starts nothing tells, unless the counts agree.
+        (range(5), PERIOD // 2, 0),
+        (range(4), PERIOD // 2, None),
+        (range(0), 0, None),
+    ],
+)
+def test_replicas_pair_by_when_their_iterations_start(
+    other: range, off_ns: int, expected: int | None
+) -> None:
+    assert shift(track(range(5), 0), track(other, 0, off_ns), replicas=True) == expected
 
 
 def test_without_a_microbatch_in_common_nothing_is_told() -> None:
@@ -123,30 +144,9 @@ def test_without_a_microbatch_in_common_nothing_is_told() -> None:
     assert not beside(above, other).decided
 
 
-def test_what_breaks_dependencies_on_one_clock_is_told_from_what_does_not() -> None:
-    above, below = track(range(4), 0), track(range(4), 1)
-
-    # By less than a quarter of an iteration: equal counts stay in order.
-    assert shift(above, track(range(4), 1, off_ns=-19 * MS)) == 0
-    # By more: another shift breaks nothing.
-    assert shift(above, track(range(4), 1, off_ns=-30 * MS)) == -1
-    assert shift(below, above) == 0
-
-
-def test_replicas_pair_by_when_their_iterations_start() -> None:
-    one = track(range(5), 0)
-
-    assert shift(one, track(range(1, 5), 0, off_ns=2 * MS), replicas=True) == 1
-    # Between starts nothing tells, unless the counts agree.
-    assert shift(one, track(range(5), 0, off_ns=PERIOD // 2), replicas=True) == 0
-    assert shift(one, track(range(4), 0, PERIOD // 2), replicas=True) is None
-
-
-def test_a_rank_without_iterations_has_no_shift() -> None:
+def test_a_rank_without_iterations_has_no_link() -> None:
     none = track((), 0)
 
-    assert shift(none, track(range(3), 1)) is None
-    assert shift(none, track(range(3), 0), replicas=True) is None
     assert not beside(none, track(range(3), 1)).decided
     assert not link(none, track(range(3), 0), beside=True, timed=True).decided
 
@@ -197,25 +197,6 @@ def test_a_pattern_that_repeats_itself_is_not_taken_for_evidence(seed: int, lag:
     found = beside(track(range(12), 0, starts=starts), track(range(lag, 12), 1, starts=starts))
 
     assert not found.decided or (found.best is not None and found.best.move == lag)
-
-
-def test_a_clock_that_was_set_does_not_hide_what_fits() -> None:
-    starts = irregular(1)
-    below = track(range(10), 1, starts=starts)
-    late = below.ends.iteration >= 5
-    below = replace(
-        below,
-        ends=replace(
-            below.ends,
-            ready_ns=below.ends.ready_ns + np.where(late, 5 * MS, 0),
-            end_ns=below.ends.end_ns + np.where(late, 5 * MS, 0),
-        ),
-    )
-
-    found = beside(track(range(10), 0, starts=starts), below)
-
-    assert found.best is not None
-    assert (found.decided, found.best.move, found.best.settings) == (True, 0, 1)
 
 
 def test_captures_that_ran_before_and_behind_their_iterations_start_together() -> None:
