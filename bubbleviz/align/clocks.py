@@ -17,8 +17,8 @@ from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.align.waits import forward_and_backward
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.interpret.recording import Recording
-from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of
+from bubbleviz.model.columns import Bools, Ints
+from bubbleviz.model.grouping import distinct_rows, first_of_each, groups_of, sorted_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -191,35 +191,32 @@ def refuse_unrelated(
     Raises:
         MismatchError: two captures do.
     """
-    moved = sorted(
-        (captures[i][0] + clocks[i].offset_ns, captures[i][1] + clocks[i].offset_ns, i)
-        for i, source in enumerate(sources)
-        if source.session_utc_ns is not None
+    known = np.array([i for i, source in enumerate(sources) if source.session_utc_ns is not None])
+    starts, ends = (
+        np.array([captures[i][side] + clocks[i].offset_ns for i in known.tolist()], np.int64)
+        for side in (0, 1)
     )
-    together: list[list[int]] = []
-    apart = None
-    latest, last = 0, NONE
-    for start, end, i in moved:
-        if last == NONE or start - latest > APART_NS:
-            if last != NONE and apart is None:
-                apart = last, i, start - latest
-            together.append([])
-        together[-1].append(i)
-        # A long capture can hold shorter ones, so that the latest end so far counts.
-        if last == NONE or end >= latest:
-            latest, last = end, i
-    if apart is None:
+    order = sorted_rows(starts, ends)
+    number, starts, ends = known[order].tolist(), starts[order], ends[order]
+    # A long capture can hold shorter ones, so that the latest end so far counts.
+    latest = np.maximum.accumulate(ends)
+    gaps = np.flatnonzero(starts[1:] - latest[:-1] > APART_NS)
+    if len(gaps) == 0:
         return ()
-    most = max(together, key=len)
-    wrong = [i for group in together if group is not most for i in group]
-    span_ns = moved[-1][0] - moved[0][0]
-    elsewhere = {sources[i].host for i in most}
+    group = np.searchsorted(gaps, np.arange(len(order)))
+    most = np.bincount(group).argmax()
+    wrong = [i for i, own in zip(number, group.tolist(), strict=True) if own != most]
+    span_ns = int(starts[-1] - starts[0])
+    elsewhere = {sources[i].host for i in number if i not in wrong}
     same_run = numbered or all(fitting[i] and sources[i].host not in elsewhere for i in wrong)
-    few = len(wrong) * (_FEW if numbered else _FEWER) <= len(moved)
+    few = len(wrong) * (_FEW if numbered else _FEWER) <= len(number)
     if not (same_run and few) or span_ns > _WRONG_NS:
-        before, after, gap_ns = apart
+        at = int(gaps[0])
+        before = number[int(np.flatnonzero(ends[: at + 1] == latest[at])[-1])]
+        gap_ns = int(starts[at + 1] - latest[at])
         raise MismatchError(
-            f"{sources[before].path} and {sources[after].path}: captured {gap_ns / 1e9:.0f} s "
+            f"{sources[before].path} and {sources[number[at + 1]].path}: captured "
+            f"{gap_ns / 1e9:.0f} s "
             "apart by their clocks, so they are no single run; give the profiles of one run"
         )
     hosts = list(dict.fromkeys(sources[i].host for i in sorted(wrong)))

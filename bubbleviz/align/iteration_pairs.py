@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from bubbleviz.align.iteration_fits import histories_of
-from bubbleviz.align.merge import JoinedRank
+from bubbleviz.align.iteration_fits import Histories, histories_of
+from bubbleviz.align.merge import JoinedRank, JoinedRecordings
 from bubbleviz.align.possible_shifts import EQUAL, Link, Shift, links, shifts
-from bubbleviz.align.waits import Arrivals, KnownArrivals, inputs_ready
+from bubbleviz.align.waits import Arrivals, inputs_ready
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, without
+from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up, sorted_rows, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
@@ -54,56 +54,41 @@ class Pairing:
     links: tuple[Link, ...] = ()
 
 
-@frozen
-class Places:
-    """Where ranks stand: columns by rank, and the order in which they are paired.
-
-    Attributes:
-        order: the ranks by pipeline, then in the order of stages.
-        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
-        stage: of each rank; -1 unknown.
-        machine: a number for the clock of each rank.
-        timed: whether the UTC of each rank's profile is known.
-        recorded_ns: when the first kernel or call of each rank's profile began, and the last
-            ended.
-    """
-
-    order: Ints
-    pipeline: Ints
-    stage: Ints
-    machine: Ints
-    timed: Bools
-    recorded_ns: tuple[Ints, Ints]
-
-
 def pair_iterations(
+    joined: JoinedRecordings,
     operations: RankOperations,
-    known: KnownArrivals,
-    named: Ints,
+    inputs: Arrivals,
     virtual_stage: Ints,
-    places: Places,
+    pipeline: Ints,
+    stage: Ints,
 ) -> Pairing:
     """Return the iterations over all ranks.
 
     Args:
-        operations: of all ranks, on one clock, with each rank's own iteration numbers.
-        known: when inputs of operations were there.
-        named: the number that a range gives each operation's iteration; -1 none.
+        joined: the recordings.
+        operations: theirs, on one clock, with each rank's own iteration numbers.
+        inputs: when their inputs were there.
         virtual_stage: virtual stage of each operation; -1 unknown.
-        places: where the ranks stand.
+        pipeline: of each rank; -1 where replicas of a stage cannot be distinguished.
+        stage: of each rank; -1 unknown.
     """
+    named = joined.named_iteration
     counted = among(operations.phase, COUNTED)
     unnamed = without(operations.rank[counted], operations.rank[counted & (named >= 0)])
     if counted.any() and len(unnamed) == 0:
         return _by_name(operations, named, counted)
-    moves, told, joined = _moves(operations, known.of(operations), virtual_stage, places, counted)
+    working = distinct(operations.rank[counted & (operations.has_span == 1)])
+    recorded_ns = joined.recorded_start_ns, joined.recorded_end_ns
+    ready_ns = inputs_ready(operations, inputs)
+    histories = histories_of(operations, virtual_stage, ready_ns, recorded_ns)
+    moves, told, found_links = _moves(joined, histories, working, pipeline, stage)
     iteration = operations.iteration + moves[operations.rank]
     iteration = np.where(operations.iteration < 0, np.iinfo(np.int64).min, iteration)
     present = distinct(iteration[counted & (operations.iteration >= 0)])
     number = found_in(present, iteration)
     first = groups_of(operations.rank, operations.iteration).first
     own = operations.rank[first], operations.iteration[first], number[first]
-    return Pairing(number, tuple(map(str, range(len(present)))), told, own, joined)
+    return Pairing(number, tuple(map(str, range(len(present)))), told, own, found_links)
 
 
 def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
@@ -119,11 +104,7 @@ def paired(pairing: Pairing, rank: Ints, iteration: Ints) -> Ints:
 
 
 def _moves(
-    operations: RankOperations,
-    inputs: Arrivals,
-    virtual_stage: Ints,
-    places: Places,
-    counted: Bools,
+    joined: JoinedRecordings, histories: Histories, working: Ints, pipeline: Ints, stage: Ints
 ) -> tuple[Ints, bool, tuple[Link, ...]]:
     """Return each rank's shift of iteration numbers, whether all are known, and the links.
 
@@ -132,27 +113,26 @@ def _moves(
     by all evidence there is; then the machine's clock is known well enough for all others. A rank
     without GPU work has no times to compare and takes part in no ratio, so it is left where it is.
     """
-    moves = np.zeros(len(places.order), np.int64)
-    working = np.zeros(len(places.order), bool)
-    working[operations.rank[counted & (operations.has_span == 1)]] = True
-    order = places.order[working[places.order]]
-    first, second, beside = _neighbours(order, places)
-    histories = histories_of(
-        operations, virtual_stage, inputs_ready(operations, inputs), places.recorded_ns
-    )
+    machine = joined.machine_of_rank
+    moves = np.zeros(len(machine), np.int64)
+    # Whole pipelines come first, and the others are compared with them.
+    lacking = -np.bincount(pipeline[stage >= 0] + 1, minlength=int(pipeline.max(initial=0)) + 2)
+    known = np.where(stage < 0, np.iinfo(np.int64).max, stage)[working]
+    order = working[sorted_rows(lacking[pipeline + 1][working], pipeline[working], known)]
+    first, second, beside = _neighbours(order, pipeline, stage)
 
     def find(pairs: Sequence[Neighbours]) -> Sequence[Link]:
         one, other, replicas = (np.array(column) for column in zip(*pairs, strict=True))
-        timed = places.timed[one] & places.timed[other]
+        timed = joined.timed[one] & joined.timed[other]
         return links(histories, one, other, beside=replicas, timed=timed)
 
     neighbours = list(zip(first.tolist(), second.tolist(), beside.tolist(), strict=True))
-    joined, found_links = linked(find, neighbours, places.machine.tolist())
-    offset_ns = np.zeros(int(places.machine.max(initial=0)) + 1, np.int64)
-    offset_ns[list(joined)] = list(joined.values())
+    linked_ns, found_links = linked(find, neighbours, machine.tolist())
+    offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
+    offset_ns[list(linked_ns)] = list(linked_ns.values())
     is_linked = np.zeros(len(offset_ns), bool)
-    is_linked[list(joined)] = True
-    ends = places.machine[first], places.machine[second]
+    is_linked[list(linked_ns)] = True
+    ends = machine[first], machine[second]
     rows = np.flatnonzero((ends[0] == ends[1]) | (is_linked[ends[0]] & is_linked[ends[1]]))
     by_ns = (offset_ns[ends[1]] - offset_ns[ends[0]])[rows]
     found: list[int | None] = [None] * len(first)
@@ -164,18 +144,18 @@ def _moves(
     return moves, None not in found, found_links
 
 
-def _neighbours(order: Ints, places: Places) -> tuple[Ints, Ints, Bools]:
+def _neighbours(order: Ints, pipeline: Ints, stage: Ints) -> tuple[Ints, Ints, Bools]:
     """Return the ranks that are put beside each other: each, and the one before it in an order.
 
     Of the first rank of a pipeline that is the first of all of its stage. Whether they are
     replicas comes third.
     """
     above, rank = order[:-1], order[1:]
-    first = places.pipeline[above] != places.pipeline[rank]
-    of_stage = groups_of(places.stage[order])
+    first = pipeline[above] != pipeline[rank]
+    of_stage = groups_of(stage[order])
     before = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
     before = np.where(before == rank, order[:1], before)
-    alike = (places.stage[before] == places.stage[rank]) & (places.stage[rank] >= 0)
+    alike = (stage[before] == stage[rank]) & (stage[rank] >= 0)
     return before, rank, first | alike
 
 

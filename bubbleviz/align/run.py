@@ -9,14 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bubbleviz.align.clocks import (
-    as_much_as_most,
-    machines_of,
-    refuse_other_runs,
-    refuse_unrelated,
-    session_clocks,
-    untimed,
-)
+from bubbleviz.align import clocks
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.meetings import met, without_members
 from bubbleviz.align.merge import TIMES, JoinedRecordings, join, on_clocks
@@ -299,17 +292,17 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     """
     recordings = parts.recordings
     sources = [recording.source for recording in recordings]
-    machines = machines_of(sources, hints.same_clock)
-    sessions = session_clocks(sources, machines)
+    machines = clocks.machines_of(sources, hints.same_clock)
+    sessions = clocks.session_clocks(sources, machines)
     captures = [(r.start_ns, r.end_ns) for r in recordings]
     wrong: tuple[Limitation, ...] = ()
     numbers = [rank.global_rank for recording in recordings for rank in recording.ranks]
     if hints.method != "causal":
-        wrong = refuse_unrelated(
+        wrong = clocks.refuse_unrelated(
             sources,
             captures,
             sessions,
-            as_much_as_most(
+            clocks.as_much_as_most(
                 np.array([len(recording.ranks) for recording in recordings], np.int64),
                 parts.lengths("operations"),
             ),
@@ -318,7 +311,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     joined = on_clocks(join(parts, machines), [ProfileClock(0, 0)] * len(sources), sessions)
     # Whoever hands them over needs them no more, and their rows are those of the joined ones.
     del parts
-    refuse_other_runs(recordings, machines, joined)
+    clocks.refuse_other_runs(recordings, machines, joined)
     joined = as_stream(joined)
     staging, place = _staged(joined, hints)
     time = timebase(joined, staging, sessions, captures, hints.method or "causal")
@@ -373,7 +366,7 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
         pipeline_unproven=staging.pipeline_unproven,
         limitations=(
             *wrong,
-            *(untimed(sources, machines) if hints.method == "utc" else ()),
+            *(clocks.untimed(sources, machines) if hints.method == "utc" else ()),
             *time.limitations,
             *staging.limitations,
             *_left_out(joined),

@@ -336,21 +336,6 @@ def transfers_or_orders_differ(operations: RankOperations) -> bool:
     return ranks > 1 and bool(np.bincount(order).max() < ranks)
 
 
-def microbatches_nest(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
-    """Return whether each of several microbatches is away for as long as the next stage has it.
-
-    Of a single microbatch an iteration that says little: one late replica looks the same.
-
-    Args:
-        operations: of all ranks, with each rank's own iteration numbers.
-        inputs: when their inputs were there.
-        virtual_stage: of each operation; -1 unknown.
-    """
-    work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
-    several = len(grouping.distinct(operations.microbatch[work])) > 1
-    return several and nests(operations, inputs, virtual_stage)
-
-
 def nests(operations: RankOperations, inputs: Arrivals, virtual_stage: Ints) -> bool:
     """Return whether each virtual stage of a single pipeline can be the one before the next.
 

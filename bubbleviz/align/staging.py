@@ -12,32 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from bubbleviz.align.iteration_pairs import Pairing, Places, pair_iterations, pairing_limitations
+from bubbleviz.align import pipelines, stage_order
+from bubbleviz.align.iteration_pairs import Pairing, pair_iterations, pairing_limitations
 from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.align.pipelines import (
-    Parallel,
-    RankNumbers,
-    VirtualStages,
-    distinguish_pipelines,
-    first_stages,
-    named_stages,
-    rank_numbers,
-    reducing,
-    refuse_misfit,
-    stages_in_order,
-    told_pipelines,
-    told_stages,
-    with_model_chunks,
-)
 from bubbleviz.align.replicas import matched, split
-from bubbleviz.align.stage_order import (
-    lack_many,
-    microbatches_nest,
-    nests,
-    order_by_number,
-    order_virtual_stages,
-    transfers_or_orders_differ,
-)
 from bubbleviz.align.streams import counted_by_order, forward_order, moved_chunks
 from bubbleviz.align.waits import Arrivals, KnownArrivals, held_waits, usual_waits
 from bubbleviz.model.columns import NONE, Ints
@@ -126,9 +104,9 @@ class _Inputs:
 
     joined: JoinedRecordings
     machine: Ints
-    numbers: RankNumbers
-    named: VirtualStages | None
-    parallel: Parallel | None
+    numbers: pipelines.RankNumbers
+    named: pipelines.VirtualStages | None
+    parallel: pipelines.Parallel | None
     arrivals: KnownArrivals
 
     @property
@@ -171,7 +149,7 @@ class _Inputs:
 
 
 def stage(
-    joined: JoinedRecordings, order: Sequence[int] = (), parallel: Parallel | None = None
+    joined: JoinedRecordings, order: Sequence[int] = (), parallel: pipelines.Parallel | None = None
 ) -> Staging:
     """Return stages, pipelines and paired iterations.
 
@@ -183,24 +161,29 @@ def stage(
     Raises:
         MismatchError: the ranks cannot be those of a run of these sizes.
     """
-    named, numbers = named_stages(joined), rank_numbers(joined.ranks).reordered(order)
+    named, numbers = (
+        pipelines.named_stages(joined),
+        pipelines.rank_numbers(joined.ranks).reordered(order),
+    )
     if parallel is not None:
-        refuse_misfit(parallel, numbers)
+        pipelines.refuse_misfit(parallel, numbers)
     inputs = _Inputs(joined, joined.machine_of_rank, numbers, named, parallel, KnownArrivals())
     if order or (parallel is not None and named is None):
         number = numbers.number
         places = np.searchsorted(np.sort(number), number), len(number)
         if parallel is not None:
             places = parallel.stage(number), parallel.pp
-        staging = _with(inputs, stages_in_order(joined, inputs.own_arrivals, *places))
+        staging = _with(inputs, pipelines.stages_in_order(joined, inputs.own_arrivals, *places))
         if _is_contradicted(inputs, staging) or _is_other(inputs, staging):
             return _noted(inputs, staging, (_GIVEN_CONTRADICTED,))
     elif named is not None:
         # Names may give a chunk by its stage; tables number the chunks of each rank.
         by_name = any(rank.local.told is None for rank in joined.ranks)
         staging = _with(inputs, named, by_name=by_name)
-    elif (told := told_stages(joined)) is not None:
-        stages = stages_in_order(joined, inputs.own_arrivals, told, int(told.max(initial=0)) + 1)
+    elif (told := pipelines.told_stages(joined)) is not None:
+        stages = pipelines.stages_in_order(
+            joined, inputs.own_arrivals, told, int(told.max(initial=0)) + 1
+        )
         staging = _with(inputs, stages)
     else:
         return _inferred(inputs)
@@ -217,7 +200,7 @@ def _inferred(inputs: _Inputs) -> Staging:
     known = not notes and not refuted
     unproven = not _forms_pipeline(inputs, staging, known=known)
     if refuted or (known and unproven):
-        staging = _with(inputs, VirtualStages.none())
+        staging = _with(inputs, pipelines.VirtualStages.none())
         notes = (_CONTRADICTED if refuted else _UNPROVEN,)
     elif by_number:
         notes = (*notes, _BY_NUMBER)
@@ -241,15 +224,18 @@ def _forms_pipeline(inputs: _Inputs, staging: Staging, *, known: bool) -> bool:
         return True
     if known and run_kind(operations.phase) == INFERENCE:
         return True  # chunks follow each other through the stages
-    if transfers_or_orders_differ(operations):
+    if stage_order.transfers_or_orders_differ(operations):
         return True
     comparable = inputs.comparable
     if not known or comparable is None:
         return False
+    # Of a single microbatch an iteration nesting says little: one late replica looks the same.
+    work = among(operations.phase, COUNTED) & (operations.microbatch >= 0)
+    if len(distinct(operations.microbatch[work])) < 2:
+        return False
     numbered = staging.operations.changed(iteration=comparable.iteration)
-    return microbatches_nest(
-        numbered, inputs.arrivals.of(staging.operations), staging.virtual_stage
-    )
+    arrivals = inputs.arrivals.of(staging.operations)
+    return stage_order.nests(numbered, arrivals, staging.virtual_stage)
 
 
 def _noted(
@@ -285,46 +271,31 @@ def _noted(
     )
 
 
-def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> Staging:
+def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = False) -> Staging:
     """Return the pipelines and paired iterations that follow from virtual stages."""
     joined = inputs.joined
-    operations, virtual_stage = with_model_chunks(joined.operations, stages, by_name)
-    first = first_stages(stages, len(joined.ranks))
+    operations, virtual_stage = pipelines.with_model_chunks(joined.operations, stages, by_name)
+    first = pipelines.first_stages(stages, len(joined.ranks))
     if inputs.counts_chunks:
         operations, _ = moved_chunks(operations, first, inputs.machine)
     number = inputs.numbers.number
     if inputs.parallel is not None:
         pipeline = inputs.parallel.pipeline(number)
         together = inputs.parallel.reducing(number)
-    elif (told := told_pipelines(joined.ranks)) is not None:
+    elif (told := pipelines.told_pipelines(joined.ranks)) is not None:
         pipeline = told
-        together = reducing(first, inputs.machine, inputs.numbers)
+        together = pipelines.reducing(first, inputs.machine, inputs.numbers)
     else:
-        pipeline = distinguish_pipelines(first, inputs.numbers, inputs.world)
+        pipeline = pipelines.distinguish_pipelines(first, inputs.numbers, inputs.world)
         unknown = (pipeline[first >= 0] < 0).any()
         if unknown and (comparable := inputs.comparable) is not None:
             same = operations.changed(iteration=comparable.iteration)
             pipeline = matched(
                 same, inputs.arrivals.of(same), virtual_stage, first, number, inputs.machine
             )
-        together = reducing(first, inputs.machine, inputs.numbers)
-    known = np.where(first < 0, np.iinfo(np.int64).max, first)
-    # Whole pipelines come first, and the others are compared with them.
-    lacking = -np.bincount(pipeline[first >= 0] + 1, minlength=int(pipeline.max(initial=0)) + 2)
-    order = sorted_rows(lacking[pipeline + 1], pipeline, known)
+        together = pipelines.reducing(first, inputs.machine, inputs.numbers)
     pairing = pair_iterations(
-        operations,
-        inputs.arrivals,
-        joined.named_iteration,
-        virtual_stage,
-        Places(
-            order,
-            pipeline,
-            first,
-            inputs.machine,
-            joined.timed,
-            (joined.recorded_start_ns, joined.recorded_end_ns),
-        ),
+        joined, operations, inputs.arrivals.of(operations), virtual_stage, pipeline, first
     )
     return Staging(
         operations,
@@ -337,7 +308,7 @@ def _with(inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False) -> S
     )
 
 
-def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
+def _inferred_stages(inputs: _Inputs) -> tuple[pipelines.VirtualStages, bool]:
     """Return the virtual stages by waiting times, and whether unnamed numbers of ranks decided."""
     operations = inputs.joined.operations
     if run_kind(operations.phase) == INFERENCE:
@@ -350,13 +321,13 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
             replace(inputs.numbers, named=inputs.numbers.named and not told),
             counted=inputs.counts_chunks,
         ), False
-    stages = order_virtual_stages(operations, inputs.own_arrivals)
+    stages = stage_order.order_virtual_stages(operations, inputs.own_arrivals)
     known = bool((stages.virtual_stage >= 0).all())
     single = len(distinct(stages.virtual_stage)) == len(stages.virtual_stage)
     comparable = inputs.comparable
     if known and single and comparable is not None:
-        numbered, virtual_stage = with_model_chunks(comparable, stages, by_name=False)
-        known = nests(numbered, inputs.arrivals.of(numbered), virtual_stage)
+        numbered, virtual_stage = pipelines.with_model_chunks(comparable, stages, by_name=False)
+        known = stage_order.nests(numbered, inputs.arrivals.of(numbered), virtual_stage)
     if known:
         return stages, False
     number = inputs.numbers.number
@@ -365,7 +336,9 @@ def _inferred_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         if found is not None:
             return found[0], found[1] and not inputs.numbers.named
     if inputs.numbers.named:
-        by_number = order_by_number(operations, inputs.own_arrivals, number, inputs.world)
+        by_number = stage_order.order_by_number(
+            operations, inputs.own_arrivals, number, inputs.world
+        )
         if by_number is not None:
             return by_number, False
     return stages, False
@@ -376,7 +349,9 @@ def _is_other(inputs: _Inputs, staging: Staging) -> bool:
     inferred, _ = _inferred_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
         return False
-    return bool((first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any())
+    return bool(
+        (pipelines.first_stages(inferred, len(inputs.machine)) != staging.stage_of_rank).any()
+    )
 
 
 def _is_contradicted(inputs: _Inputs, staging: Staging) -> bool:
@@ -444,7 +419,7 @@ def _without_profile(reason: str, count: int) -> tuple[Limitation, ...]:
 
 
 def _ranks_missing(
-    numbers: RankNumbers, parallel: Parallel | None, world: int
+    numbers: pipelines.RankNumbers, parallel: pipelines.Parallel | None, world: int
 ) -> tuple[Limitation, ...]:
     """Return a limitation for ranks of the run that are known to be in no profile.
 
@@ -494,15 +469,15 @@ def stages_lacking(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
         stages, sizes = np.unique(stage[stage >= 0], return_counts=True)
         most = int(sizes.max(initial=0))
         few = np.flatnonzero(sizes < most)
-        if not len(few) or lack_many(sizes.tolist()):
+        if not len(few) or stage_order.lack_many(sizes.tolist()):
             return ()
         places = some_of([f"{sizes[at]} of stage {stages[at]}" for at in few.tolist()], _LISTED)
         reason = f"profiles hold {most:,} ranks of most stages, but {places}"
         return _without_profile(reason, int((most - sizes[few]).sum()))
-    number, pipelines = np.unique(pipeline[known], return_inverse=True)
+    number, of_pipeline = np.unique(pipeline[known], return_inverse=True)
     numbers, stages = np.unique(stage[known], return_inverse=True)
     held = np.zeros((len(number), len(numbers)), bool)
-    held[pipelines.reshape(-1), stages.reshape(-1)] = True
+    held[of_pipeline.reshape(-1), stages.reshape(-1)] = True
     absent = np.argwhere(~held)
     if not len(absent):
         return ()

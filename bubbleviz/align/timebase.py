@@ -11,18 +11,10 @@ from dataclasses import field, replace
 
 import numpy as np
 
+from bubbleviz.align import offsets
 from bubbleviz.align.clock_steps import ClockStep, clock_steps
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.align.offsets import (
-    DRIFT,
-    GRAIN_NS,
-    Contradiction,
-    Precedences,
-    ProfileClock,
-    solve,
-    together,
-)
 from bubbleviz.align.staging import Staging
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.interpret.collectives import ReplicaCollectives
@@ -59,7 +51,7 @@ class Timebase:
             it was set meanwhile; empty where none was.
     """
 
-    clocks: tuple[ProfileClock, ...]
+    clocks: tuple[offsets.ProfileClock, ...]
     machine: Ints
     comparable: Bools
     uncertainty_ns: Ints
@@ -71,7 +63,7 @@ class Timebase:
 def timebase(
     joined: JoinedRecordings,
     staging: Staging,
-    clocks: Sequence[ProfileClock],
+    clocks: Sequence[offsets.ProfileClock],
     captures: Sequence[tuple[int, int]],
     method: str,
 ) -> Timebase:
@@ -132,19 +124,21 @@ def timebase(
 
 def _solved(
     joined: JoinedRecordings, staging: Staging, extents: tuple[Ints, Ints]
-) -> tuple[Precedences, tuple[ProfileClock, ...], Contradiction | None, bool]:
+) -> tuple[
+    offsets.Precedences, tuple[offsets.ProfileClock, ...], offsets.Contradiction | None, bool
+]:
     """Return the precedences, what they allow, and whether those of collectives do not fit."""
-    causal, reduced = _causal(joined, staging), together()
+    causal, reduced = _causal(joined, staging), offsets.together()
     if staging.pairing.known:
         table = joined.replica_collectives
         iteration = paired(staging.pairing, table.rank, table.iteration)
         table = replace(table, iteration=iteration)
         reduced = overlaps(table, staging.reducing, joined.machine_of_rank)
-    both = together(causal, reduced)
-    found = solve(both, *extents)
+    both = offsets.together(causal, reduced)
+    found = offsets.solve(both, *extents)
     if found[1] is None or len(reduced) == 0:
         return both, *found, False
-    alone = solve(causal, *extents)
+    alone = offsets.solve(causal, *extents)
     # What contradicts itself without them is not their fault.
     return (both, *found, False) if alone[1] is not None else (causal, *alone, True)
 
@@ -154,7 +148,7 @@ def _as_told(joined: JoinedRecordings) -> Timebase:
     told: dict[str, int | None] = {}
     for machine, clock in zip(joined.machine_of_profile, joined.told_clocks, strict=True):
         told[machine] = clock.uncertainty_ns if clock is not None and clock.aligned else 0
-    clocks = tuple(ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
+    clocks = tuple(offsets.ProfileClock(0, told[machine]) for machine in joined.machine_of_profile)
     found = _timebase(joined, clocks, [told[machine] for machine in joined.machines])
     if found.comparable.all():
         return found
@@ -162,7 +156,9 @@ def _as_told(joined: JoinedRecordings) -> Timebase:
 
 
 def _timebase(
-    joined: JoinedRecordings, clocks: tuple[ProfileClock, ...], uncertainty: list[int | None]
+    joined: JoinedRecordings,
+    clocks: tuple[offsets.ProfileClock, ...],
+    uncertainty: list[int | None],
 ) -> Timebase:
     """Return the timebase of clocks with the uncertainty of each machine; None unbounded."""
     return Timebase(
@@ -176,7 +172,7 @@ def _timebase(
 
 
 def _by_session(
-    joined: JoinedRecordings, staging: Staging, clocks: Sequence[ProfileClock], method: str
+    joined: JoinedRecordings, staging: Staging, clocks: Sequence[offsets.ProfileClock], method: str
 ) -> Timebase:
     """Return the sessions' own clocks; those of other machines are trusted with ``utc``."""
     count = len(joined.machines)
@@ -185,7 +181,7 @@ def _by_session(
         pairs = list(zip(joined.machine_of_profile, clocks, strict=True))
         first = dict(reversed(pairs))
         clocks = [
-            ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
+            offsets.ProfileClock(clock.offset_ns - first[machine].offset_ns, clock.uncertainty_ns)
             for machine, clock in pairs
         ]
     found = _timebase(joined, tuple(clocks), [0, *[None] * (count - 1)])
@@ -204,7 +200,7 @@ def _by_session(
     notes = [Limitation("clocks of several hosts", reason)]
     precedences = _causal(joined, staging)
     early = precedences.before_ns - precedences.after_ns
-    if broken := early.max(initial=0) > GRAIN_NS:
+    if broken := early.max(initial=0) > offsets.GRAIN_NS:
         row = int(early.argmax())
         reason = (
             f"{_need(joined, staging, precedences, row)}, and by UTC it ran "
@@ -220,10 +216,10 @@ def _by_session(
     )
 
 
-def _causal(joined: JoinedRecordings, staging: Staging) -> Precedences:
+def _causal(joined: JoinedRecordings, staging: Staging) -> offsets.Precedences:
     """Return the precedences of data dependencies; none where iterations are not paired."""
     if not staging.pairing.known:
-        return together()
+        return offsets.together()
     return dependencies(
         staging.operations.changed(iteration=staging.pairing.iteration),
         staging.arrivals.of(staging.operations),
@@ -248,8 +244,8 @@ def _unbounded(joined: JoinedRecordings, known: Bools) -> Limitation:
 def _contradicting(
     joined: JoinedRecordings,
     staging: Staging,
-    precedences: Precedences,
-    contradiction: Contradiction,
+    precedences: offsets.Precedences,
+    contradiction: offsets.Contradiction,
 ) -> Limitation:
     """Return a limitation on a circle of dependencies that no clocks satisfy."""
     needs = [
@@ -272,7 +268,7 @@ def _contradicting(
 
 
 def _jumps(
-    iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
+    iterations: int, steps: Sequence[ClockStep], contradiction: offsets.Contradiction | None
 ) -> Ints:
     """Return by how much clocks may have jumped in each iteration; empty if none did."""
     jumps = np.zeros(iterations, np.int64)
@@ -281,7 +277,7 @@ def _jumps(
     for step in steps:
         # Bounds tell about by how much.
         at = slice(step.before, step.behind + 1)
-        jumps[at] = np.maximum(jumps[at], abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS))
+        jumps[at] = np.maximum(jumps[at], abs(step.by_ns) * 5 // 4 + 2 * int(offsets.GRAIN_NS))
     return jumps if steps else np.empty(0, np.int64)
 
 
@@ -300,7 +296,9 @@ def _stepped(joined: JoinedRecordings, staging: Staging, steps: Sequence[ClockSt
     )
 
 
-def _need(joined: JoinedRecordings, staging: Staging, precedences: Precedences, row: int) -> str:
+def _need(
+    joined: JoinedRecordings, staging: Staging, precedences: offsets.Precedences, row: int
+) -> str:
     """Return which operation needs which, in words."""
     operations, names = staging.operations, []
     for at in (int(precedences.after_row[row]), int(precedences.before_row[row])):
@@ -331,7 +329,7 @@ def dependencies(
     virtual_stage: Ints,
     pipeline: Ints,
     clock: Ints,
-) -> Precedences:
+) -> offsets.Precedences:
     """Return the precedences of the pipelines' data dependencies, over pairs of clocks.
 
     Args:
@@ -343,8 +341,8 @@ def dependencies(
     """
     before, after = _hops(operations, virtual_stage, pipeline, clock)
 
-    def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> Precedences:
-        return Precedences(
+    def table(before: Ints, after: Ints, before_ns: Ints, after_ns: Ints) -> offsets.Precedences:
+        return offsets.Precedences(
             before=clock[operations.rank[before]],
             after=clock[operations.rank[after]],
             before_ns=before_ns,
@@ -366,7 +364,7 @@ def dependencies(
     sure &= pipeline[operations.rank[after]] >= 0
     before, after = before[sure], after[sure]
     sent_ns = operations.start_ns[inputs.send[before]]
-    return together(ready, table(before, after, sent_ns, inputs.exact_ns[after]))
+    return offsets.together(ready, table(before, after, sent_ns, inputs.exact_ns[after]))
 
 
 def _hops(
@@ -412,7 +410,7 @@ def _hops(
     return rows[before[hops]], rows[hops]
 
 
-def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Precedences:
+def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> offsets.Precedences:
     """Return the precedences of collectives over the replicas of a stage.
 
     All members must have entered before any can leave (all-reduce, all-gather, reduce-scatter),
@@ -442,7 +440,7 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
         first, second = first[leaving], second[leaving]
         before, after = np.concatenate((first, second)), np.concatenate((second, first))
         parts.append(
-            Precedences(
+            offsets.Precedences(
                 before=clock[collectives.rank[before]],
                 after=clock[collectives.rank[after]],
                 before_ns=collectives.start_ns[before],
@@ -452,7 +450,7 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> Prece
                 iteration=collectives.iteration[after],
             )
         )
-    return together(*parts)
+    return offsets.together(*parts)
 
 
 def _leave_together(collectives: ReplicaCollectives, first: Ints, second: Ints) -> Bools:
@@ -468,5 +466,5 @@ def _leave_together(collectives: ReplicaCollectives, first: Ints, second: Ints) 
     apart = end_ns[first] - end_ns[second]
     low, high = group_extents(pair.of_row, len(pair), apart, apart)
     first, last = group_extents(pair.of_row, len(pair), end_ns[first], end_ns[first])
-    steady = high - low <= _LEAVE_NS + DRIFT * (last - first)
+    steady = high - low <= _LEAVE_NS + offsets.DRIFT * (last - first)
     return np.asarray(steady[pair.of_row], bool)
