@@ -117,11 +117,16 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
         )
 
 
-def told_pipelines(ranks: Sequence[JoinedRank]) -> Ints | None:
+def told_pipelines(joined: JoinedRecordings) -> Ints | None:
     """Return the pipeline of each rank as tables of operations tell it; None where some do not."""
-    told = [None if rank.local.told is None else rank.local.told.pipeline for rank in ranks]
-    known = [pipeline for pipeline in told if pipeline is not None]
-    return np.array(known, np.int64) if len(known) == len(told) else None
+    pipeline = _told(joined, "pipeline")
+    return None if (pipeline < 0).any() else pipeline
+
+
+def _told(joined: JoinedRecordings, name: str) -> Ints:
+    """Return what tables of operations tell of each rank; -1 none."""
+    told = [getattr(rank.local.told, name, None) for rank in joined.ranks]
+    return np.array([NONE if number is None else number for number in told], np.int64)
 
 
 def distinguish_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
@@ -196,8 +201,7 @@ def told_stages(joined: JoinedRecordings) -> Ints | None:
 
     None where some rank that works has none; of one that does not work it is 0.
     """
-    told = [None if rank.local.told is None else rank.local.told.stage for rank in joined.ranks]
-    stage = np.array([NONE if place is None else place for place in told], np.int64)
+    stage = _told(joined, "stage")
     working = grouping.distinct(joined.operations.rank[among(joined.operations.phase, COUNTED)])
     if len(working) == 0 or (stage[working] < 0).any():
         return None

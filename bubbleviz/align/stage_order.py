@@ -23,7 +23,7 @@ from bubbleviz.align.offsets import DRIFT, GRAIN_NS
 from bubbleviz.align.pipelines import VirtualStages
 from bubbleviz.align.waits import Arrivals, Waits, held_waits, usual_waits, waits
 from bubbleviz.model import grouping
-from bubbleviz.model.columns import NONE, Ints, joined
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import BACKWARD, COUNTED, TRANSFERS, Phase
@@ -141,38 +141,22 @@ def order_by_number(
     """
     if len(grouping.distinct(operations.microbatch[among(operations.phase, COUNTED)])) < 2:
         return None  # with one microbatch all ranks run alike
-    evidence = operations, usual_waits(operations, inputs), _working(operations)
-    found = _by_places(*evidence, grouping.places_in(np.argsort(number)), len(number))
-    if found is None and len(number) < world and number.max() < world:
-        found = _by_places(*evidence, number, world)
-    return found
-
-
-def _by_places(
-    operations: RankOperations, waits: Waits, working: Ints, place: Ints, size: int
-) -> VirtualStages | None:
-    """Return the virtual stages by the places of ranks among ``size``; see :func:`order_by_number`.
-
-    Args:
-        operations: of all ranks.
-        waits: of these.
-        working: every (rank, chunk) of theirs.
-        place: of each rank.
-        size: how many places there are.
-    """
-    for replicas in range(2, size // 2 + 1):
-        if size % replicas:
-            continue
-        stages = _alike(waits, working, place, (replicas, size // replicas))
-        if stages is not None and _run_alike(
-            operations, stages.rank, place[stages.rank] // replicas
-        ):
-            return stages
+    waits, working = usual_waits(operations, inputs), _working(operations)
+    sizes = [(grouping.places_in(np.argsort(number)), len(number))]
+    if len(number) < world and number.max() < world:
+        sizes.append((number, world))
+    for place, size in sizes:
+        for replicas in (n for n in range(2, size // 2 + 1) if size % n == 0):
+            stages = _alike(waits, working, place, replicas, size // replicas)
+            if stages is not None and _run_alike(
+                operations, stages.rank, place[stages.rank] // replicas
+            ):
+                return stages
     return None
 
 
 def _alike(
-    waits: Waits, working: Ints, place: Ints, shape: tuple[int, int]
+    waits: Waits, working: Ints, place: Ints, replicas: int, length: int
 ) -> VirtualStages | None:
     """Return the virtual stages if all whole pipelines nest alike; None where they do not.
 
@@ -180,9 +164,9 @@ def _alike(
         waits: of all ranks.
         working: every (rank, chunk).
         place: of each rank.
-        shape: how many pipelines there are, and how many ranks a whole one has.
+        replicas: how many pipelines there are.
+        length: how many ranks a whole one has.
     """
-    replicas, length = shape
     whole = np.bincount(place % replicas, minlength=replicas) == length
     if _WHOLE * np.count_nonzero(whole) < replicas:
         return None
@@ -190,36 +174,27 @@ def _alike(
     order = grouping.sorted_rows(owner)
     bounds = np.searchsorted(owner[order], np.arange(replicas + 1)).tolist()
     pairs = np.bincount(place[working[0]] % replicas, minlength=replicas).tolist()
-    found: list[VirtualStages] = []
-    for pipeline in np.flatnonzero(whole).tolist():
+    every = place[working[0]] // replicas, working[1]
+    stage: Ints = np.full(len(working[0]), NONE, np.int64)
+    for number, pipeline in enumerate(np.flatnonzero(whole).tolist()):
         rows = np.sort(order[bounds[pipeline] : bounds[pipeline + 1]])
         stages = _levelled(waits.take(rows), pairs[pipeline])
-        if not found and not _is_pipeline(stages, place // replicas):
+        where = place[stages.rank] // replicas, stages.chunk
+        if number == 0:
+            if not _is_pipeline(stages, where[0]):
+                return None
+            # The others are taken to be alike.
+            stage = grouping.looked_up(where, stages.virtual_stage, every)
+        elif (grouping.looked_up(every, stage, where) != stages.virtual_stage).any():
             return None
-        if found and _shape(stages, place // replicas) != _shape(found[0], place // replicas):
-            return None
-        found.append(stages)
-    if not whole.all():
-        rest = working[:, ~whole[place[working[0]] % replicas]]
-        known = (place[found[0].rank] // replicas, found[0].chunk), found[0].virtual_stage
-        stage = grouping.looked_up(*known, (place[rest[0]] // replicas, rest[1]))
-        if (stage < 0).any():
-            return None
-        found.append(VirtualStages(rest[0], rest[1], stage))
-    return joined(found)
-
-
-def _shape(stages: VirtualStages, place: Ints) -> tuple[tuple[int, int, int], ...]:
-    """Return which (place in the pipeline, chunk) has which virtual stage, in order."""
-    columns = place[stages.rank].tolist(), stages.chunk.tolist(), stages.virtual_stage.tolist()
-    return tuple(sorted(zip(*columns, strict=True)))
+    return None if (stage < 0).any() else VirtualStages(working[0], working[1], stage)
 
 
 def _is_pipeline(stages: VirtualStages, place: Ints) -> bool:
-    """Return whether virtual stages are known and distinct, first ones in order of places."""
+    """Return whether virtual stages are known and distinct, first ones in order of their places."""
     known = grouping.distinct(stages.virtual_stage)
     order = grouping.sorted_rows(stages.virtual_stage)
-    places = place[stages.rank[order]]
+    places = place[order]
     first = places[np.sort(np.unique(places, return_index=True)[1])]
     return bool(
         len(known) == len(stages.virtual_stage)

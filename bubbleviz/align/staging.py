@@ -282,7 +282,7 @@ def _with(inputs: _Inputs, stages: pipelines.VirtualStages, *, by_name: bool = F
     if inputs.parallel is not None:
         pipeline = inputs.parallel.pipeline(number)
         together = inputs.parallel.reducing(number)
-    elif (told := pipelines.told_pipelines(joined.ranks)) is not None:
+    elif (told := pipelines.told_pipelines(joined)) is not None:
         pipeline = told
         together = pipelines.reducing(first, inputs.machine, inputs.numbers)
     else:
