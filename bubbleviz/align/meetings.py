@@ -17,10 +17,9 @@ import numpy as np
 
 from bubbleviz.align.iteration_pairs import paired
 from bubbleviz.align.merge import JoinedRecordings
-from bubbleviz.align.offsets import DRIFT
 from bubbleviz.align.pipelines import Parallel
 from bubbleviz.align.staging import Staging
-from bubbleviz.align.timebase import Timebase
+from bubbleviz.align.timebase import LEAVE_NS, Timebase, unsteady
 from bubbleviz.interpret.iterations import occurrences
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -29,9 +28,8 @@ from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
 
-#: Ranks leave a collective within so long of each other,
-_LEAVE_NS = 50_000
-#: or within one in so many parts of the time that data moved, that of the member that entered last:
+#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within one in so many parts of
+#: the time that data moved, that of the member that entered last:
 #: in jobs that ByteDance published it is one of 1,000 in the median, and one of 100 at most.
 _LEAVE_PARTS = 50
 #: Pieces of one collective follow each other within so long.
@@ -271,7 +269,7 @@ def by_ends(
         collectives.take(rows[together]),
         cell[together],
         low[number[together]],
-        tolerances_ns[cell[together]] > _LEAVE_NS,
+        tolerances_ns[cell[together]] > LEAVE_NS,
     )
     together = together[steady]
     if len(together) == 0:
@@ -284,11 +282,11 @@ def _tolerance_ns(time: Timebase, ranks: Ints) -> int:
     """Return how far the ends of one collective of some ranks may be apart; -1 any."""
     machines = distinct(time.machine[ranks])
     if len(machines) == 1:
-        return _LEAVE_NS
+        return LEAVE_NS
     uncertainty_ns = time.uncertainty_ns[machines]
     if not time.comparable[machines].all() or (uncertainty_ns < 0).any():
         return NONE
-    return _LEAVE_NS + int(np.sort(uncertainty_ns)[-2:].sum())
+    return LEAVE_NS + int(np.sort(uncertainty_ns)[-2:].sum())
 
 
 def _slack_ns(length_ns: Ints) -> Ints:
@@ -297,7 +295,7 @@ def _slack_ns(length_ns: Ints) -> Ints:
     Args:
         length_ns: of the shortest of each.
     """
-    return np.maximum(length_ns // _LEAVE_PARTS - _LEAVE_NS, 0)
+    return np.maximum(length_ns // _LEAVE_PARTS - LEAVE_NS, 0)
 
 
 def _divided(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
@@ -327,13 +325,10 @@ def _steady(own: CollectiveIntervals, cell: Ints, first_ns: Ints, doubtful: Bool
         doubtful: whether clocks are not well known.
     """
     pair, cells = groups_of(cell, own.kind, own.rank), groups_of(cell, own.kind)
-    apart = own.end_ns - first_ns
-    low, high = group_extents(pair.of_row, len(pair), apart, apart)
-    first, last = group_extents(pair.of_row, len(pair), own.end_ns, own.end_ns)
-    moves = (high - low > _LEAVE_NS + DRIFT * (last - first))[pair.of_row] & doubtful
-    unsteady = np.zeros(len(cells), bool)
-    unsteady[cells.of_row[moves]] = True
-    return ~unsteady[cells.of_row]
+    moves = unsteady(pair, own.end_ns - first_ns, own.end_ns) & doubtful
+    steady = np.ones(len(cells), bool)
+    steady[cells.of_row[moves]] = False
+    return np.asarray(steady[cells.of_row], bool)
 
 
 def _with_pieces(collectives: CollectiveIntervals, found: Ints) -> Ints:

@@ -19,7 +19,7 @@ from bubbleviz.align.staging import Staging
 from bubbleviz.align.waits import NEVER, Arrivals
 from bubbleviz.interpret.collectives import ReplicaCollectives
 from bubbleviz.model.columns import NONE, Bools, Ints, constant
-from bubbleviz.model.grouping import groups_of, least_of_each, sorted_rows
+from bubbleviz.model.grouping import Groups, groups_of, least_of_each, sorted_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankOperations
@@ -31,7 +31,7 @@ from bubbleviz.model.values import frozen
 #: Machines that a limitation names; it counts all.
 _NAMED = 4
 #: Ranks leave a collective within so long of each other.
-_LEAVE_NS = 50_000
+LEAVE_NS = 50_000
 #: Each member of a collective is compared with so many others, which bounds the number of pairs.
 _PARTNERS = 16
 
@@ -436,7 +436,9 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> offse
         first, second = rows[same], rows[same + step]
         apart = clock[collectives.rank[first]] != clock[collectives.rank[second]]
         first, second = first[apart], second[apart]
-        leaving = _leave_together(collectives, first, second)
+        pair = groups_of(collectives.rank[first], collectives.rank[second])
+        ends = collectives.end_ns[first], collectives.end_ns[second]
+        leaving = ~unsteady(pair, ends[0] - ends[1], ends[0])
         first, second = first[leaving], second[leaving]
         before, after = np.concatenate((first, second)), np.concatenate((second, first))
         parts.append(
@@ -453,18 +455,15 @@ def overlaps(collectives: ReplicaCollectives, group: Ints, clock: Ints) -> offse
     return offsets.together(*parts)
 
 
-def _leave_together(collectives: ReplicaCollectives, first: Ints, second: Ints) -> Bools:
-    """Return which pairs of ranks have kernels that end at a constant distance, but for drift.
+def unsteady(pair: Groups, apart_ns: Ints, at_ns: Ints) -> Bools:
+    """Return which rows are of pairs whose ends lie unequally far apart, but for drift.
 
     Args:
-        collectives: of all ranks.
-        first: rows of them.
-        second: rows of the other members.
+        pair: of each row.
+        apart_ns: how far its ends are apart.
+        at_ns: when.
     """
-    pair = groups_of(collectives.rank[first], collectives.rank[second])
-    end_ns = collectives.end_ns
-    apart = end_ns[first] - end_ns[second]
-    low, high = group_extents(pair.of_row, len(pair), apart, apart)
-    first, last = group_extents(pair.of_row, len(pair), end_ns[first], end_ns[first])
-    steady = high - low <= _LEAVE_NS + offsets.DRIFT * (last - first)
-    return np.asarray(steady[pair.of_row], bool)
+    low, high = group_extents(pair.of_row, len(pair), apart_ns, apart_ns)
+    first, last = group_extents(pair.of_row, len(pair), at_ns, at_ns)
+    varies = high - low > LEAVE_NS + offsets.DRIFT * (last - first)
+    return np.asarray(varies[pair.of_row], bool)

@@ -296,20 +296,6 @@ def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) ->
     ]
 
 
-def test_no_alignment_leaves_out_what_needs_it(tmp_path: Path) -> None:
-    paths, _ = planted(SHORT, tmp_path)
-
-    report = bubbleviz.analyze(paths, align="none")
-
-    assert [p.clock_offset_ns for p in report.profiles] == [0, 0, 0, 0]
-    ratios = report.iterations[0].ratios
-    assert {n for n, r in ratios.items() if r.value is None} == {"schedule", "step"}
-    assert {n for n, v in report.iterations[0].ranks[0].bubble_ratio.items() if v is None} == {
-        "schedule",
-        "step",
-    }
-
-
 def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
     paths, _ = planted(replace(SHORT, servers=1, files="rank"), tmp_path)
 

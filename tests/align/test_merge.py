@@ -113,8 +113,13 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
 
     report = bubbleviz.analyze(paths, align="none")
 
+    assert [p.clock_offset_ns for p in report.profiles] == [0, 0]
     ratios = report.summary.bubble_ratio
     assert ratios["schedule"].mean is None
+    for own in (report.iterations[0].ratios, report.iterations[0].ranks[0].bubble_ratio):
+        values = {name: getattr(ratio, "value", ratio) for name, ratio in own.items()}
+        unknown = {name for name, value in values.items() if value is None}
+        assert unknown - {"period"} == {"schedule", "step"}
     assert report.headline == "stage"
     assert ratios["stage"].mean == bubbleviz.analyze(paths).summary.bubble_ratio["stage"].mean
     assert "no common clock" in report.headline_reason
