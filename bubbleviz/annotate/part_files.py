@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.distributed import numbers_in_torch
@@ -44,7 +44,6 @@ class Block:
         anchor: the timing event at its beginning; None without a GPU.
         device_ns: the host's clock less the device's.
         lost: operations of earlier iterations that ended too late to be recorded.
-        sealed: whether it takes no more operations.
         on_device: whether its operations are timed on a GPU.
     """
 
@@ -59,7 +58,6 @@ class Block:
     anchor: Any = None
     device_ns: int = 0
     lost: int = 0
-    sealed: bool = False
     on_device: bool = False
 
 
@@ -139,28 +137,6 @@ Clocks: TypeAlias = tuple[int, int, int]
 _READINGS = 3
 
 
-class Session(NamedTuple):
-    """One recording of one process of a run.
-
-    Attributes:
-        rank: its number in the run.
-        world_size: how many there are; -1 unknown.
-        start_ns: when it began, by the monotonic clock.
-        every: of so many iterations some are recorded; 0 for all.
-        iterations: how many of these.
-        device: kind of device.
-        device_name: in words; "" unknown.
-    """
-
-    rank: int
-    world_size: int
-    start_ns: int
-    every: int
-    iterations: int
-    device: int
-    device_name: str
-
-
 def place_of_process() -> tuple[int, int]:
     """Return rank and world size (-1 unknown) as torch.distributed or the launcher knows them."""
 
@@ -202,20 +178,28 @@ class PartFiles:
 
     Args:
         folder: where they are; made if it is not there.
-        session: whose blocks they hold.
         limit_bytes: what all of them together hold at most, about.
         write: appends to a file, as ``os.write``.
+        place: number of the process in the run, and how many there are (-1 unknown).
+        start_ns: when the recording began, by the monotonic clock.
+        sampled: of so many iterations some are recorded, 0 for all; and how many of these.
+        device: name of the GPU; None for the host itself.
     """
 
     def __init__(
         self,
         folder: Path,
-        session: Session,
         limit_bytes: int,
         write: Callable[[int, bytes], int] = os.write,
+        *,
+        place: tuple[int, int],
+        start_ns: int,
+        sampled: tuple[int, int],
+        device: str | None,
     ) -> None:
-        self._folder, self._session, self._write_some = folder, session, write
+        self._folder, self._write_some = folder, write
         self._part_bytes = max(limit_bytes // PARTS, 1)
+        self._place, self._start_ns, self._sampled, self._device = place, start_ns, sampled, device
         self._names: dict[str, int] = {}
         self._threads: dict[int, int] = {}
         self._file: int | None = None
@@ -243,16 +227,21 @@ class PartFiles:
         path, self._file = self._created()
         self._size, self._names, self._threads = 0, {}, {}
         self._paths.append(path)
-        session = self._session
         # What the launcher calls the run.
         elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         run = f"{elastic}/{restart}" if elastic else os.environ.get("SLURM_JOB_ID", "")
-        texts = (socket.gethostname(), session.device_name, run)
-        self._write(
-            _header(session, self._part, clock)
-            + b"".join(text_records(of, 0, text) for of, text in enumerate(texts))
+        texts = (socket.gethostname(), self._device or "", run)
+        monotonic_ns, utc_ns, half_width_ns = clock
+        device = layout.DEVICE_HOST if self._device is None else layout.DEVICE_GPU
+        header = layout.HEADER.pack(
+            *(layout.MAGIC, layout.VERSION, layout.RECORD_BYTES, *self._place, os.getpid()),
+            *(self._part, device, *self._sampled),
+            *(self._start_ns, utc_ns, monotonic_ns, half_width_ns, 0, 0),
         )
+        checked = header[: layout.HEADER_CHECKED]
+        header = checked + zlib.crc32(checked).to_bytes(4, "little") + header[-4:]
+        self._write(header + b"".join(text_records(of, 0, text) for of, text in enumerate(texts)))
         self._part += 1
         while len(self._paths) > PARTS:
             self._paths.pop(0).unlink(missing_ok=True)
@@ -260,7 +249,7 @@ class PartFiles:
     def _created(self) -> tuple[Path, int]:
         """Return the next file of this rank, and its descriptor."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        stem = f"rank-{self._session.rank:05}"
+        stem = f"rank-{self._place[0]:05}"
         if not self._paths:
             # The file behind all files of the rank.
             taken = (path.name for path in self._folder.glob(f"{stem}*{layout.SUFFIX}"))
@@ -292,28 +281,3 @@ class PartFiles:
             finally:
                 self.close()
             raise
-
-
-def _header(session: Session, part: int, clock: Clocks) -> bytes:
-    """Return the header of a part that begins at some time."""
-    monotonic_ns, utc_ns, half_width_ns = clock
-    whole = layout.HEADER.pack(
-        layout.MAGIC,
-        layout.VERSION,
-        layout.RECORD_BYTES,
-        session.rank,
-        session.world_size,
-        os.getpid(),
-        part,
-        session.device,
-        session.every,
-        session.iterations,
-        session.start_ns,
-        utc_ns,
-        monotonic_ns,
-        half_width_ns,
-        0,
-        0,
-    )
-    checked = whole[: layout.HEADER_CHECKED]
-    return checked + zlib.crc32(checked).to_bytes(4, "little") + whole[-4:]

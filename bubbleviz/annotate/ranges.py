@@ -72,9 +72,8 @@ class Recorders:
         recorder = self.recorder
         if recorder is None:
             return pop, recorded
-        if iteration is None:
-            return pop, recorded, recorder, recorder.open(name, launches=launches)
-        return pop, recorded, recorder, recorder.begin_iteration(iteration)
+        opened = recorder.open(name, launches=launches, iteration=iteration)
+        return pop, recorded, recorder, opened
 
     def close(self, opened: tuple[Any, ...]) -> None:
         """Close a range on the thread that opened it."""

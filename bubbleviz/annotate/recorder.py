@@ -235,11 +235,17 @@ class Recorder:
         """Whether it still records."""
         return not self._stopped
 
-    def open(self, name: str, *, launches: bool = False) -> tuple[Any, ...] | None:
-        """Take the beginning of an operation, and return what :meth:`close` takes."""
+    def open(
+        self, name: str, *, launches: bool = False, iteration: int | None = None
+    ) -> tuple[Any, ...] | Block | None:
+        """Take the beginning of an operation or an iteration; return what :meth:`close` takes."""
         if self._stopped:
             return None
         try:
+            if iteration is not None:
+                with self._lock:
+                    self._inside += 1
+                    return self._next(iteration)
             block = self._block
             if block is None or (
                 block.over and not self._inside and name.partition(" ")[0] in _FORWARDS
@@ -256,18 +262,6 @@ class Recorder:
                 events = None if launches else self._events.open()
             return block, name, launches, events, self._monotonic()
         except Exception as error:  # no recording is worth a training run
-            self._give_up(error)
-            return None
-
-    def begin_iteration(self, number: int) -> Block | None:
-        """Take the beginning of an iteration, and return what :meth:`close` takes."""
-        if self._stopped:
-            return None
-        try:
-            with self._lock:
-                self._inside += 1
-                return self._next(number)
-        except Exception as error:  # likewise
             self._give_up(error)
             return None
 
@@ -288,7 +282,7 @@ class Recorder:
             stamp = name, launches, get_ident(), start_ns, end_ns, events
             with self._lock:
                 stamps = block.stamps
-                if block.sealed or len(stamps) >= _MOST_OPERATIONS:
+                if block is not self._block or len(stamps) >= _MOST_OPERATIONS:
                     self._lose(events)
                 else:
                     stamps.append(stamp)
@@ -345,7 +339,6 @@ class Recorder:
         block, self._block = self._block, None
         if block is None:
             return
-        block.sealed = True
         if block.end_ns == layout.NONE:
             block.end_ns = max(
                 (stamp[part_files.END] for stamp in block.stamps), default=block.start_ns
@@ -372,16 +365,15 @@ class Recorder:
             block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
         if self._files is None:
             rank, world_size = self._place or part_files.place_of_process()
-            session = part_files.Session(
-                max(rank, 0),
-                world_size,
-                self._monotonic(),
-                self._every,
-                self._iterations if self._every else 0,
-                layout.DEVICE_HOST if self._events is None else layout.DEVICE_GPU,
-                "" if self._events is None else self._events.name,
+            self._files = PartFiles(
+                self.folder,
+                self._limit_bytes,
+                self._write,
+                place=(max(rank, 0), world_size),
+                start_ns=self._monotonic(),
+                sampled=(self._every, self._iterations if self._every else 0),
+                device=None if self._events is None else self._events.name,
             )
-            self._files = PartFiles(self.folder, session, self._limit_bytes, self._write)
         self._files.append(block, part_files.clock_pair(self._monotonic, self._utc))
 
     def _give_up(self, error: Exception) -> None:

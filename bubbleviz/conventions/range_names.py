@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -179,31 +180,13 @@ def _read(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | Non
 # Layer names: which part of a model a name stands for (``layer_names.toml``).
 
 
+_LAYERS = "layer_names.toml"
 #: Kinds of layers, in the words of the file.
 LAYER, EMBEDDING, MTP, HEAD = ("layer", "embedding", "mtp", "head")
 #: A number of more digits is none of a layer.
 _MOST_LAYER_DIGITS = 6
 #: Characters of a name that is one of a layer.
 _LONGEST = 200
-
-
-@frozen
-class LayerPattern:
-    """What some layers are named.
-
-    Attributes:
-        kind: the kind of layer, one of the words above.
-        globs: prefilters, in SQLite's GLOB.
-        match: regex in any case; its group ``layer`` is the number.
-        examples: names that it must match.
-        counter_examples: names that no pattern may match as this kind.
-    """
-
-    kind: str
-    globs: tuple[str, ...]
-    match: re.Pattern[str]
-    examples: tuple[str, ...]
-    counter_examples: tuple[str, ...]
 
 
 @frozen
@@ -224,35 +207,37 @@ def layer_of(name: str) -> LayerName | None:
     text = bare_name(name)
     if len(text) > _LONGEST:
         return None
-    for pattern in layer_patterns():
-        found = pattern.match.search(text)
+    for kind, regex in _layer_regexes():
+        found = regex.search(text)
         if found:
             number = found.groupdict().get("layer") or ""
             known = 0 < len(number) <= _MOST_LAYER_DIGITS
-            return LayerName(pattern.kind, int(number) if known else NONE)
+            return LayerName(kind, int(number) if known else NONE)
     return None
 
 
 def layer_globs() -> tuple[str, ...]:
     """Return the distinct prefilters of all patterns."""
-    return tuple(dict.fromkeys(glob for pattern in layer_patterns() for glob in pattern.globs))
+    return tuple(dict.fromkeys(glob for table in layer_tables() for glob in table.get("globs", ())))
 
 
 @cache
-def layer_patterns() -> tuple[LayerPattern, ...]:
-    """Return the patterns that come with bubbleviz, in the order in which they are tried."""
-    where = "layer_names.toml"
-    tables = toml_files.load(toml_files.built_in(where)).get("layer", [])
-    return tuple(
-        LayerPattern(
-            table["kind"],
-            tuple(table.get("globs", ())),
-            toml_files.regex_of(f"(?i:{table['match']})", where),
-            tuple(table.get("examples", ())),
-            tuple(table.get("counter_examples", ())),
-        )
-        for table in tables
-    )
+def layer_tables() -> list[dict[str, Any]]:
+    """Return the patterns that come with bubbleviz, in the order in which they are tried.
+
+    Each has its kind, prefilters in SQLite's GLOB, and a regex in any case, whose group ``layer``
+    is the number; examples that it must match, and names that no pattern may match as this kind.
+    """
+    tables: list[dict[str, Any]] = toml_files.load(toml_files.built_in(_LAYERS))["layer"]
+    return tables
+
+
+@cache
+def _layer_regexes() -> list[tuple[str, re.Pattern[str]]]:
+    return [
+        (table["kind"], toml_files.regex_of(f"(?i:{table['match']})", _LAYERS))
+        for table in layer_tables()
+    ]
 
 
 _DIGITS = re.compile(r"[0-9]+")

@@ -403,7 +403,7 @@ def test_memory_stays_flat_over_thousands_of_iterations(tmp_path: Path) -> None:
             for rounds in range(4):
                 tracemalloc.reset_peak()
                 for number in range(1_000):
-                    around = recorder.begin_iteration(rounds * 1_000 + number)
+                    around = recorder.open("", iteration=rounds * 1_000 + number)
                     for name in NAMES:
                         clock.now_ns += 1_000
                         recorder.close(recorder.open(f"bubbleviz:{name}"))

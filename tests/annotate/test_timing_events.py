@@ -64,7 +64,7 @@ def iterate(
     recorder: Recorder, gpu: FakeGpu, number: int, host_ns: int = 60_000
 ) -> list[tuple[int, int]]:
     """Run an iteration of four operations, 100 us of work; return their times."""
-    around = recorder.begin_iteration(number)
+    around = recorder.open("", iteration=number)
     times = [
         operate(recorder, gpu, f"{phase} mb={microbatch}", length_ns)
         for phase, length_ns in (("F", 20_000), ("BW", 30_000))
@@ -180,7 +180,7 @@ def test_events_are_recorded_on_the_stream_that_works(
 ) -> None:
     recorder, gpu, clock = started()
     streams = [gpu.first, Stream(), Stream()]
-    around = recorder.begin_iteration(0)
+    around = recorder.open("", iteration=0)
     own = gpu.recorded[0].stream
     assert own not in streams
     for number, stream in enumerate(streams):
@@ -287,7 +287,7 @@ def test_a_planted_run_on_gpus_gives_the_planted_numbers(
             if operation.iteration != current:
                 recorder.close(around)
                 current = operation.iteration
-                around = recorder.begin_iteration(current)
+                around = recorder.open("", iteration=current)
             opened = recorder.open(range_name(operation))
             gpu.launch(operation.end_ns - operation.start_ns)
             recorder.close(opened)

@@ -30,7 +30,7 @@ from bubbleviz.conventions.range_names import (
     LayerName,
     layer_globs,
     layer_of,
-    layer_patterns,
+    layer_tables,
     understand,
 )
 from bubbleviz.errors import UsageError
@@ -373,8 +373,10 @@ def test_other_calls_launch_nothing() -> None:
 # Names of layers: each pattern knows its examples, and none of what only looks alike.
 
 
-EXAMPLES = [(p.kind, name) for p in layer_patterns() for name in p.examples]
-COUNTER_EXAMPLES = [(p.kind, name) for p in layer_patterns() for name in p.counter_examples]
+EXAMPLES = [(t["kind"], name) for t in layer_tables() for name in t.get("examples", ())]
+COUNTER_EXAMPLES = [
+    (t["kind"], name) for t in layer_tables() for name in t.get("counter_examples", ())
+]
 
 
 @pytest.mark.parametrize(("kind", "name"), EXAMPLES)

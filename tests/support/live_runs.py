@@ -66,7 +66,7 @@ class LiveRun:
                 ),
             )
             clock.now_ns = own[0][0] + self._later_ns
-            around = recorder.begin_iteration(iteration + self._first)
+            around = recorder.open("", iteration=iteration + self._first)
             for start_ns, end_ns, name in own:
                 clock.now_ns = start_ns + self._later_ns
                 opened = recorder.open(name)

@@ -66,7 +66,7 @@ def record_rank(
             current = operation.iteration
             number = named(current)
             clock.now_ns = operation.start_ns or 0
-            around = None if number is None else recorder.begin_iteration(number)
+            around = None if number is None else recorder.open("", iteration=number)
         clock.now_ns = operation.start_ns or 0
         opened = recorder.open(range_name(operation))
         clock.now_ns = operation.end_ns or 0
@@ -133,7 +133,7 @@ def recorded(
         folder, limit_bytes=limit_bytes, place=place, monotonic=clock.monotonic, utc=clock.utc
     ) as recorder:
         for number in range(iterations):
-            around = recorder.begin_iteration(number)
+            around = recorder.open("", iteration=number)
             for name, length in zip(names, lengths or [1_000] * len(names), strict=True):
                 opened = recorder.open(f"bubbleviz:{name}")
                 clock.now_ns += length

@@ -49,50 +49,28 @@ _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
 _LIST = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
-#: Names of fields in the ``args`` that NCCL writes, where they are not ours.
-_NAMES = {
-    "sequence": "SeqNum",
-    "communicator": "CommHash",
-    "rank": "Rank",
-    "peer": "Peer",
-    "count": "Count",
-    "datatype": "Datatype",
-    "call_count": "count",
-    "call_datatype": "datatype",
-    "algorithm": "Algorithm",
-    "protocol": "Protocol",
-    "channels": "nChannels",
-    "most_channels": "nMaxChannels",
-    "gpu_start": "StartGpuClk",
-    "gpu_end": "StopGpuClk",
-    "gpu_us": "duration_gpu_us",
-    "operation_count": "opCount",
-    "proxy_operation": "proxyOpIndex",
-}
-
-
-class EventArgs(msgspec.Struct, rename=_NAMES, gc=False):
+class EventArgs(msgspec.Struct, gc=False):
     """Arguments of an event of any format; those that it lacks are None."""
 
-    sequence: int | None = None
-    communicator: int | None = None
-    rank: int | None = None
-    peer: int | None = None
-    count: int | None = None
-    datatype: str | None = None
-    call_count: int | None = None
-    call_datatype: str | None = None
+    sequence: int | None = msgspec.field(default=None, name="SeqNum")
+    communicator: int | None = msgspec.field(default=None, name="CommHash")
+    rank: int | None = msgspec.field(default=None, name="Rank")
+    peer: int | None = msgspec.field(default=None, name="Peer")
+    count: int | None = msgspec.field(default=None, name="Count")
+    datatype: str | None = msgspec.field(default=None, name="Datatype")
+    call_count: int | None = msgspec.field(default=None, name="count")
+    call_datatype: str | None = msgspec.field(default=None, name="datatype")
     root: int | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
+    algorithm: str | None = msgspec.field(default=None, name="Algorithm")
+    protocol: str | None = msgspec.field(default=None, name="Protocol")
     strategy: str | None = None
-    channels: int | None = None
-    most_channels: int | None = None
-    gpu_start: int | None = None
-    gpu_end: int | None = None
-    gpu_us: float | None = None
-    operation_count: int | None = None
-    proxy_operation: int | None = None
+    channels: int | None = msgspec.field(default=None, name="nChannels")
+    most_channels: int | None = msgspec.field(default=None, name="nMaxChannels")
+    gpu_start: int | None = msgspec.field(default=None, name="StartGpuClk")
+    gpu_end: int | None = msgspec.field(default=None, name="StopGpuClk")
+    gpu_us: float | None = msgspec.field(default=None, name="duration_gpu_us")
+    operation_count: int | None = msgspec.field(default=None, name="opCount")
+    proxy_operation: int | None = msgspec.field(default=None, name="proxyOpIndex")
 
 
 #: Arguments of an event that has none.

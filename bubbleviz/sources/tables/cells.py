@@ -124,17 +124,12 @@ class NumberColumn:
     Attributes:
         values: one a row; any number where a cell is empty.
         filled: which cells hold one.
-        unit_ns: of times; 1 also where the file's own type says so, whatever the name says.
+        in_ns: whether the file's own type says that times are nanoseconds, whatever the name says.
     """
 
     values: Numbers
     filled: Bools
-    unit_ns: int = 1
-
-    @staticmethod
-    def of(name: str, values: Numbers, filled: Bools) -> NumberColumn:
-        """Return the column of a name."""
-        return NumberColumn(values, filled, _UNITS_NS.get(name.rpartition("_")[2], 1))
+    in_ns: bool = False
 
 
 @frozen
@@ -265,13 +260,18 @@ class Cells:
             # Epochs in nanoseconds are no floats.
             first, second = map(self._nanoseconds, names)
             return np.asarray(first + second, np.int64)
-        finest = min(column.unit_ns for column in columns)
+        units_ns = [
+            1 if column.in_ns else _UNITS_NS.get(name.rpartition("_")[2], 1)
+            for name, column in zip(names, columns, strict=True)
+        ]
+        finest = min(units_ns)
         if whole:
             (values,) = (column.values for column in columns)
             far = (values > _FARTHEST_NS // finest) | (values < -(_FARTHEST_NS // finest))
             total_ns: Numbers = values * finest
         else:
-            parts = [column.values * float(column.unit_ns // finest) for column in columns]
+            pairs = zip(columns, units_ns, strict=True)
+            parts = [column.values * float(unit_ns // finest) for column, unit_ns in pairs]
             total_ns = np.rint(np.nan_to_num(sum(parts[1:], parts[0])) * float(finest))
             far = np.abs(total_ns) >= _FARTHEST_NS
         for column in columns:

@@ -113,8 +113,7 @@ def read_delimited(path: str, watch: Watch) -> Cells:
         path,
         count,
         {
-            name: NumberColumn.of(
-                name,
+            name: NumberColumn(
                 np.concatenate([values for values, _ in parts] or [none]),
                 np.concatenate([filled for _, filled in parts] or [none.astype(bool)]),
             )
@@ -295,7 +294,7 @@ def _numbers(path: str, name: str, column: Any) -> NumberColumn:
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         texts = ["" if text is None else text for text in column.to_pylist()]
-        return NumberColumn.of(name, *_converted(path, 0, name, texts))
+        return NumberColumn(*_converted(path, 0, name, texts))
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         whole = pa.timestamp("ns", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("ns")
         column, in_ns = column.cast(whole).cast(pa.int64()), True
@@ -315,7 +314,7 @@ def _numbers(path: str, name: str, column: Any) -> NumberColumn:
         row = int(endless.argmax())
         raise refused(path, row, f"{name} is {shown(values[row])}, which is no number")
     values = np.array(values)
-    return NumberColumn(values, filled) if in_ns else NumberColumn.of(name, values, filled)
+    return NumberColumn(values, filled, in_ns)
 
 
 def _texts(path: str, name: str, column: Any) -> CodedTexts:

@@ -22,7 +22,7 @@ from bubbleviz.model.texts import shell_word, suggestion
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
 
-_PHASES = {phase.label.lower(): phase for phase in Phase}
+_PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: A number, or two of an operation that names two things.
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 #: The number of an iteration; training scripts may count more than steps in it.
@@ -244,7 +244,9 @@ def _keys(
         return f"the {name} {shown(text)} is no whole number"
 
     cells.refuse(~cells.text("phase").known, "phase is empty; fill it")
-    (phase,) = _looked_up(cells.text("phase"), cells, _phase_of, unknown_phase, 1)
+    (phase,) = _looked_up(
+        cells.text("phase"), cells, lambda text: _PHASES.get(text.lower()), unknown_phase, 1
+    )
     numbers: dict[str, Ints] = {}
     for name in ("microbatch", "chunk"):
         first, second = _looked_up(cells.text(name), cells, _numbers_of, no_number, 2)
@@ -274,11 +276,6 @@ def _keys(
         name_id=name_id,
         names=(*names.texts, *labels),
     )
-
-
-def _phase_of(text: str) -> tuple[int, ...] | None:
-    phase = _PHASES.get(text.lower())
-    return None if phase is None else (phase,)
 
 
 def _numbers_of(text: str) -> tuple[int, ...] | None:
