@@ -283,7 +283,11 @@ class Recorder:
             with self._lock:
                 stamps = block.stamps
                 if block is not self._block or len(stamps) >= _MOST_OPERATIONS:
-                    self._lose(events)
+                    # What is written cannot count it, the next iteration can.
+                    if self._block is not None:
+                        self._block.lost += 1
+                    if events is not None and self._events is not None:
+                        self._events.abandon(events[1:])
                 else:
                     stamps.append(stamp)
                 if block.number is None and name.startswith(_OPTIMIZER):
@@ -306,13 +310,6 @@ class Recorder:
         except Exception as error:  # likewise
             self._give_up(error)
         self._end()
-
-    def _lose(self, events: tuple[Any, Any, Any] | None) -> None:
-        """Count an operation that came too late: what is written cannot, the next iteration can."""
-        if self._block is not None:
-            self._block.lost += 1
-        if events is not None and self._events is not None:
-            self._events.abandon(events[1:])
 
     def _next(self, number: int | None) -> Block:
         """Begin an iteration; the one before is over."""

@@ -108,13 +108,6 @@ def of_kernel(name: str) -> bool:
     return bool(matching([name], default_kinds().communication)[0])
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, *_ in NAMES if "::" not in name and ":" not in name]
-)
-def test_instructions_that_communicate_do_as_ranges_too(name: str) -> None:
-    assert of_range(name) == (of_kernel(name) and "nccl" not in name)
-
-
 def test_there_are_instructions_that_communicate() -> None:
     assert len(XLA_KERNELS) == len(XLA_RANGES) == 2
 

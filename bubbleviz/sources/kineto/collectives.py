@@ -243,8 +243,18 @@ def _batched(
     ]
     if not events:
         return
-    launches = _launches(work, calls, described, collector.names.values)
-    events += [(thread, start_ns, 1, kernel, None) for kernel, thread, start_ns in launches]
+    # Launches of described kernels, sends and receives.
+    names = collector.names.values
+    passing = np.array([_PASSES.search(name) is not None for name in names], bool)
+    graph = np.array(["GraphLaunch" in name for name in names], bool)
+    bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
+    kernels = distinct(bare, described)
+    rows = np.flatnonzero((calls.correlation >= 0) & ~graph[calls.name])
+    call = looked_up([calls.correlation[rows]], rows, [work.correlation[kernels]])
+    kernels, call = kernels[call != NONE], call[call != NONE]
+    columns = (calls.thread[call], calls.start_ns[call], kernels)
+    launches = zip(*(column.tolist() for column in columns), strict=True)
+    events += [(thread, start_ns, 1, kernel, None) for thread, start_ns, kernel in launches]
     known = {*described.tolist()}
     batch: list[tuple[int, CollectiveArgs]] = []
     of_thread = NONE
@@ -258,21 +268,6 @@ def _batched(
             yield from ((number, external, args, args) for external, args in batch)
         # A kernel that was launched by itself ends a batch, too: none is open then.
         batch = []
-
-
-def _launches(
-    work: EventRows, calls: EventRows, described: Ints, names: Sequence[str]
-) -> Iterator[tuple[int, int, int]]:
-    """Yield kernel, thread and time of the launches of described kernels, sends and receives."""
-    passing = np.array([_PASSES.search(name) is not None for name in names], bool)
-    graph = np.array(["GraphLaunch" in name for name in names], bool)
-    bare = np.flatnonzero((work.kind == kineto.KERNEL) & passing[work.name])
-    kernels = distinct(bare, described)
-    rows = np.flatnonzero((calls.correlation >= 0) & ~graph[calls.name])
-    call = looked_up([calls.correlation[rows]], rows, [work.correlation[kernels]])
-    kernels, call = kernels[call != NONE], call[call != NONE]
-    columns = (kernels, calls.thread[call], calls.start_ns[call])
-    yield from zip(*(column.tolist() for column in columns), strict=True)
 
 
 # Synchronisation in a trace of PyTorch's profiler: recorded events, waits, streams of work.

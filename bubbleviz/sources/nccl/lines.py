@@ -145,8 +145,13 @@ class EventObjects:
             if (cut := text.count(b"{", at, begin)) > 0:
                 self.unreadable += cut - len(_LIST.findall(text, at, begin))
             event = _event(text[begin:end])
-            if event is None:
-                event, end = self._searched_again(text, max(at, begin - _AROUND), end)
+            if event is None and self._searches > 0:
+                # Its strings may hold braces.
+                self._searches -= 1
+                low, high = max(at, begin - _AROUND), min(end + _AROUND, len(text))
+                span = _object_with_strings(text, low, high)
+                if span is not None and span[1] >= end:
+                    event, end = _event(text[span[0] : span[1]]), span[1]
             at = end
             if event is None or not event.ph:
                 # The file's end is an empty object.
@@ -154,15 +159,6 @@ class EventObjects:
             else:
                 events.append(event)
         return events, at
-
-    def _searched_again(self, text: bytes, low: int, end: int) -> tuple[EventObject | None, int]:
-        """Return the event whose strings may hold braces around a match, and where it ends."""
-        if self._searches > 0:
-            self._searches -= 1
-            span = _object_with_strings(text, low, min(end + _AROUND, len(text)))
-            if span is not None and span[1] >= end:
-                return _event(text[span[0] : span[1]]), span[1]
-        return None, end
 
 
 def _event(text: bytes) -> EventObject | None:
