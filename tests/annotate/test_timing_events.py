@@ -16,6 +16,7 @@ import bubbleviz
 from bubbleviz.annotate import recorder as recorder_module
 from bubbleviz.annotate.recorder import Recorder, TimingEvents
 from bubbleviz.sources.recordings.operations import RecordedSession, read_session
+from bubbleviz.sources.recordings.parts import RecordedOperations
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.fake_gpu import LATENCY_NS, FakeGpu, Stream
@@ -44,6 +45,13 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., St
         return recorder, gpu, clock
 
     return start
+
+
+def stopped(recorder: Recorder, clock: Clock, folder: Path) -> RecordedOperations:
+    """End a recording once the device has done all; return its operations."""
+    clock.now_ns += 10_000_000
+    recorder.stop()
+    return session(folder).stretch.operations
 
 
 def session(folder: Path) -> RecordedSession:
@@ -83,10 +91,8 @@ def test_times_are_those_of_the_device(
     true = []
     for number in range(300):
         true += iterate(recorder, gpu, number, host_ns=200_000)
-    clock.now_ns += 10_000_000
-    recorder.stop()
+    operations = stopped(recorder, clock, tmp_path)
 
-    operations = session(tmp_path).stretch.operations
     assert not operations.times_lost.any()
     start_ns, end_ns = np.array(true).T + UPTIME_NS
     # A range begins with its event, before the kernel is launched.
@@ -110,10 +116,8 @@ def test_a_device_that_is_behind_is_read_iterations_later(
         true += iterate(recorder, gpu, number, host_ns=0)
     written = session(tmp_path).stretch.iterations if list(tmp_path.iterdir()) else ()
     assert len(written) < 10
-    clock.now_ns += 10_000_000
-    recorder.stop()
+    operations = stopped(recorder, clock, tmp_path)
 
-    operations = session(tmp_path).stretch.operations
     assert len(operations) == 80
     end_ns = np.array(true)[:, 1] + UPTIME_NS
     assert np.abs(operations.end_ns - end_ns).max() <= LATENCY_NS + 500
@@ -208,10 +212,8 @@ def test_a_graph_that_is_captured_gets_no_events(
     gpu.capturing = False
     clock.now_ns += 1_000_000
     iterate(recorder, gpu, 1)
-    clock.now_ns += 1_000_000
-    recorder.stop()
+    operations = stopped(recorder, clock, tmp_path)
 
-    operations = session(tmp_path).stretch.operations
     assert operations.times_lost.tolist() == [True] * 4 + [False] * 4
     assert (operations.start_ns[:4] == -1).all()
 
@@ -243,10 +245,8 @@ def test_a_gpu_that_is_used_later_is_timed_from_then_on(
     gpu.initialized = True
     clock.now_ns += 1_000_000
     iterate(recorder, gpu, 1)
-    clock.now_ns += 1_000_000
-    recorder.stop()
+    operations = stopped(recorder, clock, tmp_path)
 
-    operations = session(tmp_path).stretch.operations
     assert (operations.start_ns != -1).tolist() == [False] * 4 + [True] * 4
     assert not operations.times_lost.any()
 

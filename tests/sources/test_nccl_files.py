@@ -85,22 +85,14 @@ def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> Non
     assert events.names[events.algorithm[0]] == "RING"
     assert events.names[events.protocol[0]] == "SIMPLE"
     assert (events.host_start_ns - 10_000 + 20_000).tolist() == [56_000, 96_000]
-
-
-def test_times_of_the_gpu_are_the_first_and_the_last_of_its_channels(tmp_path: Path) -> None:
-    events = read(tmp_path, plugin(*TWO).text()).events
+    # Times of the GPU are the first and the last of its channels.
     ahead = Plugin().gpu
-
     assert (events.gpu_start_ns - ahead).tolist() == [60_000, 100_000]
     assert (events.gpu_end_ns - ahead).tolist() == [90_000, 130_000]
     # The second channel is seen first.
     assert (events.kernel_start_ns + 10_000).tolist() == [60_300, 100_300]
-
-
-def test_states_of_steps_are_summed_and_united(tmp_path: Path) -> None:
-    events = read(tmp_path, plugin(*TWO).text()).events
+    # States of steps are summed and united.
     times = dict(zip(STATES, events.state_ns[0].tolist(), strict=True))
-
     assert times == {
         "SendBufferWait": 0,
         "SendGpuWait": 1_000,

@@ -241,15 +241,12 @@ def read_profile(file: TraceFile[kineto.KinetoArgs]) -> Trace:
     # Calls that launched work which the trace does not hold.
     workless = int((launches[calls.name] & ~worked).sum()) if len(calls) else 0
     loss = "" if len(work) else _loss(workless, metadata, cut=file.cut)
-    impossible = {
-        "kernels and copies": work.impossible,
-        f"{api} API calls": calls.impossible,
-        "ranges": ranges.impossible,
-    }
+    kinds = ("kernels and copies", f"{api} API calls", "ranges")
+    impossible = [events.impossible for events in (work, calls, ranges)]
     limitations = [
         *file.limitations(),
         *_losses(file, collector, workless, len(work)),
-        *model.impossible_times(file.path, impossible),
+        *model.impossible_times(file.path, dict(zip(kinds, impossible, strict=True))),
     ]
     collectives = collectives_of(work, calls, collector, base_ns, world)
     found = synchronisation_of(collector, base_ns, work, calls, threads)

@@ -235,6 +235,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
+_NUMBERS = ("microbatch", "chunk", "sequence", "second_microbatch", "second_chunk")
 #: Columns that are told wherever a name gives one, by the meaning of names.
 _TOLD = {
     "microbatch": "microbatch",
@@ -274,11 +275,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
         rank=np.zeros(count, np.int64),
         iteration=iteration,
         phase=meanings.phase[name],
-        microbatch=meanings.microbatch[name],
-        chunk=meanings.chunk[name],
-        sequence=meanings.sequence[name],
-        second_microbatch=meanings.second_microbatch[name],
-        second_chunk=meanings.second_chunk[name],
+        **{column: getattr(meanings, column)[name] for column in _NUMBERS},
         occurrence=none,
         host_start_ns=own.host_start_ns.copy(),
         host_end_ns=np.maximum(own.host_start_ns, own.host_end_ns),

@@ -187,16 +187,13 @@ def _refuse_two(
     Raises:
         ProfileError: there are two such rows.
     """
-    if len(rows) == 0:
-        return
-    first = np.zeros(int(group.max()) + 1, np.int64)
-    # The first of each group is the last to be set.
-    first[group[::-1]] = np.arange(len(group))[::-1]
-    other: Bools = values != values[first[group]]
+    groups = groups_of(group)
+    first = groups.first[groups.of_row]
+    other: Bools = values != values[first]
     if not other.any():
         return
     at = int(other.argmax())
-    before = int(first[group[at]])
+    before = int(first[at])
     number, _ = cells.whole("rank")
     raise refused(
         cells.path,
