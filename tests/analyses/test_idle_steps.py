@@ -151,21 +151,6 @@ def test_a_wrong_list_of_activities_is_refused(tmp_path: Path, text: str, compla
         bubbleviz.idle(file, activities=tmp_path / "none.toml")
 
 
-def test_steps_of_unequal_length(tmp_path: Path) -> None:
-    kernels, calls, ranges = train(["step 1", "step 2", "step 3"], [100, 200, 60])
-
-    rank = only(bubbleviz.idle(profile(tmp_path, kernels, calls, ranges)))
-
-    # The span is from 5, when the first kernel begins, to 335, when the last one ends.
-    assert [(s.name, s.length_ns // US, s.busy_ns // US) for s in rank.steps] == [
-        ("step 1", 95, 50),
-        ("step 2", 200, 100),
-        ("step 3", 35, 30),
-    ]
-    assert [s.duty_cycle for s in rank.steps] == [50 / 95, 0.5, 30 / 35]
-    add_up(rank)
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [

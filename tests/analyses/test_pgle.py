@@ -320,13 +320,8 @@ def test_estimates_are_held_against_a_profile(tmp_path: Path) -> None:
     ]
     assert [own.cost_us for own, _ in found.differences] == pytest.approx([0.54, 1.001])
     assert (found.unmeasured, found.unestimated) == ({"gone.1": 3.0}, {})
-    rows = list(csv.DictReader(io.StringIO(csv_of_comparison(found))))
-    assert [float(row["off_us"]) for row in rows] == pytest.approx([-2.0, 0.501])
-    assert [float(row["ratio"]) for row in rows] == pytest.approx([0.54 / 2.54, 2.002])
     shown = plain_text(pgle_text.comparison_sections(found))
-    assert "sum of 2" in shown
     assert "sum of absolute errors: 2.501 us" in shown
-    assert "estimated, not in the profile: 1 instruction, 3.000 us (gone.1)" in shown
 
     # Fingerprints of modules are taken off; of equal differences the names decide.
     for estimates, names in (

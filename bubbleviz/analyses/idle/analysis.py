@@ -139,14 +139,13 @@ def idle(
     for limitation in (*unreadable, *(note for _, lost in profiles for note in lost)):
         counts[limitation.what, limitation.reason] += limitation.count
     totals = _summed(ranks)
-    shown = {total.activity: options.activities.named(total.activity) for total in totals}
-    known_activities = {name: activity for name, activity in shown.items() if activity}
+    named = [a for total in totals if (a := options.activities.named(total.activity))]
     return NotebookIdleReport(
         ranks=ranks,
         activities=totals,
         shortest_ns=options.shortest_ns,
-        advice={name: a.advice for name, a in known_activities.items() if a.advice},
-        meaning={name: a.meaning for name, a in known_activities.items() if a.meaning},
+        advice={activity.name: activity.advice for activity in named if activity.advice},
+        meaning={activity.name: activity.meaning for activity in named if activity.meaning},
         limitations=tuple(Limitation(*key, count) for key, count in counts.items()),
         window=None if window is None else window.text,
     )
@@ -154,13 +153,15 @@ def idle(
 
 def _labelled(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Return ranks with the shortest labels that differ."""
-    candidates = [
-        [f"{rank.host} {rank.place}" for rank in ranks],
-        [f"{rank.host} pid {rank.pid} {rank.place}" for rank in ranks],
-        [f"{Path(rank.path).name} pid {rank.pid} {rank.place}" for rank in ranks],
-        [f"{rank.path} pid {rank.pid} {rank.place}" for rank in ranks],
-    ]
-    labels = next((texts for texts in candidates if len(set(texts)) == len(texts)), candidates[-1])
+    labels = [f"{rank.host} {rank.place}" for rank in ranks]
+    for wheres in (
+        [rank.host for rank in ranks],
+        [Path(rank.path).name for rank in ranks],
+        [rank.path for rank in ranks],
+    ):
+        if len(set(labels)) < len(labels):
+            pairs = zip(wheres, ranks, strict=True)
+            labels = [f"{where} pid {rank.pid} {rank.place}" for where, rank in pairs]
     return tuple(replace(rank, label=label) for rank, label in zip(ranks, labels, strict=True))
 
 

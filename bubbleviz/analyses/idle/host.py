@@ -23,7 +23,7 @@ from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Codes, Ints, Table, constant, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, looked_up
 from bubbleviz.model.profile import (
     DEVICE_THREAD,
@@ -73,9 +73,8 @@ def gap_calls_of(
         if records is not None:
             records.add(block)
         rows = np.flatnonzero(block.end_ns - block.start_ns >= shortest_ns)
-        keep = found_in(launching, block.row) != NONE
-        keep[_in_idle_time(block, rows, idle)] = True
-        kept.append(block.take(keep))
+        in_gap = _in_idle_time(block, rows, idle)
+        kept.append(block.take(in_gap | (found_in(launching, block.row) != NONE)))
         count += len(kept[-1])
         while count > _MOST + len(launching):
             shortest_ns *= 2
@@ -89,13 +88,13 @@ def gap_calls_of(
 
 def _in_idle_time(
     table: Calls | Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
-) -> Ints:
-    """Return those of some rows that touch a time in which a device of their process was idle."""
-    process, found = process_of(table.thread[rows]), [np.empty(0, np.int64)]
-    for number in idle.keys() & distinct(process).tolist():
+) -> Bools:
+    """Tell which of some rows touch a time in which a device of their process was idle."""
+    inside, process = np.zeros(len(table), bool), process_of(table.thread[rows])
+    for number in idle.keys() & set(distinct(process).tolist()):
         own = rows[process == number]
-        found.append(own[touching(table.start_ns[own], table.end_ns[own], idle[number])])
-    return np.sort(np.concatenate(found))
+        inside[own] = touching(table.start_ns[own], table.end_ns[own], idle[number])
+    return inside
 
 
 @frozen

@@ -314,15 +314,14 @@ def measure_costs(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
             f"compilation; record more steps{', or give --skip 0' if skip else ''}"
         )
-    left_out = {
-        reason: sum(counts[reason] for _, counts, *_ in profiles)
-        for reason in ("compilation", "cut", "warm_up")
-    }
+    left_out = sum((counts for _, counts, *_ in profiles), Counter[str]())
     return Costs(
         instructions=costs,
         modules=totals,
         executions=len(samples),
-        **left_out,
+        compilation=left_out["compilation"],
+        cut=left_out["cut"],
+        warm_up=left_out["warm_up"],
         devices=len(distinct(samples.device)),
         aggregate=compute,
         aggregate_collectives=collective,

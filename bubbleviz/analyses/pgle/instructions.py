@@ -24,7 +24,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
-from bubbleviz.model.profile import Activities, Profile, Ranges
+from bubbleviz.model.profile import Profile, Ranges
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
@@ -313,12 +313,14 @@ def measure(
         thunks.take(first), samples.device, profile.ranges, skip, in_modules=in_modules
     )
     counts = keep[groups.of_row]
-    collectives_ns, overlapped_ns = _overlap(
-        activities,
-        work,
-        communication & counts,
-        (work < activities.kernels) & ~communication & counts,
-    )
+    # How long collectives ran over all devices, and how long of that beside compute.
+    device, devices = activities.rank[work].astype(np.int64), len(activities.ranks)
+    spans = device, devices, activities.start_ns[work], activities.end_ns[work]
+    compute = (work < activities.kernels) & ~communication & counts
+    cover = intervals.GroupCover(intervals.group_union(*spans, compute), devices)
+    owner, low_ns, high_ns = intervals.group_union(*spans, communication & counts)
+    collectives_ns = int((high_ns - low_ns).sum())
+    overlapped_ns = int(cover.within(owner, low_ns, high_ns).sum())
     # Each instruction that launches a whole graph does so by one call.
     _, row = np.unique(thunks.instruction[thunk], return_index=True)
     called = distinct(links.call[work[row]])
@@ -441,22 +443,3 @@ def _kept(
     keep[rows[warm]] = False
     left_out = Counter(compilation=compiling, cut=int(cut.sum()), warm_up=int(warm.sum()))
     return keep, left_out, int(seldom[distinct(key)].sum()) if skip else 0
-
-
-def _overlap(
-    activities: Activities, work: Ints, communication: Bools, compute: Bools
-) -> tuple[int, int]:
-    """Return the time of collectives over all devices, and that of compute beside them, in ns."""
-    start_ns, end_ns = activities.start_ns[work], activities.end_ns[work]
-    device = activities.rank[work].astype(np.int64)
-    packing = intervals.Packing.of(
-        *intervals.group_extents(device, int(device.max()) + 1, start_ns, end_ns)
-    )
-
-    def of(rows: Bools) -> intervals.Intervals:
-        on = device[rows]
-        return intervals.union(packing.place(on, start_ns[rows]), packing.place(on, end_ns[rows]))
-
-    collectives = of(communication)
-    whole_ns = intervals.measure(collectives)
-    return whole_ns, whole_ns - intervals.measure(intervals.difference(collectives, of(compute)))
