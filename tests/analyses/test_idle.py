@@ -276,12 +276,6 @@ IDLE = "1 device, idle for 0.00 % of the time"
     ("kernels", "copy", "title", "advised"),
     [
         (
-            [k(0, 100, 1)],
-            (100, 1_000),
-            f"{IDLE} and computing for 10.00 %",
-            ["90.00 % of the time is exposed copies; they count as busy"],
-        ),
-        (
             [k(0, 100, 1), k(100, 300, 2, "ncclKernel")],
             (300, 1_000),
             f"{IDLE} and computing for 10.00 %",

@@ -371,7 +371,11 @@ def _evidence_of(
         return replace(device, gaps=gaps)
 
     devices = tuple(map(launched, devices))
-    lead = {device.rank: _lead(device) for device in devices}
+    lead = {}
+    for device in devices:
+        thread = device.long_gaps.thread
+        launching, count = np.unique(thread[thread != NONE], return_counts=True)
+        lead[device.rank] = int(launching[count.argmax()]) if len(launching) else NONE
     processes = distinct(profile.activities.ranks[:, 0]).tolist()
     main = [host.main_thread(process, profile.threads) for process in processes]
     threads = without(
@@ -391,13 +395,6 @@ def _evidence_of(
     )
     limitations = (lost,) if shortest_ns > host.GRAIN_NS else ()
     return _Evidence(devices, ranges, events, steps, lead, numbers, waiting, limitations)
-
-
-def _lead(device: Device) -> int:
-    """Return the thread that launched the work after most gaps; -1 where none is known."""
-    threads = device.long_gaps.thread
-    known, count = np.unique(threads[threads != NONE], return_counts=True)
-    return int(known[count.argmax()]) if len(known) else NONE
 
 
 def _steps(

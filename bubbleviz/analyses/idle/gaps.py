@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -147,16 +147,6 @@ def _gaps(activities: Activities, rows: Ints, shortest_ns: int) -> Gaps:
     begin_ns, until_ns, unknown = latest_ns[at], start_ns[at + 1], constant(NONE, len(at))
     short = until_ns - begin_ns < shortest_ns
     return Gaps(begin_ns, until_ns, rows[last[at]], rows[at + 1], short, *(unknown,) * 3)
-
-
-def idle_by_process(devices: Sequence[Device]) -> Mapping[int, intervals.Intervals]:
-    """Return the idle intervals of each process's devices, without kernel-to-kernel gaps."""
-    idle = {}
-    for process in {device.process for device in devices}:
-        gaps = [device.long_gaps for device in devices if device.process == process]
-        start_ns = np.concatenate([table.start_ns for table in gaps])
-        idle[process] = intervals.union(start_ns, np.concatenate([t.end_ns for t in gaps]))
-    return idle
 
 
 def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, Ints]:

@@ -38,7 +38,7 @@ SIZES = {
     **dict.fromkeys(("ncclInt64", "ncclUint64", "ncclFloat64", "ncclDouble"), 8),
 }
 #: Operations that move n times the counted bytes: each of n ranks hands in, or takes, as many.
-_EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
+EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter"))
 
 
 def communicator_text(value: Communicator | None) -> str:
@@ -46,11 +46,6 @@ def communicator_text(value: Communicator | None) -> str:
     if isinstance(value, Group):
         return value.label
     return "" if value is None else f"0x{value:016x}"
-
-
-def byte_factor(name: str, ranks: int | None) -> int | None:
-    """Return the factor from an operation's counted bytes to all that move; None unknown."""
-    return ranks if name in _EACH else 1
 
 
 def bus_factor(name: str, ranks: int | None) -> float | None:
@@ -62,7 +57,7 @@ def bus_factor(name: str, ranks: int | None) -> float | None:
     """
     if name == "AllReduce":
         return None if not ranks else 2 * (ranks - 1) / ranks
-    if name in _EACH or name == "AlltoAllv":
+    if name in EACH or name == "AlltoAllv":
         return None if not ranks else (ranks - 1) / ranks
     return 1.0
 

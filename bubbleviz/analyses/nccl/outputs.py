@@ -59,9 +59,9 @@ def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats,
     columns = (table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist())
     of_pair = [(names[name], sizes[number]) for name, number in zip(*columns, strict=True)]
     # None becomes what is not a number.
-    times = np.array([members.byte_factor(*pair) for pair in of_pair], float)[pairs.of_row]
+    times = [ranks if name in members.EACH else 1 for name, ranks in of_pair]
     factor = np.array([members.bus_factor(*pair) for pair in of_pair], float)[pairs.of_row]
-    size = np.where(table.bytes >= 0, table.bytes, np.nan) * times
+    size = np.where(table.bytes >= 0, table.bytes, np.nan) * np.array(times, float)[pairs.of_row]
     algorithm = size / np.where(table.duration_ns > 0, table.duration_ns, np.nan)
     moving_ns = np.where(table.moving_ns > 0, table.moving_ns, np.nan)
     return size, algorithm, algorithm * factor, size * factor / moving_ns

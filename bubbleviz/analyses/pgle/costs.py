@@ -372,7 +372,8 @@ def _chosen(samples: instructions.Samples, wanted: Sequence[str]) -> Bools:
     Raises:
         UsageError: no module has such a name.
     """
-    named = {label: {label, instructions.module_name(label)} for label in samples.modules}
+    # A label is a name, and the number of its program.
+    named = {label: {label, re.sub(r"\([0-9]+\)\Z", "", label)} for label in samples.modules}
     for name in wanted:
         if not any(name in names for names in named.values()):
             known = ", ".join(label[:60] for label in samples.modules[:20]) or "none"

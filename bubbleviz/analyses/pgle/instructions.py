@@ -109,11 +109,6 @@ def parse_range_names(names: Sequence[str]) -> XlaNames:
     return XlaNames(kind, instruction, module_id, instructions.values, modules.values)
 
 
-def module_name(label: str) -> str:
-    """Return the name in a module's label, without the number of its program."""
-    return re.sub(r"\([0-9]+\)\Z", "", label)
-
-
 # Executions: which ranges of an XLA instruction are one execution of it, and of which module.
 #
 # Consecutive ranges of an instruction are one execution of it, since an instruction may be several
