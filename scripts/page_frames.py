@@ -24,8 +24,7 @@ import numpy as np
 from bubbleviz.api import analyze
 from bubbleviz.model.columns import Ints
 from bubbleviz.render.json_document import document
-from bubbleviz.render.web.data import packed
-from bubbleviz.render.web.page import page
+from bubbleviz.render.web.page import packed, page
 from bubbleviz.report.timeline import Timeline, timeline_of
 from tests.planting import Planting, plant
 from tests.support.browsers import CHROMIUM_OPTIONS, Firefox

@@ -10,21 +10,12 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import written
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
-from bubbleviz.render.document import (
-    Bullets,
-    Sentence,
-    Table,
-    in_percent,
-    milliseconds,
-    percent,
-    shortened,
-)
+from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import code, table, text
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.comparison import ASSUMPTIONS, Cell, Comparison, MeanDifference
 
 if TYPE_CHECKING:
-    from bubbleviz.render.document import Block
     from bubbleviz.report.comparison import RatioRow
     from bubbleviz.report.gate import Check
     from bubbleviz.report.saved import Average, SavedReport
@@ -56,7 +47,7 @@ def cause_line(saved: SavedReport, title: str = "") -> str:
     if saved.first_cause is not None:
         label, share = saved.first_cause
         idle = "bubble" if saved.no_pipeline is None else "idle time"
-        sentences.append(f"first cause: {text(label)}, {percent(share)} of the {idle}")
+        sentences.append(f"first cause: {text(label)}, {doc.percent(share)} of the {idle}")
     if saved.advice is not None:
         sentences.append(f"what to do first: {text(saved.advice)}")
     if not sentences:
@@ -228,16 +219,16 @@ RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
 PICTURES = frozenset({"svg", "pdf", "png"})
 
 
-def sections(comparison: Comparison) -> Iterator[Block]:
+def sections(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield the sections of a comparison, for any rich console."""
     titles = _titles(comparison)
     yield from _tables(list(_summary(comparison, titles)), comparison.rows, titles)
     if comparison.notes:
-        yield Bullets([one_line(note, 600) for note in comparison.notes])
-    yield Sentence(f"\n{ASSUMPTIONS}", style="dim")
+        yield doc.Bullets([one_line(note, 600) for note in comparison.notes])
+    yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
 
 
-def first_screen(comparison: Comparison) -> Iterator[Block]:
+def first_screen(comparison: Comparison) -> Iterator[doc.Block]:
     """Yield what fits one screen: of many runs the primary ratio alone, and the first of them."""
     titles = _titles(comparison)
     summary = list(_summary(comparison, titles))
@@ -251,22 +242,24 @@ def first_screen(comparison: Comparison) -> Iterator[Block]:
     shown = [line for line in summary if line not in restricted][:_MOST_SUMMARIES]
     yield from _tables([*shown, *restricted], rows, titles[:_MOST_RUNS])
     if notes:
-        yield Bullets(notes[:_MOST_NOTES])
-    yield Sentence(f"\n{ASSUMPTIONS}", style="dim")
+        yield doc.Bullets(notes[:_MOST_NOTES])
+    yield doc.Sentence(f"\n{ASSUMPTIONS}", style="dim")
     if left_out:
         more = f"{counted(runs, 'run')}, {counted(len(comparison.rows), 'ratio')}"
         notes_too = f", {counted(len(notes), 'note')}" if notes else ""
-        yield Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
+        yield doc.Sentence(f"\nMore: -v ({more}{notes_too})", style="dim")
 
 
 def _titles(comparison: Comparison) -> list[str]:
-    return [shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
+    return [doc.shortened(one_line(run.title, 200), _TITLE) for run in comparison.runs]
 
 
-def _tables(summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str]) -> Iterator[Block]:
+def _tables(
+    summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str]
+) -> Iterator[doc.Block]:
     """Yield a line for each run, and the table of some ratios of the first runs."""
-    yield Sentence("\n".join(summary), style="bold")
-    yield Sentence("\nBubble ratios in %; differences to the first run in percentage points")
+    yield doc.Sentence("\n".join(summary), style="bold")
+    yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
     columns = ("mean", "SD", "n", "difference", "95 % CI", "p", "window ms", "by %")
     cells = []
     for row in rows:
@@ -275,7 +268,7 @@ def _tables(summary: Sequence[str], rows: Iterable[RatioRow], titles: list[str])
             name = "" if place else one_line(row.name, 40)
             cells.append({"ratio": name, "run": title, **{c: printed[c] for c in columns}})
     giving_way = ("by %", "n", "SD", "window ms", "95 % CI", "p")
-    yield Table("", cells, left=("ratio", "run"), giving_way=giving_way)
+    yield doc.Table("", cells, left=("ratio", "run"), giving_way=giving_way)
 
 
 def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
@@ -291,7 +284,7 @@ def _summary(comparison: Comparison, titles: list[str]) -> Iterator[str]:
     for title, cell in zip(titles[1:], row.cells[1:], strict=True):
         old, new = (r.bubble.mean if r is not None else None for r in (before, cell.ratio))
         apart = cell.bubble
-        line = f"{percent(new)} in {title}, {percent(old)} in {titles[0]}"
+        line = f"{doc.percent(new)} in {title}, {doc.percent(old)} in {titles[0]}"
         if apart is not None:
             less = f"{100 * abs(apart.mean):.2f} points {'less' if apart.mean < 0 else 'more'}"
             test = f"95 % CI {_between(apart)}, p {_probability(apart.p, ' = ')}"
@@ -309,14 +302,14 @@ def _printed(first: Cell, cell: Cell) -> dict[str, str]:
     if first.ratio is not None and longer is not None and first.ratio.window_ns.mean:
         by = _signed(100 * longer.mean / first.ratio.window_ns.mean)
     return {
-        "mean": "-" if ratio is None else in_percent(ratio.bubble.mean),
+        "mean": "-" if ratio is None else doc.in_percent(ratio.bubble.mean),
         "mean ± SD": "-" if ratio is None else mean_of(ratio.bubble),
-        "SD": "-" if ratio is None else in_percent(ratio.bubble.std),
+        "SD": "-" if ratio is None else doc.in_percent(ratio.bubble.std),
         "n": "0" if ratio is None else str(ratio.bubble.n),
         "difference": "" if apart is None else _signed(100 * apart.mean),
         "95 % CI": "" if apart is None else _between(apart),
         "p": "" if apart is None else _probability(apart.p, ""),
-        "window ms": milliseconds(None if ratio is None else ratio.window_ns.mean),
+        "window ms": doc.milliseconds(None if ratio is None else ratio.window_ns.mean),
         # How much longer a window is than the first's.
         "by %": by,
     }

@@ -14,7 +14,7 @@ from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, wrapped
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import HOSTILE, Op, one_f_one_b, rank_of, report_of
+from tests.support.drawn_reports import HOSTILE, pipelines_of, report_of
 from tests.support.places import FIXTURES
 
 WIDTHS = (60, 80, 100, 160)
@@ -29,16 +29,7 @@ DISPLAYS = [
 def run_of(ranks: int) -> Report:
     """Return a report of so many ranks: pipelines of up to 64 stages, replicas beside them."""
     stages = min(ranks, 64)
-    first = one_f_one_b(stages, 8)
-    ops = [
-        Op(replica * stages + op.rank, op.phase, op.microbatch, op.start, op.end, name=op.name)
-        for replica in range(ranks // stages)
-        for op in first
-    ]
-    named = tuple(
-        rank_of(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
-        for index in range(ranks)
-    )
+    ops, named = pipelines_of(ranks // stages, stages, 8)
     return report_of(ops, ranks=named)
 
 

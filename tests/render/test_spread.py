@@ -25,7 +25,7 @@ from bubbleviz.report.rank_means import standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.drawn_reports import MS, Op, one_f_one_b, rank_of, report_of, written
+from tests.support.drawn_reports import MS, Op, pipelines_of, report_of, written
 from tests.support.places import CHECKOUT
 
 GOLDEN = CHECKOUT / "tests" / "golden"
@@ -35,16 +35,7 @@ FORWARD, BACKWARD = 10 * MS, 20 * MS
 @cache
 def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
     """Return ideal pipelines of 4 microbatches, those that are slow all by a half."""
-    ops: list[Op] = []
-    for pipeline in range(pipelines):
-        times = 1.5 if pipeline in slow else 1.0
-        own = one_f_one_b(stages, 4, forward=int(FORWARD * times), backward=int(BACKWARD * times))
-        ops += [replace(op, rank=pipeline * stages + op.rank) for op in own]
-    count = pipelines * stages
-    ranks = tuple(
-        rank_of(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
-        for index in range(count)
-    )
+    ops, ranks = pipelines_of(pipelines, stages, 4, slow)
     report = report_of(ops, ranks=ranks)
     busy = [
         tuple(

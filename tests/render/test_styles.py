@@ -16,7 +16,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.pointers import millimetres
-from bubbleviz.render.picture.labels import Labels, Layout
+from bubbleviz.render.picture.labels import Layout
 from bubbleviz.render.picture.legend import axis_labels
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.page import style_of, text_width
@@ -112,8 +112,7 @@ def test_long_names_give_way_at_a_narrow_width() -> None:
 
 
 def layout(span_ns: int, left: float, right: float) -> Layout:
-    nothing = Labels((), (), (), ())
-    return Layout(nothing, 0, 0, left, right, 0, 10, 0, 10, 1, (0.0,), 5, span_ns, 0)
+    return Layout((), (), (), (), 0, 0, left, right, 0, 10, 0, 10, 1, (0.0,), 5, span_ns, 0)
 
 
 @given(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -342,3 +342,21 @@ def tooltips(svg: str) -> list[str]:
 
 
 HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f600" * 300
+
+
+def pipelines_of(
+    pipelines: int, stages: int, microbatches: int, slow: Sequence[int] = ()
+) -> tuple[list[Op], tuple[Rank, ...]]:
+    """Return ideal 1f1b pipelines, those that are slow all by a half, and their ranks."""
+    ops: list[Op] = []
+    for pipeline in range(pipelines):
+        times = 1.5 if pipeline in slow else 1.0
+        one = one_f_one_b(
+            stages, microbatches, forward=int(10 * MS * times), backward=int(20 * MS * times)
+        )
+        ops += [replace(op, rank=pipeline * stages + op.rank) for op in one]
+    ranks = (
+        rank_of(index, f"node{index // 8}", pipeline=index // stages, stage=index % stages)
+        for index in range(pipelines * stages)
+    )
+    return ops, tuple(ranks)

@@ -28,8 +28,8 @@ from bubbleviz.report.report import Report
 
 
 @frozen
-class Labels:
-    """What is written left of the rows.
+class Layout:
+    """What is written left of the rows, and positions on the page, in its units.
 
     Attributes:
         stages: by row, its pipeline and stage; empty where unknown.
@@ -37,20 +37,6 @@ class Labels:
         hosts: what is written upwards beside the rows, each with its first and last row; empty
             where the names hold the hosts.
         ratios: by row, its bubble ratio.
-    """
-
-    stages: Sequence[str]
-    names: Sequence[str]
-    hosts: Sequence[tuple[str, int, int]]
-    ratios: Sequence[str]
-
-
-@frozen
-class Layout:
-    """Positions on the page, in its units.
-
-    Attributes:
-        labels: what is written left of the rows.
         stage_x: left edge of the column of stages.
         name_x: left edge of the column of rank labels.
         left: left edge of the plot.
@@ -66,7 +52,10 @@ class Layout:
         strip: height of the area below a row of many copies, 0 where there is none.
     """
 
-    labels: Labels
+    stages: Sequence[str]
+    names: Sequence[str]
+    hosts: Sequence[tuple[str, int, int]]
+    ratios: Sequence[str]
     stage_x: float
     name_x: float
     left: float
@@ -197,8 +186,10 @@ RATIO = "bubble"
 _SHORTEST_HOST = 40
 
 
-def labels_of(report: Report, selection: Selection, pitch: float, style: PictureStyle) -> Labels:
-    """Return the labels of rows, each ``pitch`` below the one before."""
+def labels_of(
+    report: Report, selection: Selection, pitch: float, style: PictureStyle
+) -> tuple[list[str], list[str], list[tuple[str, int, int]], list[str]]:
+    """Return the labels of rows, each ``pitch`` below the one before, as a layout has them."""
     ranks = selection.ranks
     hosts = []
     for host, members in groupby(range(len(ranks)), key=lambda row: ranks[row].host):
@@ -239,7 +230,7 @@ def labels_of(report: Report, selection: Selection, pitch: float, style: Picture
         )
         names = ["" if apart else number for number in numbers]
     mark = " !" if report.contradicted(report.headline) else ""
-    return Labels(stages, names, hosts, [percent(ratio) + mark for ratio, _ in row_ratios])
+    return stages, names, hosts, [percent(ratio) + mark for ratio, _ in row_ratios]
 
 
 def _name(row: RankRow, clock: str | None, *, with_host: bool) -> str:
@@ -258,9 +249,9 @@ def _name(row: RankRow, clock: str | None, *, with_host: bool) -> str:
 
 def draw_labels(page: Page, layout: Layout) -> None:
     """Draw stage, name and bubble ratio of every row, and the hosts beside them."""
-    labels, size, quiet = layout.labels, layout.size, page.style.letters.axis
+    size, quiet = layout.size, page.style.letters.axis
     small = page.style.name_size(size)
-    rows = list(zip(labels.stages, labels.names, labels.ratios, layout.tops, strict=True))
+    rows = list(zip(layout.stages, layout.names, layout.ratios, layout.tops, strict=True))
     for stage, full_name, ratio, top in rows[:: layout.step]:
         y = top + layout.row / 2 + size * 0.36
         if stage:
@@ -271,7 +262,7 @@ def draw_labels(page: Page, layout: Layout) -> None:
     # Above the first ratio, and clear of it where letters are higher than the row.
     y = layout.tops[0] - max(8.0 if page.style.titled else 4.0, (size - layout.row) / 2 + 3)
     page.text(RATIO, page.right, y, quiet, ink="quiet", text_anchor="end")
-    for host, first, last in labels.hosts:
+    for host, first, last in layout.hosts:
         top, bottom = layout.tops[first], layout.tops[last] + layout.row
         x, middle = page.left + 0.8 * quiet, (top + bottom) / 2
         name = fitted(one_line(host, 80), quiet, bottom - top)

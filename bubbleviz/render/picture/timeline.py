@@ -18,16 +18,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import COMPUTE, COUNTED
 from bubbleviz.render.document import round_step
 from bubbleviz.render.palette import CRITICAL, LIGHT, heat
-from bubbleviz.render.picture.labels import (
-    RATIO,
-    WIDEST_NAME,
-    Layout,
-    brackets_height,
-    draw_brackets,
-    draw_error_bars,
-    draw_labels,
-    labels_of,
-)
+from bubbleviz.render.picture import labels
 from bubbleviz.render.picture.marks import NARROWEST
 from bubbleviz.render.picture.page import Page, box, duration, fitted, px, text_width
 from bubbleviz.render.picture.rows import RowPainter, bridged
@@ -43,7 +34,7 @@ _GRID = 2
 
 
 def draw_causes(
-    page: Page, report: Report, selection: Selection, layout: Layout
+    page: Page, report: Report, selection: Selection, layout: labels.Layout
 ) -> tuple[Cause, ...]:
     """Draw the idle time of the drawn iterations and ranks; return the causes in it."""
     bubbles = report.bubbles.take(selection.drawn(report.bubbles.iteration))
@@ -77,7 +68,9 @@ def draw_causes(
 _THICKNESS = 2.4
 
 
-def draw_critical_path(page: Page, report: Report, selection: Selection, layout: Layout) -> bool:
+def draw_critical_path(
+    page: Page, report: Report, selection: Selection, layout: labels.Layout
+) -> bool:
     """Draw it where its iteration and all of its ranks are drawn; return whether it is."""
     path = report.explanation.path
     drawn = {iteration.index for iteration in selection.iterations}
@@ -122,7 +115,7 @@ _SWATCH = 9.0
 _GAP = 0.6
 
 
-def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
+def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: labels.Layout) -> None:
     """Draw a map for each phase of the first drawn iteration, and the scale below."""
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"
@@ -140,8 +133,8 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
     if any(text_width(title, size) > room for title in titles):
         titles = short
     for title, (_, stages, first, times, _) in zip(titles, maps, strict=True):
-        labels = [f"{word} {stage}" for stage in stages.tolist()]
-        _draw_map(page, layout, fitted(title, size, room), labels, times)
+        names = [f"{word} {stage}" for stage in stages.tolist()]
+        _draw_map(page, layout, fitted(title, size, room), names, times)
         _draw_microbatches(page, layout, first, times.shape[1])
     if maps:
         _draw_scale(page, layout)
@@ -166,7 +159,9 @@ def _times(operations: Operations) -> tuple[Ints, int, Floats, float]:
     return stages, first, mean / max(median_ns, 1.0), median_ns
 
 
-def _draw_map(page: Page, layout: Layout, title: str, labels: Sequence[str], times: Floats) -> None:
+def _draw_map(
+    page: Page, layout: labels.Layout, title: str, names: Sequence[str], times: Floats
+) -> None:
     """Draw one map below what is on the page; rows are virtual stages where ranks have several."""
     size = page.style.letters.axis
     stages, count = times.shape
@@ -196,13 +191,13 @@ def _draw_map(page: Page, layout: Layout, title: str, labels: Sequence[str], tim
     medians = np.nanmedian(times, axis=1)
     for row in range(0, stages, max(1, int(np.ceil(1.05 * size / height)))):
         baseline = page.y + (row + 0.5) * height + 0.36 * size
-        label = fitted(labels[row], size, layout.left - page.left - 4)
+        label = fitted(names[row], size, layout.left - page.left - 4)
         page.text(label, page.left, baseline, size)
         page.text(f"{medians[row]:.2f} x", page.right, baseline, size, text_anchor="end")
     page.y += stages * height
 
 
-def _draw_microbatches(page: Page, layout: Layout, first: int, count: int) -> None:
+def _draw_microbatches(page: Page, layout: labels.Layout, first: int, count: int) -> None:
     """Draw a tick and a number below the middle of every so many cells."""
     size = page.style.letters.axis
     room = text_width(str(first + count - 1), size) + 0.7 * size
@@ -218,7 +213,7 @@ def _draw_microbatches(page: Page, layout: Layout, first: int, count: int) -> No
     page.y += 4 + 1.2 * size
 
 
-def _draw_scale(page: Page, layout: Layout) -> None:
+def _draw_scale(page: Page, layout: labels.Layout) -> None:
     """Draw what the shades mean: times the median of the phase."""
     size = page.style.letters.axis
     ends = f"{FASTEST:g} x or less", f"{SLOWEST:g} x or more"
@@ -277,7 +272,7 @@ class TimelinePainter:
     def __init__(self, page: Page, report: Report, view: View, selection: Selection) -> None:
         self.page, self.report, self.view, self.selection = page, report, view, selection
 
-    def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> Layout:
+    def layout(self, *, left: float = 0.0, share: float = 1.0, rows: int = 0) -> labels.Layout:
         """Return the layout from the page's cursor down.
 
         Args:
@@ -291,28 +286,29 @@ class TimelinePainter:
         lane = max(_LOWEST_LANE, round(row * _LANE)) if self.view.communication else 0.0
         size = max(letters.least_label, min(letters.label, row * 0.68))
         pitch = row + gap + (lane + 2 if lane else 0)
-        labels = labels_of(self.report, self.selection, row + gap, style)
-        stage_width = max(text_width(stage, size) for stage in labels.stages)
-        widest = max(text_width(name, style.name_size(size)) for name in labels.names)
-        name_width = min(widest, WIDEST_NAME * style.width)
-        stage_x = page.left + (1.8 * letters.axis if labels.hosts else 0)
+        written = labels.labels_of(self.report, self.selection, row + gap, style)
+        stages, names, hosts, ratios = written
+        stage_width = max(text_width(stage, size) for stage in stages)
+        widest = max(text_width(name, style.name_size(size)) for name in names)
+        name_width = min(widest, labels.WIDEST_NAME * style.width)
+        stage_x = page.left + (1.8 * letters.axis if hosts else 0)
         name_x = stage_x + stage_width + (0.8 * size if stage_width and name_width else 0)
         left = max(left, math.ceil(name_x + name_width + 0.6 * size))
-        ratios = (text_width(ratio, size) for ratio in labels.ratios)
-        right = page.right - 0.6 * size - max(text_width(RATIO, letters.axis), *ratios)
+        widths = (text_width(ratio, size) for ratio in ratios)
+        right = page.right - 0.6 * size - max(text_width(labels.RATIO, letters.axis), *widths)
         if not style.millimetres:
             right = min(right, page.right - _RATIO_COLUMN)
-        top = page.y + brackets_height(self.selection, style) + 5
+        top = page.y + labels.brackets_height(self.selection, style) + 5
         tops = []
-        strip = max(_LOWEST_STRIP, row * _STRIP) if any(own.spread for own in drawn) else 0.0
+        strip = max(_LOWEST_STRIP, row * _STRIP) if any(each.spread for each in drawn) else 0.0
         # Rows of many copies share no pipeline with single ranks.
-        groups = [_COPIES if own.spread else own.rank.pipeline for own in drawn]
-        for above, group, own in zip((groups[0], *groups), groups, drawn, strict=False):
+        groups = [_COPIES if each.spread else each.rank.pipeline for each in drawn]
+        for above, group, each in zip((groups[0], *groups), groups, drawn, strict=False):
             top += 0 if above == group else max(gap, 5.0)
             tops.append(top)
-            top += pitch + (strip + 2 if own.spread else 0)
-        return Layout(
-            labels=labels,
+            top += pitch + (strip + 2 if each.spread else 0)
+        return labels.Layout(
+            *written,
             stage_x=stage_x,
             name_x=name_x,
             left=left,
@@ -328,7 +324,7 @@ class TimelinePainter:
             strip=strip,
         )
 
-    def draw(self, layout: Layout) -> None:
+    def draw(self, layout: labels.Layout) -> None:
         """Draw the rows and what belongs to them; the page's cursor stays."""
         page, report, selection = self.page, self.report, self.selection
         self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
@@ -336,19 +332,19 @@ class TimelinePainter:
             _draw_spread(page, report, selection, layout)
         self.gaps, self.hidden_gaps = _draw_bubbles(page, selection, layout)
         self.causes = draw_causes(page, report, selection, layout) if self.view.causes else ()
-        draw_labels(page, layout)
+        labels.draw_labels(page, layout)
         for row, top in enumerate(layout.tops):
             self.rows.draw(row, layout.left, top)
         self.critical = self.view.critical and draw_critical_path(page, report, selection, layout)
         if page.style.notes:
-            draw_error_bars(page, report, selection, layout)
-        draw_brackets(page, report, selection, layout)
+            labels.draw_error_bars(page, report, selection, layout)
+        labels.draw_brackets(page, report, selection, layout)
 
 
 # Bubbles: the counted windows as hatch, behind the operations that cover the rest of it.
 
 
-def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> tuple[bool, bool]:
+def _draw_bubbles(page: Page, selection: Selection, layout: labels.Layout) -> tuple[bool, bool]:
     """Hatch the counted windows of every row, and shade the gaps between them.
 
     Windows are joined that have less than a gap between them: as wide as the narrowest operation,
@@ -380,7 +376,7 @@ def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> tuple[boo
 # Spread: below a row that is the median of its copies, how many of all copies are at work.
 
 
-def _draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
+def _draw_spread(page: Page, report: Report, selection: Selection, layout: labels.Layout) -> None:
     """Draw areas whose height is the share of copies that compute, in each part of the time.
 
     ::

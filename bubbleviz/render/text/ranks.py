@@ -15,19 +15,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.columns import Floats, Ints
 from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.texts import counted, one_line, percent
-from bubbleviz.render.document import (
-    MOST_ROWS,
-    Block,
-    Line,
-    Sentence,
-    Span,
-    Table,
-    first_rows,
-    in_percent,
-    milliseconds,
-    numbered,
-    shortened,
-)
+from bubbleviz.render import document as doc
 from bubbleviz.render.rows import rows_of
 from bubbleviz.render.text.terminal import Display, cell_width, paragraph
 from bubbleviz.report.rank_means import distribution, many_ranks, rank_means, sentence_of, standouts
@@ -59,19 +47,20 @@ def listed_ranks(
         stages: dict[int | None, list[int]] = {}
         for rank in at_work:
             stages.setdefault(report.ranks[rank].stage, []).append(rank)
-        rows = [({"#": "", "stage": numbered(stage)}, own) for stage, own in stages.items()]
+        rows = [({"#": "", "stage": doc.numbered(stage)}, own) for stage, own in stages.items()]
         return rows, [], " by stage (mean of its ranks)"
     many = many_ranks(len(report.ranks))
     wanted = set(view.ranks or at_work)
-    shown = [rank for rank in at_work if rank in wanted] if many else at_work[:MOST_ROWS]
+    shown = [rank for rank in at_work if rank in wanted] if many else at_work[: doc.MOST_ROWS]
     rows = [
-        ({"#": str(rank), "stage": numbered(report.ranks[rank].stage)}, [rank]) for rank in shown
+        ({"#": str(rank), "stage": doc.numbered(report.ranks[rank].stage)}, [rank])
+        for rank in shown
     ]
     omitted = 0 if many else len(at_work) - len(shown)
     return rows, [{"stage": f"… {omitted} more"}] if omitted else [], ""
 
 
-def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
+def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield the causes of each rank's idle time in an iteration; of each stage's, of very many."""
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
@@ -83,9 +72,9 @@ def by_rank(report: Report, view: View, iteration: Iteration) -> Iterator[Block]
     rows: list[Mapping[str, str]] = []
     for head, ranks in listed:
         means_ns = idle_ns[ranks].mean(axis=0).tolist()
-        rows.append(head | {cause.label: milliseconds(means_ns[cause]) for cause in columns})
+        rows.append(head | {cause.label: doc.milliseconds(means_ns[cause]) for cause in columns})
     of = f"idle time by cause{of_what}, ms ({name} window)"
-    yield Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *more])
+    yield doc.Table(f"Iteration {one_line(iteration.name, 60)}: {of}", [*rows, *more])
 
 
 #: The columns of communication.
@@ -99,7 +88,7 @@ _COMMUNICATION = (
 )
 
 
-def communication(report: Report, view: View, iteration: Iteration) -> Iterator[Block]:
+def communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
     """Yield how long each rank communicated in an iteration, and waited for it."""
     times = report.explanation.communication
     at, at_work = iteration.index, indices_of(iteration.ranks)
@@ -118,36 +107,36 @@ def communication(report: Report, view: View, iteration: Iteration) -> Iterator[
         alone_ns = whole_ns - overlapped_ns
         least = "" if known or alone_ns <= exposed_ns else "≥ "
         cells = {
-            "wait": milliseconds(wait_ns) if known else "-",
-            "transfer": milliseconds(transfer_ns) if known else "-",
-            "exposed": f"{least}{milliseconds(exposed_ns)}",
-            "kernels": milliseconds(whole_ns),
-            "overlap %": in_percent((whole_ns - alone_ns) / whole_ns if whole_ns else None),
+            "wait": doc.milliseconds(wait_ns) if known else "-",
+            "transfer": doc.milliseconds(transfer_ns) if known else "-",
+            "exposed": f"{least}{doc.milliseconds(exposed_ns)}",
+            "kernels": doc.milliseconds(whole_ns),
+            "overlap %": doc.in_percent((whole_ns - alone_ns) / whole_ns if whole_ns else None),
         }
         rows.append(head | cells)
     title = f"Iteration {one_line(iteration.name, 60)}: communication{of_what}, ms"
-    yield Table(title, [*rows, *more])
-    yield Sentence(_COMMUNICATION)
+    yield doc.Table(title, [*rows, *more])
+    yield doc.Sentence(_COMMUNICATION)
 
 
-def spread_of_ranks(report: Report) -> Iterator[Block]:
+def spread_of_ranks(report: Report) -> Iterator[doc.Block]:
     """Yield how ranks, hosts and pipelines are spread, and what of them stands out."""
     means = rank_means(report)
-    quantities = [("ratio %", means.bubble_ratio, in_percent)]
+    quantities = [("ratio %", means.bubble_ratio, doc.in_percent)]
     hosts = [rank.host for rank in report.ranks]
     pipelines = [rank.pipeline for rank in report.ranks]
     for name, keys in (("hosts: ratio %", hosts), ("pipelines: ratio %", pipelines)):
         if len({*keys}) > 1:
-            quantities.append((name, _by_key(keys, means.bubble_ratio), in_percent))
+            quantities.append((name, _by_key(keys, means.bubble_ratio), doc.in_percent))
     quantities += [
-        ("bubble ms", means.bubble_ns, milliseconds),
-        *((f"{phase} ms", busy_ns, milliseconds) for phase, busy_ns in means.busy_ns.items()),
-        ("launch-gap %", means.launch_gap, in_percent),
-        *((f"idle: {c.label} ms", means.idle_ns[:, c], milliseconds) for c in Cause),
+        ("bubble ms", means.bubble_ns, doc.milliseconds),
+        *((f"{phase} ms", busy_ns, doc.milliseconds) for phase, busy_ns in means.busy_ns.items()),
+        ("launch-gap %", means.launch_gap, doc.in_percent),
+        *((f"idle: {c.label} ms", means.idle_ns[:, c], doc.milliseconds) for c in Cause),
     ]
     for name, column in means.communication_ns.items():
         label = name.removesuffix("_ns").replace("communication", "kernels")
-        quantities.append((f"communication: {label} ms", column, milliseconds))
+        quantities.append((f"communication: {label} ms", column, doc.milliseconds))
     rows = []
     for name, values, cell in quantities:
         own = distribution(values)
@@ -163,7 +152,7 @@ def spread_of_ranks(report: Report) -> Iterator[Block]:
                 }
             )
     title = f"How the {counted(len(report.ranks), 'rank')} are spread, means of the iterations"
-    yield Table(
+    yield doc.Table(
         f"{title} ({means.ratio} window)",
         rows,
         left=("over ranks", "from least to most"),
@@ -172,21 +161,21 @@ def spread_of_ranks(report: Report) -> Iterator[Block]:
     )
     found = standouts(report, means)
     if not found:
-        yield Sentence("\nNo rank, host, pipeline or stage stands out")
+        yield doc.Sentence("\nNo rank, host, pipeline or stage stands out")
         return
     rows = [
         {
             "what": each.name,
             "ranks": f"{len(each.ranks):,}",
-            "ratio %": in_percent(each.ratio),
+            "ratio %": doc.in_percent(each.ratio),
             "to the median": f"{100 * each.above:+.2f}",
             "why": each.why,
         }
         for each in found
     ]
-    yield Table(
+    yield doc.Table(
         "What stands out (--ranks, --pipelines or --hosts lists some ranks, --rows rank all)",
-        first_rows(rows, "what", most=_LISTED),
+        doc.first_rows(rows, "what", most=_LISTED),
         left=("what", "why"),
     )
 
@@ -211,7 +200,7 @@ def histogram(values: Floats) -> str:
     return "".join(_BARS[height] for height in heights.tolist())
 
 
-def first_lines(report: Report, display: Display) -> list[Line]:
+def first_lines(report: Report, display: Display) -> list[doc.Line]:
     """Return how ranks are spread, and what stands out most, for the first screen."""
     means = rank_means(report)
     own = distribution(means.bubble_ratio)
@@ -223,7 +212,7 @@ def first_lines(report: Report, display: Display) -> list[Line]:
     if cell_width(lead + text) > display.width:
         text = f"{percent(own.low)} to {percent(own.high)}"
     # Blanks of the histogram stay.
-    lines: list[Line] = [(Span(lead, "bold"), Span(text))]
+    lines: list[doc.Line] = [(doc.Span(lead, "bold"), doc.Span(text))]
     found = standouts(report, means)
     named = [sentence_of(standout) for standout in found[:_NAMED]]
     if len(found) > _NAMED:
@@ -243,7 +232,7 @@ _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 
 
-def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[Block]:
+def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Iterator[doc.Block]:
     """Yield the table of ranks of an iteration, at most ``width`` wide if its numbers fit."""
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
@@ -257,7 +246,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     rows = [row for row in rows_of(report, listed) if any(r in at_work for r in row.replicas)]
     if not rows:
         return
-    most = len(rows) if many and not summarised(report, view) else MOST_ROWS
+    most = len(rows) if many and not summarised(report, view) else doc.MOST_ROWS
     shown = rows[:most]
     cells = _cells(report, iteration, name, [row.replicas for row in shown])
     columns = [
@@ -276,7 +265,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
         table.append(
             {
                 "#": str(row.rank.index) if replicas == 1 else "",
-                "stage": numbered(row.rank.stage),
+                "stage": doc.numbered(row.rank.stage),
                 "rank": label if replicas == 1 else f"{replicas} replicas",
                 **{column: values[column] for column in columns},
             }
@@ -287,7 +276,7 @@ def ranks(report: Report, view: View, iteration: Iteration, width: int) -> Itera
     # Where a terminal is narrow, phases go, and in the end the rank.
     first = [c for c in ("overlap", "unattrib.", "launch-gap %", "attributed %") if c in columns]
     phases = [c for c in columns if c not in {*first, "bubble", "ratio %"}]
-    yield Table(
+    yield doc.Table(
         f"Iteration {one_line(iteration.name, 60)}: busy time and bubble by {by}, ms "
         f"({name} window)",
         table,
@@ -333,10 +322,10 @@ def _cells(
         }
         cells.append(
             {
-                **{c: milliseconds(_mean(times.tolist())) for c, times in times_ns.items()},
-                "ratio %": in_percent(_mean([ratios[place] for place in at])),
-                "launch-gap %": in_percent(1 - active / computed if computed else None),
-                "attributed %": in_percent(attributed_ns / gpu_ns if gpu_ns else None),
+                **{c: doc.milliseconds(_mean(times.tolist())) for c, times in times_ns.items()},
+                "ratio %": doc.in_percent(_mean([ratios[place] for place in at])),
+                "launch-gap %": doc.in_percent(1 - active / computed if computed else None),
+                "attributed %": doc.in_percent(attributed_ns / gpu_ns if gpu_ns else None),
             }
         )
     return cells
@@ -365,7 +354,7 @@ def rank_labels(report: Report, ranks: list[int], width: int) -> list[str]:
         label = f"{short[rank.host]}{rest}" if rest != rank.label else rank.label
         whole.append(one_line(label.strip() or rank.label, _LONGEST_LABEL))
     for room in range(max(width, _SHORTEST_LABEL), _LONGEST_LABEL):
-        labels = [shortened(label, room) for label in whole]
+        labels = [doc.shortened(label, room) for label in whole]
         if len(set(labels)) == len(set(whole)):
             return labels
     return whole

@@ -15,20 +15,7 @@ from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.operations import ProfileSummary
 from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.texts import capitalised, counted, one_line
-from bubbleviz.render.document import (
-    Block,
-    Bullets,
-    Heading,
-    Line,
-    Sentence,
-    Table,
-    between,
-    first_rows,
-    in_percent,
-    milliseconds,
-    percent,
-    shortened,
-)
+from bubbleviz.render import document as doc
 from bubbleviz.render.markdown import markdown
 from bubbleviz.render.palette import BUBBLE_PARTS
 from bubbleviz.render.text import ranks
@@ -49,7 +36,7 @@ def headline_lines(report: Report) -> tuple[str, str, str, str]:
     bounds = "".join(f"{joint}{text}" for joint, text in _bounds(report))
     mean = report.summary.bubble_ratio[report.headline].mean
     why = f"primary ratio: {report.headline} ({one_line(report.headline_reason, 400)})"
-    value = f"{measure_of(report)}: {percent(mean)}"
+    value = f"{measure_of(report)}: {doc.percent(mean)}"
     return value, f"{_spread(report)}{marked}{bounds}", _run(report), why
 
 
@@ -57,10 +44,10 @@ def _spread(report: Report) -> str:
     """Return the confidence interval of the primary ratio, or its two values; empty for one."""
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:
-        return " ({} and {} in two iterations)".format(*map(percent, spread.pair))
+        return " ({} and {} in two iterations)".format(*map(doc.percent, spread.pair))
     if spread.ci95 is None or spread.mean is None:
         return ""
-    return f" ± {percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
+    return f" ± {doc.percent(spread.ci95)} (95 % CI of the mean, n = {spread.n})"
 
 
 def _restriction_marks(report: Report) -> tuple[str, ...]:
@@ -74,10 +61,10 @@ def _bounds(report: Report) -> Iterator[tuple[str, str]]:
     """Yield what bounds the primary ratio and what stands beside it, each with its joint."""
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:
-        yield ", ", f"clock bounds {between(interval)} %"
+        yield ", ", f"clock bounds {doc.between(interval)} %"
     low = report.lower_bound(report.headline)
     if low is not None:
-        yield "; ", f"{percent(low)} with compute outside every operation counted as work"
+        yield "; ", f"{doc.percent(low)} with compute outside every operation counted as work"
     if report.summary.iterations and (kernels := kernel_time_of(report).sentence) is not None:
         yield "; ", kernels
 
@@ -125,7 +112,7 @@ _WORSE = 0.01
 _WARNING = "bold yellow"
 
 
-def first_screen(report: Report, view: View, display: Display) -> list[Line]:
+def first_screen(report: Report, view: View, display: Display) -> list[doc.Line]:
     """Return the lines of the first screen.
 
     Args:
@@ -151,7 +138,7 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
         [*_doubts(report, display)],
         paragraph(more, display, lead="More:", style="dim"),
     ]
-    lines: list[Line] = []
+    lines: list[doc.Line] = []
     for rows, most in _FITS:
         if selection is not None:
             blocks[1] = timeline.terminal_timeline(report, selection, display, rows)
@@ -167,10 +154,10 @@ def first_screen(report: Report, view: View, display: Display) -> list[Line]:
     return [line for line in lines if line]
 
 
-def _headline(report: Report, display: Display) -> Iterator[Line]:
+def _headline(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield the primary ratio, what it means, bounds or restricts it, and the run that it is of."""
     mean = report.summary.bubble_ratio[report.headline].mean
-    value = "unknown" if mean is None else percent(mean)
+    value = "unknown" if mean is None else doc.percent(mean)
     lead = f"{capitalised(measure_of(report))}: {value}"
     yield from paragraph(_spread(report).strip(), display, lead=lead)
     definition = next((r for r in ratio_definitions() if r.name == report.headline), None)
@@ -188,7 +175,7 @@ def _headline(report: Report, display: Display) -> Iterator[Line]:
             yield from paragraph(own.recognised(order), display, lead=f"{title}:", most=2)
 
 
-def _bubble(report: Report, display: Display) -> list[Line]:
+def _bubble(report: Report, display: Display) -> list[doc.Line]:
     """Return the bar of what the bubble is made of, which adds up to the headline."""
     parts = bubbles.bubble_parts(report)
     if not parts:
@@ -204,14 +191,14 @@ def _bubble(report: Report, display: Display) -> list[Line]:
     return [*paragraph(title, display, style="bold"), *timeline.stacked_bar(bar, display)]
 
 
-def _doubts(report: Report, display: Display) -> Iterator[Line]:
+def _doubts(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield how much is attributed, how far clocks agree, where in doubt, and a limitation."""
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)
     attributed_ns = sum(profile.attributed_gpu_ns for profile in report.profiles)
     if gpu_ns and attributed_ns < _COVERED * gpu_ns:
         sentence = (
-            f"{percent(attributed_ns / gpu_ns)} of compute-kernel time is attributed to operations "
-            "(-v coverage)"
+            f"{doc.percent(attributed_ns / gpu_ns)} of compute-kernel time is attributed to "
+            "operations (-v coverage)"
         )
         yield from paragraph(sentence, display, lead="Coverage:", most=2)
     clocks = {report.clock(number) for number in range(len(report.profiles))}
@@ -234,7 +221,7 @@ def _doubts(report: Report, display: Display) -> Iterator[Line]:
 # Sections.
 
 
-def causes(report: Report) -> Table:
+def causes(report: Report) -> doc.Table:
     """Return the causes of the bubble of the averaged iterations, a row each, and their sum.
 
     It has no rows where nothing is known of them.
@@ -245,20 +232,22 @@ def causes(report: Report) -> Table:
     total = sum(shares)
     rows = zip(
         (*(part.name for part in parts), "all"),
-        (*bubbles.rounded_shares(shares), in_percent(total)),
-        (*bubbles.rounded_shares([s / total for s in shares]), in_percent(1.0)) if total else (),
+        (*bubbles.rounded_shares(shares), doc.in_percent(total)),
+        (*bubbles.rounded_shares([s / total for s in shares]), doc.in_percent(1.0))
+        if total
+        else (),
         (*(part.time_ns for part in parts), sum(part.time_ns for part in parts)),
         (*(part.meaning for part in parts), ""),
         strict=bool(total),
     )
-    return Table(
+    return doc.Table(
         f"{what}, mean of ranks and averaged iterations",
         [
             {
                 "cause": name,
                 "% of window": of_window,
                 "% of bubble": of_bubble,
-                "ms": milliseconds(time_ns),
+                "ms": doc.milliseconds(time_ns),
                 "meaning": meaning,
             }
             for name, of_window, of_bubble, time_ns, meaning in rows
@@ -269,23 +258,23 @@ def causes(report: Report) -> Table:
     )
 
 
-def longest(report: Report) -> Iterator[Block]:
+def longest(report: Report) -> Iterator[doc.Block]:
     """Yield the longest bubbles of the averaged iterations that the schedule does not imply."""
     intervals, implied = bubbles.longest_bubbles(report), bubbles.longest_implied(report)
     if not intervals:
         return
     which = "" if implied is None else " that the schedule does not imply"
-    yield Heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
+    yield doc.Heading(f"Longest idle intervals{which} (all of them: --bubbles FILE)")
     lines = [one_line(bubble.sentence, 400) for bubble in intervals]
     if implied is not None:
         lines.append(f"the longest that it implies: {one_line(implied.sentence, 400)}")
-    yield Bullets(lines)
+    yield doc.Bullets(lines)
 
 
 # Profiles: the clock of each host, and the coverage of each profile.
 
 
-def clocks(report: Report) -> Iterator[Block]:
+def clocks(report: Report) -> Iterator[doc.Block]:
     """Yield the offset of each host's clock, where there are several."""
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
@@ -300,18 +289,18 @@ def clocks(report: Report) -> Iterator[Block]:
         shown.sort(key=lambda pair: -pair[0])
     rows = [
         {
-            "host": shortened(one_line(profile.host, 200), 28),
-            "offset ms": milliseconds(profile.clock_offset_ns),
+            "host": doc.shortened(one_line(profile.host, 200), 28),
+            "offset ms": doc.milliseconds(profile.clock_offset_ns),
             "± us": "-" if profile.clock_uncertainty_ns is None else f"{uncertainty:,.1f}",
             "drift ppm": f"{profile.clock_drift_ppm:.3f}" if profile.clock_drift_ppm else "-",
         }
         for uncertainty, profile in shown
     ]
     title = "Clocks: offset of each host to the first, and its uncertainty"
-    yield Table(title, first_rows(rows, "host"), left=("host",))
+    yield doc.Table(title, doc.first_rows(rows, "host"), left=("host",))
 
 
-def coverage(report: Report) -> Iterator[Block]:
+def coverage(report: Report) -> Iterator[doc.Block]:
     """Yield how many kernels of each profile are attributed, and the largest that are not."""
 
     def share(part: int, whole: int) -> str:
@@ -323,28 +312,28 @@ def coverage(report: Report) -> Iterator[Block]:
         profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
     rows = [
         {
-            "profile": shortened(one_line(Path(profile.path).name, 200), 28),
+            "profile": doc.shortened(one_line(Path(profile.path).name, 200), 28),
             "kernels": f"{profile.kernels:,}",
             "linked %": share(profile.linked_kernels, profile.kernels),
             "attributed %": share(profile.attributed_kernels, profile.kernels),
             "cross-thread": f"{profile.cross_thread_kernels:,}",
             "attributed time %": share(profile.attributed_gpu_ns, profile.gpu_ns),
-            "comm. ms": milliseconds(profile.comm_ns),
-            "copies ms": milliseconds(profile.copy_ns),
+            "comm. ms": doc.milliseconds(profile.comm_ns),
+            "copies ms": doc.milliseconds(profile.copy_ns),
         }
         for profile in profiles
     ]
-    yield Table(
+    yield doc.Table(
         "Coverage: kernels, and compute time attributed to operations",
-        first_rows(rows, "profile"),
+        doc.first_rows(rows, "profile"),
         left=("profile",),
         giving_way=("cross-thread", "copies ms", "comm. ms", "attributed %", "linked %", "kernels"),
     )
     largest = sorted(report.unattributed_kernels, key=lambda k: (-k.gpu_ns, k.rank, k.name))[:5]
     if largest:
-        yield Bullets(
+        yield doc.Bullets(
             [
-                f"unattributed: {milliseconds(k.gpu_ns)} ms in {k.count:,} x "
+                f"unattributed: {doc.milliseconds(k.gpu_ns)} ms in {k.count:,} x "
                 f"{one_line(k.name, 60)} on {one_line(report.ranks[k.rank].label, 40)}, "
                 f"{one_line(k.where, 80)}"
                 for k in largest
@@ -355,7 +344,7 @@ def coverage(report: Report) -> Iterator[Block]:
 # All sections, those of some names, and what files hold.
 
 
-def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Block]:
+def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[doc.Block]:
     """Yield the sections of a report, for a console of that width."""
     for _, blocks in _sections(report, view, width):
         yield from blocks
@@ -363,7 +352,7 @@ def sections(report: Report, view: View, width: int = WIDTH) -> Iterator[Block]:
 
 def details(
     report: Report, view: View, names: Sequence[str], width: int = WIDTH
-) -> Iterator[Block]:
+) -> Iterator[doc.Block]:
     """Yield some tables of a report, in the order named.
 
     Args:
@@ -374,16 +363,16 @@ def details(
     """
     for name in names:
         listed = [b for n, blocks in _sections(report, view, width) if n == name for b in blocks]
-        yield from listed or [Sentence(f"\n{name}: this run has nothing to list")]
+        yield from listed or [doc.Sentence(f"\n{name}: this run has nothing to list")]
 
 
-def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Iterable[Block]]]:
+def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Iterable[doc.Block]]]:
     """Yield sections in the order in which they are printed, with their names in ``--details``."""
     value, *lines = headline_lines(report)
-    yield "", [Sentence("\n".join(lines), lead=value)]
+    yield "", [doc.Sentence("\n".join(lines), lead=value)]
     yield "operations", own.orders(report)
     if (advice := advice_sentence(report)) is not None:
-        yield "", [Sentence(f"what to do first: {advice}")]
+        yield "", [doc.Sentence(f"what to do first: {advice}")]
     yield "ratios", [own.ratios(report)]
     yield "causes", [table for table in [causes(report)] if table.rows]
     iteration = own.shown_iteration(report, view)
@@ -403,11 +392,11 @@ def _sections(report: Report, view: View, width: int) -> Iterator[tuple[str, Ite
     yield "clocks", clocks(report)
     yield "coverage", coverage(report)
     if report.limitations:
-        yield "coverage", [Heading("Limitations"), Bullets(own.limitation_lines(report))]
+        yield "coverage", [doc.Heading("Limitations"), doc.Bullets(own.limitation_lines(report))]
     # There is a ratio of a pipeline to quote.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
-        ready = Sentence(one_line(methods(report), None))
-        yield "ratios", [Heading("Methods, ready to paste"), ready]
+        ready = doc.Sentence(one_line(methods(report), None))
+        yield "ratios", [doc.Heading("Methods, ready to paste"), ready]
 
 
 def as_text(report: Report, view: View) -> str:
@@ -422,9 +411,9 @@ def as_markdown(report: Report, view: View) -> str:
     first = first_thing(report)
     return markdown(
         [
-            Sentence(bounds, lead=value),
-            Sentence(f"{run}; {why}"),
-            *([] if first is None else [Sentence(f"What to do first: {first}")]),
+            doc.Sentence(bounds, lead=value),
+            doc.Sentence(f"{run}; {why}"),
+            *([] if first is None else [doc.Sentence(f"What to do first: {first}")]),
             replace(own.ratios(report), title="Bubble ratios, in %"),
             causes(report),
         ]

@@ -17,21 +17,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, listed, one_line
-from bubbleviz.render.document import (
-    MOST_ROWS,
-    Block,
-    Bullets,
-    Heading,
-    Sentence,
-    Table,
-    between,
-    first_rows,
-    in_percent,
-    milliseconds,
-    numbered,
-    percent,
-    shortened,
-)
+from bubbleviz.render import document as doc
 from bubbleviz.report.advice import advice_of
 from bubbleviz.report.labels import numbered_rank, operation_label, rank_label
 from bubbleviz.report.report import Report, cost_in_words
@@ -40,30 +26,30 @@ from bubbleviz.report.view import View
 _DEVIATIONS = 5
 
 
-def orders(report: Report) -> Iterator[Block]:
+def orders(report: Report) -> Iterator[doc.Block]:
     """Yield the recognised schedule and the match with a plan, with some deviations of each."""
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
             continue
         if recognition.reason in NO_PIPELINE:
-            yield Sentence(f"no {title}: {recognition.reason}")
+            yield doc.Sentence(f"no {title}: {recognition.reason}")
             continue
-        yield Sentence(f"{title}: {recognised(recognition)}")
+        yield doc.Sentence(f"{title}: {recognised(recognition)}")
         yield from _deviations(report, recognition)
 
 
-def plan_deviations(report: Report) -> Iterator[Block]:
+def plan_deviations(report: Report) -> Iterator[doc.Block]:
     """Yield some operations that are out of the plan's order, if any."""
     deviations = [] if report.plan is None else list(_deviations(report, report.plan))
-    yield from [Heading("Out of the plan's order"), *deviations] if deviations else []
+    yield from [doc.Heading("Out of the plan's order"), *deviations] if deviations else []
 
 
-def _deviations(report: Report, recognition: Recognition) -> Iterator[Block]:
+def _deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
     if recognition.name is not None and recognition.deviations:
         lines = [_deviation(report, each) for each in recognition.deviations[:_DEVIATIONS]]
         if recognition.deviation_count > len(lines):
             lines.append(f"and {recognition.deviation_count - len(lines):,} more in --json")
-        yield Bullets(lines)
+        yield doc.Bullets(lines)
 
 
 def recognised(recognition: Recognition) -> str:
@@ -80,7 +66,7 @@ def recognised(recognition: Recognition) -> str:
         agreeing = len(recognition.agreeing)
         matches = f"by structure in {agreeing} of {counted(total, 'iteration')}"
     elif exact < total:
-        matches = f"{percent(recognition.distance)} of operations out of order, {matches}"
+        matches = f"{doc.percent(recognition.distance)} of operations out of order, {matches}"
     if recognition.inferred:
         matches += "; microbatches are numbered by order, so another schedule may look the same"
     line = f"{one_line(recognition.name, 60)}{also} ({matches})"
@@ -107,7 +93,7 @@ def _deviation(report: Report, deviation: Deviation) -> str:
 _MOST = 64
 
 
-def memory(report: Report) -> Iterator[Block]:
+def memory(report: Report) -> Iterator[doc.Block]:
     """Yield the activations of each virtual stage, where memory was read."""
     if report.memory is None:
         return
@@ -129,10 +115,10 @@ def memory(report: Report) -> Iterator[Block]:
             "rank's peak": max(peaks.get(stage_of.get(own.virtual_stage), []), default=None),
         }
         cells = {k: "-" if amount is None else memory_text(amount) for k, amount in amounts.items()}
-        rows.append({"virtual stage": numbered(own.virtual_stage), **cells})
+        rows.append({"virtual stage": doc.numbered(own.virtual_stage), **cells})
     if rows:
-        yield Table("Memory of a microbatch", rows)
-        yield Sentence(
+        yield doc.Table("Memory of a microbatch", rows)
+        yield doc.Sentence(
             "held to B, kept to W: activations; needs: beside what it leaves, at its fullest "
             "moment (bubbleviz guide memory)"
         )
@@ -145,13 +131,13 @@ def memory(report: Report) -> Iterator[Block]:
 _LISTED = 3
 
 
-def slowdowns(report: Report) -> Iterator[Block]:
+def slowdowns(report: Report) -> Iterator[doc.Block]:
     """Yield what stragglers cost over all averaged iterations."""
     found = report.slowdowns
     source = report.explanation.slowdown_source
     if found is None:
         if source is not None and source.reason:
-            yield Sentence(f"\nSlowdowns are unknown: {source.reason}")
+            yield doc.Sentence(f"\nSlowdowns are unknown: {source.reason}")
         return
     groups = (
         [(f"phase {name}", s) for name, s in found.by_phase.items()],
@@ -166,9 +152,9 @@ def slowdowns(report: Report) -> Iterator[Block]:
     for group in groups:
         if len(group) > 1:
             times += sorted(group, key=lambda pair: -pair[1])[:_LISTED]
-    yield Table(
+    yield doc.Table(
         f"Slowdown against an ideal iteration, over {counted(len(found.by_iteration), 'iteration')}"
-        f" ({milliseconds(found.original_ns)} against {milliseconds(found.ideal_ns)} ms)",
+        f" ({doc.milliseconds(found.original_ns)} against {doc.milliseconds(found.ideal_ns)} ms)",
         [{"what": one_line(name, 60), "slowdown": f"{value:.3f}"} for name, value in times],
         left=("what",),
         wrap=("what",),
@@ -180,18 +166,18 @@ def slowdowns(report: Report) -> Iterator[Block]:
     if found.worker_share is not None:
         notes.append(
             "share of the slowdown that goes without the slowest 3 % of the ranks (at least one): "
-            f"{in_percent(found.worker_share)} %"
+            f"{doc.in_percent(found.worker_share)} %"
         )
     if found.last_stage_share is not None:
-        share = in_percent(found.last_stage_share)
+        share = doc.in_percent(found.last_stage_share)
         notes.append(f"share that goes without the last stage: {share} %")
     error = found.replay_error
+    errors = error.mean, error.maximum, error.mean_with_delays, error.maximum_with_delays
     notes.append(
-        f"the replay, without launch delays, is off by {in_percent(error.mean)} % on average and "
-        f"{in_percent(error.maximum)} % at most, with them by "
-        f"{in_percent(error.mean_with_delays)} % and {in_percent(error.maximum_with_delays)} %"
+        "the replay, without launch delays, is off by {} % on average and {} % at most, with them "
+        "by {} % and {} %".format(*map(doc.in_percent, errors))
     )
-    yield Bullets(notes)
+    yield doc.Bullets(notes)
 
 
 # Iterations that are not averaged, and their ratios.
@@ -200,7 +186,7 @@ def slowdowns(report: Report) -> Iterator[Block]:
 _MOST_ITERATIONS = 12
 
 
-def not_averaged(report: Report) -> Iterator[Block]:
+def not_averaged(report: Report) -> Iterator[doc.Block]:
     """Yield the iterations that are not averaged, if any."""
     others = [i for i in report.iterations if not i.averaged]
     if not others:
@@ -210,14 +196,14 @@ def not_averaged(report: Report) -> Iterator[Block]:
             "iteration": one_line(iteration.name, 60),
             "kind": iteration.kind,
             "complete": "yes" if iteration.complete else "no",
-            "microbatches": numbered(iteration.microbatches),
-            report.headline: percent(iteration.ratios[report.headline].value),
+            "microbatches": doc.numbered(iteration.microbatches),
+            report.headline: doc.percent(iteration.ratios[report.headline].value),
         }
         for iteration in others
     ]
-    yield Table(
+    yield doc.Table(
         "Iterations not averaged",
-        first_rows(rows, "iteration", most=_MOST_ITERATIONS, joint=""),
+        doc.first_rows(rows, "iteration", most=_MOST_ITERATIONS, joint=""),
         left=("iteration", "kind", "complete"),
     )
 
@@ -225,23 +211,23 @@ def not_averaged(report: Report) -> Iterator[Block]:
 # Advice: what would shorten iterations, and by how much a replay of them proves.
 
 
-def advice_table(report: Report) -> Iterator[Block]:
+def advice_table(report: Report) -> Iterator[doc.Block]:
     """Yield what saves most, then at most four more; savings overlap and do not add up."""
     diagnosis, listed = report.explanation.diagnosis, advice_of(report)
     if diagnosis is None or not listed:
         return
     rows = [
         {
-            "saves ms": milliseconds(advice.saving_ns),
-            "share": percent(advice.saving_ratio),
+            "saves ms": doc.milliseconds(advice.saving_ns),
+            "share": doc.percent(advice.saving_ratio),
             # The saving has its own columns.
             "what to do": one_line(advice.action, 400),
         }
         for advice in listed
     ]
-    yield Table(
-        f"What would shorten an iteration ({milliseconds(diagnosis.length_ns)} ms), by a replay of "
-        f"{counted(diagnosis.iterations, 'iteration')}; savings do not add up",
+    yield doc.Table(
+        f"What would shorten an iteration ({doc.milliseconds(diagnosis.length_ns)} ms), by a "
+        f"replay of {counted(diagnosis.iterations, 'iteration')}; savings do not add up",
         rows,
         left=("what to do",),
         wrap=("what to do",),
@@ -258,7 +244,7 @@ _GIVING_WAY = (
 )
 
 
-def ratios(report: Report) -> Table:
+def ratios(report: Report) -> doc.Table:
     """Return the table of bubble ratios, without columns that are empty."""
     summary = report.summary
     rows = []
@@ -269,24 +255,24 @@ def ratios(report: Report) -> Table:
         rows.append(
             {
                 "ratio": definition.name,
-                "mean": in_percent(ratio.mean) + mark,
-                "lower\nbound": in_percent(low.mean) if low.mean != ratio.mean else "",
-                "clock\nbounds": between(summary.bubble_interval[definition.name])
+                "mean": doc.in_percent(ratio.mean) + mark,
+                "lower\nbound": doc.in_percent(low.mean) if low.mean != ratio.mean else "",
+                "clock\nbounds": doc.between(summary.bubble_interval[definition.name])
                 if definition.common_clock
                 else "not needed",
-                "SD": in_percent(ratio.std),
-                "min": in_percent(ratio.min),
-                "max": in_percent(ratio.max),
+                "SD": doc.in_percent(ratio.std),
+                "min": doc.in_percent(ratio.min),
+                "max": doc.in_percent(ratio.max),
                 "n": str(ratio.n),
-                "bubble /\ncompute": in_percent(summary.bubble_overhead[definition.name].mean),
-                "window\nms": milliseconds(window.mean),
-                "window\nSD ms": milliseconds(window.std),
+                "bubble /\ncompute": doc.in_percent(summary.bubble_overhead[definition.name].mean),
+                "window\nms": doc.milliseconds(window.mean),
+                "window\nSD ms": doc.milliseconds(window.std),
                 "window": definition.summary,
             }
         )
     nothing = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
     columns = [c for c in rows[0] if any(row[c] not in nothing.get(c, ()) for row in rows)]
-    return Table(
+    return doc.Table(
         "Bubble ratios over the averaged iterations, in %",
         [{column: row[column] for column in columns} for row in rows],
         left=("ratio", "window"),
@@ -313,29 +299,29 @@ _PARTS = 5
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
-def phase_times(report: Report) -> Iterator[Block]:
+def phase_times(report: Report) -> Iterator[doc.Block]:
     """Yield the busy times of operations and transfers, with imbalance and stragglers."""
     times = report.explanation.phase_times
     if not times.kinds:
         return
     rows = [
         {
-            "stage": numbered(kind.stage),
-            "chunk": numbered(kind.chunk),
+            "stage": doc.numbered(kind.stage),
+            "chunk": doc.numbered(kind.chunk),
             "phase": _TRANSFERS.get(kind.phase.label, kind.phase.label),
-            "median": milliseconds(kind.median_ns),
-            "SD": milliseconds(kind.std_ns),
-            "min": milliseconds(kind.min_ns),
-            "max": milliseconds(kind.max_ns),
-            "first": milliseconds(kind.first_ns),
-            "last": milliseconds(kind.last_ns),
+            "median": doc.milliseconds(kind.median_ns),
+            "SD": doc.milliseconds(kind.std_ns),
+            "min": doc.milliseconds(kind.min_ns),
+            "max": doc.milliseconds(kind.max_ns),
+            "first": doc.milliseconds(kind.first_ns),
+            "last": doc.milliseconds(kind.last_ns),
             "n": str(kind.n),
         }
         for kind in times.kinds
     ]
-    yield Table(
+    yield doc.Table(
         "Busy time of operations and transfers, ms (first, last: medians of those microbatches)",
-        first_rows(rows, "phase", joint=""),
+        doc.first_rows(rows, "phase", joint=""),
         left=("phase",),
         giving_way=("first", "last", "min", "n", "SD", "max"),
     )
@@ -344,7 +330,7 @@ def phase_times(report: Report) -> Iterator[Block]:
         shares = (f"{phase} +{100 * share:.1f} %" for phase, share in times.imbalance)
         lines.append(f"slowest stage over the mean: {', '.join(shares)}")
     if times.transfer_ns is not None:
-        lines.append(f"a transfer takes {milliseconds(times.transfer_ns)} ms (median)")
+        lines.append(f"a transfer takes {doc.milliseconds(times.transfer_ns)} ms (median)")
     lines.extend(
         f"straggler: {operation_label(report, s.operation)} of "
         f"{rank_label(report, int(report.operations.rank[s.operation]))} in iteration "
@@ -352,19 +338,19 @@ def phase_times(report: Report) -> Iterator[Block]:
         f"{s.times:.2f} times the median of its kind"
         for s in times.stragglers[:_PARTS]
     )
-    yield Bullets([one_line(line, 300) for line in lines]) if lines else Sentence("")
+    yield doc.Bullets([one_line(line, 300) for line in lines]) if lines else doc.Sentence("")
     rows = [
         {
-            "stage": numbered(cost.virtual_stage),
+            "stage": doc.numbered(cost.virtual_stage),
             "tokens": f"{cost.least_tokens:,}-{cost.most_tokens:,}",
             "time of a chunk": cost_in_words(cost),
-            "residual ms": milliseconds(cost.residual_ns),
-            "explained %": in_percent(cost.explained),
+            "residual ms": doc.milliseconds(cost.residual_ns),
+            "explained %": doc.in_percent(cost.explained),
             "n": str(cost.n),
         }
-        for cost in report.explanation.chunk_costs[:MOST_ROWS]
+        for cost in report.explanation.chunk_costs[: doc.MOST_ROWS]
     ]
-    yield Table(
+    yield doc.Table(
         "Time of a chunk by its tokens: the fit with the least squares",
         rows,
         left=("time of a chunk",),
@@ -372,18 +358,18 @@ def phase_times(report: Report) -> Iterator[Block]:
     )
 
 
-def critical_path(report: Report) -> Iterator[Block]:
+def critical_path(report: Report) -> Iterator[doc.Block]:
     """Yield the critical path of the typical iteration."""
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
         return
     name = one_line(report.iterations[path.iteration].name, 60)
-    yield Heading(
-        f"Critical path of iteration {name}: {milliseconds(path.length_ns)} ms, "
+    yield doc.Heading(
+        f"Critical path of iteration {name}: {doc.milliseconds(path.length_ns)} ms, "
         f"{counted(len(path.operations), 'operation')}"
     )
     lines = [
-        f"{milliseconds(part.time_ns)} ms: {part.what} on "
+        f"{doc.milliseconds(part.time_ns)} ms: {part.what} on "
         f"{one_line(rank_label(report, part.rank), 60)} ({part.count})"
         for part in path.parts[:_PARTS]
     ]
@@ -401,10 +387,10 @@ def critical_path(report: Report) -> Iterator[Block]:
     if len(spare):
         lines.append(
             f"{counted(len(spare), 'other operation')} can end later without a longer iteration: "
-            f"by {milliseconds(float(np.median(spare)))} ms (median), by "
-            f"{milliseconds(int(spare[0]))} ms at least"
+            f"by {doc.milliseconds(float(np.median(spare)))} ms (median), by "
+            f"{doc.milliseconds(int(spare[0]))} ms at least"
         )
-    yield Bullets(lines)
+    yield doc.Bullets(lines)
 
 
 # What-if: the iteration without each delay, and other schedules at the measured times.
@@ -413,7 +399,7 @@ def critical_path(report: Report) -> Iterator[Block]:
 _MEMORY = "fits in the same memory"
 
 
-def what_if(report: Report) -> Iterator[Block]:
+def what_if(report: Report) -> Iterator[doc.Block]:
     """Yield the length of the typical iteration without each delay."""
     changes = report.explanation.what_if
     if not changes:
@@ -422,13 +408,13 @@ def what_if(report: Report) -> Iterator[Block]:
     rows = [
         {
             "what if": change.change,
-            "iteration ms": milliseconds(change.makespan_ns),
-            "speed-up %": in_percent(1 - change.makespan_ns / whole if whole else None),
-            "schedule %": in_percent(change.bubble_ratio),
+            "iteration ms": doc.milliseconds(change.makespan_ns),
+            "speed-up %": doc.in_percent(1 - change.makespan_ns / whole if whole else None),
+            "schedule %": doc.in_percent(change.bubble_ratio),
         }
         for change in changes
     ]
-    yield Table(
+    yield doc.Table(
         "Typical iteration without each delay, all else as measured",
         rows,
         left=("what if",),
@@ -436,19 +422,19 @@ def what_if(report: Report) -> Iterator[Block]:
         giving_way=("schedule %",),
     )
     if report.headline == "period":
-        yield Sentence(
+        yield doc.Sentence(
             "The iteration as if alone: consecutive iterations overlap, so training waits for the "
             "period, which may change less"
         )
 
 
-def alternatives(report: Report) -> Iterator[Block]:
+def alternatives(report: Report) -> Iterator[doc.Block]:
     """Yield what other schedules would take, where the report has them."""
     others = report.alternatives
     if others is None:
         return
     if others.measured is None:
-        yield Sentence(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
+        yield doc.Sentence(f"\nOther schedules cannot be compared: {one_line(others.reason, 300)}")
         return
     by_stage = others.window == "stage"
     # Most reports compare no other schedules.
@@ -466,12 +452,12 @@ def alternatives(report: Report) -> Iterator[Block]:
         known = time_ms is not None
         cells = {
             "stage window ms" if by_stage else "iteration ms": f"{time_ms or 0:,.3f}",
-            "speed-up %": in_percent(row.speedup),
-            "stage %" if by_stage else "schedule %": in_percent(row.bubble_ratio),
+            "speed-up %": doc.in_percent(row.speedup),
+            "stage %" if by_stage else "schedule %": doc.in_percent(row.bubble_ratio),
             "activations": activations,
             **({"peak memory": peak} if in_bytes else {}),
         }
-        why = shortened(one_line(row.reason, 200), 40)
+        why = doc.shortened(one_line(row.reason, 200), 40)
         rows.append(
             {
                 "order": called.get(row.name, row.name) + (" (this one)" * (row.name == ran)),
@@ -479,7 +465,7 @@ def alternatives(report: Report) -> Iterator[Block]:
                 fits: why if not known else "yes" if row.fits else "no",
             }
         )
-    yield Table(
+    yield doc.Table(
         "Schedules at the measured times: this run as measured, the others without any delay",
         rows,
         left=("order", fits),
@@ -487,11 +473,11 @@ def alternatives(report: Report) -> Iterator[Block]:
     )
     measured = others.measured
     if by_stage:
-        yield Sentence(
+        yield doc.Sentence(
             "Consecutive iterations overlap, so the longest rank's own window (stage) is compared, "
             "below which no period can be; a makespan is that of one iteration alone"
         )
-    yield Sentence(
+    yield doc.Sentence(
         f"Times of {counted(measured.stages, 'stage')} and "
         f"{counted(measured.microbatches, 'microbatch', 'microbatches')} are medians; "
         f"a transfer takes {measured.times.transfer_ms:,.3f} ms; activations: the most "

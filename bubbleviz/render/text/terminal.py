@@ -11,17 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from unicodedata import combining, east_asian_width
 
 from bubbleviz.model.values import frozen
-from bubbleviz.render.document import (
-    Block,
-    Bullets,
-    HangingLines,
-    Heading,
-    Line,
-    Sentence,
-    Span,
-    Table,
-    shortened,
-)
+from bubbleviz.render import document as doc
 
 #: Width of the text where it is not shown on a terminal.
 WIDTH = 110
@@ -81,12 +71,14 @@ def cell_width(text: str) -> int:
     return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
-def plain_lines(lines: Iterable[Line]) -> str:
+def plain_lines(lines: Iterable[doc.Line]) -> str:
     """Return lines as text without styles."""
     return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines)
 
 
-def plain_text(blocks: Iterable[Block], display: Display | None = None, width: int = WIDTH) -> str:
+def plain_text(
+    blocks: Iterable[doc.Block], display: Display | None = None, width: int = WIDTH
+) -> str:
     """Return blocks as text without styles.
 
     Args:
@@ -98,8 +90,8 @@ def plain_text(blocks: Iterable[Block], display: Display | None = None, width: i
 
 
 def lines_of(
-    blocks: Iterable[Block], display: Display | None = None, width: int = WIDTH
-) -> Iterator[Line]:
+    blocks: Iterable[doc.Block], display: Display | None = None, width: int = WIDTH
+) -> Iterator[doc.Line]:
     """Yield blocks as lines of styled words.
 
     Args:
@@ -108,21 +100,21 @@ def lines_of(
         width: of sentences of a file.
     """
     for block in blocks:
-        if isinstance(block, Heading):
-            yield from _sentence(Sentence(f"\n{block.text}", "bold"), display, width)
-        elif isinstance(block, Sentence):
+        if isinstance(block, doc.Heading):
+            yield from _sentence(doc.Sentence(f"\n{block.text}", "bold"), display, width)
+        elif isinstance(block, doc.Sentence):
             yield from _sentence(block, display, width)
-        elif isinstance(block, Bullets):
+        elif isinstance(block, doc.Bullets):
             yield from _bullets(block, display, width)
-        elif isinstance(block, HangingLines):
+        elif isinstance(block, doc.HangingLines):
             yield from _hanging_lines(block, display)
         elif block.columns:
             if block.title:
-                yield from _sentence(Sentence(f"\n{block.title}", "bold"), display, width)
+                yield from _sentence(doc.Sentence(f"\n{block.title}", "bold"), display, width)
             yield from _table(block, display, width)
             if block.omitted > 0:
                 more = f"and {block.omitted:,} more{block.hint}"
-                yield from _sentence(Sentence(more), display, width)
+                yield from _sentence(doc.Sentence(more), display, width)
 
 
 # Sentences and lists.
@@ -168,7 +160,7 @@ def wrapped(
     return lines
 
 
-def _sentence(block: Sentence, display: Display | None, width: int) -> Iterator[Line]:
+def _sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
     text = block.lead + block.text
     if display is not None:
         text, width = display.shown(text), display.width
@@ -178,9 +170,9 @@ def _sentence(block: Sentence, display: Display | None, width: int) -> Iterator[
         fits = block.whole or (cell_width(line) <= width and "\t" not in line)
         for part in [line] if fits else _broken(line, width, overflow):
             if lead:
-                yield Span(part[:lead], block.lead_style), Span(part[lead:], block.style)
+                yield doc.Span(part[:lead], block.lead_style), doc.Span(part[lead:], block.style)
             else:
-                yield (Span(part, block.style),)
+                yield (doc.Span(part, block.style),)
             lead = max(lead - len(part), 0)
 
 
@@ -193,18 +185,18 @@ def _broken(line: str, width: int, overflow: str) -> list[str]:
     return [part.plain for part in parts]
 
 
-def _bullets(block: Bullets, display: Display | None, width: int) -> Iterator[Line]:
+def _bullets(block: doc.Bullets, display: Display | None, width: int) -> Iterator[doc.Line]:
     """Yield entries, wrapped between words; in a file a word that is too long stays whole."""
     width = max((width if display is None else display.width) - len(_INDENT), 1)
     for entry in block.entries:
         lead = _BULLET
         shown = entry if display is None else display.shown(entry)
         for line in wrapped(shown, width, whole=display is None) or [""]:
-            yield (Span(lead + line),)
+            yield (doc.Span(lead + line),)
             lead = _INDENT
 
 
-def _hanging_lines(block: HangingLines, display: Display | None) -> Iterator[Line]:
+def _hanging_lines(block: doc.HangingLines, display: Display | None) -> Iterator[doc.Line]:
     """Yield lines, wrapped for a display alone; a command stays on one line, to be copied."""
     for lead, text in block.lines:
         lines = [text]
@@ -213,8 +205,8 @@ def _hanging_lines(block: HangingLines, display: Display | None) -> Iterator[Lin
             commands = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
             room = max(display.width - cell_width(lead), 20)
             lines = wrapped(commands, room, whole=True) or [""]
-        yield (Span((lead + lines[0]).rstrip()),)
-        yield from ((Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
+        yield (doc.Span((lead + lines[0]).rstrip()),)
+        yield from ((doc.Span((" " * cell_width(lead) + line).rstrip()),) for line in lines[1:])
 
 
 def paragraph(
@@ -225,7 +217,7 @@ def paragraph(
     lead: str = "",
     lead_style: str = "bold",
     most: int | None = None,
-) -> list[Line]:
+) -> list[doc.Line]:
     """Return a text in lines for a display, its first words in a style of their own.
 
     Args:
@@ -241,20 +233,20 @@ def paragraph(
         display.shown(line) for line in wrapped(whole, display.text_width, most=most, hanging=2)
     ]
     lead = display.shown(lead)
-    styled: list[Line] = [(Span(line, style),) for line in lines]
+    styled: list[doc.Line] = [(doc.Span(line, style),) for line in lines]
     if lead and lines and lines[0].startswith(lead):
-        styled[0] = (Span(lead, lead_style), Span(lines[0][len(lead) :], style))
+        styled[0] = (doc.Span(lead, lead_style), doc.Span(lines[0][len(lead) :], style))
     return styled
 
 
-def flowing(entries: Sequence[Line], display: Display, gap: str = "   ") -> list[Line]:
+def flowing(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> list[doc.Line]:
     """Return entries beside each other in as many lines as they need, none of them parted."""
-    lines: list[list[Span]] = []
+    lines: list[list[doc.Span]] = []
     used = 0
     for entry in entries:
         width = sum(cell_width(span.text) for span in entry)
         if lines and used + len(gap) + width <= display.width:
-            lines[-1] += [Span(gap), *entry]
+            lines[-1] += [doc.Span(gap), *entry]
             used += len(gap) + width
         else:
             lines.append(list(entry))
@@ -265,7 +257,7 @@ def flowing(entries: Sequence[Line], display: Display, gap: str = "   ") -> list
 # Tables.
 
 
-def _table(table: Table, display: Display | None, width: int) -> Iterator[Line]:
+def _table(table: doc.Table, display: Display | None, width: int) -> Iterator[doc.Line]:
     """Yield headers, rows, and a note that says which columns have no room."""
     headers, note, rows = list(table.columns), "", list(table.rows)
     if display is not None:
@@ -288,14 +280,14 @@ def _table(table: Table, display: Display | None, width: int) -> Iterator[Line]:
     filled = [*heads, *filter(None, cells)]
     widths = [max(map(cell_width, column)) for column in zip(*filled, strict=True)]
     for head in heads:
-        yield (Span(line(head), "bold"),)
-    yield (Span(shown("─") * (sum(widths) + len(_GAP) * (len(widths) - 1))),)
+        yield (doc.Span(line(head), "bold"),)
+    yield (doc.Span(shown("─") * (sum(widths) + len(_GAP) * (len(widths) - 1))),)
     for row in cells:
-        yield (Span(line(row) if row else ""),)
-    yield from ((Span(part, "dim"),) for part in wrapped(shown(note), max(width, 20)))
+        yield (doc.Span(line(row) if row else ""),)
+    yield from ((doc.Span(part, "dim"),) for part in wrapped(shown(note), max(width, 20)))
 
 
-def _fitted(table: Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
+def _fitted(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
     """Return headers and rows at most so wide, words shortened first, and a note on what is gone.
 
     Numbers are never cut, so that a table of one column may be wider.
@@ -337,7 +329,7 @@ def _fitted(table: Table, width: int) -> tuple[list[str], list[Mapping[str, str]
 
 
 def _folded(
-    table: Table, row: Mapping[str, str], headers: Sequence[str], widths: Mapping[str, int]
+    table: doc.Table, row: Mapping[str, str], headers: Sequence[str], widths: Mapping[str, int]
 ) -> Iterator[Mapping[str, str]]:
     """Yield a row in as many lines as its words need; a blank one stays one."""
     cells = {}
@@ -346,6 +338,8 @@ def _folded(
         if header not in table.left or cell_width(cell) <= room:
             cells[header] = [cell]
         else:
-            cells[header] = wrapped(cell, room) if header in table.wrap else [shortened(cell, room)]
+            cells[header] = (
+                wrapped(cell, room) if header in table.wrap else [doc.shortened(cell, room)]
+            )
     for number in range(max(map(len, cells.values()), default=1)):
         yield {header: lines[number] for header, lines in cells.items() if number < len(lines)}

@@ -3,30 +3,65 @@
 The parts lie in ``assets/``. Charts are drawn by Vega-Lite, which the package vl-convert-python
 carries; it is imported when used, for it is an extra: ``pip install 'bubbleviz[html]'``. The
 timeline is our own: Vega takes a mark an operation, and runs have more than a million.
+
+A page carries a report's numbers, and its timeline as packed columns. These travel as differences
+in as few bytes as hold them, one after the other, deflated::
+
+    start_ns   0  7  9 20      ->  0 7 2 11   int8
+    rank       0  0  1  1      ->  0 0 1 0    int8
+
+Times are nanoseconds since ``base_ns``, which a browser holds exactly (below 2**53).
 """
 
 from __future__ import annotations
 
 import html
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from string import Template
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from bubbleviz.count.ratios import ratio_definitions
+from bubbleviz.explain.causes.cause import Cause
+from bubbleviz.model.columns import NONE, Ints
+from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.phase_masks import TRAINING
+from bubbleviz.model.phases import COMPUTE, Phase, phase_of_label
+from bubbleviz.model.texts import unmarked
 from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
-from bubbleviz.render.palette import DARK, LIGHT
-from bubbleviz.render.web.data import packed
+from bubbleviz.render.palette import (
+    BUBBLE_PARTS,
+    CAUSES,
+    DARK,
+    LIGHT,
+    UNATTRIBUTED,
+    Paint,
+    chunk_paint,
+)
+from bubbleviz.render.web.shards import deflated, sharded
 from bubbleviz.report.labels import with_relative_paths
-from bubbleviz.report.rank_means import many_ranks, rank_means, standouts
+from bubbleviz.report.rank_means import (
+    RankMeans,
+    Standout,
+    many_ranks,
+    rank_means,
+    saved_measure,
+    standouts,
+)
 from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument
-from bubbleviz.report.timeline import restored, timeline_of
+from bubbleviz.report.timeline import Timeline, restored, timeline_of
 from bubbleviz.report.view import View
 
 #: In the order in which they build on each other.
@@ -96,7 +131,7 @@ def page(document: str, columns: str, blocks: Iterable[str] = ()) -> str:
     """Return the page as an HTML document that needs nothing else.
 
     Args:
-        document: deflated JSON in base64, as ``web_data`` makes it.
+        document: deflated JSON in base64, as :func:`packed` makes it.
         columns: the columns that it describes, likewise.
         blocks: elements with the timeline of runs of many ranks.
 
@@ -162,3 +197,201 @@ def bundle() -> str:
 
     script: str = javascript_bundle(ENTRY)
     return script
+
+
+# Data: what the page carries.
+
+
+_SIZES = (np.int8, np.int16, np.int32)
+#: A page is made once and opened often, but made while somebody waits: in half the time of
+#: zlib's own level, the columns are 3 % larger.
+_LEVEL = 4
+#: What stands for an unknown number in a column of means; see means.js.
+_UNKNOWN = -2_000_000_000
+#: So much of what stands out is listed.
+_MOST_STANDOUTS = 50
+_EMPTY = np.zeros(0, np.int64)
+
+
+def packed(
+    document: Mapping[str, Any],
+    timeline: Timeline,
+    shown: int | None,
+    command: str,
+    means: RankMeans | None = None,
+    found: Sequence[Standout] = (),
+    wanted: Sequence[int] = (),
+) -> tuple[str, str, list[str]]:
+    """Return a report for a page: deflated JSON in base64, the columns that it describes, shards.
+
+    Args:
+        document: the report's numbers as JSON values, as ``--json`` writes them.
+        timeline: its operations.
+        shown: index of the iteration to begin with; None for the whole run.
+        command: the command line that made it; empty for none.
+        means: of the ranks of a run of many; its timeline is packed in shards then.
+        found: what of these stands out.
+        wanted: ranks that were asked for: of many, the first is shown, and they find room first.
+    """
+    operations = timeline.tables["operations"]
+    paints, paint_of = _paints_of(operations)
+    tables: dict[str, Mapping[str, Ints]] = {
+        **timeline.tables,
+        "operations": {**operations, "paint": paint_of},
+    }
+    blocks: list[str] = []
+    shards = means_at = standing_out = None
+    if means is not None:
+        shards, blocks = _shards(document, timeline, paint_of, means, wanted)
+        tables = {
+            **{table: dict.fromkeys(own, _EMPTY) for table, own in tables.items()},
+            "means": _mean_columns(means),
+        }
+        means_at = _mean_names(means)
+        standing_out = [
+            {
+                "name": own.name,
+                "rank": own.ranks[0],
+                "count": len(own.ranks),
+                "ratio": own.ratio,
+                "above": own.above,
+                "why": own.why,
+            }
+            for own in found[:_MOST_STANDOUTS]
+        ]
+    layout, columns = laid_out(tables)
+    path = document.get("critical_path")
+    whole = {
+        # Without what the columns hold, and what only programs read.
+        "report": {
+            **document,
+            "critical_path": path and {**path, "slack": None},
+            "timeline": None,
+        },
+        "base_ns": str(timeline.base_ns),
+        "shown": shown,
+        "command": command,
+        "shown_rank": next(iter(wanted), None),
+        "many": many_ranks(len(document["ranks"])),
+        "means": means_at,
+        "standouts": standing_out,
+        "shards": shards,
+        "measure": saved_measure(document),
+        "layout": layout,
+        "names": timeline.names,
+        "paints": [
+            {"bands": [list(band) for band in each.bands], "number": each.number} for each in paints
+        ],
+        "unattributed_colour": UNATTRIBUTED,
+        "part_colours": BUBBLE_PARTS,
+        "phases": [phase.label for phase in Phase],
+        "compute_phases": [int(phase) for phase in COMPUTE],
+        "causes": [
+            {"name": cause.label, "meaning": cause.meaning, "colour": CAUSES[cause.label]}
+            for cause in Cause
+        ],
+        "ratios": [
+            {
+                "name": ratio.name,
+                "summary": ratio.summary,
+                "definition": ratio.definition,
+                "words": ratio.words_for(document.get("kind", TRAINING)),
+                "work": ratio.work.name.lower(),
+            }
+            for ratio in ratio_definitions()
+        ],
+    }
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
+    packed_text = deflated(unmarked(text).encode("utf-8"), _LEVEL)
+    return packed_text, deflated(columns, _LEVEL), blocks
+
+
+def _shards(
+    document: Mapping[str, Any],
+    timeline: Timeline,
+    paint: Ints,
+    means: RankMeans,
+    wanted: Sequence[int],
+) -> tuple[dict[str, Any], list[str]]:
+    medians = {
+        (NONE if kind["virtual_stage"] is None else kind["virtual_stage"], int(phase)): kind[
+            "median_ns"
+        ]
+        for kind in document["phase_times"]
+        if (phase := phase_of_label(kind["phase"])) is not None
+    }
+    pipelines = [rank["pipeline"] for rank in document["ranks"]]
+    return sharded(timeline, paint, pipelines, means.bubble_ratio, medians, wanted)
+
+
+def _mean_names(means: RankMeans) -> dict[str, Any]:
+    """Return where a page finds the means of ranks among the columns."""
+    return {
+        "ratio": "ratio_ppb",
+        "gap": "gap_ppb",
+        "bubble": "bubble_ns",
+        "busy": list(means.busy_ns),
+        "idle": [cause.label for cause in Cause],
+        "communication": [name.removesuffix("_ns") for name in means.communication_ns],
+    }
+
+
+def _mean_columns(means: RankMeans) -> dict[str, Ints]:
+    """Return the means of ranks as whole numbers: ratios in parts of a billion."""
+    columns = {
+        "ratio_ppb": 1e9 * means.bubble_ratio,
+        "gap_ppb": 1e9 * means.launch_gap,
+        "bubble_ns": means.bubble_ns,
+        **{f"busy_{phase}_ns": column for phase, column in means.busy_ns.items()},
+        **{f"idle_{cause.label}_ns": means.idle_ns[:, cause] for cause in Cause},
+        **{f"communication_{name}": column for name, column in means.communication_ns.items()},
+    }
+    return {
+        name: np.where(np.isnan(column), _UNKNOWN, np.round(np.nan_to_num(column))).astype(np.int64)
+        for name, column in columns.items()
+    }
+
+
+def _paints_of(operations: Mapping[str, Ints]) -> tuple[list[Paint], Ints]:
+    """Return how operations are filled: few paints, and for each operation which."""
+    phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
+    chunks = distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()
+    kinds = groups_of(phase, chunk, second)
+    seen = np.stack((phase, chunk, second), axis=1)[kinds.first].tolist()
+    return [chunk_paint(Phase(p), own, other, chunks) for p, own, other in seen], kinds.of_row
+
+
+def laid_out(
+    tables: Mapping[str, Mapping[str, Ints]],
+) -> tuple[dict[str, dict[str, Any]], bytes]:
+    """Return where each column lies, and the columns.
+
+    Args:
+        tables: columns by table and name; values within 2**53.
+    """
+    layout: dict[str, dict[str, Any]] = {}
+    packed: list[bytes] = []
+    at = 0
+    for table, columns in tables.items():
+        rows = len(next(iter(columns.values())))
+        layout[table] = {"rows": rows, "columns": {}}
+        for name, column in columns.items():
+            block, kind = _narrowed(column)
+            layout[table]["columns"][name] = [kind, at]
+            # Each ends at a multiple of eight bytes.
+            packed.append(block + bytes(-len(block) % 8))
+            at += len(packed[-1])
+    return layout, b"".join(packed)
+
+
+def _narrowed(column: Ints) -> tuple[bytes, str]:
+    """Return the differences of a column in as few bytes as hold them, and their type."""
+    steps = np.diff(column, prepend=np.int64(0))
+    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+    small: npt.NDArray[Any] = steps.astype("<f8")
+    for size in _SIZES:
+        if np.iinfo(size).min <= low and high <= np.iinfo(size).max:
+            small = steps.astype(np.dtype(size).newbyteorder("<"))
+            break
+    return small.tobytes(), small.dtype.kind + str(small.dtype.itemsize)
