@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-import sqlite3
 import zlib
 from pathlib import Path
 
@@ -22,7 +20,8 @@ from bubbleviz.model.private_names import (
     scope,
 )
 from tests.support.command_line import CommandLine
-from tests.support.places import FIXTURES
+from tests.support.nsys_exports import edited
+from tests.support.places import EXAMPLE
 
 SECRET = re.compile("zq")
 FORMATS = ["svg", "text", "latex", "csv", "bubbles", "html", "json", "chrome"]
@@ -33,18 +32,13 @@ def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return a profile whose directory, file, host and threads have names to be hidden."""
     folder = tmp_path / "zqfolder"
     folder.mkdir()
-    path = folder / "zq file.sqlite"
-    shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", path)
-    connection = sqlite3.connect(path)
-    connection.execute(
-        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'Hostname'", (request.param,)
+    host = f"value = '{request.param}' WHERE name = 'Hostname'"
+    return edited(
+        folder / "zq file.sqlite",
+        f"UPDATE TARGET_INFO_SYSTEM_ENV SET {host}",
+        "UPDATE StringIds SET value = 'zqthread' WHERE id IN (SELECT nameId FROM ThreadNames)",
+        source=EXAMPLE,
     )
-    connection.execute(
-        "UPDATE StringIds SET value = 'zqthread' WHERE id IN (SELECT nameId FROM ThreadNames)"
-    )
-    connection.commit()
-    connection.close()
-    return path
 
 
 def legible(file: Path) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-import sqlite3
 import zlib
 from pathlib import Path
 
@@ -14,7 +12,8 @@ import pytest
 
 from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
-from tests.support.places import FIXTURES
+from tests.support.nsys_exports import edited
+from tests.support.places import EXAMPLE
 
 MARKS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 MARK = re.compile(f"[{MARKS}]")
@@ -23,15 +22,9 @@ MARK = re.compile(f"[{MARKS}]")
 @pytest.fixture
 def marked(tmp_path: Path) -> Path:
     """Return a profile whose file, host, ranges and kernels have direction marks in their names."""
-    path = tmp_path / "no\u202ede\u2067.sqlite"
-    shutil.copy(FIXTURES / "1f1b" / "node0.sqlite", path)
-    connection = sqlite3.connect(path)
-    for table in ("StringIds", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_GPU"):
-        column = "name" if table == "TARGET_INFO_GPU" else "value"
-        connection.execute(f"UPDATE {table} SET {column} = {column} || ?", (f" {MARKS}",))
-    connection.commit()
-    connection.close()
-    return path
+    tables = {"StringIds": "value", "TARGET_INFO_SYSTEM_ENV": "value", "TARGET_INFO_GPU": "name"}
+    marks = (f"UPDATE {t} SET {column} = {column} || ' {MARKS}'" for t, column in tables.items())
+    return edited(tmp_path / "no\u202ede\u2067.sqlite", *marks, source=EXAMPLE)
 
 
 def data_of(page: str) -> str:

@@ -55,3 +55,18 @@ def test_without_names(tmp_path: Path, cli: CommandLine) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_real_profiles(file: str, cli: CommandLine) -> None:
     assert followed(f"{DATA}/{file}", cli)
+
+
+# Runs of JAX on CPUs: a host is called a host, and no advice is for GPUs.
+
+
+@pytest.mark.skipif(DATA is None, reason="BUBBLEVIZ_DATA is not set")
+@pytest.mark.parametrize("suffix", ["xplane.pb", "trace.json.gz"])
+@pytest.mark.parametrize("command", ["idle", "pgle", "analyze"])
+def test_no_advice_for_gpus(command: str, suffix: str, cli: CommandLine) -> None:
+    assert DATA is not None
+    _, printed, complained = cli(command, str(Path(DATA, "jax", f"jax_cpu4.{suffix}")))
+    shown = " ".join((printed + complained).split())
+    for word in ("GPU ms", "--xla_gpu", "ProfilerActivity", "idle or pgle"):
+        assert word not in shown
+    assert {"idle": "jax.devices()", "pgle": "CPU ms", "analyze": "a CPU run"}[command] in shown

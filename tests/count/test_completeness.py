@@ -1,21 +1,29 @@
-"""Why iterations are incomplete: the capture cut them, or names do not match."""
+"""Why iterations are incomplete, and what their ranks lack."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
-from shutil import copy
 
 import pytest
+from scipy.special import stdtrit
 
 import bubbleviz
+from bubbleviz.count.count import quantile
+from bubbleviz.count.rank_iterations import (
+    RankIterations,
+    has_account,
+    indices_of,
+    lacking,
+    own_ratios,
+    with_index,
+)
 from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 from tests.planting import Planting, plant
-from tests.support.places import FIXTURES
+from tests.support.nsys_exports import edited
+from tests.support.places import EXAMPLE
 from tests.support.report_texts import text_of
 
 UNMATCHED = "iterations in which a forward has no backward of its number"
@@ -25,11 +33,11 @@ CUT = "iterations cut by the capture"
 def renamed(folder: Path, names: dict[str, str], planting: Planting) -> Path:
     """Return a planted run in which some ranges have other names."""
     plant(planting, folder)
-    run = next(folder.glob("*.sqlite"))
-    with closing(sqlite3.connect(run)) as database, database:
-        for name, other in names.items():
-            database.execute("UPDATE NVTX_EVENTS SET text = ? WHERE text = ?", (other, name))
-    return run
+    renames = (
+        f"UPDATE NVTX_EVENTS SET text = '{other}' WHERE text = '{name}'"
+        for name, other in names.items()
+    )
+    return edited(next(folder.glob("*.sqlite")), *renames)
 
 
 @pytest.mark.parametrize("number", ["2000000000", "123456789012345"])
@@ -70,17 +78,13 @@ MARK = "! (some ranks lack operations)"
 
 def _without(folder: Path, *names: str, rank: int | None = None) -> Report:
     """Return the report on the 1F1B example without the ranges of these names, on one rank."""
-    path = folder / "node0.sqlite"
-    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
-    with closing(sqlite3.connect(path)) as database, database:
-        opened = "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' ORDER BY 1"
-        threads = [thread for (thread,) in database.execute(opened)]
-        for name in names:
-            for thread in threads if rank is None else [threads[rank]]:
-                database.execute(
-                    "DELETE FROM NVTX_EVENTS WHERE text = ? AND globalTid = ?", (name, thread)
-                )
-    return bubbleviz.analyze(path)
+    opened = "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' ORDER BY 1"
+    threads = f"({opened}{'' if rank is None else f' LIMIT 1 OFFSET {rank}'})"
+    statements = [f"CREATE TEMP TABLE threads AS SELECT * FROM {threads}"]
+    for name in names:
+        which = f"text = '{name}' AND globalTid IN (SELECT globalTid FROM threads)"
+        statements.append(f"DELETE FROM NVTX_EVENTS WHERE {which}")
+    return bubbleviz.analyze(edited(folder / "node0.sqlite", *statements, source=EXAMPLE))
 
 
 @pytest.mark.parametrize(
@@ -119,14 +123,6 @@ def test_all_that_no_rank_ran_is_not_lacking(tmp_path: Path) -> None:
     assert not report.operations_lacking
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
-def test_nothing_is_lacking_in_a_whole_run(name: str) -> None:
-    report = bubbleviz.analyze(FIXTURES / name)
-
-    assert not report.operations_lacking
-    assert MARK not in text_of(report)
-
-
 @pytest.mark.parametrize("schedule", [s.name for s in schedules()])
 def test_nothing_is_lacking_in_any_schedule(schedule: str, tmp_path: Path) -> None:
     plant(Planting(schedule=schedule), tmp_path)
@@ -138,3 +134,62 @@ def test_cut_iterations_lack_nothing(tmp_path: Path) -> None:
     plant(Planting(iterations=3, cut_ns=45_000_000), tmp_path)
 
     assert not bubbleviz.analyze(tmp_path).operations_lacking
+
+
+# The ranks of an iteration: columns, values and a tuple of values say the same.
+
+
+def run_of(folder: Path) -> Report:
+    """Return a run of two ranks in two iterations; the second lacks the backward of rank 1."""
+    rows = ["rank,phase,start_ns,end_ns,iteration,microbatch,stage"]
+    for k in range(2):
+        at = 1_000 * k
+        rows += [f"0,F,{at},{at + 10},{k},0,0", f"1,F,{at + 20},{at + 40},{k},0,1"]
+        rows += [f"1,BW,{at + 50},{at + 70},{k},0,1"] if k == 0 else []
+        rows += [f"0,BW,{at + 80},{at + 100},{k},0,0"]
+    path = folder / "operations.csv"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return bubbleviz.analyze(path)
+
+
+def test_columns_say_what_values_say(tmp_path: Path) -> None:
+    for iteration in run_of(tmp_path).iterations:
+        ranks, values = iteration.ranks, tuple(iteration.ranks)
+
+        assert isinstance(ranks, RankIterations)
+        assert indices_of(ranks) == indices_of(values) == [0, 1]
+        assert lacking(ranks) == lacking(values)
+        for ratio in ("schedule", "stage", "step", "period", "no such ratio"):
+            assert has_account(ranks, ratio) == has_account(values, ratio)
+            assert own_ratios(ranks, ratio) == own_ratios(values, ratio)
+        for index in (-1, 0, 1, 2):
+            assert with_index(ranks, index) == with_index(values, index)
+
+
+def test_what_ranks_lack_is_said(tmp_path: Path) -> None:
+    whole, cut = run_of(tmp_path).iterations
+
+    assert lacking(whole.ranks) == [None, None]
+    assert lacking(cut.ranks) == [
+        "the capture does not hold all of the iteration",
+        "no B or BW with GPU work",
+    ]
+
+
+def test_ranks_are_like_a_tuple(tmp_path: Path) -> None:
+    ranks = run_of(tmp_path).iteration(0).ranks
+    values = tuple(ranks)
+
+    assert (len(ranks), ranks[0], ranks[-1], ranks[:1]) == (2, values[0], values[1], values[:1])
+    assert ranks == values
+    assert ranks != values[:1]
+    assert ranks == run_of(tmp_path).iteration(0).ranks
+    assert repr(ranks) == repr(values)
+
+
+# Quantiles of Student's t are those of scipy.
+
+
+def test_quantiles_of_students_t_are_those_of_scipy() -> None:
+    for df in (*range(1, 103), 1000):
+        assert quantile(df) == pytest.approx(float(stdtrit(df, 0.975)), rel=1e-14)

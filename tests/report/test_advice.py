@@ -1,14 +1,23 @@
-"""What to do first: the schedule, or one of the changes that a replay tells the worth of."""
+"""What to do first, and which findings stand for others."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import bubbleviz
-from bubbleviz.report.advice import first_thing
+from bubbleviz.explain.diagnosis.faults import Fault
+from bubbleviz.explain.diagnosis.findings import Diagnosis, Finding
+from bubbleviz.report.advice import first_thing, ranked
+from bubbleviz.report.methods import few_lacking
+from bubbleviz.report.report import Report
+from scripts.benchmark.ranks.planting import Recipe
+from scripts.benchmark.ranks.planting import plant as plant_ranks
+from scripts.benchmark.ranks.tables import write_tables
 from tests.planting import Planting, plant
+from tests.support.command_line import CommandLine
 
 
 @pytest.mark.parametrize(
@@ -24,3 +33,111 @@ def test_a_change_is_weighed_against_more_microbatches(
     saved = {change.name: change.makespan_ns for change in report.explanation.what_if}
     assert min(saved.values()) < 0.995 * saved["measured"]
     assert str(first_thing(report)).startswith(beginning)
+
+
+# The list of advice: which findings of one family stand for the others.
+
+
+def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
+    """Return the finding that hosts of some ranks launch late."""
+    fault = Fault("launch", name, ranks=ranks)
+    return Finding((fault,), 1000 * saving, saving, 1)
+
+
+def names(*findings: Finding) -> list[str]:
+    """Return the names of the faults that are worth a sentence."""
+    kept = ranked(Diagnosis(findings, 1, 1000.0))
+    return [finding.faults[0].name for finding in kept]
+
+
+@pytest.mark.parametrize("second", [0.10, 0.098, 0.05])
+def test_of_parts_that_save_about_as_much_as_the_whole_the_first_stands_for_all(
+    second: float,
+) -> None:
+    found = names(
+        launch("launches", (0, 1), 0.10),
+        launch("launch-0", (0,), 0.10),
+        launch("launch-1", (1,), second),
+    )
+
+    assert found == ["launch-0"]
+
+
+def test_a_whole_that_saves_more_than_its_parts_stands_for_them() -> None:
+    found = names(
+        launch("launches", (0, 1), 0.20),
+        launch("launch-0", (0,), 0.10),
+        launch("launch-1", (1,), 0.10),
+    )
+
+    assert found == ["launches"]
+
+
+# Pipelines that lack ranks: what is advised where few do, and where none can stand for them.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write four stages of 64 pipelines, eight of each a file."""
+    folder = tmp_path_factory.mktemp("run")
+    run = plant_ranks(Recipe(256, microbatches=8, stages=4, iterations=2))
+    write_tables(run, folder, told=True, transfers=False, collectives=False, clock_errors_ns=None)
+    return folder
+
+
+def lacking(folder: Path, *servers: int) -> Report:
+    """Return the report of a run that lacks the files of some servers."""
+    files = sorted(folder.glob("*.parquet"))
+    return bubbleviz.analyze([str(file) for n, file in enumerate(files) if n not in servers])
+
+
+def test_advice_on_the_others_stands_where_few_pipelines_lack_a_rank(folder: Path) -> None:
+    report = lacking(folder, 1)
+    advice = first_thing(report)
+
+    assert few_lacking(report) == (8, 64)
+    assert advice is not None
+    missing, _, other = advice.partition(". ")
+    assert missing == (
+        "Ranks of 8 of 64 pipelines are missing: analyze the profiles of all ranks together"
+    )
+    assert other == first_thing(lacking(folder))
+
+
+def test_no_other_advice_where_most_pipelines_lack_one(folder: Path) -> None:
+    report = lacking(folder, *range(9, 13))
+
+    assert few_lacking(report) is None
+    assert (first_thing(report) or "").startswith("Ranks of the run are missing, so its bubble")
+
+
+def test_a_stage_that_every_pipeline_lacks_is_none_of_few(folder: Path) -> None:
+    report = lacking(folder, *range(8, 16))
+
+    assert few_lacking(report) is None
+
+
+@pytest.mark.parametrize("server", [0, 9, 31])
+def test_pipelines_that_lack_a_stage_keep_their_schedule(folder: Path, server: int) -> None:
+    schedule = lacking(folder, server).schedule
+
+    assert schedule is not None
+    assert (schedule.name, schedule.exact) == ("1f1b", True)
+
+
+# Reports of which no iteration is averaged.
+
+
+@pytest.mark.parametrize("run", [Planting(), Planting(stages=1), Planting(stray="idle")], ids=str)
+def test_nothing_is_advised_from_an_empty_average(
+    run: Planting, tmp_path: Path, cli: CommandLine
+) -> None:
+    plant(run, tmp_path)
+    shown = " ".join(
+        cli.printed(
+            "analyze", str(tmp_path), "--skip", "99", "--json", str(tmp_path / "r.json")
+        ).split()
+    )
+    assert "What to do first: nothing can be advised, since no iteration is averaged" in shown
+    assert "any kernel ran for" not in shown
+    assert json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["what_to_do_first"] is None

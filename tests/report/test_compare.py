@@ -6,19 +6,30 @@ import csv
 import io
 import json
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
+from bubbleviz.count.count import spread
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.render.comparison import COLUMNS, as_csv, as_json, as_svg, document, sections
 from bubbleviz.render.text.terminal import plain_text
-from bubbleviz.report.comparison import ComparedRun, Comparison, compare, saved_of, titles_of
+from bubbleviz.report.comparison import (
+    ComparedRun,
+    Comparison,
+    compare,
+    difference,
+    saved_of,
+    titles_of,
+)
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import Average, SavedRatio, SavedReport
 from bubbleviz.report.view import View
@@ -324,3 +335,79 @@ def test_what_cannot_be_compared_is_refused(
     )
     assert "two outputs" in cli.refused("compare", *saved, "--json", "-", "--csv", "-", code=2)
     assert there.read_text() == "mine"
+
+
+# Welch's test against scipy's own, and where there can be none.
+
+
+VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_size=12)
+
+
+def average(values: list[float]) -> Average:
+    found = spread(list(values))
+    return Average(found.mean, found.std, found.n)
+
+
+@pytest.mark.parametrize("other", [[0.25], [0.25, 0.75], []])
+def test_a_single_value_gives_no_test(other: list[float]) -> None:
+    found = difference(average([0.25]), average(other))
+
+    assert found is None or (found.ci95, found.t, found.df, found.p) == (None,) * 4
+
+
+def test_ties_without_any_spread_give_no_test() -> None:
+    same, apart = average([0.5, 0.5, 0.5]), average([0.25, 0.25])
+
+    for found, mean in ((difference(same, same), 0.0), (difference(same, apart), -0.25)):
+        assert found is not None
+        assert astuple(found) == (mean, None, None, None, None)
+
+
+def test_one_run_without_spread_is_tested() -> None:
+    found = difference(average([0.5, 0.5, 0.5]), average([0.3, 0.4]))
+
+    assert found is not None
+    assert found.df == pytest.approx(1)  # that of the run with the spread
+    assert found.t == pytest.approx(-3)  # -0.15 / (0.0707 / sqrt 2)
+    assert found.p == pytest.approx(2 * math.atan(1 / 3) / math.pi)  # Cauchy's distribution
+
+
+@given(VALUES, VALUES)
+def test_it_is_that_of_scipy(first: list[float], other: list[float]) -> None:
+    from scipy import stats
+
+    assume(len(first) > 1 and len(other) > 1)
+    one, two = average(first), average(other)
+    assume((one.std or 0) > 1e-9 or (two.std or 0) > 1e-9)
+    found = difference(one, two)
+    expected = stats.ttest_ind_from_stats(
+        *(two.mean, two.std, two.n), *(one.mean, one.std, one.n), equal_var=False
+    )
+    assert found is not None
+    assert found.ci95 is not None
+    assert found.t == pytest.approx(float(expected.statistic), rel=1e-6, abs=1e-9)
+    assert found.p == pytest.approx(float(expected.pvalue), rel=1e-6, abs=1e-12)
+    error = math.sqrt((one.std or 0) ** 2 / one.n + (two.std or 0) ** 2 / two.n)
+    expected_ends = stats.t.interval(0.95, found.df, loc=found.mean, scale=error)
+    assert found.ci95 == pytest.approx([float(end) for end in expected_ends], abs=1e-9)
+
+
+@given(
+    st.builds(
+        Average,
+        st.floats(-1e30, 1e30),
+        st.floats(0, 1e30),
+        st.integers(2, 10**9),
+    ),
+    st.builds(
+        Average,
+        st.floats(-1e30, 1e30),
+        st.floats(0, 1e-300),
+        st.integers(2, 10**9),
+    ),
+)
+def test_no_number_is_ever_nan_or_infinite(one: Average, two: Average) -> None:
+    for found in (difference(one, two), difference(two, one), difference(two, two)):
+        assert found is not None
+        numbers = [found.mean, found.t, found.df, found.p, *(found.ci95 or ())]
+        assert all(np.isfinite(number) for number in numbers if number is not None)

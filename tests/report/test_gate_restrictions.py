@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from shutil import copy
 from typing import Any
 
 import pytest
@@ -19,7 +16,8 @@ from bubbleviz.report.comparison import saved_of
 from bubbleviz.report.restrictions import RESTRICTIONS
 from bubbleviz.report.saved import read_saved, read_times
 from tests.support.command_line import CommandLine
-from tests.support.places import FIXTURES
+from tests.support.nsys_exports import edited
+from tests.support.places import EXAMPLE, FIXTURES
 
 LIMIT = ("--max-bubble", "schedule=0.999")
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -43,14 +41,7 @@ phase = 'BW'
 
 
 def _edited(folder: Path, *statements: str) -> Path:
-    """Return a copy of the 1F1B example after these statements."""
-    path = folder / "node0.sqlite"
-    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
-    path.chmod(0o644)
-    with closing(sqlite3.connect(path)) as database, database:
-        for statement in statements:
-            database.execute(statement)
-    return path
+    return edited(folder / "node0.sqlite", *statements, source=EXAMPLE)
 
 
 def _kernels_lost(folder: Path) -> list[str]:

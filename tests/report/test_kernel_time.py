@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -27,7 +26,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.saved import read_saved
 from bubbleviz.report.view import View
 from tests.planting import Planting, Truth, plant
-from tests.support.nsys_exports import C, K, R, profile
+from tests.support.nsys_exports import C, K, R, edited, profile
 
 BASE: dict[str, Any] = {"communication": False, "optimizer_ns": 0, "iterations": 2}
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -114,13 +113,9 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
 
 def _shortened(folder: Path, source: str, which: str = "1") -> Report:
     """Return the report on a fixture whose kernels (which SQL names) run a twentieth as long."""
+    shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
-        copy = Path(shutil.copy(path, folder))
-        with closing(sqlite3.connect(copy)) as database, database:
-            database.execute(
-                "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20 "
-                f"WHERE {which}"
-            )
+        edited(folder / path.name, f"{shorter} WHERE {which}", source=path)
     return bubbleviz.analyze(folder)
 
 
@@ -242,12 +237,8 @@ def test_what_is_as_large_as_the_bubble_does_not_outweigh_it() -> None:
 def _losing(folder: Path, share: int) -> Report:
     """Return the report on a planted run that lost one of so many CUDA calls; 0 for none."""
     plant(Planting(iterations=3), folder)
-    run = next(folder.glob("*.sqlite"))
-    with closing(sqlite3.connect(run)) as database, database:
-        database.execute(
-            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE ? > 0 AND rowid % max(?, 1) = 0",
-            (share, share),
-        )
+    lost = f"{share} > 0 AND rowid % max({share}, 1) = 0"
+    edited(next(folder.glob("*.sqlite")), f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {lost}")
     return bubbleviz.analyze(folder)
 
 

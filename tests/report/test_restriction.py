@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
-from shutil import copy
 
 import pytest
 
@@ -19,8 +16,8 @@ from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.nsys_exports import C, K, R, profile
-from tests.support.places import FIXTURES
+from tests.support.nsys_exports import C, K, R, edited, profile
+from tests.support.places import EXAMPLE, FIXTURES
 from tests.support.report_texts import text_of
 from tests.support.torch_traces import traces_of, with_world
 
@@ -187,18 +184,13 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 def _without_kernels(folder: Path, *ranks: int, what: str = KERNELS) -> Path:
     """Return the 1F1B example without the rows of these ranks in a table."""
-    path = folder / "node0.sqlite"
-    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
-    with closing(sqlite3.connect(path)) as database, database:
-        of_rank = f"SELECT DISTINCT globalPid FROM {KERNELS} ORDER BY deviceId"
-        pids = [pid for (pid,) in database.execute(of_rank)]
-        for rank in ranks:
-            database.execute(
-                f"DELETE FROM {what} WHERE {'globalPid' if what == KERNELS else 'globalTid'} "
-                ">> 24 = ? >> 24",
-                (pids[rank],),
-            )
-    return path
+    column = "globalPid" if what == KERNELS else "globalTid"
+    pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
+    rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
+    lost = (f"DELETE FROM {what} WHERE {rows} {rank})" for rank in ranks)
+    return edited(
+        folder / "node0.sqlite", f"CREATE TEMP TABLE pids AS {pids}", *lost, source=EXAMPLE
+    )
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -240,12 +232,11 @@ def test_one_rank_with_gpu_work_is_one_stage_of_a_pipeline(tmp_path: Path) -> No
 
 
 def test_a_process_that_names_no_pass_is_no_stage(tmp_path: Path) -> None:
-    path = _without_kernels(tmp_path, 3)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute(
-            "DELETE FROM NVTX_EVENTS WHERE text != 'Optimizer' AND globalTid >> 24 NOT IN "
-            f"(SELECT globalPid >> 24 FROM {KERNELS})"
-        )
+    path = edited(
+        _without_kernels(tmp_path, 3),
+        "DELETE FROM NVTX_EVENTS WHERE text != 'Optimizer' AND globalTid >> 24 NOT IN "
+        f"(SELECT globalPid >> 24 FROM {KERNELS})",
+    )
     report = bubbleviz.analyze(path)
 
     notes = {note.what: note.reason for note in report.limitations}
@@ -266,20 +257,14 @@ def test_a_process_that_names_no_pass_is_no_stage(tmp_path: Path) -> None:
 def test_a_helper_that_names_one_forward_is_no_stage(
     names: tuple[str, ...], stage: bool, tmp_path: Path
 ) -> None:
-    path = tmp_path / "node0.sqlite"
-    copy(FIXTURES / "1f1b" / "node0.sqlite", path)
-    with closing(sqlite3.connect(path)) as database, database:
-        (begin, thread) = database.execute(
-            "SELECT MIN(start), MAX(globalTid) FROM NVTX_EVENTS"
-        ).fetchone()
-        helper = thread + (77 << 24)
-        for number, name in enumerate(names):
-            at = begin + 100 * number
-            database.execute(
-                "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
-                "VALUES (?, ?, 59, ?, ?)",
-                (at, at + 10, name, helper),
-            )
+    added = (
+        "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) "
+        f"SELECT begin + {100 * number}, begin + {100 * number + 10}, 59, '{name}', tid FROM first"
+        for number, name in enumerate(names)
+    )
+    thread = "MAX(globalTid) + (77 << 24) AS tid"
+    first = f"CREATE TEMP TABLE first AS SELECT MIN(start) AS begin, {thread} FROM NVTX_EVENTS"
+    path = edited(tmp_path / "node0.sqlite", first, *added, source=EXAMPLE)
     report = bubbleviz.analyze(path)
 
     assert report.restriction == (WITHOUT_WORK if stage else None)

@@ -8,3 +8,5 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 FIXTURES = CHECKOUT / "fixtures"
 FAKES = CHECKOUT / "tests" / "fakes"
 GOLDEN = CHECKOUT / "tests" / "golden"
+#: The only profile of the 1F1B example.
+EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
