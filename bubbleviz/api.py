@@ -22,7 +22,7 @@ from bubbleviz.model.window import Window, parse_window
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.render.notebook import NotebookReport
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
-from bubbleviz.schedules.files import read_plan
+from bubbleviz.schedules.communication.torch_csv import read_file
 from bubbleviz.sources.paths import missing_files
 from bubbleviz.sources.readers import OpenFile
 from bubbleviz.timing import step
@@ -87,7 +87,7 @@ def analyze(
     part = parse_window(window) if isinstance(window, str) else window
     limit = None if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     memory = memory or limit is not None
-    planned = None if plan is None else read_plan(str(plan))
+    planned = None if plan is None else read_file(str(plan)).plan
     watched = progress or Unwatched()
     with _fleet(jobs, dask) as fleet:
         with step("find profiles"):

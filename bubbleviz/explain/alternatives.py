@@ -17,7 +17,7 @@ from bubbleviz.model.grouping import distinct, groups_of, sorted_rows
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.ideal import Ideal, MemoryOptions, ideal, ideal_of
+from bubbleviz.schedules.ideal import Ideal, ideal, ideal_of
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.measured_times import MeasuredTimes, StageTimes, measured_times
 from bubbleviz.schedules.plan import Plan, Schedule
@@ -31,7 +31,7 @@ _WORTH = 0.01
 #: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
 _SAME_MEMORY = 1e-9
 #: A microbatch is held whole from F to W, in searched schedules as in the measured order.
-_MEMORY = MemoryOptions(backward=1.0, weight=1.0)
+_MEMORY = None, 1.0, 1.0
 
 
 @frozen

@@ -16,10 +16,9 @@ from bubbleviz.render.document import Block, HangingLines, Sentence
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.report.view import View
 from bubbleviz.schedules.communication.lowered import Transport
-from bubbleviz.schedules.files.torch_csv import FORMAT
-from bubbleviz.schedules.formulas import Formula, formula_named, formulas
+from bubbleviz.schedules.communication.torch_csv import write
 from bubbleviz.schedules.ideal import Estimate, Ideal, ideal_workload
-from bubbleviz.schedules.known import schedules
+from bubbleviz.schedules.known import FORMULAS, SCHEDULES, Formula, formula_named
 from bubbleviz.schedules.measured_times import StageTimes
 from bubbleviz.schedules.plan import Schedule
 
@@ -98,7 +97,6 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
         UsageError: it comes from a formula, which has no order.
     """
     from bubbleviz.schedules.communication.lowering import communicated
-    from bubbleviz.schedules.communication.torch_csv import write
 
     ideal = _ordered(result)
     return write(communicated(ideal.plan, ideal_workload(ideal.plan, times), transport).lowered)
@@ -110,12 +108,12 @@ RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
     "svg": as_svg,
     "pdf": lambda result, view: as_pdf(as_svg(result, view)),
     "png": lambda result, view: as_png(as_svg(result, view)),
-    "csv": lambda result, _: FORMAT.write(_ordered(result).plan),
+    "csv": lambda result, _: write(_ordered(result).plan),
 }
 
 
 def _rules() -> tuple[Schedule | Formula, ...]:
-    return (*schedules(), *formulas())
+    return (*SCHEDULES, *FORMULAS)
 
 
 def schedule_sections() -> Iterator[Block]:
@@ -143,8 +141,6 @@ def sections(result: Ideal | Estimate) -> Iterator[Block]:
     ratio = "-" if result.stage_ratio is None else f"{result.stage_ratio:.4f}"
     stage = ("stage ratio", ratio, "idle share of a window as long as the cost")
     if not isinstance(result, Ideal):
-        from bubbleviz.schedules.formulas import formula_named
-
         yield HangingLines([_line(*row) for row in (*rows, stage)])
         formula = formula_named(name)
         yield Sentence(f"  cost = {formula.text if formula else ''}; {undrawn(name)}.")

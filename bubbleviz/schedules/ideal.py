@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport
-from bubbleviz.schedules.communication.precedence import timing_of
-from bubbleviz.schedules.formulas import Formula, formula_named, formulas
-from bubbleviz.schedules.known import schedule_named, schedules, unknown_schedule
-from bubbleviz.schedules.measured_times import StageTimes, ticks_of
-from bubbleviz.schedules.plan import Memory, Plan, Schedule, Setting
-from bubbleviz.schedules.simulation import (
-    Simulation,
-    Workload,
-    cost,
-    makespan,
-    peak_memory,
-    schedule_ratio,
-    simulate_workload,
-    stage_ratio,
+from bubbleviz.schedules import simulation as simulated
+from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport, makespan_of
+from bubbleviz.schedules.known import (
+    FORMULAS,
+    SCHEDULES,
+    Formula,
+    formula_named,
+    placement_of,
+    schedule_named,
+    searched_plan,
+    unknown_schedule,
 )
+from bubbleviz.schedules.measured_times import StageTimes, ticks_of
+from bubbleviz.schedules.plan import Memory, Plan, Schedule
+from bubbleviz.schedules.simulation import Simulation, Workload, device_workload
 
 #: More operations than this take about a minute, at some 10 us each.
 _MOST_OPERATIONS = 5_000_000
@@ -33,21 +31,10 @@ _MOST_OPERATIONS = 5_000_000
 _MOST_STAGES = 5_000
 #: In any unit, no device has more.
 _MOST_MEMORY = 1e30
-
-
-@frozen
-class MemoryOptions:
-    """Activation memory, in any one unit; see :class:`bubbleviz.schedules.plan.Memory`.
-
-    Attributes:
-        limit: what each device has for it; None for what the schedule is meant for.
-        backward: M_B of one microbatch on a whole stage; None for 1.
-        weight: M_W; None for M_B, or the share of it that the schedule's paper has.
-    """
-
-    limit: float | None = None
-    backward: float | None = None
-    weight: float | None = None
+#: What a caller gives of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W; None for
+#: what the schedule is meant for, 1, and M_B or the share of it that the schedule's paper has.
+GivenMemory = tuple[float | None, float | None, float | None]
+_NOTHING = None, None, None
 
 
 @frozen
@@ -107,7 +94,7 @@ class Estimate:
 
 def theory_names() -> list[str]:
     """Return the names of all schedules, and of formulas."""
-    return sorted([*(s.name for s in schedules()), *(f.name for f in formulas())])
+    return sorted(rule.name for rule in (*SCHEDULES, *FORMULAS))
 
 
 def check_name(name: str) -> None:
@@ -116,9 +103,8 @@ def check_name(name: str) -> None:
     Raises:
         UsageError: none has.
     """
-    known = theory_names()
-    if name not in known:
-        raise unknown_schedule(name, known)
+    if name not in theory_names():
+        raise unknown_schedule(name, theory_names())
 
 
 def theory(
@@ -128,7 +114,7 @@ def theory(
     times: StageTimes,
     chunks: int | None = None,
     *,
-    memory: MemoryOptions | None = None,
+    memory: GivenMemory = _NOTHING,
     watch: Watch = unwatched,
 ) -> Ideal | Estimate:
     """Return the simulation of a schedule, or the estimate of a formula of that name.
@@ -140,7 +126,7 @@ def theory(
     formula = formula_named(name)
     if formula is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
-    if memory not in {None, MemoryOptions()}:
+    if memory != _NOTHING:
         raise UsageError(f"{name} is a formula of times; leave the --memory options out")
     return estimate(formula, stages, microbatches, times, chunks)
 
@@ -152,7 +138,7 @@ def ideal(
     times: StageTimes,
     chunks: int | None = None,
     *,
-    memory: MemoryOptions | None = None,
+    memory: GivenMemory = _NOTHING,
     of_makespan: bool = False,
     watch: Watch = unwatched,
 ) -> Ideal:
@@ -175,11 +161,12 @@ def ideal(
     rule = schedule_named(schedule)
     v = rule.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
-    activations = _memory(rule, stages, memory or MemoryOptions())
+    activations = _memory(rule, stages, memory)
     if rule.searched and activations.limit is not None:
-        ticks = ticks_of(stages, microbatches * v, times, v)
-        setting = Setting(stages, microbatches, v, *ticks, activations, of_makespan)
-        plan = rule.searched.plan(setting, watch)
+        *ticks, transfer = ticks_of(stages, microbatches * v, times, v)
+        placement = placement_of(rule, stages, v)
+        workload = device_workload(placement, microbatches, ticks, transfer, activations)
+        plan = searched_plan(rule.name, workload, makespan=of_makespan, watch=watch)
     else:
         plan = rule.plan(stages, microbatches, v)
     return ideal_of(plan, times, activations)
@@ -197,22 +184,21 @@ def ideal_of(plan: Plan, times: StageTimes, memory: Memory | None = None) -> Ide
         MismatchError: an operation waits for ever for another.
         UsageError: a time cannot be.
     """
-    v = plan.chunks
+    v, activations = plan.chunks, memory or Memory()
     _check_sizes(plan.stages, plan.microbatches, v)
-    activations = memory or Memory(None)
-    simulation = simulate_workload(plan, ideal_workload(plan, times))
+    simulation = simulated.simulate_workload(plan, ideal_workload(plan, times))
 
     def peaks(backward: float, weight: float) -> tuple[float, ...]:
         of_stages = ((each,) * plan.virtual_stages for each in (backward, weight))
-        return tuple(peak / v for peak in peak_memory(plan, *of_stages))
+        return tuple(peak / v for peak in simulated.peak_memory(plan, *of_stages))
 
     return Ideal(
         plan,
         simulation,
-        cost(simulation) / v / 1e6,
-        makespan(simulation) / v / 1e6,
-        stage_ratio(simulation),
-        schedule_ratio(simulation),
+        simulated.cost(simulation) / v / 1e6,
+        simulated.makespan(simulation) / v / 1e6,
+        simulated.stage_ratio(simulation),
+        simulated.schedule_ratio(simulation),
         peaks(1.0, 1.0),
         activations,
         peaks(activations.backward, activations.weight),
@@ -227,7 +213,7 @@ def carried_ideal(lowered: LoweredPlan, times: StageTimes, transport: Transport)
         UsageError: a time cannot be.
     """
     workload = ideal_workload(lowered.plan, times)
-    carried = timing_of(lowered, workload, transport).makespan_ns
+    carried = makespan_of(lowered, workload, transport)
     return replace(ideal_of(lowered.plan, times), carried_ms=carried / lowered.plan.chunks / 1e6)
 
 
@@ -237,26 +223,9 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
     Raises:
         UsageError: a time cannot be.
     """
-    v = plan.chunks
-    forward, backward, weight, transfer = ticks_of(plan.stages, plan.microbatches * v, times, v)
-    # The replica of another direction has each stage on another device.
-    length = plan.virtual_stages // plan.replicas
-    of_stage = [plan.placement[s % length] for s in range(plan.virtual_stages)]
-    inner, outer = ([ticks[s] for s in of_stage] for ticks in (backward, weight))
-    far = [a != b for a, b in pairwise(plan.placement)]
-    crossed = [transfer if each else 0 for each in far]
-    held = (1 / v,) * plan.virtual_stages
-    return Workload(
-        placement=plan.placement,
-        microbatches=plan.microbatches,
-        forward_ns=tuple(forward[s] for s in of_stage),
-        backward_ns=tuple(inner),
-        weight_ns=tuple(outer),
-        fused_ns=tuple(b + w for b, w in zip(inner, outer, strict=True)),
-        down_ns=(*crossed, 0),
-        up_ns=(0, *crossed),
-        activation=held,
-        kept=held,
+    *ticks, transfer = ticks_of(plan.stages, plan.microbatches * plan.chunks, times, plan.chunks)
+    return device_workload(
+        plan.placement, plan.microbatches, ticks, transfer, replicas=plan.replicas
     )
 
 
@@ -289,32 +258,31 @@ def estimate(
     return Estimate(formula.name, stages, microbatches, v, cost_ms, ratio)
 
 
-def _memory(rule: Schedule, stages: int, given: MemoryOptions) -> Memory:
+def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
     """Return the memory of activations, and the limit of a search.
 
     Raises:
         UsageError: one of the options cannot be, or there is a limit and nothing to search.
     """
-    searched = rule.searched
-    for option, value in (("--memory-limit", given.limit), ("--memory-b", given.backward)):
+    searched, (limit, memory_b, memory_w) = rule.searched, given
+    for option, value in (("--memory-limit", limit), ("--memory-b", memory_b)):
         if value is not None and not 0 < value <= _MOST_MEMORY:
             raise UsageError(
                 f"{option}: {value} is no memory; give more than 0, and at most {_MOST_MEMORY:g}"
             )
-    backward = 1.0 if given.backward is None else given.backward
+    backward = 1.0 if memory_b is None else memory_b
     kept = searched.kept if searched else 1.0
-    weight = kept * backward if given.weight is None else given.weight
+    weight = kept * backward if memory_w is None else memory_w
     if not 0 <= weight <= backward:
         raise UsageError(
             f"--memory-w: {weight} is held on to W of the {backward:g} held to B; give 0 to "
             f"{backward:g}"
         )
-    if given.limit is not None and searched is None:
-        names = ", ".join(s.name for s in schedules() if s.searched)
+    if limit is not None and searched is None:
+        names = ", ".join(each.name for each in SCHEDULES if each.searched)
         raise UsageError(
             f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
         )
-    limit = given.limit
     if limit is None and searched and searched.limit:
         limit = searched.limit(stages) * backward
     return Memory(limit, backward, weight)

@@ -7,12 +7,11 @@ make the same call give the same orders.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.plan import Task
-from bubbleviz.schedules.search.problem import PHASE_CODES, Codes, Orders, Problem, plan_of
-from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.search.orders import Improvement, Orders, improve
+from bubbleviz.schedules.search.problem import Codes, Problem
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -59,7 +58,8 @@ def optimum(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return bound, codes
     # Hints are no promise: what it found in its time may be longer.
-    return bound, min(codes, model.codes(solver), key=model.length)
+    found = improve(problem, model.codes(solver), 0), improve(problem, codes, 0)
+    return bound, min((each for each in found if each), key=lambda each: each[0])[1]
 
 
 class _Model:
@@ -131,31 +131,15 @@ class _Model:
         self.model.add(end == self.end(3 * stage + phase, mb))
         return self.model.new_interval_var(self.starts[3 * stage, mb], length, end, "")
 
-    def ran(self, codes: Codes) -> Simulation:
-        """Return when operations run in orders."""
-        problem = self.problem
-        plan = plan_of("", problem, codes, fused=self.phases == 2)
-
-        def duration(task: Task) -> int:
-            op = task.operation
-            return problem.lengths[3 * op.virtual_stage + PHASE_CODES[op.phase]]
-
-        def transfer(task: Task) -> int:
-            stage, forward = task.operation.virtual_stage, task.operation.phase is Phase.F
-            return problem.down[stage - 1] if forward else problem.up[stage + 1]
-
-        return simulate(plan, duration, transfer_ns=transfer)
-
-    def length(self, codes: Codes) -> int:
-        """Return the makespan of orders, in ticks."""
-        return int(self.ran(codes).end_ns.max(initial=0))
-
     def hint(self, codes: Codes) -> None:
         """Begin with orders."""
-        ran = self.ran(codes)
-        columns = (ran.virtual_stage, ran.phase, ran.microbatch, ran.start_ns)
-        for stage, phase, mb, start in zip(*(each.tolist() for each in columns), strict=True):
-            self.model.add_hint(self.starts[3 * stage + PHASE_CODES[phase], mb], start)
+        ran = Improvement(self.problem, codes).ran()
+        assert ran is not None
+        ends, taken = iter(ran[0]), Counter[int]()
+        for code in (code for row in codes for code in row):
+            start = next(ends) - self.problem.lengths[code]
+            self.model.add_hint(self.starts[code, taken[code]], start)
+            taken[code] += 1
 
     def codes(self, solver: cp_model.CpSolver) -> Codes:
         """Return the orders of the solution."""

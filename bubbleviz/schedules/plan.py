@@ -7,13 +7,12 @@ times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.progress import Watch, unwatched
 
 
 @dataclass(frozen=True, order=True)
@@ -99,46 +98,16 @@ class Memory:
         weight: M_W, what is held of it until the end of W.
     """
 
-    limit: float | None
+    limit: float | None = None
     backward: float = 1.0
     weight: float = 1.0
 
 
 @frozen
-class Setting:
-    """What a plan is searched for.
-
-    Attributes:
-        stages: p.
-        microbatches: m.
-        chunks: v.
-        forward: T_F of a chunk by device, in ticks.
-        backward: T_B, for the input alone.
-        weight: T_W.
-        transfer: ticks of every edge between two devices.
-        memory: with a limit.
-        makespan: whether the window of all devices is to be short, rather than the longest of
-            their own.
-    """
-
-    stages: int
-    microbatches: int
-    chunks: int
-    forward: tuple[int, ...]
-    backward: tuple[int, ...]
-    weight: tuple[int, ...]
-    transfer: int
-    memory: Memory
-    makespan: bool = False
-
-
-@frozen
 class PlanSearch:
-    """How a schedule finds its plan for given times.
+    """The memory of a schedule whose plan is searched for given times.
 
     Attributes:
-        plan: plan for a setting; it tells how much of the search is done. It raises
-            :class:`bubbleviz.errors.UsageError` for sizes and limits that it does not allow.
         limit: memory limit by p, in units of M_B, where the caller gives none; None where the
             schedule then has a fixed order.
         peak: most microbatches that a device holds from F to its backward, by p, in the orders of
@@ -146,7 +115,6 @@ class PlanSearch:
         kept: M_W, in units of M_B, where the caller gives none.
     """
 
-    plan: Callable[[Setting, Watch], Plan]
     limit: Callable[[int], float] | None
     peak: Callable[[int], float]
     kept: float = 1.0
@@ -164,7 +132,8 @@ class Schedule:
         plan: plan for (stages p, microbatches m, chunks v), of a searched schedule the one at
             equal times. It raises :class:`bubbleviz.errors.UsageError` for sizes that the
             schedule does not allow.
-        searched: how a plan is found for given times; None where the order is always the same.
+        searched: the memory of plans that are searched for given times; None where the order is
+            always the same.
         with_one_chunk: name of the schedule that this is with one chunk a device; None where it
             keeps its own.
         replicas: how many pipelines, each with microbatches of its own, its plans hold.
@@ -179,36 +148,10 @@ class Schedule:
     with_one_chunk: str | None = None
     replicas: int = 1
 
-
-def plan_at_equal_times(searched: PlanSearch) -> Callable[[int, int, int], Plan]:
-    """Return the ``plan`` of a schedule that is always searched: (p, m, v) at equal times."""
-
-    def plan(stages: int, microbatches: int, chunks: int) -> Plan:
-        memory = Memory(searched.limit(stages) if searched.limit else None, 1.0, searched.kept)
-        ones = (1,) * stages
-        setting = Setting(stages, microbatches, chunks, ones, ones, ones, 0, memory)
-        return searched.plan(setting, unwatched)
-
-    return plan
-
-
-def refuse_chunks(name: str, chunks: int, wanted: int, where: str = "a device") -> None:
-    """Refuse a number of chunks that a schedule does not have.
-
-    Raises:
-        UsageError: it is another than what is wanted, one or two.
-    """
-    if chunks != wanted:
-        has = "one chunk" if wanted == 1 else "two chunks"
-        raise UsageError(f"{name} has {has} {where}, not {chunks}")
-
-
-def line_plan(
-    name: str, stages: int, microbatches: int, order: Callable[[int], Iterable[PlannedOperation]]
-) -> Plan:
-    """Return the plan of one chunk a device, by the order of each device."""
-    orders = tuple(tuple(order(device)) for device in range(stages))
-    return Plan(name, stages, microbatches, 1, looped_placement(stages, 1), orders)
+    @property
+    def has_one_order(self) -> bool:
+        """Whether its order is the same at all times where there is no memory limit."""
+        return self.searched is None or self.searched.limit is None
 
 
 def looped_placement(stages: int, chunks: int) -> tuple[int, ...]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.memory_sizes import memory_text
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
-from bubbleviz.schedules.plan import Duration, Plan, Program, Task, program_of
+from bubbleviz.schedules.plan import Duration, Memory, Plan, Program, Task, program_of
 
 #: When an Optimizer can start; see :func:`simulate`.
 Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]
@@ -364,24 +366,6 @@ class Workload:
     limit: tuple[float, ...] | None = None
     split: bool = True
 
-    def __post_init__(self) -> None:
-        """Refuse tuples of other lengths, and devices without a virtual stage.
-
-        Raises:
-            UsageError: they are of different pipelines.
-        """
-        count = len(self.placement)
-        operations = (self.forward_ns, self.backward_ns, self.weight_ns, self.fused_ns)
-        of_stages = (*operations, self.down_ns, self.up_ns)
-        of_memory = (self.activation, self.kept)
-        wrong = any(len(each) != count for each in (*of_stages, *of_memory))
-        wrong |= sorted(set(self.placement)) != list(range(self.devices))
-        wrong |= self.limit is not None and len(self.limit) != self.devices
-        if not count or wrong:
-            raise UsageError("times, memory and placement are of different stages; give all of one")
-        if self.microbatches < 1 or any(time < 0 for each in of_stages for time in each):
-            raise UsageError("times are from 0 on, and microbatches from 1; give others")
-
     @property
     def devices(self) -> int:
         """Number of devices, p."""
@@ -400,6 +384,46 @@ class Workload:
     def stages_of(self, device: int) -> tuple[int, ...]:
         """Return the virtual stages of a device."""
         return tuple(s for s, at in enumerate(self.placement) if at == device)
+
+
+def device_workload(
+    placement: tuple[int, ...],
+    microbatches: int,
+    times_ns: Sequence[Sequence[int]],
+    transfer_ns: int = 0,
+    memory: Memory | None = None,
+    replicas: int = 1,
+) -> Workload:
+    """Return the workload of virtual stages that take what their devices do.
+
+    Args:
+        placement: device of each virtual stage.
+        microbatches: m.
+        times_ns: of F, B and W of a chunk, by device.
+        transfer_ns: of every edge between two devices.
+        memory: of a whole stage; None counts microbatches.
+        replicas: how many pipelines there are; one of another direction has each stage on another
+            device.
+    """
+    length, memory = len(placement) // replicas, memory or Memory()
+    chunks = length // (max(placement) + 1)
+    forward, backward, weight = (
+        tuple(each[placement[s % length]] for s in range(len(placement))) for each in times_ns
+    )
+    crossed = tuple(transfer_ns if a != b else 0 for a, b in pairwise(placement))
+    return Workload(
+        placement=placement,
+        microbatches=microbatches,
+        forward_ns=forward,
+        backward_ns=backward,
+        weight_ns=weight,
+        fused_ns=tuple(map(sum, zip(backward, weight, strict=True))),
+        down_ns=(*crossed, 0),
+        up_ns=(0, *crossed),
+        activation=(memory.backward / chunks,) * len(placement),
+        kept=(memory.weight / chunks,) * len(placement),
+        limit=None if memory.limit is None else (memory.limit,) * (max(placement) + 1),
+    )
 
 
 @frozen
@@ -546,23 +570,15 @@ def with_memory(
         limit_bytes: what a device has, or each one; None for no limit.
 
     Raises:
-        UsageError: the memory is of other stages, or what a device always holds exceeds it.
+        UsageError: what a device always holds exceeds it.
     """
-    stages, devices = workload.virtual_stages, workload.devices
-    if (len(memory.held), len(memory.kept)) != (stages, stages) or (
-        len(memory.resident) != devices
-    ):
-        raise UsageError(
-            f"memory of {len(memory.held)} virtual stages for a run of {stages}; measure both of "
-            "one run"
-        )
     limit: tuple[float, ...] | None = None
     if limit_bytes is not None:
-        each = limit_bytes if isinstance(limit_bytes, Sequence) else (limit_bytes,) * devices
+        each = (
+            limit_bytes if isinstance(limit_bytes, Sequence) else (limit_bytes,) * workload.devices
+        )
         limit = tuple(most - taken for most, taken in zip(each, memory.resident, strict=True))
         if min(limit) < 0:
-            from bubbleviz.model.memory_sizes import memory_text
-
             device = limit.index(min(limit))
             raise UsageError(
                 f"--memory-limit {memory_text(each[device])}: device {device} always holds "

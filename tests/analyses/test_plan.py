@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,34 +27,20 @@ from bubbleviz.render.text.terminal import plain_text
 from bubbleviz.report.view import View
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import MeasuredMemory, Outcome, Workload, outcome_of
+from bubbleviz.schedules.simulation import (
+    MeasuredMemory,
+    Outcome,
+    Workload,
+    device_workload,
+    outcome_of,
+)
 from tests.support.places import CHECKOUT
 
-EMPTY: dict[str, Ints] = {
-    name: np.empty(0, np.int64)
-    for name in (
-        *("rank", "iteration", "phase", "microbatch", "virtual_stage"),
-        *("start_ns", "length_ns"),
-    )
-}
 
-
-def workload(placement: tuple[int, ...], microbatches: int, transfer_ns: int = 7) -> Workload:
-    count = len(placement)
-    cut = [transfer_ns * (a != b) for a, b in pairwise(placement)]
-    share = (placement.count(0) ** -1,) * count
-    return Workload(
-        placement,
-        microbatches,
-        tuple(range(100, 100 + count)),
-        (90,) * count,
-        (80,) * count,
-        (170,) * count,
-        (*cut, 0),
-        (0, *cut),
-        share,
-        share,
-    )
+def workload(placement: tuple[int, ...], microbatches: int) -> Workload:
+    devices = max(placement) + 1
+    times = [range(100, 100 + devices), [90] * devices, [80] * devices]
+    return device_workload(placement, microbatches, times, 7)
 
 
 def columns(outcome: Outcome, change: Callable[[int], int] = int) -> dict[str, Ints]:
@@ -74,23 +59,21 @@ def columns(outcome: Outcome, change: Callable[[int], int] = int) -> dict[str, I
     return {name: np.concatenate((own[name], again[name])) for name in own}
 
 
-def shuffled(rows: Mapping[str, Ints]) -> dict[str, Ints]:
-    order = np.random.default_rng(1).permutation(len(rows["rank"]))
-    return {name: column[order] for name, column in rows.items()}
-
-
 @pytest.mark.parametrize(("name", "chunks"), [("1f1b", 1), ("zb-h1", 1), ("interleaved-zb", 2)])
 def test_the_order_that_ran_is_found_among_replicas(name: str, chunks: int) -> None:
     plan = schedule_named(name).plan(3, 6, chunks)
     work = workload(plan.placement, 6)
-    rows = shuffled(columns(outcome_of(plan, work), lambda mb: 2 * mb + 5))
+    rows = columns(outcome_of(plan, work), lambda mb: 2 * mb + 5)
+    shuffle = np.random.default_rng(1).permutation(len(rows["rank"]))
+    rows = {key: column[shuffle] for key, column in rows.items()}
 
     ran = order_that_ran(rows, 0, plan.placement, name)
 
     assert ran is not None
     assert ran.orders == plan.orders
     assert order_that_ran(rows, 1, plan.placement, name) is None
-    assert order_that_ran(EMPTY, 0, plan.placement, name) is None
+    empty = {key: column[:0] for key, column in rows.items()}
+    assert order_that_ran(empty, 0, plan.placement, name) is None
     first = (rows["microbatch"] == 5) & (rows["phase"] == Phase.F)
     halved = {key: column[~first] for key, column in rows.items()}
     assert order_that_ran(halved, 0, plan.placement, name) is None

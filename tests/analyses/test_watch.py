@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,13 +15,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bubbleviz.analyses.watch import followed_run
 from bubbleviz.analyses.watch import measurement as watcher_module
-from bubbleviz.analyses.watch.followed_run import SILENT_S
-from bubbleviz.analyses.watch.measurement import LimitWatch, Sight, WatchedIteration, Watcher
+from bubbleviz.analyses.watch.measurement import (
+    SILENT_S,
+    LimitWatch,
+    Sight,
+    WatchedIteration,
+    Watcher,
+)
 from bubbleviz.analyses.watch.outputs import Metrics, line_of, opened, page_of
 from bubbleviz.cli.app import main
-from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.errors import OutputError
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import Truth
@@ -53,6 +58,15 @@ def page(sight: Sight) -> str:
     return console.export_text()
 
 
+#: A run that is being recorded, and who watches it.
+Job = tuple[LiveRun, Watcher]
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return LiveRun(planted(), tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+
+
 # --- what is measured
 
 
@@ -67,45 +81,36 @@ def test_nothing_is_there_yet(tmp_path: Path, there: bool) -> None:
     assert "it is waited for" in page(sight)
 
 
-def test_a_run_that_is_over_has_the_planted_ratios(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
+    job: Job, tmp_path: Path
 ) -> None:
-    truth = planted()
-    sight = Watcher(str(whole(truth, tmp_path / "run", monkeypatch))).look(0.0)
-
-    assert [own.number for own in sight.iterations] == [0, 1, 2, 3, 4, 5]
-    for own, true in zip(sight.iterations, truth.iterations, strict=True):
-        assert own.ratios["schedule"] == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
-        assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
-        assert own.ranks == own.world_size == 4
-        assert sum(part.share for part in own.parts) == pytest.approx(own.ratios[own.headline])
-
-
-def test_each_iteration_is_measured_when_the_next_one_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    truth = planted()
-    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+    live, watcher = job
     seen: list[WatchedIteration] = []
-    for iteration in truth.iterations:
-        live.run(iteration.index)
-        sight = watcher.look(float(iteration.index))
-        assert len(sight.iterations) == (iteration.index > 0)
+    for number in range(6):
+        live.run(number)
+        sight = watcher.look(float(number))
+        assert len(sight.iterations) == (number > 0)
         seen += sight.iterations
     live.stop()
     seen += watcher.look(9.0).iterations
+    at_once = Watcher(str(tmp_path / "run")).look(0.0).iterations
 
-    assert [own.number for own in seen] == [0, 1, 2, 3, 4, 5]
-    for own, true in zip(seen, truth.iterations, strict=True):
-        assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
     assert watcher.look(10.0).iterations == ()
+    assert seen[0].ratios["period"] is None
+    for rows in (seen, at_once):
+        assert [own.number for own in rows] == [0, 1, 2, 3, 4, 5]
+        for own, true in zip(rows, planted().iterations, strict=True):
+            assert own.ratios["schedule"] == pytest.approx(true.bubble_ratio["schedule"], abs=0.002)
+            assert own.ratios["stage"] == pytest.approx(true.bubble_ratio["stage"], abs=1e-12)
+            assert own.ranks == own.world_size == 4
+            assert sum(part.share for part in own.parts) == pytest.approx(own.ratios[own.headline])
+    # The period is that of the iteration before, which this one ends.
+    for own, true in zip(seen[1:], planted().iterations, strict=False):
+        assert own.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
-def test_an_iteration_is_whole_when_all_ranks_have_written_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    truth = planted()
-    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+def test_an_iteration_is_whole_when_all_ranks_have_written_it(job: Job) -> None:
+    live, watcher = job
     live.run(0)
     live.run(1, ranks=[0, 1, 2])
     assert watcher.look(0.0).iterations == ()
@@ -113,13 +118,9 @@ def test_an_iteration_is_whole_when_all_ranks_have_written_it(
     assert [own.number for own in watcher.look(1.0).iterations] == [0]
 
 
-def test_a_slow_rank_is_named_since_it_is_slow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = planted()
+def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
+    live, watcher = job
     slow = planted(replace(BASE, slow_stage=2, slow_factor=1.5))
-    folder = tmp_path / "run"
-    live, watcher = LiveRun(usual, folder, monkeypatch), Watcher(str(folder))
     for iteration in (0, 1, 2):
         live.run(iteration)
     live.go_on_as(slow)
@@ -138,13 +139,8 @@ def test_a_slow_rank_is_named_since_it_is_slow(
     assert "Slow: rank 2" in page(sight)
 
 
-def test_a_long_pause_before_an_iteration_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live, watcher = (
-        LiveRun(planted(), tmp_path / "run", monkeypatch),
-        Watcher(str(tmp_path / "run")),
-    )
+def test_a_long_pause_before_an_iteration_is_said(job: Job) -> None:
+    live, watcher = job
     for iteration, later_ns in enumerate((0, 0, 0, 30 * MS, 30 * MS, 60 * MS)):
         live.begin_at(0, later_ns)
         live.run(iteration)
@@ -158,21 +154,6 @@ def test_a_long_pause_before_an_iteration_is_said(
     assert "data loading" in line_of(seen[5])
     assert "paused" not in line_of(seen[4])
     assert "Iteration 5 paused" in page(watcher.look(1.0))
-
-
-def test_the_period_is_that_of_the_iteration_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    truth = planted()
-    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
-    seen: list[WatchedIteration] = []
-    for iteration in truth.iterations:
-        live.run(iteration.index)
-        seen += watcher.look(float(iteration.index)).iterations
-
-    assert seen[0].ratios["period"] is None
-    for own, true in zip(seen[1:], truth.iterations, strict=False):
-        assert own.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
 def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
@@ -193,11 +174,8 @@ def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
 # --- what befalls ranks
 
 
-def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    truth = planted()
-    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(job: Job) -> None:
+    live, watcher = job
     live.run(0)
     live.run(1)
     assert len(watcher.look(0.0).iterations) == 1
@@ -214,11 +192,8 @@ def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(
     assert watcher.look(SILENT_S + 2.0).events == ()
 
 
-def test_a_rank_that_appears_late_is_measured_from_then_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    truth = planted()
-    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+def test_a_rank_that_appears_late_is_measured_from_then_on(job: Job) -> None:
+    live, watcher = job
     for iteration in (0, 1, 2):
         live.run(iteration, ranks=[0, 1, 2])
     assert watcher.look(0.0).iterations == ()
@@ -257,9 +232,8 @@ def test_a_run_that_begins_again_is_followed(
     assert [(own.number, own.ranks) for own in late.trend] == [(1, stages), (2, stages)]
 
 
-def test_a_clock_that_is_put_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    truth = planted()
-    live, watcher = LiveRun(truth, tmp_path / "run", monkeypatch), Watcher(str(tmp_path / "run"))
+def test_a_clock_that_is_put_is_said(job: Job) -> None:
+    live, watcher = job
     for iteration in (0, 1, 2):
         live.run(iteration)
     watcher.look(0.0)
@@ -271,7 +245,7 @@ def test_a_clock_that_is_put_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (event,) = sight.events
     assert event.startswith("the clock of node1 was put by -7.000 s")
     for own in sight.iterations:
-        true = truth.iterations[own.number].bubble_ratio["stage"]
+        true = planted().iterations[own.number].bubble_ratio["stage"]
         assert own.ratios["stage"] == pytest.approx(true, abs=1e-12)
 
 
@@ -301,7 +275,7 @@ def test_what_is_kept_does_not_grow_with_the_run(
         sight = watcher.look(float(number))
         assert len(sight.trend) == min(number, 4)
         for rank in watcher.ranks:
-            assert len(rank.numbers) <= followed_run.CONTEXT + 1
+            assert len(rank.numbers) <= watcher_module.CONTEXT + 1
 
 
 # --- limits
@@ -319,12 +293,6 @@ def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
 
     assert [n for n, text in enumerate(said) if text] == [6, 11]
     assert said[6] == "schedule is 30.00 % in iteration 6, and above 20.00 % for 3 iterations"
-
-
-@pytest.mark.parametrize(("texts", "most"), [(["schedule"], 1), (["schedule=20%"], 0)])
-def test_limits_that_are_none_are_refused(texts: list[str], most: int) -> None:
-    with pytest.raises(UsageError):
-        LimitWatch(texts, most)
 
 
 # --- outputs
@@ -365,12 +333,6 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
     assert causes == {own.name: own.share for own in newest.parts}
     slow = scrapes[1]["bubbleviz_rank_compute_excess_ratio"]
     assert [labels for labels, _ in slow] == [{"rank": "2", "host": "node2"}]
-
-
-@pytest.mark.parametrize("address", ["9100", "127.0.0.1", "127.0.0.1:99999", ":9100"])
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(UsageError, match="HOST:PORT"):
-        Metrics(address)
 
 
 def test_an_address_in_use_is_refused() -> None:
@@ -416,32 +378,38 @@ def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
     assert lines[0]["slowest"][0]["rank"] == 2
 
 
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with (
-        pytest.raises(OutputError, match="cannot be written"),
-        opened(str(tmp_path / "none" / "o.jsonl"), None, None),
-    ):
-        pass
-
-
 # --- the command
 
 
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    def run(folder: Path, *options: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options])
+        return main()
+
+    return run
+
+
 def test_the_command_prints_a_line_an_iteration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    watch: Callable[..., int],
 ) -> None:
     folder = whole(planted(), tmp_path / "run", monkeypatch)
-    options = ["--interval", "0.01", "--stop-after", "0.02"]
-    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options])
 
-    assert main() == 0
+    assert watch(folder, "--interval", "0.01", "--stop-after", "0.02") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(";")[0] for line in lines] == [f"iteration {n}" for n in range(6)]
 
 
 @pytest.mark.parametrize("runs", [False, True])
 def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
-    runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    watch: Callable[..., int],
 ) -> None:
     folder = whole(planted(), tmp_path / "run", monkeypatch)
     mark = tmp_path / "mark"
@@ -457,9 +425,8 @@ def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
         "--for",
         "2",
     ]
-    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options, *command])
 
-    assert main() == (0 if runs else 3)
+    assert watch(folder, *options, *command) == (0 if runs else 3)
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
     if runs:
@@ -467,55 +434,40 @@ def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
         assert line.startswith("schedule is ")
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_the_command_says_once_what_it_waits_for(
-    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    if there:
-        folder.mkdir()
-    options = ["--interval", "0.01", "--stop-after", "0.05"]
-    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options])
-
-    assert main() == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert ("is not there yet" if not there else "no whole iteration yet") in line
-
-
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "complaint", "code"),
     [
-        (["--interval", "0"], "--interval 0"),
-        (["--stop-after", "-1"], "--stop-after -1"),
-        (["--run", "true"], "--run needs --max-bubble"),
-        (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0"),
-        (["--for", "3"], "--for needs --max-bubble"),
-        (
-            ["--run", "echo 'a", "--max-bubble", "schedule=1%"],
-            "--run echo 'a: No closing quotation",
-        ),
-        (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command"),
-        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--interval", "0"], "--interval 0", 2),
+        (["--stop-after", "-1"], "--stop-after -1", 2),
+        (["--run", "true"], "--run needs --max-bubble", 2),
+        (["--for", "0", "--max-bubble", "schedule=1%"], "--for 0", 2),
+        (["--for", "3"], "--for needs --max-bubble", 2),
+        (["--max-bubble", "schedule"], "schedule", 2),
+        (["--run", "echo 'a", "--max-bubble", "schedule=1%"], "a: No closing quotation", 2),
+        (["--run", " ", "--max-bubble", "schedule=1%"], "--run: no command", 2),
+        *((["--listen", at], "HOST:PORT", 2) for at in ("9100", "127.0.0.1:99999", ":9100")),
+        (["--jsonl", "none/o.jsonl"], "none/o.jsonl: cannot be written", 1),
+        (["--interval", "0.01", "--stop-after", "0.05"], "no whole iteration yet", 0),
     ],
 )
-def test_wrong_options_are_refused(
+def test_what_the_command_says(
     options: list[str],
     complaint: str,
+    code: int,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    watch: Callable[..., int],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(tmp_path), *options])
-
-    assert main() == 2
-    assert complaint in capsys.readouterr().err
+    assert watch(tmp_path, *options) == code
+    assert complaint in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_a_file_is_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_folder_is_waited_for_and_a_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], watch: Callable[..., int]
 ) -> None:
+    assert watch(tmp_path / "run", "--interval", "0.01", "--stop-after", "0.05") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is not there yet" in line
     (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(tmp_path / "file")])
-
-    assert main() == 1
+    assert watch(tmp_path / "file") == 1
     assert "is no directory" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from bubbleviz.conventions.convention_file import built_in, recognise
 from bubbleviz.conventions.range_names import understand
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.schedules.files import read_plan
+from bubbleviz.schedules.communication.torch_csv import read_file
 from tests.support.places import FAKES
 from tests.support.pytorch import python_with_torch, ran, trained
 
@@ -607,7 +607,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_pytorchs_pipelines_run_in_the_order_that_it_planned(name: str, runs: Path) -> None:
     profiles = [runs / name / f"rank{rank}.json" for rank in range(4)]
-    planned = read_plan(str(runs / name / "plan.csv"))
+    planned = read_file(str(runs / name / "plan.csv")).plan
 
     report = bubbleviz.analyze(profiles, plan=runs / name / "plan.csv")
 

@@ -10,7 +10,7 @@ import pytest
 
 from bubbleviz.cli.app import main
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.files import read_plan
+from bubbleviz.schedules.communication.torch_csv import read_file
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 from tests.support.places import FIXTURES
@@ -50,7 +50,7 @@ def test_files_are_those_that_runtimes_read(reports: Path, tmp_path: Path) -> No
     outputs = [word for file in files.values() for word in ("-o", str(file))]
     assert main(["plan", str(reports / "zb-v.json"), *outputs]) == 0
     document = json.loads(files["json"].read_text())
-    plan = read_plan(str(files["csv"]))
+    plan = read_file(str(files["csv"])).plan
 
     assert document["schema"] == "bubbleviz.plan/1"
     assert plan.placement == (0, 1, 2, 3, 3, 2, 1, 0)
@@ -66,7 +66,7 @@ def test_files_are_those_that_runtimes_read(reports: Path, tmp_path: Path) -> No
     assert document["best"]["makespan_ns"] <= document["run"]["simulated"]["makespan_ns"]
     assert max(document["best"]["peak_memory"]) <= max(document["workload"]["memory_limit"])
     # PyTorch's file with communication holds the same order.
-    assert read_plan(str(files["comms.csv"])).orders == plan.orders
+    assert read_file(str(files["comms.csv"])).plan.orders == plan.orders
     nodes = json.loads(files["zb.json"].read_text())
     assert [
         [(node["layer_group_idx"], node["type"], node["microbatch"]) for node in order]
@@ -132,7 +132,7 @@ def test_without_a_limit_all_orders_fit(reports: Path, cli: CommandLine) -> None
 def test_a_split_backward_is_planned_where_it_is_allowed(reports: Path, tmp_path: Path) -> None:
     file = str(tmp_path / "split.csv")
     assert main(["plan", str(reports / "1f1b.json"), "--backward", "split", "-o", file]) == 0
-    plan = read_plan(file)
+    plan = read_file(file).plan
 
     assert any(op.phase is Phase.W for order in plan.orders for op in order)
 

@@ -10,19 +10,17 @@ import numpy as np
 
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import WORK, Phase
-from bubbleviz.progress import unwatched
-from bubbleviz.schedules.known import schedule_named
+from bubbleviz.schedules.known import placement_of, schedule_named, searched_plan
 from bubbleviz.schedules.plan import (
     POSTPONED,
     Duration,
     Memory,
     Plan,
     PlannedOperation,
-    Setting,
     Task,
     program_of,
 )
-from bubbleviz.schedules.simulation import Simulation, simulate
+from bubbleviz.schedules.simulation import Simulation, device_workload, simulate
 from tests.planting.options import Planting
 from tests.planting.reductions import opens_ns, reduced_ns
 from tests.support.stage_times import stage_durations
@@ -52,19 +50,14 @@ def _schedule_plan(planting: Planting) -> Plan:
         return replicated(plan, planting.replicas)
     p = planting.stages
     lengths = (planting.forward_ns, planting.backward_ns, planting.weight_ns)
-    forward, backward, weight = ((length // chunks,) * p for length in lengths)
-    memory = Memory(searched.limit(p), 1.0, searched.kept)
-    setting = Setting(
-        p,
+    workload = device_workload(
+        placement_of(schedule, p, chunks),
         planting.microbatches,
-        chunks,
-        forward,
-        backward,
-        weight,
+        [(length // chunks,) * p for length in lengths],
         planting.transfer_ns,
-        memory,
+        Memory(searched.limit(p), 1.0, searched.kept),
     )
-    return replicated(searched.plan(setting, unwatched), planting.replicas)
+    return replicated(searched_plan(schedule.name, workload), planting.replicas)
 
 
 def replicated(plan: Plan, replicas: int) -> Plan:

@@ -29,10 +29,6 @@ from bubbleviz.count.ratios import RatioDefinition
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.registry import discover
 from bubbleviz.render import formats as renderers
-from bubbleviz.schedules import formulas
-from bubbleviz.schedules import known as schedules
-from bubbleviz.schedules.formulas import Formula
-from bubbleviz.schedules.plan import Schedule
 from bubbleviz.sources import readers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.nsys.queries import views_of
@@ -426,9 +422,7 @@ def test_the_variant_that_reads_most_is_taken() -> None:
 # --- what is found by discovery
 
 KINDS: list[tuple[ModuleType, str, type]] = [
-    (formulas, "FORMULA", Formula),
     (readers, "READER", Reader),
-    (schedules, "SCHEDULE", Schedule),
     (ratios, "RATIO", RatioDefinition),
 ]
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
-from bubbleviz.errors import InputError, MismatchError, UsageError
+from bubbleviz.errors import MismatchError
 from bubbleviz.model.choices import CARRIERS
 from bubbleviz.schedules.communication import torch_csv
 from bubbleviz.schedules.communication.lowered import (
@@ -25,21 +25,17 @@ from bubbleviz.schedules.communication.lowered import (
     LoweredPlan,
     Step,
     Transport,
-)
-from bubbleviz.schedules.communication.lowering import batched, communicated, lowered
-from bubbleviz.schedules.communication.precedence import (
     check_lowered,
     check_messages,
     check_order,
     deadlock_of,
-    deadlock_of_order,
     deadlock_text,
-    timing_of,
+    makespan_of,
 )
-from bubbleviz.schedules.files import torch_csv as compute_csv
+from bubbleviz.schedules.communication.lowering import communicated, lowered
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.plan import Plan
-from bubbleviz.schedules.simulation import Workload, outcome_of
+from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of
 from tests.support.stepping_ranks import SteppingRanks
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
@@ -85,19 +81,18 @@ def texts(made: LoweredPlan) -> list[str]:
     return torch_csv.write(made).splitlines()
 
 
-def test_one_stage_sends_nothing() -> None:
-    made = lowered(schedule_named("1f1b").plan(1, 2, 1))
-
-    assert texts(made) == ["0UNSHARD,0F0,0B0,0F1,0B1,0REDUCE_GRAD,0RESHARD"]
-
-
-def test_two_stages_take_turns() -> None:
-    made = lowered(schedule_named("1f1b").plan(2, 2, 1))
-
-    assert texts(made) == [
-        "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
-        "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
-    ]
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["0UNSHARD,0F0,0B0,0F1,0B1,0REDUCE_GRAD,0RESHARD"],
+        [
+            "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD,0RESHARD",
+            "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD,1RESHARD",
+        ],
+    ],
+)
+def test_ranks_take_turns(lines: list[str]) -> None:
+    assert texts(lowered(schedule_named("1f1b").plan(len(lines), 2, 1))) == lines
 
 
 def test_a_file_that_pytorch_lowered_is_lowered_alike() -> None:
@@ -119,7 +114,7 @@ def test_a_lowered_plan_is_the_plan_with_its_messages(plan: Plan, seed: int) -> 
         check_lowered(made, transport)
     assert torch_csv.read(torch_csv.write(made), plan.name) == made
     times = workload_of(plan, seed)
-    assert timing_of(made, times, BUFFERED).makespan_ns == outcome_of(plan, times).makespan_ns
+    assert makespan_of(made, times, BUFFERED) == outcome_of(plan, times).makespan_ns
 
 
 @settings(max_examples=25, deadline=None)
@@ -128,33 +123,22 @@ def test_an_order_by_time_is_never_slower_and_never_deadlocks(
     plan: Plan, seed: int, transport: Transport
 ) -> None:
     times = workload_of(plan, seed)
-    before = timing_of(lowered(plan), times, transport).makespan_ns
+    before = makespan_of(lowered(plan), times, transport)
     found = communicated(plan, times, transport)
     made = found.lowered
 
     assert (found.own_ns, found.transport) == (before, transport)
-    assert found.makespan_ns == timing_of(made, times, transport).makespan_ns
+    assert found.makespan_ns == makespan_of(made, times, transport)
     assert made.plan == plan
     for each in TRANSPORTS:
         check_lowered(made, each)
-    assert timing_of(made, times, transport).makespan_ns <= before
+    assert makespan_of(made, times, transport) <= before
 
 
 def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() -> None:
     """Rank 0 starts to receive a gradient before it sends what rank 1 needs next."""
     plan = schedule_named("1f1b").plan(2, 2, 1)
-    times = Workload(
-        placement=(0, 1),
-        microbatches=2,
-        forward_ns=(20, 10),
-        backward_ns=(10, 60),
-        weight_ns=(10, 10),
-        fused_ns=(20, 70),
-        down_ns=(5, 0),
-        up_ns=(0, 5),
-        activation=(1.0, 1.0),
-        kept=(1.0, 1.0),
-    )
+    times = device_workload((0, 1), 2, [(20, 10), (10, 60), (10, 10)], 5)
     held = torch_csv.read(
         "0F0,0SEND_F0,0RECV_B0,0F1,0SEND_F1,0B0,0RECV_B1,0B1\n"
         "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n",
@@ -162,49 +146,9 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_behind_what_it_holds_up() ->
     )
     made = communicated(plan, times, STREAMS).lowered
 
-    assert timing_of(held, times, BUFFERED).makespan_ns == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
-    assert (
-        timing_of(held, times, STREAMS).makespan_ns == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
-    )
-    assert timing_of(made, times, STREAMS).makespan_ns == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
-
-
-def test_batched_1f1b_waits_for_sends_with_receives() -> None:
-    """PyTorch's Schedule1F1B and Megatron's: slower than receives started ahead."""
-    plan = schedule_named("1f1b").plan(4, 8, 1)
-    times = workload_of(plan, 3)
-    made = batched(plan)
-    megatron = batched(plan, waits_for_sends=True)
-
-    for each in (made, megatron):
-        check_lowered(each, BLOCKING)
-    assert [len(step.transfers) for step in made.lines[3] if step.transfers][:4] == [1, 2, 2, 2]
-    own = timing_of(lowered(plan), times, BUFFERED).makespan_ns
-    assert own <= timing_of(made, times, BUFFERED).makespan_ns
-    with pytest.raises(UsageError, match="batched"):
-        torch_csv.write(made)
-
-
-@pytest.mark.parametrize("name", ["zb-h1", "interleaved-1f1b"])
-def test_batched_operations_are_of_whole_backwards_of_one_stage(name: str) -> None:
-    rule = schedule_named(name)
-    with pytest.raises(UsageError, match="batched operations"):
-        batched(rule.plan(2, 4, rule.chunks))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("0F0,1SEND_F0,0B0\n1F0,1B0\n", "row 1, cell 2: 1SEND_F0 has no other end"),
-        ("0F0,1RECV_F0,0B0\n1F0,1B0\n", "row 1, cell 2: 1RECV_F0 stands on rank 0"),
-        ("0F0,1F0,0SEND_F0,1B0,0B0\n", "row 1, cell 3: 0SEND_F0 stays on rank 0"),
-    ],
-)
-def test_transfers_between_no_two_ranks_are_refused(text: str, said: str) -> None:
-    with pytest.raises(InputError) as refused:
-        torch_csv.read(text, "plan.csv")
-
-    assert str(refused.value).startswith(said)
+    assert makespan_of(held, times, BUFFERED) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
+    assert makespan_of(held, times, STREAMS) == 20 + 5 + 10 + 70 + 5 + 5 + 10 + 70 + 5 + 20
+    assert makespan_of(made, times, STREAMS) == 20 + 5 + 10 + 70 + 10 + 70 + 5 + 20
 
 
 def test_a_schedule_is_written_with_its_communication(
@@ -246,24 +190,15 @@ def test_a_file_whose_communication_deadlocks_is_refused(
     )
     assert main(["simulate", "--plan", str(file), "--transport", "buffered", *TIMES]) == 0
     assert main(["simulate", "--plan", str(file), "--transport", "nccl", *TIMES]) == 2
-
-
-def plan_of(text: str) -> Plan:
-    return compute_csv.read(text, "plan.csv")
+    assert tuple(each.name for each in TRANSPORTS) == CARRIERS
+    # So is one whose operations wait for each other.
+    file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
+    assert main(["simulate", "--plan", str(file), *TIMES]) == 1
+    assert "the order deadlocks" in capsys.readouterr().err
 
 
 def lowered_of(*rows: str) -> LoweredPlan:
     return torch_csv.read("\n".join(rows), "plan.csv")
-
-
-def test_transports_are_those_to_choose_from() -> None:
-    assert tuple(each.name for each in TRANSPORTS) == CARRIERS
-
-
-def test_one_stage_alone_waits_for_nobody() -> None:
-    made = lowered(plan_of("0F0,0B0\n"))
-
-    assert all(not deadlock_of(made, transport) for transport in TRANSPORTS)
 
 
 @pytest.mark.parametrize(
@@ -295,14 +230,11 @@ def test_one_stage_alone_waits_for_nobody() -> None:
     ],
 )
 def test_an_order_that_deadlocks_is_named(text: str, sentence: str) -> None:
-    plan = plan_of(text)
-    found = deadlock_of_order(plan)
-
-    assert deadlock_text(found) == sentence
-    with pytest.raises(MismatchError, match="the order deadlocks: rank"):
-        check_order(plan)
-    with pytest.raises(MismatchError, match="the order deadlocks: rank"):
-        lowered(plan)
+    plan = torch_csv.read(text, "plan.csv").plan
+    for refused in (check_order, lowered):
+        with pytest.raises(MismatchError) as error:
+            refused(plan)
+        assert f"the order deadlocks: {sentence};" in str(error.value)
 
 
 #: Two ranks, two microbatches: the last rank's line, in which nothing is wrong.
@@ -423,12 +355,12 @@ def test_messages_that_do_not_match_are_refused(rows: tuple[str, str], reason: s
 @st.composite
 def shuffled(draw: st.DrawFn) -> LoweredPlan:
     """Return a lowered plan with some steps of some lines elsewhere."""
-    name = draw(st.sampled_from(["1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "dualpipev", "b"]))
+    name = draw(st.sampled_from(["1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "dualpipev"]))
     stages = draw(st.integers(2, 3))
-    rule = schedule_named("1f1b" if name == "b" else name)
+    rule = schedule_named(name)
     least = 2 * stages if name == "dualpipev" else stages
     plan = rule.plan(stages, least, rule.chunks)
-    made = batched(plan) if name == "b" else lowered(plan)
+    made = lowered(plan)
     lines = [list(line) for line in made.lines]
     for _ in range(draw(st.integers(0, 6))):
         line = draw(st.sampled_from(lines))

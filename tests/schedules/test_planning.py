@@ -15,17 +15,11 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
 from bubbleviz.schedules.optimum import _Model, is_solvable, optimum
-from bubbleviz.schedules.plan import Plan, looped_placement, v_placement
-from bubbleviz.schedules.planning import (
-    best_plan,
-    fixed_plans,
-    lower_bound,
-    one_by_one,
-    shortest_orders,
-    splits,
-)
-from bubbleviz.schedules.search.problem import Codes, improve, plan_of, problem_of_workload
-from bubbleviz.schedules.simulation import Workload, outcome_of, peak_memory
+from bubbleviz.schedules.plan import Memory, Plan, looped_placement, v_placement
+from bubbleviz.schedules.planning import best_plan, fixed_plans, splits
+from bubbleviz.schedules.search.orders import improve, shortest_orders
+from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, problem_of
+from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of, peak_memory
 from tests.support.published_orders import Row, numbers, reference
 
 QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,22 +33,9 @@ def workload(
     limit: float | None = None,
 ) -> Workload:
     """Return a workload of equal virtual stages."""
-    count, devices = len(placement), max(placement) + 1
-    cut = [a != b for a, b in pairwise(placement)]
-    share = devices / count
-    return Workload(
-        placement,
-        microbatches,
-        (times[0],) * count,
-        (times[1],) * count,
-        (times[2],) * count,
-        (times[1] + times[2],) * count,
-        (*(transfer * far for far in cut), 0),
-        (0, *(transfer * far for far in cut)),
-        (share,) * count,
-        (share,) * count,
-        None if limit is None else (limit,) * devices,
-    )
+    devices = max(placement) + 1
+    of_devices = [(each,) * devices for each in times]
+    return device_workload(placement, microbatches, of_devices, transfer, Memory(limit))
 
 
 @st.composite
@@ -100,7 +81,7 @@ def all_orders(counts: dict[int, int]) -> Iterator[list[int]]:
 
 def shortest_of_all(work: Workload, *, fused: bool) -> int:
     """Return the shortest makespan, by trying every order of every device."""
-    problem = problem_of_workload(work, fused=fused)
+    problem = problem_of(work, fused=fused)
 
     @cache
     def of(device: int) -> list[list[int]]:
@@ -174,7 +155,7 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(workloads(most=4), st.booleans())
 def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
-    problem = problem_of_workload(work, fused=fused)
+    problem = problem_of(work, fused=fused)
     begin = shortest_orders(problem, lambda _: [], weights=not fused)
 
     solved = optimum(problem, begin[1], weights=not fused, time=2.0)
@@ -194,7 +175,7 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
 def test_what_cp_sat_finds_in_too_little_time_makes_no_order_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    problem = problem_of_workload(workload((0, 1, 2, 3), 8, (31, 17, 23), 13, 4.0), fused=False)
+    problem = problem_of(workload((0, 1, 2, 3), 8, (31, 17, 23), 13, 4.0), fused=False)
     begin = shortest_orders(problem, lambda _: [])
     # It follows a hint where it can, but promises nothing.
     monkeypatch.setattr(_Model, "hint", lambda _, __: None)
@@ -215,8 +196,13 @@ def test_the_compiled_search_gives_the_same(
 ) -> None:
     if library() is None:
         pytest.skip("the compiled part is missing")
-    problem = problem_of_workload(work, fused=not work.split, makespan=makespan)
-    codes = one_by_one(problem, weights=work.split)
+    problem = problem_of(work, fused=not work.split, makespan=makespan)
+    phases = (1, 2) if work.split else (1,)
+    codes = [
+        [*(3 * s for s in own), *(3 * s + phase for s in reversed(own) for phase in phases)]
+        * work.microbatches
+        for own in problem.stages
+    ]
     options = {"memory": memory, "rise": rise, "seed": memory}
     compiled = improve(problem, codes, 60, **options)
     with pytest.MonkeyPatch.context() as patch:
@@ -228,7 +214,7 @@ def test_the_compiled_search_gives_the_same(
 
 
 def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
-    problem = problem_of_workload(workload((0, 1), 2, limit=1.0), fused=True)
+    problem = problem_of(workload((0, 1), 2, limit=1.0), fused=True)
 
     # B of the first needs that of the second, which waits for a second F.
     assert improve(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
@@ -238,9 +224,7 @@ def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
 
 
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:
-    work = replace(workload((0, 1), 16, transfer=40), split=False)
-
-    best = best_plan(work)
+    best = best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
 
     names = {each.name: each.outcome.makespan_ns for each in best.candidates}
     assert best.best.outcome.makespan_ns < names["1f1b"]
@@ -249,15 +233,12 @@ def test_a_long_link_has_more_microbatches_on_their_way() -> None:
 def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
     work = replace(workload((0, 1, 2, 3), 8, limit=4.0), split=False)
 
-    best = best_plan(work, prove=False)
+    best, chosen = best_plan(work, prove=False), best_plan(work, split=True, prove=False)
 
-    assert not best.best.split
     assert best.other is not None
-    assert best.other.split
+    assert (best.best.split, best.other.split, chosen.other) == (False, True, None)
     assert best.other.outcome.makespan_ns < best.best.outcome.makespan_ns
-    chosen = best_plan(work, split=True, prove=False)
     assert chosen.best.outcome.makespan_ns == best.other.outcome.makespan_ns
-    assert chosen.other is None
 
 
 def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
@@ -282,28 +263,26 @@ def test_one_device_has_no_bubble() -> None:
     assert best.left == 0
 
 
-def test_microbatches_that_fill_no_groups_run_in_rounds() -> None:
-    """As PyTorch's Interleaved1F1B(4 ranks, 6 microbatches), one round of six."""
-    names = [plan.name for plan in fixed_plans(workload(looped_placement(4, 2), 6))]
+def test_every_order_of_a_placement_stands_once_under_its_name() -> None:
+    """As in PyTorch's Interleaved1F1B(4 ranks, 6 microbatches), six run in one round."""
+    in_rounds = [plan.name for plan in fixed_plans(workload(looped_placement(4, 2), 6))]
+    plans = fixed_plans(workload((0, 1, 2, 3), 8))
 
-    assert names == ["interleaved-1f1b", "interleaved-zb", "looped-bfs"]
-
-
-def test_orders_of_one_chunk_have_the_names_that_are_made_for_it() -> None:
-    names = [plan.name for plan in fixed_plans(workload((0, 1, 2, 3), 8))]
-
-    assert {"1f1b", "gpipe", "zb-h1", "zb-h2"} <= set(names)
-    assert len(names) == len({plan.orders for plan in fixed_plans(workload((0, 1, 2, 3), 8))})
+    assert in_rounds == ["interleaved-1f1b", "interleaved-zb", "looped-bfs"]
+    assert {"1f1b", "gpipe", "zb-h1", "zb-h2"} <= {plan.name for plan in plans}
+    assert len(plans) == len({plan.orders for plan in plans})
 
 
-def test_devices_with_memory_for_nothing_are_refused() -> None:
-    with pytest.raises(UsageError, match="holds no microbatch on device 0, which takes 1;"):
-        best_plan(workload((0, 1), 4, limit=0.9))
-
-
-def test_too_many_operations_are_refused() -> None:
-    with pytest.raises(UsageError, match="240,000 operations are too many to plan"):
-        best_plan(workload(tuple(range(8)), 10_000))
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (workload((0, 1), 4, limit=0.9), "holds no microbatch on device 0, which takes 1;"),
+        (workload(tuple(range(8)), 10_000), "240,000 operations are too many to plan"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(work: Workload, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        best_plan(work)
 
 
 def test_memory_by_virtual_stage_and_device_binds() -> None:
@@ -339,12 +318,11 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
 
 #: Schedules of one pipeline of the table, and whether they lie in a V.
 PLACED = {
-    **dict.fromkeys(("1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p", "ZB-3p"), False),
-    **dict.fromkeys(("1F1B-V", "ZB-V", "ZB-V-handcrafted", "V-Half", "V-Min"), True),
-    **dict.fromkeys(("torch:ScheduleGPipe", "torch:ScheduleInterleaved1F1B"), False),
-    **dict.fromkeys(("torch:ScheduleInterleavedZeroBubble", "torch:ScheduleLoopedBFS"), False),
-    "torch:ScheduleZBVZeroBubble": True,
-    "torch:ScheduleDualPipeV/splitFB": True,
+    **dict.fromkeys(["1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p", "ZB-3p"], False),
+    **dict.fromkeys(["1F1B-V", "ZB-V", "ZB-V-handcrafted", "V-Half", "V-Min"], True),
+    **{f"torch:Schedule{name}": False for name in ("GPipe", "Interleaved1F1B", "LoopedBFS")},
+    "torch:ScheduleInterleavedZeroBubble": False,
+    **{f"torch:Schedule{name}": True for name in ("ZBVZeroBubble", "DualPipeV/splitFB")},
 }
 
 

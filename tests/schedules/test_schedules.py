@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from bubbleviz.schedules.plan import (
     Duration,
     Plan,
     PlannedOperation,
-    Schedule,
     Task,
     program_of,
 )
@@ -61,8 +58,8 @@ def us(ticks: int) -> float:
 
 def test_an_empty_plan_takes_no_time() -> None:
     for schedule in schedules():
-        if schedule.name.startswith("dualpipe"):
-            continue  # they need two microbatches per stage
+        if schedule.name.startswith("dualpipe") or not schedule.has_one_order:
+            continue  # they need two microbatches per stage, or one
         plan = schedule.plan(2, 0, schedule.chunks)
         simulation = simulate(plan, stage_durations(1, 1, 1))
 
@@ -70,16 +67,6 @@ def test_an_empty_plan_takes_no_time() -> None:
         assert (cost(simulation), makespan(simulation)) == (0, 0)
         assert schedule_ratio(simulation) is stage_ratio(simulation) is None
         assert peak_activations(plan) == 0
-
-
-def test_schedules_are_found_by_name() -> None:
-    names = [schedule.name for schedule in schedules()]
-
-    assert len(set(names)) == len(names)
-    assert {"gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v"} <= set(names)
-    assert all(schedule_named(name).name == name for name in names)
-    with pytest.raises(UsageError, match="1f1b"):
-        schedule_named("1f2b")
 
 
 @pytest.mark.parametrize(
@@ -144,72 +131,28 @@ def test_our_orders_take_the_published_time() -> None:
         assert peak_activations(plan) == pytest.approx(peak, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["1F1B", "ZB-H1", "ZB-H2"])
-def test_our_orders_give_the_rates_of_the_paper(name: str) -> None:
-    rows = [row for row in reference("zero_bubble_table5.csv") if row["schedule"] == name]
-
-    assert len(rows) == 6
-    for row in rows:
-        p, m = numbers(row, "p", "m")
-        simulation = simulated(row, schedule_named(OURS[name]).plan(p, m, 1))
-        assert stage_ratio(simulation) == pytest.approx(float(row["bubble_rate"]), abs=5e-5), row
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a closed form needs; T is T_F + T_B + T_W."""
-
-    p: int
-    m: int
-    v: int
-    f: int
-    b: int
-    w: int
-    c: int
-
-    @property
-    def t(self) -> int:
-        return self.f + self.b + self.w
-
-    @property
-    def steady(self) -> bool:
-        return self.m >= 2 * self.p
-
-    @property
-    def equal_and_free(self) -> bool:
-        return self.f == self.b == self.w and self.c == 0
+def closed_form(name: str, p: int, m: int, v: int, times: tuple[int, int, int, int]) -> int | None:
+    """Return the cost by formula, T is F + B + W; None where it does not apply."""
+    f, b, w, c = times
+    t, steady = f + b + w, m >= 2 * p
+    turns = m + p - 1
+    forms = {
+        "gpipe": turns * t + 2 * (p - 1) * c,
+        "1f1b": turns * t + (2 * turns - 2 * -(-turns // p)) * c,
+        "interleaved-1f1b": m * t + (p - 1) * t // v + (2 * v * p - 2) * c,
+    }
+    steady_forms = {
+        "zb-h1": m * t + (p - 1) * (f + b - w) + 4 * (p - 1) * c,
+        "zb-h2": m * t + (p - 1) * (f + b - 2 * w) + 2 * (p - 1) * c,
+        "interleaved-zb": m * t + (p - 1) * (f + b - w) // v + (5 * p - 4) * c,
+        "zb-v": m * t if f == b == w and c == 0 else None,
+    }
+    return forms.get(name, steady_forms.get(name) if steady else None)
 
 
-#: The cost by formula, and where the formula applies.
-CLOSED_FORMS: dict[str, tuple[Callable[[Sizes], int], Callable[[Sizes], bool]]] = {
-    "gpipe": (lambda s: (s.m + s.p - 1) * s.t + 2 * (s.p - 1) * s.c, lambda _: True),
-    "1f1b": (
-        lambda s: (
-            (s.m + s.p - 1) * s.t + (2 * (s.m + s.p - 1) - 2 * -(-(s.m + s.p - 1) // s.p)) * s.c
-        ),
-        lambda _: True,
-    ),
-    "interleaved-1f1b": (
-        lambda s: s.m * s.t + (s.p - 1) * s.t // s.v + (2 * s.v * s.p - 2) * s.c,
-        lambda s: s.v > 1,
-    ),
-    "zb-h1": (
-        lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - s.w) + 4 * (s.p - 1) * s.c,
-        lambda s: s.steady,
-    ),
-    "zb-h2": (
-        lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - 2 * s.w) + 2 * (s.p - 1) * s.c,
-        lambda s: s.steady,
-    ),
-    "interleaved-zb": (
-        lambda s: s.m * s.t + (s.p - 1) * (s.f + s.b - s.w) // s.v + (5 * s.p - 4) * s.c,
-        lambda s: s.steady,
-    ),
-    "zb-v": (lambda s: s.m * s.t, lambda s: s.steady and s.equal_and_free),
-}
-
-
-@pytest.mark.parametrize("name", CLOSED_FORMS)
+@pytest.mark.parametrize(
+    "name", ["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "interleaved-zb", "zb-v"]
+)
 @pytest.mark.parametrize("times", [(60, 60, 60, 0), (60, 72, 48, 3), (60, 60, 60, 6)])
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 4), (4, 8), (4, 16), (8, 16), (8, 64)])
 def test_costs_follow_the_closed_forms(
@@ -217,14 +160,12 @@ def test_costs_follow_the_closed_forms(
 ) -> None:
     schedule = schedule_named(name)
     v = schedule.chunks
-    form, applies = CLOSED_FORMS[name]
-    sizes = Sizes(p, m, v, *times)
     forward, backward, weight, transfer = times
     duration = stage_durations(forward // v, backward // v, weight // v)
     simulation = simulate(schedule.plan(p, m, v), duration, transfer_ns=transfer)
 
-    if applies(sizes):
-        assert cost(simulation) == form(sizes)
+    wanted = closed_form(name, p, m, v, times)
+    assert wanted is None or cost(simulation) == wanted
 
 
 def test_zb_h2_back_to_back_idles_nowhere() -> None:
@@ -238,20 +179,14 @@ def test_zb_h2_back_to_back_idles_nowhere() -> None:
     assert schedule_ratio(simulation, 1) == pytest.approx(7 / 55)
 
 
-def test_a_barrier_holds_the_optimizer_until_all_devices_are_done() -> None:
-    plan = schedule_named("1f1b").plan(4, 8, 1)
-    program = program_of([plan] * 2, optimizer=True)
-    simulation = simulate(program, stage_durations(10, 10, 10, 5), barrier=True)
-
-    steps = simulation.phase == Phase.OPTIMIZER
-    starts = simulation.start_ns[steps & (simulation.iteration == 0)]
-    assert set(starts.tolist()) == {makespan(simulation, 0)}
-
-
-def test_post_validation_runs_inside_the_next_iteration() -> None:
+def test_a_barrier_and_post_validation_place_the_optimizer() -> None:
     plan = schedule_named("zb-h2").plan(4, 8, 1)
     program = program_of([plan] * 2, optimizer=True, postponed=True)
+    simulation = simulate(program, stage_durations(10, 10, 10, 5), barrier=True)
 
+    own = (simulation.phase == Phase.OPTIMIZER) & (simulation.iteration == 0)
+    steps = simulation.start_ns[own & (simulation.microbatch == 0)]
+    assert set(steps.tolist()) == {makespan(simulation, 0)}
     first = [(task.iteration, str(task.operation)) for task in program.tasks[0]]
     place = first.index((0, "0Optimizer1"))
     assert first[place - 2 : place + 1] == [(0, "0Optimizer0"), (1, "0F0"), (0, "0Optimizer1")]
@@ -268,16 +203,12 @@ def test_a_prelude_runs_before_the_input_is_there() -> None:
     assert int(rows.busy_ns[0]) == 100
 
 
-def test_an_order_that_deadlocks_is_refused() -> None:
+def test_what_cannot_run_is_refused() -> None:
     backward_first = (PlannedOperation(0, Phase.BW, 0), PlannedOperation(0, Phase.F, 0))
     with pytest.raises(MismatchError, match="deadlocks"):
         simulate(Plan("odd", 1, 1, 1, (0,), (backward_first,)), stage_durations(1, 1, 1))
-
-
-def test_plans_that_place_stages_differently_are_no_program() -> None:
-    plans = [schedule_named("1f1b").plan(p, 4, 1) for p in (2, 4)]
     with pytest.raises(MismatchError, match="place"):
-        program_of(plans)
+        program_of([schedule_named("1f1b").plan(p, 4, 1) for p in (2, 4)])
 
 
 @st.composite
@@ -321,13 +252,9 @@ def test_every_operation_runs_once(plan: Plan) -> None:
     assert all(of_one in whole for of_one in phases.values())
     for device, order in enumerate(plan.orders):
         assert {plan.device_of(op.virtual_stage) for op in order} == {device}
-
-
-@given(plans())
-def test_chunks_count_a_devices_virtual_stages(plan: Plan) -> None:
-    for device in range(plan.stages):
         own = [v for v in range(plan.virtual_stages) if plan.device_of(v) == device]
         assert [plan.chunk_of(v) for v in own] == list(range(plan.chunks * plan.replicas))
+    assert plan.replicas == schedule_named(plan.name).replicas
 
 
 @given(runs())
@@ -397,8 +324,3 @@ def test_scaling_the_times_scales_the_result(run: tuple[Plan, dict[str, Any]], b
     assert makespan(scaled) == by * makespan(simulation)
     assert cost(scaled) == by * cost(simulation)
     assert schedule_ratio(scaled) == pytest.approx(schedule_ratio(simulation))
-
-
-@pytest.mark.parametrize("rule", schedules(), ids=lambda rule: rule.name)
-def test_a_schedule_tells_how_many_pipelines_its_plans_hold(rule: Schedule) -> None:
-    assert rule.plan(4, 8, rule.chunks).replicas == rule.replicas

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,18 +12,27 @@ from hypothesis import strategies as st
 
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
-from bubbleviz.explain.recognition.recognition import Recognition, schedule_of
+from bubbleviz.explain.recognition.recognition import schedule_of
 from bubbleviz.model.phases import Phase
-from bubbleviz.progress import unwatched
-from bubbleviz.schedules.formulas import formulas
-from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions, estimate, ideal, theory
-from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.ideal import Estimate, GivenMemory, Ideal, estimate, ideal, theory
+from bubbleviz.schedules.known import (
+    FORMULAS,
+    placement_of,
+    schedule_named,
+    schedules,
+    searched_plan,
+)
 from bubbleviz.schedules.measured_times import StageTimes
-from bubbleviz.schedules.plan import Memory, Plan, Setting
-from bubbleviz.schedules.simulation import cost, simulate
+from bubbleviz.schedules.plan import Memory, Plan, Schedule
+from bubbleviz.schedules.simulation import (
+    cost,
+    device_workload,
+    peak_memory,
+    run_order,
+    simulate_workload,
+)
 from tests.support.measured_orders import devices_of, of_orders
 from tests.support.published_orders import Row, numbers, reference
-from tests.support.stage_times import stage_durations
 
 #: h and a of the models of Table 5; s is 1024.
 MODELS = {"1.5B": (2304, 24), "6.2B": (4096, 32)}
@@ -38,61 +48,22 @@ SEARCHED: dict[str, tuple[str, Callable[[int], float]]] = {
 ALL = [one for one in schedules() if one.searched]
 
 
-def slow_peaks(plan: Plan, memory: Memory) -> list[float]:
-    """Return what each device holds at most, counted one operation after the other."""
-    peaks = []
-    for order in plan.orders:
-        held = most = 0.0
-        for op in order:
-            if op.phase is Phase.F:
-                held += memory.backward / plan.chunks
-            elif op.phase is Phase.B:
-                held -= (memory.backward - memory.weight) / plan.chunks
-            else:
-                held -= memory.weight / plan.chunks
-            most = max(most, held)
-        peaks.append(most)
-    return peaks
-
-
 def checked(plan: Plan, memory: Memory) -> None:
     """Assert that a plan is whole, can be run, and keeps within its memory."""
-    stages = range(plan.virtual_stages)
-    whole = {
-        (stage, phase, microbatch)
-        for stage in stages
-        for phase in (Phase.F, Phase.B, Phase.W)
-        for microbatch in range(plan.microbatches)
-    }
-    orders = [[(o.virtual_stage, o.phase, o.microbatch) for o in each] for each in plan.orders]
-    assert sorted(one for each in orders for one in each) == sorted(whole)
-    # Run without times: again and again, whatever has its inputs.
-    done: set[tuple[int, Phase, int]] = set()
-    at = [0] * plan.stages
-    moved = True
-    while moved:
-        moved = False
-        for device, order in enumerate(orders):
-            while at[device] < len(order) and inputs(*order[at[device]], stages[-1]) <= done:
-                assert plan.placement[order[at[device]][0]] == device
-                done.add(order[at[device]])
-                at[device] += 1
-                moved = True
-    assert done == whole
+    found = [(o.virtual_stage, o.phase, o.microbatch) for each in plan.orders for o in each]
+    phases = (Phase.F, Phase.B, Phase.W)
+    assert sorted(found) == sorted(
+        product(range(plan.virtual_stages), phases, range(plan.microbatches))
+    )
+    for device, order in enumerate(plan.orders):
+        assert {plan.placement[op.virtual_stage] for op in order} == {device}
+    assert len(run_order(plan)) == len(found)
+    of_stages = ((each,) * plan.virtual_stages for each in (memory.backward, memory.weight))
     assert memory.limit is not None
-    assert max(slow_peaks(plan, memory)) <= memory.limit * (1 + 1e-9)
+    assert max(peak_memory(plan, *of_stages)) / plan.chunks <= memory.limit * (1 + 1e-9)
 
 
-def inputs(stage: int, phase: Phase, microbatch: int, last: int) -> set[tuple[int, Phase, int]]:
-    if phase is Phase.F:
-        return {(stage - 1, Phase.F, microbatch)} if stage else set()
-    if phase is Phase.W:
-        return {(stage, Phase.B, microbatch)}
-    behind = {(stage + 1, Phase.B, microbatch)} if stage < last else set()
-    return {(stage, Phase.F, microbatch)} | behind
-
-
-def searched(row: Row, name: str, memory: MemoryOptions, *, of_makespan: bool = False) -> Ideal:
+def searched(row: Row, name: str, memory: GivenMemory, *, of_makespan: bool = False) -> Ideal:
     p, m, *us = numbers(row, "p", "m", "tf_us", "tb_us", "tw_us", "tcomm_us")
     tf, tb, tw, tcomm = (one / 1000 for one in us)
     times = StageTimes((tf,), (tb,), (tw,), tcomm)
@@ -113,7 +84,7 @@ def test_few_microbatches_take_what_the_authors_greedy_orders_take(p: str) -> No
     assert len({row["order"] for row in rows}) == 1
     assert all("initial_solution" in row["function"] for row in rows)
     for row in rows[::2]:
-        memory = MemoryOptions(float(p), 1.0, 1.0)
+        memory = (float(p), 1.0, 1.0)
         cheapest = searched(row, "zb-1p", memory)
         shortest = searched(row, "zb-1p", memory, of_makespan=True)
         assert cheapest.stage_ratio is not None
@@ -139,7 +110,7 @@ def test_the_search_gives_the_rates_of_the_paper(name: str, most: int, model: st
 
     assert rows
     for row in rows:
-        memory = MemoryOptions(None, backward, weight)
+        memory = (None, backward, weight)
         found = searched(row, ours, memory)
         assert found.stage_ratio is not None
         assert found.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
@@ -167,7 +138,7 @@ def test_the_search_gives_the_rates_of_the_table(name: str) -> None:
 
     assert len(rows) == 4
     for row in rows:
-        given = MemoryOptions(limit(int(row["p"])) * backward, backward, weight)
+        given = (limit(int(row["p"])) * backward, backward, weight)
         found = searched(row, ours, given)
         assert found.stage_ratio is not None
         assert found.stage_ratio <= float(row["bubble_rate"]) + 0.0005, row
@@ -178,14 +149,14 @@ def test_the_search_gives_the_rates_of_the_table(name: str) -> None:
 @given(
     rule=st.sampled_from(ALL),
     stages=st.integers(1, 4),
-    microbatches=st.integers(0, 6),
+    microbatches=st.integers(1, 6),
     times=st.lists(st.integers(0, 9), min_size=12, max_size=12),
     transfer=st.integers(0, 5),
     limit=st.floats(1, 8),
     kept=st.floats(0, 1),
 )
 def test_what_is_found_is_whole_and_keeps_within_memory(
-    rule: object,
+    rule: Schedule,
     stages: int,
     microbatches: int,
     times: list[int],
@@ -193,18 +164,15 @@ def test_what_is_found_is_whole_and_keeps_within_memory(
     limit: float,
     kept: float,
 ) -> None:
-    schedule = next(one for one in ALL if one is rule)
-    assert schedule.searched is not None
     memory = Memory(limit, 1.0, kept)
-    forward, backward, weight = (tuple(times[n : n + stages]) for n in (0, 4, 8))
-    setting = Setting(
-        stages, microbatches, schedule.chunks, forward, backward, weight, transfer, memory
-    )
-    plan = schedule.searched.plan(setting, unwatched)
+    placement = placement_of(rule, stages, rule.chunks)
+    of_devices = [times[n : n + stages] for n in (0, 4, 8)]
+    work = device_workload(placement, microbatches, of_devices, transfer, memory)
+    plan = searched_plan(rule.name, work)
 
-    assert plan.name == schedule.name
+    assert plan.name == rule.name
     checked(plan, memory)
-    assert plan == schedule.searched.plan(setting, unwatched)
+    assert plan == searched_plan(rule.name, work)
 
 
 EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
@@ -235,7 +203,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
     """Judged by the simulation, at the times of the search."""
     tf, tb, tw = (tuple(map(float, each[: sizes[0]])) for each in times)
     own = StageTimes(tf, tb, tw, transfer)
-    memory = MemoryOptions(float(limit), 1.0, 1.0)
+    memory = (float(limit), 1.0, 1.0)
     found = ideal(name, *sizes, own, memory=memory, of_makespan=window == "makespan_ms")
     checked(found.plan, found.memory)
 
@@ -253,7 +221,7 @@ def test_no_order_that_fits_the_memory_is_better_than_what_is_found(
 def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> None:
     times = StageTimes((6.0,), (7.0,), (5.0,), 0.5)
     costs = [
-        ideal("zb-1p", 4, 8, times, memory=MemoryOptions(limit)).cost_ms
+        ideal("zb-1p", 4, 8, times, memory=(limit, None, None)).cost_ms
         for limit in (1.0, 2.0, 4.0, 8.0)
     ]
 
@@ -266,7 +234,7 @@ def test_more_memory_is_no_loss_and_one_microbatch_at_a_time_is_the_least() -> N
 def test_zb_v_is_searched_only_within_a_limit() -> None:
     times = StageTimes((6.0,), (7.2,), (4.8,))
     fixed = ideal("zb-v", 4, 8, times)
-    found = ideal("zb-v", 4, 8, times, memory=MemoryOptions(limit=4.0))
+    found = ideal("zb-v", 4, 8, times, memory=(4.0, None, None))
 
     assert fixed.plan == schedule_named("zb-v").plan(4, 8, 2)
     assert fixed.memory.limit is None
@@ -278,7 +246,8 @@ def test_zb_v_is_searched_only_within_a_limit() -> None:
 def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) -> None:
     times = StageTimes((1.0,), (1.0,), (1.0,))
     half, least = (ideal(name, p, 4 * p, times) for name in ("v-half", "v-min"))
-    told = schedule_of_plan(half.plan)
+    run = of_orders(devices_of(half.plan))
+    told = schedule_of(run.ranks, run.operations, run.iterations)
 
     assert half.memory.limit == (p + 2) / 2
     assert max(half.peak_memory) == (p + 2) / 2
@@ -286,21 +255,15 @@ def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) 
     assert "v-half" in (told.name, *told.also)
 
 
-def schedule_of_plan(plan: Plan) -> Recognition:
-    run = of_orders(devices_of(plan))
-    return schedule_of(run.ranks, run.operations, run.iterations)
-
-
 def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = schedule_named("v-half").searched
-    assert rule is not None
-    ones, memory = (10,) * 4, Memory(3.0)
+    memory, rule = Memory(3.0), schedule_named("v-half")
 
     def bubble(microbatches: int) -> int:
-        setting = Setting(4, microbatches, 2, ones, ones, (8,) * 4, 1, memory)
-        plan = rule.plan(setting, unwatched)
+        times = [(10,) * 4, (10,) * 4, (8,) * 4]
+        work = device_workload(placement_of(rule, 4, 2), microbatches, times, 1, memory)
+        plan = searched_plan("v-half", work)
         checked(plan, memory)
-        return cost(simulate(plan, stage_durations(10, 10, 8), transfer_ns=1)) - microbatches * 56
+        return cost(simulate_workload(plan, work)) - microbatches * 56
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search.climbing._MANY", 0)
@@ -334,61 +297,10 @@ def test_chimera_has_the_bubble_of_its_paper() -> None:
         assert even.makespan_ms == 4 * p * 4 + (p - 2) * 2
 
 
-def test_1f1b_i_gives_the_rates_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [row for row in reference("zero_bubble_table5.csv") if row["schedule"] == "1F1B-I"]
-
-    assert len(rows) == 6
-    for row in rows:
-        p, m, v, *us = numbers(row, "p", "m", "chunks_1f1bi", "tf_us", "tb_us", "tw_us", "tcomm_us")
-        tf, tb, tw, tcomm = (str(one / 1000) for one in us)
-        sizes = ("-p", str(p), "-m", str(m), "--chunks", str(v), "--tcomm", tcomm)
-        options = ["--schedule", "1f1b-i", *sizes, "--tf", tf, "--tb", tb, "--tw", tw]
-        assert main(["simulate", *options, "--json", "-"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["bubble_ratio"]["stage"] == pytest.approx(float(row["bubble_rate"]), abs=5e-5)
-        assert found["bubble_ratio"]["schedule"] is found["makespan_ms"] is None
-        assert found["peak_activations"] is found["memory"] is None
-        assert main(["simulate", *options]) == 0
-        assert "a formula without an order" in capsys.readouterr().out
-
-
 def test_a_formula_is_found_by_its_name() -> None:
     nothing = StageTimes((0.0,), (0.0,), (0.0,))
-    for formula in formulas():
+    for formula in FORMULAS:
         assert isinstance(theory(formula.name, 1, 1, nothing), Estimate)
         assert estimate(formula, 2, 2, nothing).stage_ratio is None
         assert formula.drawn in {one.name for one in schedules()}
         assert formula.name not in {one.name for one in schedules()}
-
-
-SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--schedule", "1f1b", *SIZES, "--memory-limit", "4"), "1f1b has one order"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "0.5"), "holds no microbatch"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-limit", "nan"), "--memory-limit: nan is no"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-b", "inf"), "--memory-b: inf is no memory"),
-        (("--schedule", "zb-1p", *SIZES, "--memory-w", "2"), "--memory-w: 2.0 is held"),
-        (("--schedule", "zb-2p", *SIZES, "--chunks", "2"), "zb-2p has one chunk"),
-        (("--schedule", "v-min", *SIZES, "--chunks", "1"), "v-min has two chunks"),
-        (("--schedule", "chimera", *SIZES, "--chunks", "2"), "chimera has one chunk"),
-        (("--schedule", "chimera", *SIZES, "-m", "6"), "in groups of them"),
-        (("--schedule", "chimera", *SIZES, "-p", "3", "-m", "6"), "even number of stages"),
-        (("--schedule", "1f1b-i", *SIZES, "--svg", "-"), "nothing to draw"),
-        (("--schedule", "1f1b-i", *SIZES, "--memory-b", "2"), "leave the --memory options out"),
-        (("--schedule", "1f1b-i", *SIZES, "--tf", "1,2,1,1"), "a formula of equal stages"),
-        (("--schedule", "1f1b-i", *SIZES, "-m", "6"), "in groups of the 4 stages, not 6"),
-    ],
-)
-def test_what_cannot_be_searched_is_said_in_a_sentence(
-    options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["simulate", *options]) == 2
-    out, err = capsys.readouterr()
-
-    assert said in err
-    assert out == ""
-    assert err.count("\n") == 1

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.model.phases import Phase
 from bubbleviz.report.saved import SavedTime
 from bubbleviz.schedules.known import schedule_named
 from bubbleviz.schedules.measured_times import measured_workload
@@ -55,13 +54,6 @@ def test_a_plan_of_another_placement_is_refused() -> None:
         outcome_of(schedule_named("zb-v").plan(2, 2, 2), TWO)
 
 
-def test_a_workload_of_lengths_that_differ_is_refused() -> None:
-    with pytest.raises(UsageError, match="of different stages"):
-        replace(TWO, kept=(1.0,))
-    with pytest.raises(UsageError, match="of different stages"):
-        replace(TWO, placement=(0, 2))
-
-
 def test_a_measured_workload_has_the_transfers_of_each_edge() -> None:
     v = measured_workload(
         kinds(
@@ -105,7 +97,3 @@ def test_a_run_that_lacks_times_is_refused(
 ) -> None:
     with pytest.raises(MismatchError, match=message):
         measured_workload(kinds(*rows), None, 1)
-
-
-def test_labels_of_receives_are_phases() -> None:
-    assert SavedTime(0, 0, "RECV_F", 1.0).phase is Phase.RECV_F

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from bubbleviz.align.run import Run, RunHints, merge, stages_of_chunks
 from bubbleviz.analyses.layout.layer_table import (
     HALVES,
     KINDS,
+    MeasuredModel,
     allocated_by_layer,
     with_layer_memory,
 )
-from bubbleviz.analyses.layout.report import MeasuredModel
 from bubbleviz.conventions.convention_file import find_conventions
 from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, LayerName
 from bubbleviz.count.count import count
@@ -143,14 +144,15 @@ def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
         for column, whole in zip(columns, wholes, strict=True)
     )
     kinds = tuple(KINDS[name.kind] for name in names)
-    layers = timed_layers((forward_ns, backward_ns, weight_ns, fused_ns), _numbered(names), kinds)
+    numbers = itertools.count()
+    texts = tuple(f"layers.{next(numbers)}" if n.kind == LAYER else n.kind for n in names)
+    layers = timed_layers((forward_ns, backward_ns, weight_ns, fused_ns), texts, kinds)
     assumptions = (
         ("the backward of each layer: its stage's is divided as the forward is",)
         if as_forward
         else ()
     )
-    own_layout = Layout(workload.placement, tuple(bounds))
-    return layers, own_layout, tuple(names), assumptions
+    return layers, Layout(workload.placement, tuple(bounds)), tuple(names), assumptions
 
 
 def _in_order(stage: _Stage, ends: tuple[bool, bool]) -> list[LayerName]:
@@ -203,18 +205,6 @@ def _whole(values: Floats, bounds: Sequence[int], wholes: Sequence[int]) -> Ints
     return result
 
 
-def _numbered(names: Sequence[LayerName]) -> tuple[str, ...]:
-    """Return names of layers, transformer layers numbered through the model."""
-    texts, number = [], 0
-    for name in names:
-        if name.kind == LAYER:
-            texts.append(f"layers.{number}")
-            number += 1
-        else:
-            texts.append(name.kind)
-    return tuple(texts)
-
-
 _EVEN = "the layers of a stage: each is taken for an equal part of its stage (--layers-per-stage)"
 
 
@@ -233,38 +223,39 @@ def of_report(path: str, layers_per_stage: Sequence[int]) -> MeasuredModel:
     saved = read_times(path)
     workload = measured_workload(saved.kinds, saved.transfer_ns, saved.microbatches)
     layers, own = evenly_divided(workload, layers_per_stage)
-    model = _of_workload(one_line(path, 100), layers, own, workload, (_EVEN,))
-    if saved.memory is not None:
-        model = _with_memory(model, saved.memory)
-    return replace(model, ran=saved.schedule)
+    source = one_line(path, 100)
+    return _model(source, layers, own, workload, (_EVEN,), saved.memory, ran=saved.schedule)
 
 
-def _of_workload(
-    source: str, layers: Layers, own: Layout, workload: Workload, assumptions: tuple[str, ...]
+def _model(
+    source: str,
+    layers: Layers,
+    own: Layout,
+    workload: Workload,
+    assumptions: tuple[str, ...],
+    memory: MeasuredMemory | None,
+    allocated: Floats | None = None,
+    ran: str | None = None,
+    ran_ns: float | None = None,
 ) -> MeasuredModel:
+    """Return what is known of a model, its memory in bytes where that was measured."""
+    if memory is not None:
+        layers, unmeasured = with_layer_memory(layers, own, memory, allocated)
+        assumptions += unmeasured
     return MeasuredModel(
         source,
         layers,
         split=workload.split,
-        assumptions=(*assumptions, *(() if workload.split else (HALVES,))),
+        assumptions=assumptions if workload.split else (*assumptions, HALVES),
+        memory=memory is not None,
+        in_bytes=memory is not None,
+        ran=ran,
+        ran_ns=ran_ns,
         stages=workload.devices,
         microbatches=workload.microbatches,
         own=own,
         links=links_of(workload),
     )
-
-
-def _with_memory(
-    model: MeasuredModel, memory: MeasuredMemory, allocated: Floats | None = None
-) -> MeasuredModel:
-    """Return the same with memory in bytes, and what was not measured of it."""
-    assert model.own is not None
-    layers, unmeasured = with_layer_memory(model.layers, model.own, memory, allocated)
-    # What is assumed of the backward's halves is told last.
-    halves = tuple(each for each in model.assumptions if each == HALVES)
-    others = tuple(each for each in model.assumptions if each != HALVES)
-    assumptions = (*others, *unmeasured, *halves)
-    return replace(model, layers=layers, memory=True, in_bytes=True, assumptions=assumptions)
 
 
 def of_profiles(
@@ -301,26 +292,28 @@ def of_profiles(
     microbatches = None if shown is None else shown.microbatches
     ratio = None if shown is None else shown.ratios.get("schedule")
     workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
+    names: tuple[LayerName, ...] = ()
+    assumptions: tuple[str, ...] = (_EVEN,)
     if layers_per_stage:
         layers, own = evenly_divided(workload, layers_per_stage)
-        assumptions: tuple[str, ...] = (_EVEN,)
-        names: tuple[LayerName, ...] = ()
     else:
         layers, own, names, assumptions = divided_layers(recordings, run, workload)
-    source = f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}"
-    model = _of_workload(source, layers, own, workload, assumptions)
-    found = memory_of(recordings, run)
-    if found is not None:
+    memory, allocated = None, None
+    if (found := memory_of(recordings, run)) is not None:
         ranks = {rank.index: NONE if rank.stage is None else rank.stage for rank in run.ranks}
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
         memory = measured_memory(found, ranks, of_stages)
-        if memory is not None:
-            allocated = allocated_by_layer(recordings, run, names, own) if names else None
-            model = _with_memory(model, memory, allocated)
-    return replace(
-        model,
-        ran=schedule_ran(recordings, run, counts).name,
-        ran_ns=None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
+        allocated = allocated_by_layer(recordings, run, names, own) if names else None
+    return _model(
+        f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",
+        layers,
+        own,
+        workload,
+        assumptions,
+        memory,
+        allocated,
+        schedule_ran(recordings, run, counts).name,
+        None if ratio is None or ratio.window_ns is None else float(ratio.window_ns),
     )
 
 

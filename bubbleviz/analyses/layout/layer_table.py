@@ -29,16 +29,70 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run, stages_of_chunks
-from bubbleviz.analyses.layout.report import MeasuredModel
 from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, MTP, LayerName, layer_of
-from bubbleviz.errors import InputError
+from bubbleviz.errors import InputError, UsageError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.memory_sizes import parse_memory
 from bubbleviz.model.texts import csv_text, inert, one_line
+from bubbleviz.model.values import frozen
+from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
 from bubbleviz.schedules.simulation import MeasuredMemory
+
+
+@frozen
+class MeasuredModel:
+    """What is known of a model, and of the run it was measured in.
+
+    Attributes:
+        source: where it is known from, in words, for a table's caption.
+        layers: of the model.
+        split: whether both halves of the backward were measured; else each takes half of it.
+        assumptions: what was not measured, a sentence each.
+        memory: whether the memory of activations is known.
+        in_bytes: whether it is in bytes.
+        plain_memory: whether memory is in plain numbers, of the unit of the limit.
+        ran: name of the schedule that ran; None unknown.
+        ran_ns: measured length of an iteration; None unknown.
+        stages: devices of the run; None without a run.
+        microbatches: of its iterations.
+        own: its layout.
+        links: nanoseconds from each device to each; None unknown.
+    """
+
+    source: str
+    layers: Layers
+    split: bool = True
+    assumptions: tuple[str, ...] = ()
+    memory: bool = False
+    in_bytes: bool = False
+    plain_memory: bool = False
+    ran: str | None = None
+    ran_ns: float | None = None
+    stages: int | None = None
+    microbatches: int | None = None
+    own: Layout | None = None
+    links: tuple[tuple[int, ...], ...] | None = None
+
+    def question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
+        """Return what is sought, with sizes in place of those of the run.
+
+        Raises:
+            UsageError: a size is neither given nor measured.
+        """
+        p, m = stages or self.stages, microbatches or self.microbatches
+        lacking = [option for option, size in (("-p P", p), ("-m M", m)) if size is None]
+        if p is None or m is None:
+            raise UsageError(f"give {' and '.join(lacking)}, or the profiles of a run")
+        own = self.own if p == self.stages else None
+        links = self.links
+        if links is not None and p != self.stages:
+            usual = int(np.median([ns for row in links for ns in row]))
+            links = ((usual,) * p,) * p
+        return LayoutQuestion(self.layers, p, m, own=own, links=links, split=self.split)
+
 
 # Kinds of layers, by the words that names of layers are told by.
 
@@ -186,17 +240,13 @@ def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:
     cells = zip(
         map(inert, layers.names),
         (kind.value for kind in layers.kinds),
-        *(_milliseconds(ns) for ns in layers.times[:3]),
+        *((ns / 1e6).tolist() for ns in layers.times[:3]),
         *(column.tolist() for column in (layers.held, layers.kept, layers.resident)),
-        _milliseconds(layers.down_ns),
+        (layers.down_ns / 1e6).tolist(),
         *further.values(),
         strict=True,
     )
     return csv_text((*COLUMNS, *further), cells)
-
-
-def _milliseconds(ns: Ints) -> list[float]:
-    return [value / 1e6 for value in ns.tolist()]
 
 
 # Memory of layers: what stages hold, divided among their layers as their allocations are.

@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import drawsvg
 
-from bubbleviz.analyses.layout.report import LayoutReport, shown
 from bubbleviz.model.texts import one_line, percent
 from bubbleviz.render.palette import BACKWARD_BOTH, COMMUNICATION, LIGHT, OPTIMIZER, PAIR
 from bubbleviz.render.picture.page import Page, box, px, text_width, ticks
-from bubbleviz.schedules.layout.best_layouts import ScheduleLayout
+from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
 
 _COLOURS = {
@@ -38,43 +39,41 @@ _CHUNK = 3.0
 _MOST = 64
 
 
-def draw_layouts(report: LayoutReport) -> str:
-    """Return the SVG document of the layouts worth a look."""
+def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reasons: str) -> str:
+    """Return the SVG document of the layouts worth a look; reasons say why there is none."""
     page = Page("bvl-")
-    rows = shown(report)
     page.title = "Layers by device, before and after" if rows else "No layout fits"
     page.description = "Two bars a device: the time of its layers for one microbatch."
     page.heading(page.title)
     page.y += 4
-    reasons = "; ".join(row.reason for row in report.rows if row.reason)
     about = "Bars: F, B and W of one microbatch, layer by layer; the line is an equal share."
     page.paragraph(about if rows else reasons, 10.5)
     for row in rows:
-        _draw(page, report, row)
+        _draw(page, question, row)
     if rows:
-        _draw_legend(page, report.question.layers)
+        _draw_legend(page, question.layers)
     return page.svg()
 
 
-def _draw(page: Page, report: LayoutReport, row: ScheduleLayout) -> None:
+def _draw(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     """Draw the layouts of one schedule, before and after."""
     assert row.best is not None
     assert row.before is not None
     assert row.before_ns is not None
-    layers = report.question.layers
+    layers = question.layers
     page.y += 20
     saving = "" if row.saving is None else f"  ({percent(row.saving)} shorter)"
     before, after = row.before_ns / 1e6, row.best.makespan_ns / 1e6
     text = f"{row.schedule}: {before:,.2f} ms before, {after:,.2f} ms after{saving}"
     page.text(text, page.left, page.y, 12, font_weight="bold")
     page.y += 12
-    devices = min(report.question.stages, _MOST)
+    devices = min(question.stages, _MOST)
     longest_ns = max(
         _work_ns(layers, layout, device)
         for layout in (row.before, row.best.layout)
         for device in range(devices)
     )
-    chunks = len(row.best.layout.placement) // report.question.stages
+    chunks = len(row.best.layout.placement) // question.stages
     width = page.right - _RIGHT - page.left - _LEFT - _CHUNK * (chunks - 1)
     scale = width / max(longest_ns, 1)
     top = page.y
@@ -89,7 +88,7 @@ def _draw(page: Page, report: LayoutReport, row: ScheduleLayout) -> None:
             page.y += _BAR + _BETWEEN
         page.y += _GAP
     whole_ns = sum(int(each.sum()) for each in layers.times[:3])
-    mean = page.left + _LEFT + whole_ns / report.question.stages * scale
+    mean = page.left + _LEFT + whole_ns / question.stages * scale
     mark = {"stroke": LIGHT.text, "stroke_width": 1, "fill": "none", "class_": "bv-mark"}
     path = f"M{px(mean)} {px(top - 3)}V{px(page.y - _GAP + 1)}"
     page.elements.append(drawsvg.Path(path, stroke_dasharray="3 2", **mark))

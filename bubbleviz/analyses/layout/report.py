@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-
+from bubbleviz._version import __version__
+from bubbleviz.analyses.layout.layer_table import MeasuredModel, table_text
 from bubbleviz.errors import UsageError
 from bubbleviz.model.memory_sizes import MemorySize, memory_text
-from bubbleviz.model.texts import counted, one_line, percent
+from bubbleviz.model.texts import counted, json_text, one_line, percent
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
+from bubbleviz.render.picture.typesetting import as_pdf, as_png
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
 from bubbleviz.schedules.layout.layers import (
     LayerKind,
@@ -21,58 +23,6 @@ from bubbleviz.schedules.layout.layers import (
     megatron_layout,
     torchtitan_layout,
 )
-
-
-@frozen
-class MeasuredModel:
-    """What is known of a model, and of the run it was measured in.
-
-    Attributes:
-        source: where it is known from, in words, for a table's caption.
-        layers: of the model.
-        split: whether both halves of the backward were measured; else each takes half of it.
-        assumptions: what was not measured, a sentence each.
-        memory: whether the memory of activations is known.
-        in_bytes: whether it is in bytes.
-        plain_memory: whether memory is in plain numbers, of the unit of the limit.
-        ran: name of the schedule that ran; None unknown.
-        ran_ns: measured length of an iteration; None unknown.
-        stages: devices of the run; None without a run.
-        microbatches: of its iterations.
-        own: its layout.
-        links: nanoseconds from each device to each; None unknown.
-    """
-
-    source: str
-    layers: Layers
-    split: bool = True
-    assumptions: tuple[str, ...] = ()
-    memory: bool = False
-    in_bytes: bool = False
-    plain_memory: bool = False
-    ran: str | None = None
-    ran_ns: float | None = None
-    stages: int | None = None
-    microbatches: int | None = None
-    own: Layout | None = None
-    links: tuple[tuple[int, ...], ...] | None = None
-
-    def question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
-        """Return what is sought, with sizes in place of those of the run.
-
-        Raises:
-            UsageError: a size is neither given nor measured.
-        """
-        p, m = stages or self.stages, microbatches or self.microbatches
-        lacking = [option for option, size in (("-p P", p), ("-m M", m)) if size is None]
-        if p is None or m is None:
-            raise UsageError(f"give {' and '.join(lacking)}, or the profiles of a run")
-        own = self.own if p == self.stages else None
-        links = self.links
-        if links is not None and p != self.stages:
-            usual = int(np.median([ns for row in links for ns in row]))
-            links = ((usual,) * p,) * p
-        return LayoutQuestion(self.layers, p, m, own=own, links=links, split=self.split)
 
 
 @frozen
@@ -272,3 +222,148 @@ def _names_of(layers: Layers, stage: range) -> str:
         if at is not None:
             words.append(one_line(layers.names[at], 30))
     return ", ".join(words)
+
+
+# Documents: layouts as JSON, and layers with their stages as CSV, which ``--layers`` reads.
+
+
+SCHEMA = "bubbleviz.layout/1"
+
+
+def as_json(report: LayoutReport) -> str:
+    """Return layouts as JSON; null for what is unknown."""
+    question, measured = report.question, report.measured
+    document = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "source": measured.source,
+        "assumptions": list(measured.assumptions),
+        "stages": question.stages,
+        "microbatches": question.microbatches,
+        "schedule": measured.ran,
+        "iteration_ns": measured.ran_ns,
+        "memory": {
+            "known": measured.memory,
+            "in_bytes": measured.in_bytes,
+            "limit": None if question.limit is None else list(question.limit),
+        },
+        "layers": _layer_rows(question.layers),
+        "schedules": [_schedule_values(report, row) for row in report.rows],
+    }
+    return json_text(document)
+
+
+def _layer_rows(layers: Layers) -> list[dict[str, Any]]:
+    columns = {
+        "name": layers.names,
+        "kind": tuple(kind.value for kind in layers.kinds),
+        "forward_ns": layers.forward_ns.tolist(),
+        "backward_ns": layers.backward_ns.tolist(),
+        "weight_ns": layers.weight_ns.tolist(),
+        "memory": layers.held.tolist(),
+        "memory_weight": layers.kept.tolist(),
+        "resident": layers.resident.tolist(),
+        "transfer_ns": layers.down_ns.tolist(),
+    }
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+
+
+def _schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
+    best = row.best
+    return {
+        "schedule": row.schedule,
+        "chunks": row.plan and row.plan.chunks,
+        "makespan_ns": best and best.makespan_ns,
+        "least_makespan_ns": best and best.least_ns,
+        "proven": row.proven,
+        "bubble_ratio": row.bubble_ratio,
+        "peak_memory": list(row.peak_memory),
+        "saving": row.saving,
+        "before": None
+        if row.before is None
+        else {
+            "own": row.own,
+            "makespan_ns": row.before_ns,
+            "fits": row.before_fits,
+            "first_layers": list(row.before.bounds),
+        },
+        "layout": best and _layout_values(report, best.layout),
+        "reason": row.reason or None,
+    }
+
+
+def _layout_values(report: LayoutReport, layout: Layout) -> dict[str, Any]:
+    layers = report.question.layers
+    work = report.question.workload(layout)
+    return {
+        "stages": [
+            {
+                "virtual_stage": number,
+                "device": layout.placement[number],
+                "layers": [layers.names[at] for at in stage],
+                "forward_ns": work.forward_ns[number],
+                "backward_ns": work.backward_ns[number],
+                "weight_ns": work.weight_ns[number],
+            }
+            for number, stage in enumerate(layout.stages)
+        ],
+        "megatron": megatron_layout(layers, layout),
+        "torchtitan": torchtitan_layout(layers, layout),
+    }
+
+
+def as_csv(report: LayoutReport) -> str:
+    """Return the layers, with the virtual stage of each before, and in the best layouts."""
+    columns: dict[str, list[int]] = {}
+    if report.question.own is not None:
+        columns["stage_before"] = _stage_of_layers(report.question.own)
+    for row in report.rows:
+        if row.best is not None:
+            columns[f"stage:{row.schedule}"] = _stage_of_layers(row.best.layout)
+    return table_text(report.question.layers, columns)
+
+
+def _stage_of_layers(layout: Layout) -> list[int]:
+    return [number for number, stage in enumerate(layout.stages) for _ in stage]
+
+
+# The outputs of layouts, by the names of their options.
+
+
+def _as_svg(report: LayoutReport) -> str:
+    # drawsvg is loaded for pictures alone.
+    from bubbleviz.analyses.layout.picture import draw_layouts
+
+    reasons = "; ".join(row.reason for row in report.rows if row.reason)
+    return draw_layouts(report.question, shown(report), reasons)
+
+
+def _as_memory_plot(report: LayoutReport) -> str:
+    from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint, draw_memory_plot
+
+    known = report.measured.memory
+    points = tuple(
+        MemoryPoint(row.schedule, max(row.peak_memory), row.bubble_ratio)
+        for row in report.rows
+        if known and row.peak_memory and row.bubble_ratio is not None
+    )
+    limit = report.question.limit
+    plot = MemoryPlot(
+        "Bubble ratio of schedules against memory, each with its best layout",
+        points,
+        report.measured.in_bytes,
+        limit=None if limit is None else max(limit),
+        reason="the memory of layers is unknown",
+    )
+    return draw_memory_plot(plot)
+
+
+#: Endings of files of this analysis' own.
+RENDERINGS: Mapping[str, Callable[[LayoutReport], str | bytes]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "svg": _as_svg,
+    "memory-plot": _as_memory_plot,
+    "pdf": lambda report: as_pdf(_as_svg(report)),
+    "png": lambda report: as_png(_as_svg(report)),
+}

@@ -14,8 +14,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, json_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.schedules.communication.torch_csv import write as write_lowered
-from bubbleviz.schedules.files.torch_csv import write
+from bubbleviz.schedules.communication.torch_csv import write
 from bubbleviz.schedules.planning import Candidate
 from bubbleviz.schedules.simulation import Outcome, Workload
 
@@ -236,7 +235,7 @@ def _as_memory_plot(planned: PlannedRun) -> str:
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: write(planned.best.best.outcome.plan),
-    "comms": lambda planned, _: write_lowered(planned.communication.lowered),
+    "comms": lambda planned, _: write(planned.communication.lowered),
     "zero-bubble": lambda planned, _: as_zero_bubble(planned),
     "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +17,11 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.memory import UNKNOWN, measured_memory
 from bubbleviz.report.saved import read_document, read_times
-from bubbleviz.schedules.communication.lowered import STREAMS
+from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
-from bubbleviz.schedules.communication.precedence import timing_of
 from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.measured_times import measured_workload
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
+from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.planning import BestPlan, Candidate, best_plan
 from bubbleviz.schedules.simulation import (
     MeasuredMemory,
@@ -76,21 +75,20 @@ def of_saved(path: str) -> MeasuredRun:
         InputError: it cannot be read, is no report, or of no whole pipeline.
         MismatchError: it lacks the times of a virtual stage.
     """
-    times = read_times(path)
-    saved = read_document(path)
+    times, saved = read_times(path), read_document(path)
     workload = measured_workload(times.kinds, times.transfer_ns, times.microbatches)
     document = saved.document
-    columns: Mapping[str, Ints] | None = None
+    columns: Mapping[str, Ints] = {}
     if saved.timeline is not None:
         operations = saved.timeline.tables["operations"]
         columns = {name: np.array(operations[name], np.int64) for name in _COLUMNS}
-    typical = document["typical_iteration"]
+    ran_ns = [row["makespan_ns"] for row in document["what_if"] if row.get("name") == "measured"]
     return MeasuredRun(
         path,
         workload,
         times.schedule,
-        _ran(columns, typical, workload, times.schedule),
-        _measured_ns(document["what_if"]),
+        _ran(columns, document["typical_iteration"], workload, times.schedule),
+        int(ran_ns[0]) if ran_ns else None,
         times.restrictions,
         times.memory,
         on_gpus=any(profile.get("kernels") for profile in document["profiles"]),
@@ -104,34 +102,28 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     Raises:
         MismatchError: it is of no whole pipeline, or lacks the times of a virtual stage.
     """
-    restrictions = report.restrictions
-    apart = next((one.no_pipeline for one in restrictions if one.no_pipeline is not None), None)
+    apart = next((one.no_pipeline for one in report.restrictions if one.no_pipeline), None)
     if apart is not None:
         raise MismatchError(
             f"{apart}, so there is no pipeline to plan; give the profiles of all stages"
         )
     typical, times = report.typical_iteration(), report.explanation.phase_times
-    microbatches = None if typical is None else typical.microbatches
+    index, microbatches = (typical.index, typical.microbatches) if typical else (None, None)
     workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
-    columns = {name: getattr(report.operations, name) for name in _COLUMNS}
-    name = None if report.schedule is None else report.schedule.name
-    index = None if typical is None else typical.index
-    memory = None
+    name, memory = report.schedule.name if report.schedule else None, None
     if report.memory is not None:
         ranks = {r.index: UNKNOWN if r.stage is None else r.stage for r in report.ranks}
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
         memory = measured_memory(report.memory, ranks, of_stages)
-    what_if = [
-        {"name": change.name, "makespan_ns": change.makespan_ns}
-        for change in report.explanation.what_if
-    ]
+    columns = {name: getattr(report.operations, name) for name in _COLUMNS}
+    changes = {change.name: change.makespan_ns for change in report.explanation.what_if}
     return MeasuredRun(
         source,
         workload,
         name,
         _ran(columns, index, workload, name),
-        _measured_ns(what_if),
-        restrictions,
+        changes.get("measured"),
+        report.restrictions,
         memory,
         on_gpus=any(profile.kernels for profile in report.profiles),
         overlaps=report.headline == OVERLAPPING,
@@ -139,20 +131,14 @@ def of_report(report: Report, source: str) -> MeasuredRun:
 
 
 def _ran(
-    columns: Mapping[str, Ints] | None, typical: int | None, workload: Workload, name: str | None
+    columns: Mapping[str, Ints], typical: int | None, workload: Workload, name: str | None
 ) -> Plan | None:
     """Return the order of the typical iteration; None where it is not known."""
-    if columns is None or typical is None:
+    if not columns or typical is None:
         plans = known_plans(workload.placement, workload.microbatches)
         return next((plan for plan in plans if plan.name == name), None)
     plan = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
     return plan if plan is not None and plan.microbatches == workload.microbatches else None
-
-
-def _measured_ns(what_if: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return how long the typical iteration took."""
-    rows = [row["makespan_ns"] for row in what_if if row.get("name") == "measured"]
-    return int(rows[0]) if rows else None
 
 
 def order_that_ran(
@@ -186,14 +172,18 @@ def order_that_ran(
         if not len(mine):
             return None
         mine = mine[rank[mine] == rank[mine[0]]]
-        cells = zip(
-            stage[mine].tolist(),
-            phase[mine].tolist(),
-            np.searchsorted(numbers, microbatch[mine]).tolist(),
-            strict=True,
+        cells = stage[mine], phase[mine], np.searchsorted(numbers, microbatch[mine])
+        rows_of = list(zip(*(column.tolist() for column in cells), strict=True))
+        apart = {(s, mb) for s, kind, mb in rows_of if kind == Phase.W}
+        orders.append(
+            tuple(
+                # A B without its W is the whole backward.
+                PlannedOperation(
+                    s, Phase.BW if kind == Phase.B and (s, mb) not in apart else Phase(kind), mb
+                )
+                for s, kind, mb in rows_of
+            )
         )
-        order = tuple(PlannedOperation(s, Phase(f), mb) for s, f, mb in cells)
-        orders.append(_with_whole_backwards(order))
     plan = Plan(
         name, len(orders), len(numbers), len(placement) // len(orders), placement, tuple(orders)
     )
@@ -204,17 +194,6 @@ def order_that_ran(
     whole = len(phases) == plan.virtual_stages * plan.microbatches
     good = ([Phase.F, Phase.BW], [Phase.F, Phase.B, Phase.W])
     return plan if whole and all(each in good for each in phases.values()) else None
-
-
-def _with_whole_backwards(order: Order) -> Order:
-    """Return an order in which a B without W is the whole backward."""
-    weights = {(op.virtual_stage, op.microbatch) for op in order if op.phase is Phase.W}
-    return tuple(
-        replace(op, phase=Phase.BW)
-        if op.phase is Phase.B and (op.virtual_stage, op.microbatch) not in weights
-        else op
-        for op in order
-    )
 
 
 #: Value of ``--memory-limit`` that sets none.
@@ -442,6 +421,6 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[Candidate, Communication]:
 def _usual_ns(best: BestPlan, candidate: Candidate) -> int:
     """Return how long an order takes as PyTorch lowers it."""
     try:
-        return timing_of(lowered(candidate.outcome.plan), best.workload, STREAMS).makespan_ns
+        return makespan_of(lowered(candidate.outcome.plan), best.workload, STREAMS)
     except MismatchError:
         return _DEADLOCKED

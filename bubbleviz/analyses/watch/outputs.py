@@ -7,7 +7,7 @@ Another one is a context that gives what takes each :class:`~.measurement.Sight`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -30,7 +30,7 @@ Take: TypeAlias = Callable[[Sight], None]
 #: Slow ranks that have a metric of their own: few, however many ranks there are.
 _RANKS = 8
 #: A metric: its name, what it is, the names of its labels, and a value for labels.
-_Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], list[tuple[tuple[str, ...], float]]]"
+_Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
 
 
 @contextmanager
@@ -229,7 +229,7 @@ class Metrics:
 
 def _gauges(sight: Sight) -> Iterator[_Gauge]:
     newest = sight.trend[-1]
-    for name, text, value in (
+    alone: tuple[tuple[str, str, float], ...] = (
         ("", "Number of the newest iteration.", newest.number),
         (
             "_duration_seconds",
@@ -246,38 +246,25 @@ def _gauges(sight: Sight) -> Iterator[_Gauge]:
             "Last end of the iteration before to the first start of the newest one.",
             newest.pause_ns / 1e9,
         ),
-    ):
-        if name != "_pause_seconds" or newest.pause_ns >= 0:
-            yield f"iteration{name}", text, (), [((), value)]
-    yield (
-        "bubble_ratio",
-        "Bubble ratio of the newest iteration; headline is the one to quote.",
-        ("ratio", "headline"),
-        [
-            ((name, "true" if name == newest.headline else "false"), value)
-            for name, value in newest.ratios.items()
-            if value is not None
-        ],
     )
-    yield (
-        "bubble_part_ratio",
-        "What the bubble is made of, as shares of the headline's window.",
-        ("cause",),
-        [((part.name,), part.share) for part in newest.parts],
-    )
-    ranks: list[tuple[tuple[str, ...], float]] = [
-        (("measured",), newest.ranks),
-        (("silent",), len(sight.silent)),
+    for name, text, value in alone[: 4 if newest.pause_ns >= 0 else 3]:
+        yield f"iteration{name}", text, (), [((), value)]
+    ratios = [
+        ((name, str(name == newest.headline).lower()), value)
+        for name, value in newest.ratios.items()
+        if value is not None
     ]
-    if newest.world_size > 0:
-        ranks.append((("expected",), newest.world_size))
-    yield "ranks", "Ranks of the run, by state.", ("state",), ranks
-    yield (
-        "rank_compute_excess_ratio",
-        f"How much longer than others a slow rank computes; at most {_RANKS} ranks.",
-        ("rank", "host"),
-        [((str(own.rank), anonymous(own.host)), own.excess) for own in newest.slow[:_RANKS]],
-    )
+    text = "Bubble ratio of the newest iteration; headline is the one to quote."
+    yield "bubble_ratio", text, ("ratio", "headline"), ratios
+    text = "What the bubble is made of, as shares of the headline's window."
+    parts = [((part.name,), part.share) for part in newest.parts]
+    yield "bubble_part_ratio", text, ("cause",), parts
+    ranks = {"measured": newest.ranks, "silent": len(sight.silent), "expected": newest.world_size}
+    states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
+    yield "ranks", "Ranks of the run, by state.", ("state",), states
+    text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."
+    slow = [((str(own.rank), anonymous(own.host)), own.excess) for own in newest.slow[:_RANKS]]
+    yield "rank_compute_excess_ratio", text, ("rank", "host"), slow
 
 
 # Text: a running job as one line an iteration, and as a page of the terminal.

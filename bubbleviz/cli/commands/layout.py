@@ -23,7 +23,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.private_names import anonymous
 
 if TYPE_CHECKING:
-    from bubbleviz.analyses.layout.report import MeasuredModel
+    from bubbleviz.analyses.layout.layer_table import MeasuredModel
 
 
 @command({**JSON, **CSV, **PICTURE_FILES}, {".memory.svg": "memory-plot"})
@@ -68,19 +68,19 @@ def layout(
     inputs = [*(run or ()), *([layers] if layers else ())]
     outputs.check(inputs)
     from bubbleviz.analyses.layout import report as text
-    from bubbleviz.analyses.layout.documents import RENDERINGS
-    from bubbleviz.analyses.layout.report import layouts_of, limit_of
 
     known = _measured_model(run or [], layers, layers_per_stage, measurement)
     question = known.question(stages, microbatches)
     if limit is not None and limit.in_bytes and known.plain_memory:
         known = replace(known, in_bytes=True)
-    question = replace(question, limit=limit_of(limit, known, question.stages))
+    question = replace(question, limit=text.limit_of(limit, known, question.stages))
     with search_bar() as watch:
-        report = layouts_of(question, known, schedule or (), chunks, watch)
+        report = text.layouts_of(question, known, schedule or (), chunks, watch)
     report = anonymous(report)
     outputs.deliver(
-        lambda name, _: RENDERINGS[name](report), lambda: show(text.sections(report)), inputs=inputs
+        lambda name, _: text.RENDERINGS[name](report),
+        lambda: show(text.sections(report)),
+        inputs=inputs,
     )
 
 

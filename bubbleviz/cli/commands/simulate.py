@@ -137,16 +137,15 @@ def _of_plan(plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Tran
         UsageError: a schedule or its sizes are given, too.
         MismatchError: the order, or its communication, deadlocks.
     """
-    from bubbleviz.schedules.communication.lowered import LoweredPlan
     from bubbleviz.schedules.communication.torch_csv import read_checked
     from bubbleviz.schedules.ideal import carried_ideal, ideal_of
 
     if any(size is not None for size in astuple(sizes)):
         raise UsageError("--plan sets the order and its sizes; leave the other options out")
     found = read_checked(plan, carried)
-    if isinstance(found, LoweredPlan):
+    if found.communicates:
         return carried_ideal(found, times, carried)
-    return ideal_of(found, times)
+    return ideal_of(found.plan, times)
 
 
 def _of_schedule(
@@ -160,7 +159,7 @@ def _of_schedule(
     Raises:
         UsageError: there is no name, or a size is neither given nor measured.
     """
-    from bubbleviz.schedules.ideal import MemoryOptions, theory
+    from bubbleviz.schedules.ideal import theory
 
     stages, microbatches = sizes.stages, sizes.microbatches
     if measured is not None:
@@ -179,7 +178,7 @@ def _of_schedule(
             microbatches,
             times,
             sizes.chunks,
-            memory=MemoryOptions(sizes.memory_limit, sizes.memory_b, sizes.memory_w),
+            memory=(sizes.memory_limit, sizes.memory_b, sizes.memory_w),
             watch=watch,
         )
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.communication.lowered import (
     BUFFERED,
     LoweredPlan,
     Message,
+    Precedence,
     Step,
     Transfer,
     Transport,
+    check_order,
     crosses,
     input_of,
     output_of,
+    steps_of,
 )
-from bubbleviz.schedules.communication.precedence import Precedence, check_order
-from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
+from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import Workload
 
 #: Stages whose parameters PyTorch gathers ahead (``max_active_stages`` of its lowering).
@@ -38,7 +40,7 @@ def lowered(plan: Plan) -> LoweredPlan:
         MismatchError: the order deadlocks; the circle in a sentence.
     """
     check_order(plan)
-    todo = [deque(_with_parameters(plan, order)) for order in plan.orders]
+    todo = [deque(_with_parameters(plan, steps)) for steps in steps_of(plan)]
     lines: list[list[Step]] = [[] for _ in todo]
     there: list[set[Message | None]] = [{None} for _ in todo]
     while any(todo):
@@ -64,52 +66,13 @@ def lowered(plan: Plan) -> LoweredPlan:
     return LoweredPlan(plan, tuple(map(tuple, lines)))
 
 
-def batched(plan: Plan, *, waits_for_sends: bool = False) -> LoweredPlan:
-    """Return a plan of one stage a device as batched point-to-point operations run it.
-
-    1F1B starts the send of one operation and the receive of the next together and waits for both
-    (``Schedule1F1B`` of PyTorch, ``forward_backward_pipelining_without_interleaving`` of
-    Megatron-LM); receives alone are waited for at once.
-
-    Args:
-        plan: with whole backwards; where all forwards come first it runs as PyTorch's GPipe.
-        waits_for_sends: wait for each send at once, as Megatron-LM does, rather than before the
-            next one.
-
-    Raises:
-        UsageError: a device has several stages, or the order has a W.
-        MismatchError: the order deadlocks.
-    """
-    if plan.chunks > 1 or plan.replicas > 1:
-        raise UsageError(f"{plan.name} has several stages a rank; batched operations have one")
-    if any(op.phase is Phase.W for order in plan.orders for op in order):
-        raise UsageError(f"{plan.name} splits backwards; batched operations run whole ones")
-    check_order(plan)
-    forwards_first = all(
-        [op.phase is Phase.F for op in order]
-        == sorted((op.phase is Phase.F for op in order), reverse=True)
-        for order in plan.orders
-    )
-    lines = (
-        _batched_line(order, plan, fused=not forwards_first, waits_for_sends=waits_for_sends)
-        for order in plan.orders
-    )
-    return LoweredPlan(plan, tuple(map(tuple, lines)))
-
-
-def _with_parameters(plan: Plan, order: Order) -> list[Step]:
-    """Return the steps of an order, with what PyTorch does to the parameters of each stage.
+def _with_parameters(plan: Plan, steps: tuple[Step, ...]) -> list[Step]:
+    """Return the steps of a line, with what PyTorch does to the parameters of each stage.
 
     They are gathered for the next stages and freed for others, which only FSDP's modules do
     (``_add_unshard_reshard``), and gradients are scaled and reduced after a stage's last backward
     (``_add_reduce_grad``).
     """
-    steps, pair = [], []
-    for operation in order:
-        pair.append(operation)
-        if operation not in plan.together:
-            steps.append(Step(operations=tuple(pair)))
-            pair = []
     # The stages that are computed next from each step on, soonest first.
     soon: list[int] = []
     upcoming = []
@@ -134,41 +97,6 @@ def _with_parameters(plan: Plan, order: Order) -> list[Step]:
                     result.append(Step(parameters=f"{operation.virtual_stage}REDUCE_GRAD"))
     # PyTorch frees before it counts backwards, so the last reduction stands before the last frees.
     return result + [Step(parameters=f"{stage}RESHARD") for stage in sorted(gathered)]
-
-
-def _batched_line(order: Order, plan: Plan, *, fused: bool, waits_for_sends: bool) -> list[Step]:
-    """Return one line.
-
-    Args:
-        order: of the device.
-        plan: that it is of.
-        fused: whether a send goes with the receive of the next operation where forwards and
-            backwards alternate, as in 1F1B; in GPipe none does.
-        waits_for_sends: whether the other sends are waited for at once.
-    """
-    line: list[Step] = []
-    sent: tuple[Transfer, ...] = ()  # started, to be waited for before the next one
-    held: tuple[Transfer, ...] = ()  # to be started with the next receive
-    for operation, following in zip(order, (*order[1:], None), strict=True):
-        needed, made = input_of(operation, plan), output_of(operation, plan)
-        together = held + ((Transfer(needed, sends=False),) if crosses(needed, plan) else ())
-        if together:
-            line.append(Step(transfers=together, awaited=together))
-        line.append(Step(operations=(operation,)))
-        if sent and fused:
-            line.append(Step(awaited=sent))
-            sent = ()
-        turns = following is not None and following.phase is not operation.phase
-        send, held = ((Transfer(made, sends=True),) if crosses(made, plan) else ()), ()
-        if fused and turns:
-            held = send
-        elif send:
-            line.append(Step(transfers=send, awaited=send if waits_for_sends else ()))
-            sent += () if waits_for_sends else send
-        if sent and not fused and turns:
-            line.append(Step(awaited=sent))
-            sent = ()
-    return [*line, Step(awaited=sent)] if sent else line
 
 
 # Reordering: sends and receives in the order of time, so that none waits for an unrelated one.

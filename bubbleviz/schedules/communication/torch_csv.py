@@ -1,9 +1,14 @@
-"""PyTorch's CSV of a lowered plan: ``_load_csv(file, format="compute_comms")`` runs it.
+"""PyTorch's CSV: one row per rank, one cell an operation, no header, an empty cell is idle.
 
 ::
 
-    0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,...   rank 0 of 2
-    1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,...       rank 1
+    0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B      rank 0 of 2, DualPipeV
+    0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,...   rank 0 of 2, with communication
+
+A cell is ``{stage}{operation}{microbatch}``: F, I (backward for the input), W and B (backward
+fused), and communication. ``torch.distributed.pipelining.schedules`` writes and reads it
+(``_dump_csv``, ``_load_csv``). In old files B is the backward for the input and BW the fused one: B
+is that for the input where the file has a BW, or the B's own W.
 
 Each transfer is a step of its own, and is waited for by the operation that needs it. Stages on one
 rank hand over without one. Written for PyTorch 2.9 and later, which scales gradients where a row
@@ -12,14 +17,20 @@ has ``REDUCE_GRAD``.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, UsageError
 from bubbleviz.model.choices import CARRIERS, one_of
+from bubbleviz.model.files import read_bounded
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.texts import one_line
+from bubbleviz.model.texts import counted, one_line
 from bubbleviz.schedules.communication.lowered import (
     STREAMS,
     TRANSPORTS,
@@ -28,103 +39,304 @@ from bubbleviz.schedules.communication.lowered import (
     Step,
     Transfer,
     Transport,
+    cell_of,
+    check_lowered,
+    check_order,
+    steps_of,
 )
-from bubbleviz.schedules.communication.precedence import check_lowered, check_order
-from bubbleviz.schedules.files import read_plan, torch_csv
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
+_CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
+#: What is no compute. Some have no microbatch.
+_BESIDE = re.compile(
+    r"[0-9]{1,6}(?:WAIT_)?"
+    r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
+)
 _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _PARAMETERS = re.compile(r"[0-9]{1,6}(?:UNSHARD|RESHARD|REDUCE_GRAD)")
-_WAIT = re.compile(r"[0-9]{1,6}WAIT_.*")
+_OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
+_PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
+_FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
+#: What a stage owes each microbatch: a forward, and one of these.
+_BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
+_STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
+_MOST_STAGES, _MOST_CELLS = 100_000, 20_000_000
+#: A larger file is no plan; one of 5 million operations has 50 MB.
+_MOST_BYTES = 1 << 28
+
+
+@dataclass
+class _Cell:
+    """An operation of the file, and where it stands; row and cell are counted from 1."""
+
+    row: int
+    cell: int
+    text: str
+    stage: int
+    phase: Phase
+    microbatch: int
+    beside_next: bool = False
+
+    @property
+    def place(self) -> str:
+        return f"row {self.row}, cell {self.cell}"
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.stage, self.microbatch
+
+    @property
+    def operation(self) -> PlannedOperation:
+        return PlannedOperation(self.stage, self.phase, self.microbatch)
+
+
+#: What a row holds: operations, and other cells with their number.
+_Line = list[_Cell | tuple[int, str]]
 
 
 def read(text: str, name: str) -> LoweredPlan:
-    """Return the lowered plan in a text.
+    """Return the plan in a text, with what is sent and received.
 
     Raises:
         InputError: it is none; a sentence that names row and cell.
     """
-    plan = torch_csv.read(text, name)
-    first = min((int(match[4]) for match in _TRANSFER.finditer(text)), default=0)
-    lines = (
-        tuple(_steps(device, row, plan, first))
-        for device, row in enumerate(torch_csv.rows_of(text))
+    lines = [list(_items(number, row)) for number, row in enumerate(_rows_of(text), 1)]
+    rows = [[cell for cell in line if isinstance(cell, _Cell)] for line in lines]
+    if not any(rows):
+        raise InputError("no operation is in it; write one row per rank, as PyTorch does")
+    old = any("BW" in cell.text for row in rows for cell in row)
+    for row in rows:
+        weights = {cell.key for cell in row if cell.phase is Phase.W}
+        for cell in row:
+            # A B for the input alone says so.
+            for_input = cell.key in weights or (old and "BW" not in cell.text)
+            cell.phase = Phase.B if cell.phase is Phase.BW and for_input else cell.phase
+    _refuse_repetition(rows)
+    placement = _placement(rows)
+    microbatches = _count_from_zero(rows)
+    _refuse_disorder(rows)
+    _refuse_gaps(rows, microbatches)
+    plan = Plan(
+        name,
+        len(rows),
+        microbatches,
+        len(placement) // len(rows),
+        placement,
+        tuple(tuple(cell.operation for cell in row) for row in rows),
+        together=frozenset(c.operation for row in rows for c in row if c.beside_next),
     )
-    return LoweredPlan(plan, tuple(lines))
+    others = (match for line in lines for cell in line if not isinstance(cell, _Cell)
+              if (match := _TRANSFER.fullmatch(cell[1])))  # fmt: skip
+    first = min((int(match[4]) for match in others), default=0)
+    steps = (tuple(_steps(device, line, plan, first)) for device, line in enumerate(lines))
+    return LoweredPlan(plan, tuple(steps))
 
 
-def write(lowered: LoweredPlan) -> str:
-    """Return the text of a lowered plan.
+def write(plan: Plan | LoweredPlan) -> str:
+    """Return the text of a plan, with its communication if it has any.
 
     Raises:
-        UsageError: microbatches enter at both ends, or transfers start together or are waited for
-            in places of their own, which the format cannot say.
+        UsageError: microbatches enter at both ends: the format has one number for a microbatch; or
+            transfers start together or are waited for in places of their own.
     """
-    name = lowered.plan.name
-    torch_csv.check_writable(lowered.plan)
-    if any(step.awaited or len(step.transfers) > 1 for line in lowered.lines for step in line):
+    bare = plan if isinstance(plan, Plan) else plan.plan
+    if bare.replicas > 1:
         raise UsageError(
-            f"PyTorch's CSV cannot say that transfers of {name} are batched or waited "
+            f"PyTorch's CSV cannot tell the directions of {bare.name} apart; write one pipeline's"
+        )
+    lines = steps_of(plan) if isinstance(plan, Plan) else plan.lines
+    if any(step.awaited or len(step.transfers) > 1 for line in lines for step in line):
+        raise UsageError(
+            f"PyTorch's CSV cannot say that transfers of {bare.name} are batched or waited "
             "for in a place of their own; lower the plan for its runtime"
         )
-    return torch_csv.text_of(
-        [
-            step.parameters
-            or (str(step.transfers[0]) if step.transfers else torch_csv.pair_of(step.operations))
-            for step in line
-        ]
-        for line in lowered.lines
-    )
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_text(step) for step in line] for line in lines)
+    return out.getvalue()
 
 
-def _steps(device: int, row: list[str], plan: Plan, first: int) -> Iterator[Step]:
-    """Yield the steps of a row.
-
-    Args:
-        device: whose row it is.
-        row: its cells.
-        plan: with the operations of the row, which are known.
-        first: number of the file's first microbatch.
-    """
-    left: list[PlannedOperation] = list(plan.orders[device])
-    for place, text in enumerate(row, 1):
-        if not text or _WAIT.fullmatch(text):
-            continue
-        match = _TRANSFER.fullmatch(text)
-        if match:
-            stage, end, letter, microbatch = match.groups()
-            phase, sends = Phase.F if letter == "F" else Phase.B, end == "SEND"
-            at = int(stage) if sends else int(stage) - (1 if phase is Phase.F else -1)
-            transfer = Transfer(Message(at, phase, int(microbatch) - first), sends)
-            _check_ends(
-                f"row {device + 1}, cell {place}: {one_line(text, 40)}", transfer, device, plan
-            )
-            yield Step(transfers=(transfer,))
-        elif _PARAMETERS.fullmatch(text):
-            yield Step(parameters=text)
-        else:
-            pair = 2 if left and left[0] in plan.together else 1
-            yield Step(operations=tuple(left[:pair]))
-            del left[:pair]
+def _text(step: Step) -> str:
+    if step.parameters or step.transfers:
+        return step.parameters or str(step.transfers[0])
+    texts = ";".join(map(cell_of, step.operations))
+    return texts if len(step.operations) == 1 else f"({texts})OVERLAP_F_B"
 
 
-def _check_ends(cell: str, transfer: Transfer, device: int, plan: Plan) -> None:
-    """Check that the transfer of a cell is between two ranks, and this is its own.
+def _rows_of(text: str) -> list[list[str]]:
+    """Return the cells of each row; empty rows at the end are none.
 
     Raises:
-        InputError: it is not.
+        InputError: the text is not CSV, or has too many cells.
     """
-    ends = transfer.virtual_stage, transfer.other_stage
-    outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
-    if outside is not None:
-        raise InputError(f"{cell} has no other end, there is no stage {outside}")
-    at, other = (plan.placement[end] for end in ends)
-    if at != device:
+    if "\0" in text:
+        raise InputError("it holds a NUL character; write the plan again, as text")
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+    except csv.Error as error:
         raise InputError(
-            f"{cell} stands on rank {device}, and stage {ends[0]} is on rank {at}; write it there"
+            f"not CSV ({error}); write one row per rank, cells with commas between"
+        ) from error
+    if sum(len(row) for row in rows) > _MOST_CELLS:
+        raise InputError(f"more than {_MOST_CELLS:,} cells; give the order of one iteration")
+    while rows and not any(rows[-1]):
+        rows.pop()
+    return rows
+
+
+def _items(number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
+    """Yield what a row holds."""
+    if not any(row):
+        raise InputError(f"row {number} is empty; write one row per rank, each with its operations")
+    for place, text in enumerate(row, 1):
+        pair = _OVERLAP.fullmatch(text)
+        if _BESIDE.fullmatch(text):
+            yield place, text
+        elif pair is None and text:
+            yield _cell(number, place, text)
+        elif pair is not None:
+            both = [_cell(number, place, part.strip()) for part in pair.groups()]
+            forward, backward = sorted(both, key=lambda cell: cell.phase is not Phase.F)
+            if forward.phase is not Phase.F or backward.phase not in (Phase.B, Phase.BW):
+                raise InputError(
+                    f"row {number}, cell {place}: {one_line(text, 60)!r} is no forward beside a "
+                    f"backward; {_FORM}"
+                )
+            forward.beside_next = True
+            yield from (forward, backward)
+
+
+def _cell(number: int, place: int, text: str) -> _Cell:
+    match = _CELL.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"row {number}, cell {place}: {one_line(text, 40)!r} is no operation; {_FORM}"
         )
-    if at == other:
-        raise InputError(f"{cell} stays on rank {at}, which has both stages; leave it out")
+    stage, letters, microbatch = match.groups()
+    if int(stage) >= _MOST_STAGES:
+        raise InputError(f"row {number}, cell {place}: no model has a stage {stage}; {_FORM}")
+    return _Cell(number, place, text, int(stage), _PHASES[letters], int(microbatch))
+
+
+def _refuse_repetition(rows: list[list[_Cell]]) -> None:
+    seen: dict[tuple[tuple[int, int], Phase], _Cell] = {}
+    for cell in (cell for row in rows for cell in row):
+        kind = Phase.BW if cell.phase is Phase.B else cell.phase
+        first = seen.setdefault((cell.key, kind), cell)
+        if first is not cell:
+            raise InputError(
+                f"{cell.place}: {cell.text} is {first.text} in {first.place} again; write each "
+                "operation once"
+            )
+
+
+def _placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
+    """Return the device of each stage."""
+    holder: dict[int, int] = {}
+    for cell in (cell for row in rows for cell in row):
+        row = holder.setdefault(cell.stage, cell.row)
+        if row != cell.row:
+            raise InputError(
+                f"{cell.place}: stage {cell.stage} is on the rank of row "
+                f"{row} already; a stage has one rank"
+            )
+    absent = next((stage for stage in range(len(holder)) if stage not in holder), None)
+    if absent is not None:
+        raise InputError(f"no row has stage {absent}, of {max(holder) + 1}; write all of them")
+    stages = Counter(holder.values())
+    odd = next((n for n in range(1, len(rows) + 1) if stages[n] != stages[1]), None)
+    if odd is not None:
+        raise InputError(
+            f"row {odd} has {counted(stages[odd], 'stage')} and row 1 has {stages[1]}; "
+            "write as many on each"
+        )
+    return tuple(holder[stage] - 1 for stage in range(len(holder)))
+
+
+def _count_from_zero(rows: list[list[_Cell]]) -> int:
+    """Count the microbatches of all cells from 0; return how many there are.
+
+    The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, its backwards 0 to
+    m-1.
+    """
+    for row in rows:
+        forward = {cell.microbatch for cell in row if cell.phase is Phase.F}
+        other = {cell.microbatch for cell in row if cell.phase is not Phase.F}
+        if forward and forward == {number + 1 for number in other}:
+            for cell in row:
+                cell.microbatch -= cell.phase is Phase.F
+    numbers = sorted({cell.microbatch for row in rows for cell in row})
+    place = {number: index for index, number in enumerate(numbers)}
+    for cell in (cell for row in rows for cell in row):
+        cell.microbatch = place[cell.microbatch]
+    return len(place)
+
+
+def _refuse_gaps(rows: list[list[_Cell]], microbatches: int) -> None:
+    """Refuse where a stage lacks an operation of a microbatch; numbers are those from 0."""
+    for number, row in enumerate(rows, 1):
+        phases_of: dict[tuple[int, int], set[Phase]] = {}
+        for cell in row:
+            phases_of.setdefault(cell.key, set()).add(cell.phase)
+        for key in product(sorted({stage for stage, _ in phases_of}), range(microbatches)):
+            phases = phases_of.get(key, set())
+            if Phase.F not in phases:
+                lacking = "the forward"
+            elif phases - {Phase.F} in _BACKWARDS:
+                continue
+            else:
+                lacking = "the weight gradient (W)" if Phase.B in phases else "the backward"
+            raise InputError(
+                f"row {number}: stage {key[0]} lacks {lacking} of microbatch "
+                f"{key[1]} (counted from 0); write all operations of an iteration"
+            )
+
+
+def _refuse_disorder(rows: list[list[_Cell]]) -> None:
+    """Refuse a backward before its forward, or a W before its backward."""
+    for row in rows:
+        seen: dict[tuple[int, int], int] = {}
+        for cell in row:
+            step = _STEPS[cell.phase]
+            if step < seen.get(cell.key, step):
+                raise InputError(
+                    f"{cell.place}: {cell.text} comes after what needs it; write F, then B, then W"
+                )
+            seen[cell.key] = step
+
+
+def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[Step]:
+    """Yield the steps of a row; ``first`` is the number of the file's first microbatch.
+
+    Raises:
+        InputError: a transfer is not between two ranks, or stands on another.
+    """
+    forward: tuple[PlannedOperation, ...] = ()
+    for item in line:
+        if isinstance(item, _Cell):
+            operations = (*forward, item.operation)
+            forward = operations if item.beside_next else ()
+            if not item.beside_next:
+                yield Step(operations=operations)
+        elif match := _TRANSFER.fullmatch(item[1]):
+            phase, sends = Phase.F if match[3] == "F" else Phase.B, match[2] == "SEND"
+            at = int(match[1]) if sends else int(match[1]) - (1 if phase is Phase.F else -1)
+            transfer = Transfer(Message(at, phase, int(match[4]) - first), sends)
+            cell = f"row {device + 1}, cell {item[0]}: {one_line(item[1], 40)}"
+            ends = transfer.virtual_stage, transfer.other_stage
+            outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
+            if outside is not None:
+                raise InputError(f"{cell} has no other end, there is no stage {outside}")
+            own, other = (plan.placement[end] for end in ends)
+            if own != device:
+                raise InputError(
+                    f"{cell} stands on rank {device}, and stage {ends[0]} is on rank {own}; "
+                    "write it there"
+                )
+            if own == other:
+                raise InputError(f"{cell} stays on rank {own}, which has both stages; leave it out")
+            yield Step(transfers=(transfer,))
+        elif _PARAMETERS.fullmatch(item[1]):
+            yield Step(parameters=item[1])
 
 
 # Plans from files, refused where they would deadlock.
@@ -140,21 +352,37 @@ def transport_named(name: str | None) -> Transport:
     return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
-def read_checked(path: str, transport: Transport = STREAMS) -> Plan | LoweredPlan:
+def read_file(path: str) -> LoweredPlan:
+    """Return the plan in a file; its name is the file's.
+
+    Raises:
+        InputError: the file cannot be read, has another suffix, or holds no plan.
+    """
+    if Path(path).suffix.lower() != ".csv":
+        raise InputError(f"{path}: no plan format has this suffix; give a file that ends with .csv")
+    raw = read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
+    try:
+        return read(raw.decode("utf-8-sig"), one_line(Path(path).name, 60))
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not text in UTF-8 (byte {error.start}); write the plan again"
+        ) from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def read_checked(path: str, transport: Transport = STREAMS) -> LoweredPlan:
     """Return the plan in a file, which runs, with the communication that the file has, if any.
 
     Raises:
         InputError: the file cannot be read, or holds no plan.
         MismatchError: the plan deadlocks; the sentence names the circle.
     """
-    plan = read_plan(path)
+    lowered = read_file(path)
     try:
-        check_order(plan)
-        text = Path(path).read_text(encoding="utf-8-sig") if path.lower().endswith(".csv") else ""
-        if "SEND_" not in text and "RECV_" not in text:
-            return plan
-        lowered = read(text, plan.name)
-        check_lowered(lowered, transport)
-    except (InputError, MismatchError) as error:
-        raise type(error)(f"{path}: {error}") from error
+        check_order(lowered.plan)
+        if lowered.communicates:
+            check_lowered(lowered, transport)
+    except MismatchError as error:
+        raise MismatchError(f"{path}: {error}") from error
     return lowered

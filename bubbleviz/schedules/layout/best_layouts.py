@@ -15,7 +15,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.known import schedule_named, schedules
+from bubbleviz.schedules.known import SCHEDULES, placement_of, schedule_named, searched_plan
 from bubbleviz.schedules.layout.layers import (
     Layers,
     Layout,
@@ -25,8 +25,8 @@ from bubbleviz.schedules.layout.layers import (
     layout_workload,
 )
 from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
-from bubbleviz.schedules.plan import Memory, Plan, PlanSearch, Schedule, Setting, v_placement
-from bubbleviz.schedules.simulation import Workload, fits, phase_times
+from bubbleviz.schedules.plan import Memory, Plan, Schedule
+from bubbleviz.schedules.simulation import Workload, device_workload, fits, phase_times
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
@@ -132,7 +132,9 @@ def best_layouts(
     Raises:
         UsageError: a schedule that was named is unknown, or does not allow the sizes.
     """
-    rules = [schedule_named(name) for name in names] or list(filter(_has_one_order, schedules()))
+    rules = [schedule_named(name) for name in names] or [
+        rule for rule in SCHEDULES if rule.has_one_order
+    ]
     rows: list[ScheduleLayout] = []
     for number, rule in enumerate(rules):
         watch(number / len(rules))
@@ -146,26 +148,54 @@ def best_layouts(
     return tuple(sorted(rows, key=_place))
 
 
-def _has_one_order(rule: Schedule) -> bool:
-    return rule.searched is None or rule.searched.limit is None
-
-
 def _place(row: ScheduleLayout) -> tuple[bool, int, str]:
     makespan_ns = 0 if row.best is None else row.best.makespan_ns
     return row.best is None, makespan_ns, row.schedule
 
 
 def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -> ScheduleLayout:
-    """Return the best layout for a schedule.
+    """Return the best layout for a schedule; order and layout of a searched one in turn.
 
     Raises:
         UsageError: it does not allow the sizes.
     """
     several = rule.chunks if chunks is None or rule.chunks == 1 else chunks
-    searched = rule.searched
-    if searched is not None and not _has_one_order(rule):
-        return _in_turn(question, rule.name, searched, several)
-    return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
+    if rule.has_one_order:
+        return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
+    placement = placement_of(rule, question.stages, several)
+    layout, _ = _before(question, placement)
+    rows: list[ScheduleLayout] = []
+    for _ in range(_TURNS):
+        workload = _device_workload(question, rule, layout)
+        plan = searched_plan(rule.name, workload, makespan=True)
+        row = _of_plan(question, plan, layout)
+        first_ns = rows[0].before_ns if rows else row.before_ns
+        row = replace(row, schedule=rule.name, exact=False, before_ns=first_ns)
+        worse = any(_place(row) >= _place(other) for other in rows)
+        rows.append(row)
+        if worse or row.best is None:
+            break
+        layout = row.best.layout
+    return min(rows, key=_place)
+
+
+def _device_workload(question: LayoutQuestion, rule: Schedule, layout: Layout) -> Workload:
+    """Return what an order is searched for: times of devices, and the schedule's own memory."""
+    work, searched = question.workload(layout), rule.searched
+    assert searched is not None
+    devices = range(question.stages)
+    times = [
+        [sum(each[s] for s in stages) // len(stages) for stages in map(layout.of_device, devices)]
+        for each in (work.forward_ns, work.backward_ns, work.weight_ns)
+    ]
+    limit = searched.limit(question.stages) if searched.limit else None
+    return device_workload(
+        layout.placement,
+        question.microbatches,
+        times,
+        max((*work.down_ns, *work.up_ns)),
+        Memory(limit, 1.0, searched.kept),
+    )
 
 
 def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) -> ScheduleLayout:
@@ -191,52 +221,6 @@ def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) 
         best=best,
         peak_memory=peak_memory(layers, recurrence, best.layout),
         bubble_ratio=1 - work_ns / window_ns if window_ns else None,
-    )
-
-
-def _in_turn(
-    question: LayoutQuestion, name: str, searched: PlanSearch, chunks: int
-) -> ScheduleLayout:
-    """Return a layout and an order that were improved in turn, from the layout before."""
-    placement = v_placement(question.stages) if chunks == 2 else tuple(range(question.stages))
-    layout, _ = _before(question, placement)
-    rows: list[ScheduleLayout] = []
-    for _ in range(_TURNS):
-        plan = searched.plan(_setting(question, layout, searched, chunks), unwatched)
-        row = _of_plan(question, plan, layout)
-        first_ns = rows[0].before_ns if rows else row.before_ns
-        row = replace(row, schedule=name, exact=False, before_ns=first_ns)
-        worse = any(_place(row) >= _place(other) for other in rows)
-        rows.append(row)
-        if worse or row.best is None:
-            break
-        layout = row.best.layout
-    return min(rows, key=_place)
-
-
-def _setting(
-    question: LayoutQuestion, layout: Layout, searched: PlanSearch, chunks: int
-) -> Setting:
-    """Return what an order is searched for: times of devices, and the schedule's own memory."""
-    work = question.workload(layout)
-    devices = range(question.stages)
-
-    def mean(times: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(
-            sum(times[stage] for stage in layout.of_device(device)) // chunks for device in devices
-        )
-
-    limit = searched.limit(question.stages) if searched.limit else None
-    return Setting(
-        question.stages,
-        question.microbatches,
-        chunks,
-        mean(work.forward_ns),
-        mean(work.backward_ns),
-        mean(work.weight_ns),
-        max((*work.down_ns, *work.up_ns)),
-        Memory(limit, 1.0, searched.kept),
-        makespan=True,
     )
 
 

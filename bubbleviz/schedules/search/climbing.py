@@ -1,36 +1,121 @@
-"""Local search: small changes to an order that leave it no worse."""
+"""Searched schedules: greedy rules and repeated blocks, improved by small changes.
+
+Source: Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, sections 3 and 5, and
+Pipeline Parallelism with Controllable Memory, arXiv 2405.15362. The papers search with greedy
+rules over a grid of choices and improve the result by integer programming; this search has rules
+of its own::
+
+    known orders    schedules with one order, as they are,
+                    and their F and B with W filled in        ─┐
+    blocks          repeated, squeezed at their ends           ├─> the best ─> local search
+    greedy          B, else F, else W, over a grid of limits  ─┘
+
+large ones first with 4p microbatches, whose result is repeated in its middle, then with all, but
+only by the rules that did well.
+
+All of them know the best so far, the *target*: a device that would exceed it runs a W instead, or
+the trial is broken off, which most are long before their end. The result is never worse than a
+known order within the memory. The same call gives the same schedule.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 from random import Random
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.plan import Plan, Setting
-from bubbleviz.schedules.search.greedy import (
+from bubbleviz.model.values import frozen
+from bubbleviz.progress import Watch
+from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.search.orders import extended, improve
+from bubbleviz.schedules.search.problem import NEVER, Codes, Problem, codes_of
+from bubbleviz.schedules.search.trials import (
+    MANNERS,
+    WAIT,
     Block,
-    Draft,
+    Greedy,
     Policy,
-    blocks,
-    fill,
-    greedy,
-    manners,
-    policies,
-    squeeze,
-)
-from bubbleviz.schedules.search.problem import (
-    NEVER,
-    Codes,
-    Problem,
+    Squeezed,
     Trial,
-    codes_of,
-    improve,
-    plan_of,
-    problem_of,
+    blocks,
+    policies,
 )
+
+
+@frozen
+class Draft:
+    """An order to be filled.
+
+    ::
+
+        order    F0 F1 B0    F2 B1
+        filled   F0 F1 B0 W0 F2 B1 W1        W0 in time that was idle, or for its memory
+
+    Attributes:
+        codes: F and B of each device in order, and those W that are not to run later than there.
+        eager: of each device: W run at once while so many forwards are left.
+        patience: see :class:`bubbleviz.schedules.search.trials.Trial`.
+        shares: of the target that the first and the last device may take, rising evenly between
+            them: what the last ones delay reaches the first, whose slack is better kept for it.
+    """
+
+    codes: Codes
+    eager: tuple[int, ...]
+    patience: float
+    shares: tuple[float, float] = (1.0, 1.0)
+
+
+class Filled(Trial):
+    """Fills the W into a draft."""
+
+    def __init__(self, problem: Problem, target: int, draft: Draft) -> None:
+        super().__init__(problem, target, draft.patience)
+        self.draft = draft
+        self.passed = [0] * len(problem.placement)
+        first, last = draft.shares
+        rise = (last - first) / max(1, problem.devices - 1)
+        self.allowed = [target * (first + device * rise) for device in range(problem.devices)]
+
+    def choose(self, device: int, now: int) -> int:  # noqa: D102
+        self.near = NEVER
+        order, at = self.draft.codes[device], self.at[device]
+        while at < len(order) and order[at] % 3 == 2:
+            stage = order[at] // 3
+            if self.w_done[stage] <= self.passed[stage]:
+                return self._weights_there(device, stage, at)
+            self.passed[stage] += 1  # it has run already
+            at += 1
+        self.at[device] = at
+        if at < len(order):
+            self.near = self.arrival(device, order[at])
+        owed = self.owed[device]
+        if owed and not self._goes_on(device, now, owed[0]):
+            return 3 * owed[0] + 2
+        if self.near <= now:
+            self.at[device] = at + 1
+            return order[at]
+        return WAIT
+
+    def _weights_there(self, device: int, stage: int, at: int) -> int:
+        """Try the W that stands next, unless its B has not run."""
+        if self.w_done[stage] == self.b_done[stage]:
+            self.at[device] = at
+            return WAIT
+        self.passed[stage] += 1
+        self.at[device] = at + 1
+        return 3 * stage + 2
+
+    def _goes_on(self, device: int, now: int, stage: int) -> bool:
+        """Return whether the next F or B comes before a W of that stage."""
+        if self.left[device] >= self.draft.eager[device] or self.near == NEVER:
+            return False
+        if self.near <= now:
+            return True
+        if self.behind[device] + self.near - now >= self.allowed[device]:
+            return False
+        return self.waits(device, now, stage)
+
 
 #: How far changes reach, in the number of operations of a microbatch on every device.
 _REACH = 6
@@ -55,14 +140,14 @@ def climb(
         seed: of the changes; the same one gives the same schedule.
         takes: takes a shorter result, and returns whether that is enough.
     """
-    first = fill(problem, start, 1 << 62)
+    first = Filled(problem, NEVER, start).result()
     if first is None:
         return
     random = Random(seed)
     draft, best = start, first
     for _ in range(trials):
         changed = _changed(problem, random, draft, best)
-        result = fill(problem, changed, best.excess + 1)
+        result = Filled(problem, best.excess + 1, changed).result()
         if result is None or (result.excess, result.total) > (best.excess, best.total):
             continue
         shorter = result.excess < best.excess
@@ -129,10 +214,7 @@ def _changed_anywhere(problem: Problem, random: Random, codes: list[int]) -> lis
     return order
 
 
-# The best orders so far, and what led there.
-
-
-#: Shares of the target to try; see :class:`.filling.Draft`.
+#: Shares of the target to try; see :class:`Draft`.
 _SHARES = ((1.0, 1.0), (0.72, 1.2), (0.8, 1.2), (0.6, 1.0), (0.6, 1.4))
 #: How a known order is filled: eager, patience and shares of a draft.
 Filling = tuple[tuple[int, ...], float, tuple[float, float]]
@@ -196,7 +278,7 @@ class Best:
         target = self.excess if self.repeats else NEVER
         for filling in self.fillings:
             draft = Draft(codes, *filling)
-            while result := fill(self.problem, draft, target):
+            while result := Filled(self.problem, target, draft).result():
                 if target == NEVER or filling not in self.filled_well[:1]:
                     self.filled_well.insert(0, filling)
                 target = result.excess
@@ -237,26 +319,6 @@ def _grid(problem: Problem) -> list[Filling]:
     ]
 
 
-# Search for the shortest schedule at given times, within a memory limit.
-#
-# Source: Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, sections 3 and 5, and
-# Pipeline Parallelism with Controllable Memory, arXiv 2405.15362. The papers search with greedy
-# rules over a grid of choices and improve the result by integer programming; this search has rules
-# of its own::
-#
-#     known orders    schedules with one order, as they are,
-#                     and their F and B with W filled in        ─┐
-#     blocks          repeated, squeezed at their ends           ├─> the best ─> local search
-#     greedy          B, else F, else W, over a grid of limits  ─┘
-#
-# large ones first with 4p microbatches, whose result is repeated in its middle, then with all, but
-# only by the rules that did well.
-#
-# All of them know the best so far, the *target*: a device that would exceed it runs a W instead, or
-# the trial is broken off, which most are long before their end. The result is never worse than a
-# known order within the memory. The same call gives the same schedule.
-
-
 #: Blocks that are tried with all microbatches, after a trial of all with few.
 _BLOCKS = 6
 #: Operations from which on a search begins with fewer microbatches.
@@ -265,28 +327,14 @@ _MANY = 12_000
 _BUDGET, _FEWEST, _MOST = 2_000_000, 40, 1500
 
 
-def search(
-    name: str,
-    setting: Setting,
-    placement: tuple[int, ...],
-    known: Callable[[int], Sequence[Plan]],
-    watch: Watch = unwatched,
-) -> Plan:
-    """Return the plan with the shortest cost of all trials, or makespan if that is set.
+def search(problem: Problem, known: Callable[[int], Sequence[Plan]], watch: Watch) -> Codes:
+    """Return the orders with the shortest cost of all trials, or makespan if that is set.
 
     Args:
-        name: of the plan.
-        setting: sizes, times and memory limit.
-        placement: device of each virtual stage; of one chunk a device, or of two in a V.
+        problem: times and memory; of one chunk a device, or of two in a V.
         known: plans of other schedules with that placement, by the number of microbatches.
         watch: called with the share of the search that is done.
-
-    Raises:
-        UsageError: the memory holds not even one microbatch.
     """
-    problem = problem_of(setting, placement)
-    if not problem.microbatches:
-        return plan_of(name, problem, [[] for _ in range(problem.devices)])
     shorter: Best | None = None
     few = 4 * problem.devices
     if problem.operations > _MANY and problem.microbatches > few:
@@ -297,7 +345,7 @@ def search(
     if shorter:
         best.offer_codes(extended(shorter.codes, problem.microbatches - few))
     _improve(best, known(problem.microbatches), lambda share: watch(0.25 + 0.75 * share))
-    return plan_of(name, problem, best.codes)
+    return best.codes
 
 
 def repeated_blocks(problem: Problem) -> Codes | None:
@@ -324,23 +372,6 @@ def _improve(best: Best, known: Sequence[Plan], watch: Watch) -> None:
     watch(1.0)
 
 
-def extended(codes: Codes, more: int) -> Codes:
-    """Return complete orders with more microbatches: what stands in the middle is repeated.
-
-    ::
-
-        F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
-    """
-    longer = []
-    for order in codes:
-        period = len(set(order))
-        starts = range(len(order) - period + 1)
-        whole = [at for at in starts if len(set(order[at : at + period])) == period]
-        at = min(whole, key=lambda at: abs(2 * at + period - len(order)), default=len(order))
-        longer.append(order[:at] + order[at : at + period] * (more + 1) + order[at + period :])
-    return longer
-
-
 def _from_known(best: Best, known: Sequence[Plan]) -> None:
     """Try the orders themselves, then other places for the W of those that have them apart."""
     drafts: list[Codes] = []
@@ -361,7 +392,7 @@ def _from_greed(best: Best) -> None:
     problem = best.problem
     for policy in best.policies:
         # As good as the best is worth another trial with more microbatches.
-        result = greedy(problem, policy, best.excess + 1)
+        result = Greedy(problem, best.excess + 1, policy).result()
         if result:
             best.ran_well.insert(0, policy)
             before = best.excess
@@ -374,8 +405,8 @@ def _from_greed(best: Best) -> None:
 def _from_blocks(best: Best) -> None:
     problem = best.problem
     for block in _ranked(problem) if best.blocks is None else best.blocks:
-        for manner in manners(block):
-            while result := squeeze(problem, manner, best.excess):
+        for manner in MANNERS:
+            while result := Squeezed(problem, best.excess, block, manner).result():
                 before = best.excess
                 if best.offer(result) == before:
                     break
@@ -389,8 +420,8 @@ def _ranked(problem: Problem) -> list[Block]:
     ranked: list[tuple[int, int, Block]] = []
     for block in blocks(problem.devices, min(problem.rooms)):
         excess = NEVER
-        for manner in islice(manners(block), 2):
-            result = squeeze(few, manner, excess)
+        for manner in MANNERS[:2]:
+            result = Squeezed(few, excess, block, manner).result()
             excess = result.excess if result else excess
         ranked.append((excess, len(ranked), block))
     return [block for _, _, block in sorted(ranked, key=lambda row: row[:2])[:_BLOCKS]]

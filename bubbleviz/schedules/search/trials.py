@@ -1,21 +1,163 @@
-"""Greedy orders: a device that is free runs a B if it has one, else an F, else a W."""
+"""Trials: orders that come about as devices, whenever they are free, choose what to do next.
+
+A greedy device runs a B if it has one, else an F, else a W. A squeezed one repeats a building
+block of V schedules, but for its ends.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from heapq import heappop, heappush
 
-from bubbleviz.model.values import frozen
-from bubbleviz.schedules.search.problem import NEVER, WAIT, Codes, Problem, Trial
+from bubbleviz.schedules.search.problem import NEVER, Codes, Problem
+
+#: A choice: nothing now; look again when something arrives, or at the trial's ``near``.
+WAIT = -1
+
+
+class Trial(ABC):
+    """The state of one trial; subclasses choose what to do next.
+
+    ::
+
+        free ──choose──> F, B or W ──put──> free again, and what it gives arrives elsewhere
+             └─────────> WAIT until ``near``, or until something arrives
+
+    Args:
+        problem: times and memory.
+        target: a device whose excess is that long ends the trial, which then has failed; so a
+            device that has a W to run runs it rather than wait until then.
+        patience: a device waits for an input that is known to arrive within so many of its W's
+            lengths, and else fills the time with that W.
+
+    Attributes:
+        excess: when all is done, that of the device whose window is the longest, in ticks.
+        total: of all devices together.
+        codes: what each device ran.
+        gaps: where F or B kept a device waiting: (device, place in the order to be kept).
+    """
+
+    excess: int
+    total: int
+
+    def __init__(self, problem: Problem, target: int, patience: float) -> None:
+        stages, devices = len(problem.placement), problem.devices
+        self.problem, self.target = problem, target
+        self.wait = [int(patience * length) for length in problem.lengths[2::3]]
+        #: By virtual stage: when the inputs of its forwards and backwards arrived.
+        self.f_in: list[list[int]] = [[] for _ in range(stages)]
+        self.b_in: list[list[int]] = [[] for _ in range(stages)]
+        self.f_in[0] = [0] * problem.microbatches
+        #: By virtual stage: how many of each have run.
+        self.f_done, self.b_done, self.w_done = [0] * stages, [0] * stages, [0] * stages
+        #: By device: when it is free, what it holds, its excess so far, forwards left.
+        self.free, self.held = [0] * devices, [0] * devices
+        self.behind = [-slack for slack in problem.slack]
+        self.left = [problem.chunks * problem.microbatches] * devices
+        #: By device: virtual stages whose W are to be run, the oldest first.
+        self.owed: list[list[int]] = [[] for _ in range(devices)]
+        self.codes: Codes = [[] for _ in range(devices)]
+        self.at = [0] * devices
+        self.gaps: list[tuple[int, int]] = []
+        self.near = NEVER
+        self._events: list[tuple[int, int]] = [(0, device) for device in range(devices)]
+
+    @abstractmethod
+    def choose(self, device: int, now: int) -> int:
+        """Return the device's next operation, a code, or ``WAIT`` (until ``near``)."""
+
+    def waits(self, device: int, now: int, stage: int) -> bool:
+        """Return whether the device waits until ``near`` rather than run a W of that stage."""
+        gap = self.near - now
+        return gap < self.wait[stage] and self.behind[device] + gap < self.target
+
+    def arrival(self, device: int, code: int) -> int:
+        """Return when the next F or B of a device can run, ``NEVER`` if that is not known yet.
+
+        A device without memory for an F waits for ever, unless a W makes room.
+        """
+        stage, phase = divmod(code, 3)
+        if phase == 0:
+            if self.held[device] + self.problem.held[stage] > self.problem.limit[device]:
+                return NEVER
+            number, inputs = self.f_done[stage], self.f_in[stage]
+        else:
+            number, inputs = self.b_done[stage], self.b_in[stage]
+        return inputs[number] if number < len(inputs) else NEVER
+
+    def result(self) -> Trial | None:
+        """Try all of it; return None where it takes too long or comes to a standstill."""
+        free, events, done = self.free, self._events, 0
+        while events:
+            now, device = heappop(events)
+            if now < free[device]:
+                continue
+            code = self.choose(device, now)
+            if code != WAIT:
+                if not self._put(device, code, now):
+                    return None
+                done += 1
+            elif self.near < NEVER:
+                heappush(events, (self.near, device))
+        if done < self.problem.operations:
+            return None
+        self.excess, self.total = max(self.behind), sum(self.behind)
+        return self
+
+    def _put(self, device: int, code: int, now: int) -> bool:
+        """Try an operation; return whether the device has not idled too long."""
+        gap = now - self.free[device]
+        if gap and (self.codes[device] or self.problem.makespan):
+            excess = self.behind[device] + gap
+            if excess >= self.target:
+                return False
+            self.behind[device] = excess
+            if self.codes[device] and code % 3 < 2:
+                self.gaps.append((device, self.at[device] - 1))
+        end = now + self.problem.lengths[code]
+        self.codes[device].append(code)
+        self.free[device] = end
+        heappush(self._events, (end, device))
+        stage, phase = divmod(code, 3)
+        problem = self.problem
+        if phase == 0:
+            self.f_done[stage] += 1
+            self.held[device] += problem.held[stage]
+            self.left[device] -= 1
+            if stage + 1 < len(problem.placement):
+                self._send(self.f_in, stage + 1, end + problem.down[stage])
+            else:
+                self.b_in[stage].append(end)
+        elif phase == 1:
+            self.b_done[stage] += 1
+            self.held[device] -= problem.held[stage] - problem.kept[stage]
+            self.owed[device].append(stage)
+            if stage:
+                self._send(self.b_in, stage - 1, end + problem.up[stage])
+        else:
+            self.w_done[stage] += 1
+            self.held[device] -= problem.kept[stage]
+            self.owed[device].remove(stage)
+        return True
+
+    def _send(self, inputs: list[list[int]], stage: int, arrival: int) -> None:
+        inputs[stage].append(arrival)
+        device = self.problem.placement[stage]
+        heappush(self._events, (max(arrival, self.free[device]), device))
+
 
 #: How devices choose: by virtual stage, most microbatches between their F and the end of their B;
-#: patience, see :class:`.problem.Trial`; whether F comes before B; and whether W comes only where
+#: patience, see :class:`Trial`; whether F comes before B; and whether W comes only where
 #: memory is short or no forward is left.
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
-class _Greedy(Trial):
+class Greedy(Trial):
+    """Runs a B if there is one, else an F, else a W, by a policy."""
+
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
         self.caps, patience, self.forward_first, self.lazy = policy
         super().__init__(problem, target, patience)
@@ -26,7 +168,7 @@ class _Greedy(Trial):
             for own, device in enumerate(problem.placement)
         ]
 
-    def choose(self, device: int, now: int) -> int:
+    def choose(self, device: int, now: int) -> int:  # noqa: D102
         self.near = NEVER
         backward = self._backward(device, now)
         if backward != WAIT and not self.forward_first:
@@ -68,11 +210,6 @@ class _Greedy(Trial):
             if not short and self.behind[device] + self.near - now < self.target:
                 return WAIT
         return 3 * owed[0] + 2
-
-
-def greedy(problem: Problem, policy: Policy, target: int) -> Trial | None:
-    """Return the result of a policy, or None where a device reaches the target."""
-    return _Greedy(problem, target, policy).result()
 
 
 def policies(problem: Problem) -> Iterator[Policy]:
@@ -130,86 +267,6 @@ def _v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
             )
 
 
-# A given order of forwards and backwards, with the weight gradients filled in.
-
-
-@frozen
-class Draft:
-    """An order to be filled.
-
-    ::
-
-        order    F0 F1 B0    F2 B1
-        filled   F0 F1 B0 W0 F2 B1 W1        W0 in time that was idle, or for its memory
-
-    Attributes:
-        codes: F and B of each device in order, and those W that are not to run later than there.
-        eager: of each device: W run at once while so many forwards are left.
-        patience: see :class:`bubbleviz.schedules.search.problem.Trial`.
-        shares: of the target that the first and the last device may take, rising evenly between
-            them: what the last ones delay reaches the first, whose slack is better kept for it.
-    """
-
-    codes: Codes
-    eager: tuple[int, ...]
-    patience: float
-    shares: tuple[float, float] = (1.0, 1.0)
-
-
-class _Filling(Trial):
-    def __init__(self, problem: Problem, target: int, draft: Draft) -> None:
-        super().__init__(problem, target, draft.patience)
-        self.draft = draft
-        self.passed = [0] * len(problem.placement)
-        first, last = draft.shares
-        rise = (last - first) / max(1, problem.devices - 1)
-        self.allowed = [target * (first + device * rise) for device in range(problem.devices)]
-
-    def choose(self, device: int, now: int) -> int:
-        self.near = NEVER
-        order, at = self.draft.codes[device], self.at[device]
-        while at < len(order) and order[at] % 3 == 2:
-            stage = order[at] // 3
-            if self.w_done[stage] <= self.passed[stage]:
-                return self._weights_there(device, stage, at)
-            self.passed[stage] += 1  # it has run already
-            at += 1
-        self.at[device] = at
-        if at < len(order):
-            self.near = self.arrival(device, order[at])
-        owed = self.owed[device]
-        if owed and not self._goes_on(device, now, owed[0]):
-            return 3 * owed[0] + 2
-        if self.near <= now:
-            self.at[device] = at + 1
-            return order[at]
-        return WAIT
-
-    def _weights_there(self, device: int, stage: int, at: int) -> int:
-        """Try the W that stands next, unless its B has not run."""
-        if self.w_done[stage] == self.b_done[stage]:
-            self.at[device] = at
-            return WAIT
-        self.passed[stage] += 1
-        self.at[device] = at + 1
-        return 3 * stage + 2
-
-    def _goes_on(self, device: int, now: int, stage: int) -> bool:
-        """Return whether the next F or B comes before a W of that stage."""
-        if self.left[device] >= self.draft.eager[device] or self.near == NEVER:
-            return False
-        if self.near <= now:
-            return True
-        if self.behind[device] + self.near - now >= self.allowed[device]:
-            return False
-        return self.waits(device, now, stage)
-
-
-def fill(problem: Problem, draft: Draft, target: int) -> Trial | None:
-    """Return the draft with its W, or None where it exceeds the target or equals it."""
-    return _Filling(problem, target, draft).result()
-
-
 # Building blocks of V schedules: one microbatch in slots, and the schedules that repeat it.
 #
 # Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
@@ -219,7 +276,7 @@ def fill(problem: Problem, draft: Draft, target: int) -> Trial | None:
 
 
 #: Slots from one microbatch to the next: one for each of F, B, W of two chunks.
-PERIOD = 6
+_PERIOD = 6
 
 
 #: The slots of F, B and W of microbatch 0, by virtual stage of a V::
@@ -242,10 +299,10 @@ def blocks(devices: int, room: int) -> list[Block]:
     for total in (2, 3, 4, 6):
         ways = [(there, total - there) for there in range(1, total)]
         for (f_down, b_up), (f_up, b_down) in itertools.product(ways, ways):
-            for turns in itertools.product(range(1, PERIOD + 1), repeat=3):
+            for turns in itertools.product(range(1, _PERIOD + 1), repeat=3):
                 forward, backward = _slots(devices, (f_down, f_up, b_down, b_up), turns)
                 found = _weights(devices, forward, backward)
-                if found is not None and found[0] // PERIOD <= room:
+                if found is not None and found[0] // _PERIOD <= room:
                     fitting.append((found[0], (forward, backward, found[1])))
     return [block for _, block in sorted(fitting, key=lambda each: (each[0], each[1][:2]))]
 
@@ -280,10 +337,10 @@ def _weights(
     peak = 0
     for down in range(devices):
         up = 2 * devices - 1 - down
-        taken = {slots[s] % PERIOD for slots in (forward, backward) for s in (down, up)}
+        taken = {slots[s] % _PERIOD for slots in (forward, backward) for s in (down, up)}
         if len(taken) < 4:
             return None
-        early, late = sorted(set(range(PERIOD)) - taken)
+        early, late = sorted(set(range(_PERIOD)) - taken)
         choices = (
             (_behind(backward[down], a), _behind(backward[up], b))
             for a, b in ((early, late), (late, early))
@@ -295,16 +352,16 @@ def _weights(
 
 def _behind(slot: int, place: int) -> int:
     """Return the first slot behind a slot that has this place in its period."""
-    return slot + 1 + (place - slot - 1) % PERIOD
+    return slot + 1 + (place - slot - 1) % _PERIOD
 
 
-#: How a block's schedule is squeezed: what is repeated; patience, see :class:`.problem.Trial`; and
-#: the pause: before its first B a device waits for an input of the chunk behind that is known to
-#: arrive within so many of its F's lengths, rather than start another microbatch.
-Manner = tuple[Block, float, float]
+#: How a block is squeezed: patience, see :class:`Trial`; and the pause: before its first B a device
+#: waits for an input of the chunk behind that is known to arrive within so many of its F's lengths,
+#: rather than start another microbatch.
+MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 
 
-class _SqueezedTrial(Trial):
+class Squeezed(Trial):
     """Keeps the order of the repeated blocks, but not at its ends.
 
     ::
@@ -314,14 +371,16 @@ class _SqueezedTrial(Trial):
         then                               backwards as they come; W where there is time
     """
 
-    def __init__(self, problem: Problem, target: int, manner: Manner) -> None:
-        block, patience, pause = manner
+    def __init__(
+        self, problem: Problem, target: int, block: Block, manner: tuple[float, float]
+    ) -> None:
+        patience, pause = manner
         super().__init__(problem, target, patience)
         self.slots = tuple(map(list, block))
         self.first_b = [block[1][stages[0]] for stages in problem.stages]
         self.pause = [int(pause * length) for length in problem.lengths[0::3]]
 
-    def choose(self, device: int, now: int) -> int:
+    def choose(self, device: int, now: int) -> int:  # noqa: D102
         self.near = NEVER
         first = self.problem.stages[device][0]
         if self.left[device] and self.b_done[first]:
@@ -329,7 +388,7 @@ class _SqueezedTrial(Trial):
         else:
             code = self._as_they_come(device, now)
         if code != WAIT:
-            self.slots[code % 3][code // 3] += PERIOD
+            self.slots[code % 3][code // 3] += _PERIOD
         return code
 
     def _owed(self, device: int) -> int:
@@ -380,14 +439,3 @@ class _SqueezedTrial(Trial):
     def _rather_weights(self, device: int, now: int, owed: int) -> int:
         """Return the W that is owed, unless what is awaited comes soon."""
         return WAIT if owed == WAIT or self.waits(device, now, owed) else 3 * owed + 2
-
-
-def squeeze(problem: Problem, manner: Manner, target: int) -> Trial | None:
-    """Return a block's schedule at real times, or None where one comes to the target."""
-    return _SqueezedTrial(problem, target, manner).result()
-
-
-def manners(block: Block) -> Iterator[Manner]:
-    """Yield the ways to squeeze a block that are worth a trial."""
-    for patience, pause in ((0.5, 0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1)):
-        yield block, patience, pause
