@@ -26,10 +26,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bubbleviz.native.library import (  # the path comes first
+    MISSING,
     FileShape,
     IntegerColumn,
     Library,
-    Null,
     load,
 )
 from scripts.build_native import compile_library
@@ -86,7 +86,7 @@ def _by_sqlite(path: Path) -> list[tuple[object, ...]] | None:
 
 def _directly(functions: Library, path: Path, page_bytes: int) -> list[tuple[object, ...]] | None:
     """Return the same rows as the C part reads them, or None."""
-    columns = [IntegerColumn(i, Null.MISSING, _MISSING, 0) for i in (0, 2, 4)]
+    columns = [IntegerColumn(i, MISSING, _MISSING, 0) for i in (0, 2, 4)]
     descriptor = os.open(path, os.O_RDONLY)
     try:
         file = FileShape(descriptor, page_bytes, page_bytes, path.stat().st_size // page_bytes)

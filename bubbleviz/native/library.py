@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,13 +28,9 @@ _SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
 _I32, _I64, _U32 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
 
 
-class Null(IntEnum):
-    """What NULL in a column reads as."""
-
-    UNUSUAL = 0
-    MISSING = 1
-    #: As missing, and no value of the file may be equal to that.
-    DISTINCT = 2
+#: What NULL in a column reads as: an unusual value, the missing one, or that if no value of the
+#: file is equal to it.
+UNUSUAL, MISSING, DISTINCT = range(3)
 
 
 def _structure(**fields: Any) -> Any:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -69,8 +70,8 @@ def find_profiles(
         first = list(by_path)
         # Some files are read with others of them.
         for reader in readers():
-            if reader.sessions is not None and any(p.endswith(reader.suffixes) for p in first):
-                first = list(dict.fromkeys(reader.sessions.first_parts(first)))
+            if reader.sessions and any(path.endswith(reader.suffixes) for path in first):
+                first = list(dict.fromkeys(import_module(reader.sessions).first_parts(first)))
         if len(first) < len(by_path):
             files = [by_path.get(path, InputFile(path, named=True)) for path in first]
     note_paths([file.path for file in files])
@@ -158,8 +159,8 @@ def profiles_among(files: Sequence[str], directories: Sequence[str] = ()) -> lis
     ]
     profiles += [file for file in files if file not in profiles and _is_profile(file)]
     for reader in readers():
-        if reader.sessions is not None and any(file.endswith(reader.suffixes) for file in profiles):
-            profiles = reader.sessions.newest_run(profiles)
+        if reader.sessions and any(file.endswith(reader.suffixes) for file in profiles):
+            profiles = import_module(reader.sessions).newest_run(profiles)
     # A report that was exported already counts once, even if that was in several forms.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
     for directory in sorted(directories, key=lambda name: not name.endswith(nsys_files.ENDINGS[0])):

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from bubbleviz.native.library import (
+    UNUSUAL,
     FileShape,
     IntegerColumn,
     Leaves,
     NamedRows,
-    Null,
     memory_at,
 )
 from tests.support.compiled import compiled_library
@@ -25,7 +25,7 @@ from tests.support.compiled import compiled_library
 PAGE = 512
 ROOT = 2
 EVERYTHING = (-(1 << 63), (1 << 63) - 1)
-NUMBER = IntegerColumn(0, Null.UNUSUAL, -1, 0)
+NUMBER = IntegerColumn(0, UNUSUAL, -1, 0)
 
 
 def _file(folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None) -> Path:

@@ -33,7 +33,7 @@ from bubbleviz.sources import readers
 from bubbleviz.sources.nsys.queries import QUERIES as NSYS_QUERIES
 from bubbleviz.sources.nsys.queries import views_of
 from bubbleviz.sources.readers import Reader
-from bubbleviz.sources.rocm.database_parts import ROCPD_QUERIES, RPD_QUERIES
+from bubbleviz.sources.rocm.database_parts import ROCPD, RPD
 from bubbleviz.sources.sqlite.database import SQLITE_QUERIES
 from bubbleviz.sources.sqlite.queries import Query, sql_root
 from tests.support.places import CHECKOUT
@@ -285,9 +285,9 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
 
 # --- queries
 
-QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD_QUERIES, RPD_QUERIES, SQLITE_QUERIES)
+QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, SQLITE_QUERIES)
 #: By their folders in sql/.
-MAKERS = {queries.maker.folder: queries for queries in QUERIES_OF_ALL}
+MAKERS = {queries.folder: queries for queries in QUERIES_OF_ALL}
 #: FOLDER/NAME of each file.
 FILES = sorted(
     path.relative_to(CHECKOUT / "sql").with_suffix("").as_posix()

@@ -12,7 +12,7 @@ import adbc_driver_manager
 import pytest
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.nsys.queries import NSYS, query
+from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite import database as module
 from bubbleviz.sources.sqlite.database import Database, opened_database, texts_of
 from bubbleviz.sources.sqlite.queries import Query
@@ -30,12 +30,12 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(file: Path) -> Iterator[Database]:
-    with opened_database(str(file), NSYS) as opened:
+    with opened_database(str(file), QUERIES) as opened:
         yield opened
 
 
 def asking(text: str, columns: int = 1, *parameters: str) -> Query:
-    return Query(NSYS, "test/asked", text, tuple("abcdef"[:columns]), parameters, {})
+    return Query(QUERIES, "test/asked", text, tuple("abcdef"[:columns]), parameters, {})
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 9, 10, 11, 1000])
@@ -81,7 +81,7 @@ def test_a_statement_that_a_signal_left_open_does_not_hide_the_signal(file: Path
     left = []
 
     def interrupted() -> None:
-        with opened_database(str(file), NSYS) as opened:
+        with opened_database(str(file), QUERIES) as opened:
             left.append(adbc_driver_manager.AdbcStatement(opened.connection))
             raise KeyboardInterrupt
 
@@ -145,6 +145,6 @@ def test_where_memory_runs_out_it_is_a_memory_error(
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     with (
         pytest.raises(ProfileError, match=r"no\.sqlite: cannot be opened"),
-        closing(Database(str(tmp_path / "no.sqlite"), NSYS)) as database,
+        closing(Database(str(tmp_path / "no.sqlite"), QUERIES)) as database,
     ):
         database.columns(asking("SELECT 1"))

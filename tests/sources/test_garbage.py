@@ -21,7 +21,7 @@ import pytest
 from bubbleviz.cli.app import main
 from bubbleviz.errors import ProfileError
 from bubbleviz.sources.nccl.lines import BLOCK, EventObjects
-from bubbleviz.sources.nsys.queries import NSYS, tables
+from bubbleviz.sources.nsys.queries import QUERIES, tables
 from bubbleviz.sources.sqlite.database import opened_database
 from bubbleviz.sources.sqlite.queries import Query
 from tests.support.places import CHECKOUT
@@ -320,14 +320,14 @@ def test_a_signal_ends_a_query(number: signal.Signals) -> None:
 
 
 def ask_without_end() -> None:
-    asked = Query(NSYS, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
-    with opened_database(str(ONE), NSYS) as database:
+    asked = Query(QUERIES, "test/endless", f"{ENDLESS} count(*) FROM n", ("a",), (), {})
+    with opened_database(str(ONE), QUERIES) as database:
         database.rows(asked)
 
 
 def test_a_query_that_fails_is_damage() -> None:
     with (
-        opened_database(str(ONE), NSYS) as database,
+        opened_database(str(ONE), QUERIES) as database,
         pytest.raises(ProfileError, match=r"test/bad\.sql failed"),
     ):
-        database.rows(Query(NSYS, "test/bad", "SELECT no FROM nothing", ("a",), (), {}))
+        database.rows(Query(QUERIES, "test/bad", "SELECT no FROM nothing", ("a",), (), {}))

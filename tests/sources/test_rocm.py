@@ -350,9 +350,9 @@ def test_secrets_are_never_shown(
 
 
 def test_no_query_reads_where_secrets_live() -> None:
-    from bubbleviz.sources.rocm.database_parts import ROCPD_QUERIES
+    from bubbleviz.sources.rocm.database_parts import ROCPD
 
-    read = ROCPD_QUERIES.columns_read()["rocpd_info_process"]
+    read = ROCPD.columns_read()["rocpd_info_process"]
 
     assert read == {"id", "pid", "nid", "guid"}
 

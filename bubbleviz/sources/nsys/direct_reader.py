@@ -107,11 +107,11 @@ class DirectReader:
         leaves = self._functions.leaves(self._file, root if isinstance(root, int) else 0)
         if leaves is None:
             return "has an unusual tree of pages, or memory was short"
-        null = {None: native.Null.UNUSUAL, ABSENT: native.Null.DISTINCT}
+        null = {None: native.UNUSUAL, ABSENT: native.DISTINCT}
         integers = [
             native.IntegerColumn(
                 places[column.name],
-                null.get(column.missing, native.Null.MISSING),
+                null.get(column.missing, native.MISSING),
                 NONE if column.missing is None else column.missing,
                 alone and column.name in keys,
             )

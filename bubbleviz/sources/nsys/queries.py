@@ -8,10 +8,9 @@ from functools import cache
 
 from bubbleviz.errors import EXPORT_AGAIN
 from bubbleviz.model.values import frozen
-from bubbleviz.sources.sqlite.queries import Maker, Queries, Query
+from bubbleviz.sources.sqlite.queries import Queries, Query
 
-NSYS = Maker("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
-QUERIES = Queries(NSYS)
+QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
 
 columns_read = QUERIES.columns_read
 query = QUERIES.query

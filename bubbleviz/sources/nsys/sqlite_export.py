@@ -20,7 +20,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.nsys import export
 from bubbleviz.sources.nsys.direct_reader import DirectReader, opened_directly
-from bubbleviz.sources.nsys.queries import NSYS, query, tables
+from bubbleviz.sources.nsys.queries import QUERIES, query
 from bubbleviz.sources.sqlite.database import Database, integers_of, opened_database, texts_of
 from bubbleviz.sources.sqlite.queries import Binds
 
@@ -62,7 +62,7 @@ class SqliteExport(export.Export):
     def database(self) -> Database:
         """The file as this thread has opened it."""
         if not hasattr(self._of_thread, "database"):
-            self._of_thread.database = Database(self.path, NSYS, self._first.views)
+            self._of_thread.database = Database(self.path, QUERIES, self._first.views)
             self.opened_files.callback(self._of_thread.database.close)
         database: Database = self._of_thread.database
         return database
@@ -188,8 +188,8 @@ def opened(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Sqlit
             stands for a table: such may give rows without end; or a table hides its row numbers,
             by which it is read.
     """
-    with opened_database(path, NSYS) as database:
-        stored = database.rows(query("schema"), {"names": json.dumps(sorted(tables()))})
+    with opened_database(path, QUERIES) as database:
+        stored = database.rows(query("schema"), {"names": json.dumps(sorted(QUERIES.tables()))})
         for relation, root_page, _, _, column, *_ in stored:
             odd = "" if root_page else "is a view or a virtual table"
             if root_page and str(column).lower() == _ROW_NUMBER:

@@ -113,19 +113,6 @@ Opener: TypeAlias = Callable[[str, int, Watch], Opened]
 
 
 @frozen
-class Sessions:
-    """Which files of a format belong together.
-
-    Attributes:
-        first_parts: of some paths, all but those of files that are read with others of them.
-        newest_run: of the paths of one directory, those of the newest run, without such.
-    """
-
-    first_parts: Callable[[Sequence[str]], list[str]]
-    newest_run: Callable[[Sequence[str]], list[str]]
-
-
-@frozen
 class Reader:
     """A kind of file that can be read.
 
@@ -146,7 +133,9 @@ class Reader:
         table_suffixes: endings of tables of operations, which a directory stands for where it holds
             no profile.
         operations: what a file of operations themselves is, in words; "" for profiles.
-        sessions: which files belong together; None where each stands for itself.
+        sessions: module that knows which files belong together, "" where each stands for itself:
+            ``first_parts`` gives of some paths all but those that are read with others of them,
+            ``newest_run`` of those of one directory the newest run's, without such.
         recognises_directory: whether a directory as a whole is a profile of this kind.
         folder: where a tool puts profiles below its directory, a folder for each run; "" for
             nowhere.
@@ -163,7 +152,7 @@ class Reader:
     superseded_by: tuple[str, ...] = ()
     table_suffixes: tuple[str, ...] = ()
     operations: str = ""
-    sessions: Sessions | None = None
+    sessions: str = ""
     folder: str = ""
     recognises_directory: Callable[[str], bool] = lambda _: False
     holds: Callable[[frozenset[str]], bool] | None = None

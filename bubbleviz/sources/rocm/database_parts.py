@@ -23,7 +23,7 @@ import numpy as np
 from bubbleviz.errors import ProfileError, SchemaError
 from bubbleviz.model.columns import Ints
 from bubbleviz.sources.sqlite.database import Database, columns_of_tables, opened_database
-from bubbleviz.sources.sqlite.queries import Maker, Queries, Schema, lacking
+from bubbleviz.sources.sqlite.queries import Queries, Schema, lacking
 
 #: What to do where something was not recorded.
 ROCPROF_AGAIN = (
@@ -32,10 +32,8 @@ ROCPROF_AGAIN = (
 )
 RPD_AGAIN = "record it again with: runTracer.sh"
 
-ROCPD = Maker("rocprofv3", "rocpd", "profile of rocprofv3", f"copy it again, or {ROCPROF_AGAIN}")
-RPD = Maker("the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RPD_AGAIN}")
-ROCPD_QUERIES = Queries(ROCPD)
-RPD_QUERIES = Queries(RPD)
+ROCPD = Queries("rocprofv3", "rocpd", "profile of rocprofv3", f"copy it again, or {ROCPROF_AGAIN}")
+RPD = Queries("the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RPD_AGAIN}")
 
 #: What may stand behind the name of a table: a GUID, whose parts are joined by underscores.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
@@ -79,7 +77,7 @@ class Part:
                 f'CREATE TEMP VIEW {base} AS SELECT {given} FROM main."{table}"{of_guid}'
             )
         views = (f"CREATE TEMP VIEW {n} AS\n{view.text}" for n, view in self._views.items())
-        self._database = Database(path, queries.maker, [*statements, *views])
+        self._database = Database(path, queries, [*statements, *views])
 
     def close(self) -> None:
         """Close the file."""
@@ -169,7 +167,7 @@ def tables_in(path: str, queries: Queries) -> Schema:
     Raises:
         ProfileError: it is being written, damaged, or no SQLite file.
     """
-    with opened_database(path, queries.maker) as database:
+    with opened_database(path, queries) as database:
         return columns_of_tables(database)
 
 

@@ -27,9 +27,7 @@ from bubbleviz.model.texts import counted, listed
 from bubbleviz.progress import Watch
 from bubbleviz.sources.rocm.database_parts import (
     ROCPD,
-    ROCPD_QUERIES,
     RPD,
-    RPD_QUERIES,
     Part,
     parts_in,
     tables_in,
@@ -267,8 +265,8 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
         ProfileError: it is damaged, or of several hosts.
         SchemaError: it lacks a table or a column that is needed.
     """
-    columns = tables_in(path, ROCPD_QUERIES)
-    if not parts_in(columns, ROCPD_QUERIES):
+    columns = tables_in(path, ROCPD)
+    if not parts_in(columns, ROCPD):
         raise ProfileError(
             f"{path}: an SQLite database, but no profile of rocprofv3: it has none of the tables "
             f"rocpd_region, rocpd_kernel_dispatch; {ROCPD.again}"
@@ -280,7 +278,7 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
     versions: dict[str, None] = {}
     parts = _parts(path, columns)
     for number, (names, guid) in enumerate(parts):
-        with closing(Part(path, ROCPD_QUERIES, names, columns, guid)) as part:
+        with closing(Part(path, ROCPD, names, columns, guid)) as part:
             versions.update({str(v): None for (v,) in part.rows("target/metadata")})
             hosts.update(_hosts(part))
             _read_part(recording, part, parts_of_pid)
@@ -304,8 +302,8 @@ def read_rocpd(path: str, watch: Watch) -> RocmRecording:
 def _parts(path: str, columns: Schema) -> list[tuple[dict[str, str], str]]:
     """Return the tables and the GUID of each part, of which tables without one may hold several."""
     parts = []
-    for names in parts_in(columns, ROCPD_QUERIES):
-        with closing(Part(path, ROCPD_QUERIES, names, columns)) as part:
+    for names in parts_in(columns, ROCPD):
+        with closing(Part(path, ROCPD, names, columns)) as part:
             guids = [str(guid) for (guid,) in part.rows("target/guids")]
         if len(guids) < 2:
             parts.append((names, ""))
@@ -532,7 +530,7 @@ def read_rpd(path: str, watch: Watch) -> RocmRecording:
         ProfileError: it is damaged.
         SchemaError: it lacks a table or a column that is needed.
     """
-    columns = tables_in(path, RPD_QUERIES)
+    columns = tables_in(path, RPD)
     if not _OWN & set(columns):
         raise ProfileError(
             f"{path}: an SQLite database, but no trace of rocmProfileData: it has none of the "
@@ -540,8 +538,8 @@ def read_rpd(path: str, watch: Watch) -> RocmRecording:
         )
     recording = RocmRecording(path, "rpd")
     # Tables with a GUID behind their names come after those of a trace, and are none of its.
-    own = next(names for names in parts_in(columns, RPD_QUERIES) if _OWN & set(names))
-    with closing(Part(path, RPD_QUERIES, own, columns)) as part:
+    own = next(names for names in parts_in(columns, RPD) if _OWN & set(names))
+    with closing(Part(path, RPD, own, columns)) as part:
         versions = [str(version) for (version,) in part.rows("target/metadata")]
         recording.schema_version = ", ".join(versions) or None
         work = part.columns("gpu_work/all", table="rocpd_op")

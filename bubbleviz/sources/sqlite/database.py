@@ -28,7 +28,7 @@ from arro3.core import Array, DataType, RecordBatch, RecordBatchReader
 from bubbleviz.errors import ProfileError
 from bubbleviz.model.columns import Ints
 from bubbleviz.sources.sqlite.pages import check_finished, check_pages
-from bubbleviz.sources.sqlite.queries import Binds, Maker, Queries, Query, Schema
+from bubbleviz.sources.sqlite.queries import Binds, Queries, Query, Schema
 
 #: Rows of a batch where it is not known how many there are.
 _BATCH = 1 << 15
@@ -46,8 +46,7 @@ _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: What is wrong with a column that holds something else than whole numbers.
 NO_NUMBER = "there is something else than a whole number where one belongs"
 #: Any profiler.
-_ANY = Maker("the profiler", "sqlite", "profile of any profiler", "copy it again")
-SQLITE_QUERIES = Queries(_ANY)
+SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
 
 def damage(path: str, query: Query, reason: str) -> ProfileError:
@@ -106,7 +105,7 @@ class Database:
         views: statements that create the temporary views which queries read.
     """
 
-    def __init__(self, path: str, maker: Maker, views: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, maker: Queries, views: Sequence[str] = ()) -> None:
         self.path, self._maker, self.views = path, maker, tuple(views)
         self._opened = ExitStack()
 
@@ -315,7 +314,7 @@ def _uri_of(path: str) -> str:
 
 
 @contextmanager
-def opened_database(path: str, maker: Maker) -> Iterator[Database]:
+def opened_database(path: str, maker: Queries) -> Iterator[Database]:
     """Open a file read-only.
 
     Raises:
@@ -335,9 +334,9 @@ def relations_in(path: str) -> frozenset[str]:
 
     What cannot be read here is left to the reader of the file to refuse.
     """
-    database = Database(path, _ANY)
+    database = Database(path, SQLITE_QUERIES)
     try:
-        check_pages(path, _ANY)
+        check_pages(path, SQLITE_QUERIES)
         rows = database.rows(SQLITE_QUERIES.query("relations"))
     except (ProfileError, OSError):
         return frozenset()

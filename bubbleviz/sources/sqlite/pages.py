@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from bubbleviz.errors import ProfileError
-from bubbleviz.sources.sqlite.queries import Maker
+from bubbleviz.sources.sqlite.queries import Queries
 
 #: Files of profilers have some hundred tables and indexes.
 _MOST_ENTRIES = 5_000
@@ -21,7 +21,7 @@ JOURNAL, LOG = "-journal", "-wal"
 _INTERIOR, _LEAF = 0x05, 0x0D
 
 
-def check_pages(path: str, maker: Maker) -> None:
+def check_pages(path: str, maker: Queries) -> None:
     """Check what SQLite cannot.
 
     Raises:
@@ -46,7 +46,7 @@ def check_pages(path: str, maker: Maker) -> None:
             )
 
 
-def check_finished(path: str, maker: Maker) -> None:
+def check_finished(path: str, maker: Queries) -> None:
     """Check that nothing is writing a file.
 
     Raises:

@@ -39,23 +39,6 @@ _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
 
 @frozen
-class Maker:
-    """A profiler that writes SQLite files.
-
-    Attributes:
-        program: that writes them.
-        folder: of its queries in ``sql/``.
-        noun: of such a file, in messages.
-        again: what to do with a file that cannot be read.
-    """
-
-    program: str
-    folder: str
-    noun: str
-    again: str
-
-
-@frozen
 class Query:
     """One file of ``sql/``.
 
@@ -68,7 +51,7 @@ class Query:
         requires: tables and views it reads, each with the columns it reads.
     """
 
-    maker: Maker
+    maker: Queries
     name: str
     text: str
     columns: tuple[str, ...]
@@ -89,14 +72,17 @@ def sql_root() -> Traversable:
 
 
 class Queries:
-    """The queries and views for the files of one profiler.
+    """The queries and views for the SQLite files of one profiler.
 
     Args:
-        maker: of the files.
+        program: that writes them.
+        folder: of its queries in ``sql/``.
+        noun: of such a file, in messages.
+        again: what to do with a file that cannot be read.
     """
 
-    def __init__(self, maker: Maker) -> None:
-        self.maker = maker
+    def __init__(self, program: str, folder: str, noun: str, again: str) -> None:
+        self.program, self.folder, self.noun, self.again = program, folder, noun, again
         self._queries: dict[str, Query] = {}
 
     def query(self, name: str) -> Query:
@@ -106,7 +92,7 @@ class Queries:
             FileNotFoundError: there is none, which is a defect of the package.
         """
         if name not in self._queries:
-            path = sql_root().joinpath(self.maker.folder, *f"{name}.sql".split("/"))
+            path = sql_root().joinpath(self.folder, *f"{name}.sql".split("/"))
             text = path.read_text(encoding="utf-8")
             requires = {
                 table: tuple(c.strip() for c in columns.split(",") if c.strip())
@@ -114,7 +100,7 @@ class Queries:
             }
             parameters = tuple(dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", text))))
             columns = tuple(_COLUMN.findall(text))
-            self._queries[name] = Query(self.maker, name, text, columns, parameters, requires)
+            self._queries[name] = Query(self, name, text, columns, parameters, requires)
         return self._queries[name]
 
     def tables(self) -> frozenset[str]:
@@ -128,7 +114,7 @@ class Queries:
     @cached_property
     def _columns_read(self) -> Mapping[str, frozenset[str]]:
         read: dict[str, frozenset[str]] = {}
-        for name in _files_below(sql_root().joinpath(self.maker.folder), ""):
+        for name in _files_below(sql_root().joinpath(self.folder), ""):
             for table, columns in self.query(name).requires.items():
                 read[table] = read.get(table, frozenset()) | frozenset(columns)
         return {table: read[table] for table in read if table not in self.view_variants()}
@@ -140,7 +126,7 @@ class Queries:
     @cached_property
     def _view_variants(self) -> Mapping[str, tuple[Query, ...]]:
         variants = {}
-        for folder in sql_root().joinpath(self.maker.folder, "views").iterdir():
+        for folder in sql_root().joinpath(self.folder, "views").iterdir():
             names = sorted(file.name.removesuffix(".sql") for file in folder.iterdir())
             queries = [self.query(f"views/{folder.name}/{name}") for name in names]
             queries.sort(key=lambda query: -sum(map(len, query.requires.values())))
