@@ -60,121 +60,92 @@ def _first(planting: Planting) -> Advice:
 
 
 #: A run, what is planted in it, and the kind of the first advice, with words of it.
-FAULTS: dict[str, tuple[Planting, dict[str, Any], str, str]] = {
-    "rank": (BASE, {"slow_rank": 6}, "rank", "rank 6 (node1 GPU 1) is slow"),
-    "rank by a tenth": (
-        BASE,
-        {"slow_rank": 6, "slow_rank_factor": 1.1},
-        "rank",
-        "on the other ranks of stage 2",
-    ),
-    "one of two copies": (
-        replace(BASE, replicas=2),
-        {"slow_rank": 6},
-        "rank",
-        "rank 6 (node1 GPU 1) is slow",
-    ),
-    "replica": (
+FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
+    (BASE, {"slow_rank": 6}, "rank", "rank 6 (node1 GPU 1) is slow"),
+    (BASE, {"slow_rank": 6, "slow_rank_factor": 1.1}, "rank", "on the other ranks of stage 2"),
+    (replace(BASE, replicas=2), {"slow_rank": 6}, "rank", "rank 6 (node1 GPU 1) is slow"),
+    (
         BASE,
         {"slow_pipeline": 2, "slow_factor": 1.4},
         "rank",
         "replica 2 is slow, all of its 4 ranks",
     ),
-    "stage": (
-        BASE,
-        {"slow_stage": 2, "slow_factor": 1.3},
-        "stage",
-        "Balance the stages, stage 2 is slow",
-    ),
-    "microbatch": (BASE, {"slow_microbatch": 3}, "microbatch", "sequence lengths of microbatch 3"),
-    "iteration": (BASE, {"slow_iteration": 2}, "iteration", "slows all ranks in 1 iteration (2)"),
-    "pauses": (
+    (BASE, {"slow_stage": 2, "slow_factor": 1.3}, "stage", "Balance the stages, stage 2 is slow"),
+    (BASE, {"slow_microbatch": 3}, "microbatch", "sequence lengths of microbatch 3"),
+    (BASE, {"slow_iteration": 2}, "iteration", "slows all ranks in 1 iteration (2)"),
+    (
         BASE,
         {"pause_device": 9, "pause_every": 2},
         "iteration",
         "single operations of rank 9 (node0 GPU 6) are slow in 2 iterations (0, 2)",
     ),
-    "link": (
-        BASE,
-        {"slow_link": 1, "slow_link_factor": 30},
-        "link",
-        "link between stages 1 and 2 is slow",
-    ),
-    "late launches": (
+    (BASE, {"slow_link": 1, "slow_link_factor": 30}, "link", "link between stages 1 and 2 is slow"),
+    (
         BASE,
         {"late_stage": 1, "late_ns": 400_000},
         "launch",
         "Launch earlier on rank 1 (node0 GPU 4) and 3 more",
     ),
-    "late optimizer": (
+    (
         APART,
         {"late_optimizer": 0, "late_optimizer_ns": 2_000_000},
         "launch",
         "Launch earlier on rank 0 (node0 GPU 0)",
     ),
-    "late optimizer after a gradient norm": (
+    (
         NORMED,
         {"late_optimizer": 0, "late_optimizer_ns": 2_000_000},
         "launch",
         "Launch earlier on rank 0 (node0 GPU 0)",
     ),
-    "late reduction": (
+    (
         REDUCING,
         {"late_reducer": 1, "late_reduce_ns": 2_000_000, "stall_range": "gc.collect"},
         "launch",
         "Launch ReduceScatter earlier on rank 4 (node0 GPU 1), its thread is inside 'gc.collect'",
     ),
-    "late reduction without a record of the host": (
+    (
         REDUCING,
         {"late_reducer": 1, "late_reduce_ns": 2_000_000},
         "launch",
         "Launch ReduceScatter earlier on rank 4 (node0 GPU 1): an iteration would take",
     ),
-    "dry pauses": (
+    (
         BASE,
         {"pause_device": 9, "pause_every": 2, "pause_dry": True, "stall_range": "gc.collect"},
         "iteration",
         "They take 6.0 times as long as their like; in the longest, its thread is inside "
         "'gc.collect', outside API calls",
     ),
-    "drift": (LONG, {"drift": 0.3}, "drift", "all ranks become slower and slower"),
-    "slow since": (
+    (LONG, {"drift": 0.3}, "drift", "all ranks become slower and slower"),
+    (
         LONG,
         {"slow_rank": 2, "slow_rank_from": LONG.iterations // 2},
         "slowed",
         f"before iteration {LONG.iterations // 2}: an iteration would take",
     ),
-    "slow in the last two": (
+    (
         LONG,
         {"slow_rank": 2, "slow_rank_from": LONG.iterations - 2},
         "slowed",
         "times as long as before. Look at clocks",
     ),
-    "drift of six iterations": (SIX, {"drift": 0.3}, "drift", "all ranks become slower and slower"),
-    "a slow iteration of six": (
-        SIX,
-        {"slow_iteration": 2},
-        "iteration",
-        "slows all ranks in 1 iteration (2)",
-    ),
-    "replicas without a pipeline": (
-        WITHOUT_PIPELINE,
-        {"slow_rank": 2},
-        "rank",
-        "rank 2 (node0 GPU 2) is slow",
-    ),
-    "one rank": (
+    (SIX, {"drift": 0.3}, "drift", "all ranks become slower and slower"),
+    (SIX, {"slow_iteration": 2}, "iteration", "slows all ranks in 1 iteration (2)"),
+    (WITHOUT_PIPELINE, {"slow_rank": 2}, "rank", "rank 2 (node0 GPU 2) is slow"),
+    (
         replace(BASE, stages=1, replicas=1, servers=1),
         {"slow_iteration": 2},
         "iteration",
         "in 1 iteration (2)",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_named_first_and_its_saving_is_true(name: str) -> None:
-    without, faults, kind, words = FAULTS[name]
+@pytest.mark.parametrize(("without", "faults", "kind", "words"), FAULTS)
+def test_a_fault_is_named_first_and_its_saving_is_true(
+    without: Planting, faults: dict[str, Any], kind: str, words: str
+) -> None:
     planted = replace(without, **faults)
     first = _first(planted)
 
