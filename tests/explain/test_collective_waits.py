@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +20,8 @@ from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.drawn_reports import Op, operations_of
-from tests.support.nccl_payloads import carry, carrying
-from tests.support.nsys_exports import C, K, R, global_id, profile
+from tests.support.nccl_payloads import carrying
+from tests.support.nsys_exports import C, K, R, profile
 
 US = 1_000
 MS = 1_000_000
@@ -176,23 +174,6 @@ def test_without_communicator_and_clock_all_is_collective(tmp_path: Path) -> Non
     assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[3_500 * US, 500 * US]] * 2
     (note,) = [note for note in report.limitations if note.what == UNKNOWN]
     assert note.count == 6
-
-
-def test_members_that_no_profile_is_of_are_a_limitation(tmp_path: Path) -> None:
-    paths = [rank_of_run(tmp_path, rank, communicator=0xAB) for rank in (0, 1)]
-    for path, rank in zip(paths, (0, 1), strict=True):
-        with closing(sqlite3.connect(path)) as db:
-            start = db.execute("SELECT min(start) - 1 FROM NVTX_EVENTS").fetchone()[0]
-            db.execute(
-                'INSERT INTO NVTX_EVENTS (start, "end", eventType, text, globalTid, domainId) '
-                "VALUES (?, ?, 59, 'ncclCommInitRank', ?, 0)",
-                (start, start + 1, global_id(rank + 1, rank + 1)),
-            )
-            db.commit()
-        carry(path, start, (0xAB, 3, rank, 0), rank + 1)
-    report = bubbleviz.analyze(paths)
-
-    assert notes(report) & {UNKNOWN, LACKING} == {LACKING}
 
 
 def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank(tmp_path: Path) -> None:
