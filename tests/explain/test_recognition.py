@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.errors import MismatchError, UsageError
-from bubbleviz.explain.recognition.orders import difference
 from bubbleviz.explain.recognition.recognition import (
     Deviation,
     Recognition,
@@ -61,7 +59,6 @@ def test_nothing_ran() -> None:
 
     evaluated = measured([(0, 0, [Op(F, 0)])], [(0, 0)], [iteration(0, "evaluation")])
     assert named(evaluated) == named(nothing)
-    assert not len(difference(np.empty(0, np.int64), np.empty(0, np.int64)).moved)
 
 
 def is_searched(rule: Schedule) -> bool:
@@ -475,35 +472,6 @@ def test_copies_of_a_pipeline_fed_from_both_ends() -> None:
     found = named(measured(cells[:8], [(None, 0)] * 8))
     assert (found.name, found.exact, found.deviation_count) == ("dualpipe", False, 1)
     assert (found.deviations[0].rank, found.deviations[0].what) == (5, "missing")
-
-
-@settings(max_examples=200)
-@given(
-    order=st.permutations(range(7)),
-    dropped=st.sets(st.integers(0, 6), max_size=3),
-    added=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9)), max_size=3),
-)
-def test_as_few_operations_as_possible_are_out_of_place(
-    order: list[int], dropped: set[int], added: list[tuple[int, int]]
-) -> None:
-    """Against all subsets, longest first."""
-    own = [code for code in order if code not in dropped]
-    for at, code in added:
-        own.insert(at, code)
-    found = difference(np.array(own, np.int64), np.arange(7))
-    once = list(dict.fromkeys(own))
-    common = [code for code in once if code < 7]
-    kept = next(
-        size
-        for size in range(len(common), -1, -1)
-        if any(list(s) == sorted(s) for s in combinations(common, size))
-    )
-
-    assert len(found.moved) == len(common) - kept
-    assert (found.places != 0).all()
-    assert found.missing.tolist() == sorted(set(range(7)) - set(common))
-    assert found.extra.tolist() == [code for code in once if code >= 7]
-    assert len(found.repeated) == len(own) - len(once)
 
 
 def test_a_plan_of_other_sizes_is_refused() -> None:

@@ -80,19 +80,6 @@ def test_the_slowest_are_replayed_and_some_of_the_others(
     assert _chosen(_run(tmp_path, pipelines, slow, known=known)) == chosen
 
 
-def test_a_pipeline_that_lacks_an_iteration_is_not_the_slowest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = _run(tmp_path, 8, slow=5)
-    operations = report.operations
-    # Pipelines 6 and 7 did not run in iteration 0.
-    ran = (operations.rank < 6 * _STAGES) | (operations.iteration == 1)
-    monkeypatch.setattr(module, "MOST_REPLAYED_RANKS", 30)
-    found = replayed_ranks(operations.take(ran), report.ranks, np.ones(_ITERATIONS, bool))
-    assert found is not None
-    assert np.flatnonzero(found.chosen[::_STAGES]).tolist() == [0, 1, 4, 5]
-
-
 def test_the_part_shows_what_the_whole_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
