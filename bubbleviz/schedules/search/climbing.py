@@ -121,41 +121,6 @@ class Filled(Trial):
 _REACH = 6
 
 
-def climb(
-    problem: Problem,
-    start: Draft,
-    trials: int,
-    seed: int,
-    takes: Callable[[Trial], bool],
-) -> None:
-    """Try changes to a draft, each from the best so far.
-
-    A change of a draft with as long a longest window, and no longer ones in sum, is kept: many
-    steps in a row leave the longest as it is before one shortens it.
-
-    Args:
-        problem: times and memory.
-        start: where to begin.
-        trials: how many changes to try.
-        seed: of the changes; the same one gives the same schedule.
-        takes: takes a shorter result, and returns whether that is enough.
-    """
-    first = Filled(problem, NEVER, start).result()
-    if first is None:
-        return
-    random = Random(seed)
-    draft, best = start, first
-    for _ in range(trials):
-        changed = _changed(problem, random, draft, best)
-        result = Filled(problem, best.excess + 1, changed).result()
-        if result is None or (result.excess, result.total) > (best.excess, best.total):
-            continue
-        shorter = result.excess < best.excess
-        draft, best = changed, result
-        if shorter and takes(best):
-            return
-
-
 def _changed(problem: Problem, random: Random, draft: Draft, result: Trial) -> Draft:
     """Return a draft with one change, or with two."""
     kind = random.random()
@@ -263,11 +228,6 @@ class Best:
             return False
         self.excess, self.codes = timed[0] - self._work, codes
         return True
-
-    def takes(self, result: Trial) -> bool:
-        """Take a result if it is better; return whether nothing can be better still."""
-        self.offer(result)
-        return self.perfect
 
     def fill_in(self, codes: Codes) -> None:
         """Try orders of F and B with W filled in, as long as that makes them better.
@@ -428,8 +388,27 @@ def _ranked(problem: Problem) -> list[Block]:
 
 
 def _by_climbing(best: Best) -> None:
+    """Try changes to the last drafts, each from the best so far.
+
+    A change of a draft with as long a longest window, and no longer ones in sum, is kept: many
+    steps in a row leave the longest as it is before one shortens it.
+    """
     problem = best.problem
     trials = max(_FEWEST, min(_MOST, _BUDGET // problem.operations))
-    for seed, draft in enumerate(best.drafts[-2:]):
-        if not best.perfect:
-            climb(problem, draft, trials // 2, seed, best.takes)
+    for seed, start in enumerate(best.drafts[-2:]):
+        draft = start
+        filled = None if best.perfect else Filled(problem, NEVER, draft).result()
+        if filled is None:
+            continue
+        random = Random(seed)
+        for _ in range(trials // 2):
+            changed = _changed(problem, random, draft, filled)
+            result = Filled(problem, filled.excess + 1, changed).result()
+            if result is None or (result.excess, result.total) > (filled.excess, filled.total):
+                continue
+            shorter = result.excess < filled.excess
+            draft, filled = changed, result
+            if shorter:
+                best.offer(filled)
+                if best.perfect:
+                    break
