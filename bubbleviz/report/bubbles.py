@@ -356,17 +356,18 @@ def further_columns(
     operations = report.operations
     has_column = has_tokens(report) if with_tokens is None else with_tokens
     tokens = {"tokens": operations.tokens} if has_column else {}
+    unpaired = LimitationKind.ITERATIONS_UNPAIRED in {note.kind for note in report.limitations}
     return tokens | {
         "virtual_stage": operations.virtual_stage,
         "busy_ns": operations.busy_ns,
         "launched_ns": operations.launched_ns,
         "pipeline": _of_ranks(report, [rank.pipeline for rank in report.ranks]),
-        "host": _hosts(report),
+        "host": CodedTexts(operations.rank.copy(), [inert(r.host) for r in report.ranks]),
         "global_rank": _of_ranks(report, [rank.global_rank for rank in report.ranks]),
         "received_ns": operations.received_ns,
         "receive_start_ns": operations.receive_start_ns,
         "receive_launched_ns": operations.receive_launched_ns,
-        "paired": np.full(len(operations), 0 if _unpaired(report) else NONE, np.int64),
+        "paired": np.full(len(operations), 0 if unpaired else NONE, np.int64),
         "clock": _clocks(report),
         "clock_uncertainty_ns": _of_ranks(
             report, [report.clock_uncertainty_ns(rank) for rank in report.ranks]
@@ -390,10 +391,6 @@ def _of_ranks(report: Report, values: list[int | None]) -> Ints:
     return by_rank[report.operations.rank]
 
 
-def _hosts(report: Report) -> CodedTexts:
-    return CodedTexts(report.operations.rank.copy(), [inert(rank.host) for rank in report.ranks])
-
-
 def _clocks(report: Report) -> CodedTexts:
     """Return the clocks of operations by the host they are of; none where all share one."""
     clocks = [report.clock(rank.profile) for rank in report.ranks]
@@ -407,12 +404,6 @@ def _clocks(report: Report) -> CodedTexts:
         for place, host in enumerate(hosts)
     ]
     return CodedTexts(places[report.operations.rank], names)
-
-
-def _unpaired(report: Report) -> bool:
-    """Return whether iterations of the ranks could not be paired."""
-    unpaired = LimitationKind.ITERATIONS_UNPAIRED
-    return any(note.kind is unpaired for note in report.limitations)
 
 
 def _waits(report: Report) -> tuple[Ints, Ints, Ints]:

@@ -502,38 +502,21 @@ class KernelTime:
 
 def kernel_time_of(report: Report) -> KernelTime:
     """Return how long kernels ran in the averaged iterations of a report."""
-    of_rank = _kernel_time_of_ranks(report)
-    time = KernelTime(*of_rank.sum(axis=1).tolist())
-    if time.gaps_fill_work:
-        return time
-    window_ns, gap_ns, work_ns = of_rank[0], of_rank[3], of_rank[5]
-    # As ``gaps_fill_work``, of each rank alone.
-    filled = (gap_ns > _MOSTLY * work_ns) & (gap_ns >= _NOTICEABLE * window_ns) & (window_ns > 0)
-    if not filled.any():
-        return time
-    slowest = int(np.where(filled, gap_ns, NONE).argmax())
-    label = one_line(report.ranks[slowest].label, 60)
-    return replace(time, rank=label, rank_time=KernelTime(*of_rank[:, slowest].tolist()))
-
-
-def _kernel_time_of_ranks(report: Report) -> Ints:
-    """Return the times of each rank, summed over the averaged iterations; shape (times, ranks).
-
-    They are the times of :class:`KernelTime`, in their order.
-    """
-    ratio = report.headline
-    times = np.zeros((6, len(report.ranks)), np.int64)
+    # The times of :class:`KernelTime` in their order, shape (times, ranks).
+    times, ratio = np.zeros((6, len(report.ranks)), np.int64), report.headline
+    accounts = ("window_ns", "running_ns", "bubble_ns", "unattributed_ns")
     for iteration in report.iterations:
         if iteration.averaged:
             ranks = iteration.ranks
-            times[:, indices_of(ranks)] += np.stack(
-                (
-                    account_column(ranks, ratio, "window_ns"),
-                    account_column(ranks, ratio, "running_ns"),
-                    account_column(ranks, ratio, "bubble_ns"),
-                    rank_column(ranks, "gap_ns"),
-                    account_column(ranks, ratio, "unattributed_ns"),
-                    rank_column(ranks, "compute_ns"),
-                )
-            )
-    return times
+            window, running, bubble, loose = (account_column(ranks, ratio, n) for n in accounts)
+            gap, work = rank_column(ranks, "gap_ns"), rank_column(ranks, "compute_ns")
+            times[:, indices_of(ranks)] += np.stack((window, running, bubble, gap, loose, work))
+    time = KernelTime(*times.sum(axis=1).tolist())
+    window_ns, gap_ns, work_ns = times[0], times[3], times[5]
+    # As ``gaps_fill_work``, of each rank alone.
+    filled = (gap_ns > _MOSTLY * work_ns) & (gap_ns >= _NOTICEABLE * window_ns) & (window_ns > 0)
+    if time.gaps_fill_work or not filled.any():
+        return time
+    slowest = int(np.where(filled, gap_ns, NONE).argmax())
+    label = one_line(report.ranks[slowest].label, 60)
+    return replace(time, rank=label, rank_time=KernelTime(*times[:, slowest].tolist()))
