@@ -464,7 +464,8 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     first, *others = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
     reasons = ". ".join(filter(None, (*evidence, *next_steps)))
-    saves = _outcome(diagnosis.length_ns, finding.saving_ns, len(report.ranks))
+    at_most = any(fault.moves_work for fault in faults)
+    saves = _outcome(diagnosis.length_ns, finding.saving_ns, len(report.ranks), at_most=at_most)
     return Advice(
         kind="+".join(fault.kind for fault in faults),
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
@@ -504,27 +505,32 @@ def _rank(report: Report, fault: Fault, seen: str) -> _Text:
 
 
 def _stage(report: Report, fault: Fault, seen: str) -> _Text:
+    numbers = listed([str(stage) for stage in fault.stages], _NAMED)
+    if len(fault.stages) > 1:
+        return (
+            f"Balance the stages: stages {numbers} hold too much",
+            f"{_phases(fault)} as long there as on the others, in {seen}",
+            "Move layers from them to the other stages",
+        )
     copies = sum(rank.stage == fault.stage for rank in report.ranks)
     where = f", {numbered_rank(report, fault.ranks[0])}," if copies == 1 else ""
     return (
-        f"Balance the stages, stage {fault.stage} is slow",
-        f"{_phases(fault)} as long on stage {fault.stage}{where} as on the others, in {seen}",
-        "Move layers away from it",
+        f"Balance the stages: stage {numbers} holds too much",
+        f"{_phases(fault)} as long on stage {numbers}{where} as on the others, in {seen}",
+        "Move layers from it to the other stages",
     )
 
 
 def _microbatch(_: Report, fault: Fault, __: str) -> _Text:
     times = f"{fault.phases[0][1]:.2f} times"
+    action = "Spread tokens evenly over the microbatches"
     if fault.what:
-        return (
-            "Balance the lengths of the microbatches",
-            f"On every stage the longest twentieth takes {times} as long as the shortest",
-            "",
-        )
+        evidence = f"On every stage the longest twentieth takes {times} as long as the shortest"
+        return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
-    word = "microbatch" if len(numbers) == 1 else "microbatches"
+    are_long = "microbatch {} is too long" if len(numbers) == 1 else "microbatches {} are too long"
     return (
-        f"Look at the sequence lengths of {word} {listed(list(map(str, numbers)), _NAMED)}",
+        f"{action}: {are_long.format(listed(list(map(str, numbers)), _NAMED))}",
         f"On every stage they take {times} as long as the others "
         f"({len(fault.microbatches):,} in all)",
         "",
@@ -652,12 +658,20 @@ def _phases(fault: Fault) -> str:
     return f"{joined} times"
 
 
-def _outcome(length_ns: float, saving_ns: float, ranks: int) -> str:
-    """Return what a saving is: in ms an iteration, percent, and GPU-hours a day."""
+def _outcome(length_ns: float, saving_ns: float, ranks: int, *, at_most: bool = False) -> str:
+    """Return what a saving is: in ms an iteration, percent, and GPU-hours a day.
+
+    Args:
+        length_ns: of an iteration.
+        saving_ns: the saving.
+        ranks: of the run.
+        at_most: whether it is that of an even split, which whole layers may not reach.
+    """
     share = saving_ns / length_ns if length_ns else 0.0
     hours = 24 * ranks * share
     return (
-        f"an iteration would take {(length_ns - saving_ns) / 1e6:,.3f} ms instead of "
-        f"{length_ns / 1e6:,.3f} ms (-{percent(share)}; {hours:,.1f} GPU-hours a day on "
+        f"an iteration would take {'at least ' if at_most else ''}"
+        f"{(length_ns - saving_ns) / 1e6:,.3f} ms instead of {length_ns / 1e6:,.3f} ms "
+        f"({'at most ' if at_most else ''}-{percent(share)}; {hours:,.1f} GPU-hours a day on "
         f"{counted(ranks, 'rank')})"
     )

@@ -52,6 +52,7 @@ class Effects:
         stage_kind: the kind of work of each of these.
         stage_number: the stage of each.
         stage_effect: its time over that on the other stages; NaN without others.
+        stage_share: its time over that on a stage if all had as much of it.
         iterations: computes of one iteration.
         iteration_effect: how much longer computes of all ranks take in it than in the others.
         trend: the part of this that grows steadily over the run; 1 for none.
@@ -80,6 +81,7 @@ class Effects:
     stage_kind: Ints
     stage_number: Ints
     stage_effect: Floats
+    stage_share: Floats
     iterations: Groups
     iteration_effect: Floats
     trend: Floats
@@ -132,6 +134,8 @@ def effects_of(work: Work) -> Effects:
     copy_ns = group_medians(copies.of_row, len(copies), cell_ns)
     stage_ns = np.bincount(stages.of_row, copy_ns, len(stages)).astype(np.float64)
     stage_kind = kind[copied[stages.first]]
+    kinds = groups_of(stage_kind).of_row
+    even_ns = np.bincount(kinds, stage_ns) / np.bincount(kinds)
 
     left = time_ns / np.maximum(cell_ns[cells.of_row], 1)
     iterations = groups_of(iteration)
@@ -165,7 +169,8 @@ def effects_of(work: Work) -> Effects:
         stage_of_compute=stages.of_row[copies.of_row[cells.of_row]],
         stage_kind=stage_kind,
         stage_number=stage[copied[stages.first]],
-        stage_effect=stage_ns / others_medians(groups_of(stage_kind).of_row, stage_ns),
+        stage_effect=stage_ns / others_medians(kinds, stage_ns),
+        stage_share=stage_ns / even_ns[kinds],
         iterations=iterations,
         iteration_effect=iteration_effect,
         trend=_trend(np.log(iteration_effect)),

@@ -60,7 +60,8 @@ class Fault:
         rows: of the work table that it slows.
         scale: what each would take without it, as a share of what it took; shape of ``rows``.
         ranks: that it slows; empty where it is bound to none.
-        stage: that it slows; None for none.
+        stage: that it slows; None for none, or several.
+        stages: those that hold too much work; empty for other faults.
         link: stages that data moved between; None for none.
         microbatches: that are slow, as pairs of iteration and microbatch; empty for none.
         iterations: in which it shows; empty for all.
@@ -73,6 +74,9 @@ class Fault:
             operations' ``names``; -1 for none.
         bound: whether nothing is slow against its like: without the fault work takes no time at
             all, which is more than can be had.
+        moves_work: whether the work that takes long is done elsewhere without the fault, spread
+            evenly: layers on other stages, tokens in other microbatches. No division of whole
+            layers or sequences is better.
     """
 
     kind: str
@@ -81,6 +85,7 @@ class Fault:
     scale: Floats = field(default_factory=lambda: np.zeros(0))
     ranks: tuple[int, ...] = ()
     stage: int | None = None
+    stages: tuple[int, ...] = ()
     link: tuple[int, int] | None = None
     microbatches: tuple[tuple[int, int], ...] = ()
     iterations: tuple[int, ...] = ()
@@ -91,6 +96,7 @@ class Fault:
     collective: str = ""
     host: tuple[int, int] = (NONE, NONE)
     bound: bool = False
+    moves_work: bool = False
 
     @property
     def family(self) -> str:
@@ -170,23 +176,38 @@ def slow_ranks(seen: Evidence) -> Iterator[Fault]:
 
 
 def slow_stages(seen: Evidence) -> Iterator[Fault]:
-    """Yield stages that are slower than the others; hosts where these are all on one."""
+    """Yield the stages that hold more work than others; hosts that hold only such stages.
+
+    A host is repaired, and its work takes the time of the others'. Layers of a stage move to other
+    stages, and take their time there::
+
+        F of stages     10  14  10  22        14  14  14  14
+    """
     effects, work = seen.effects, seen.work
     size = np.bincount(effects.stage_of_compute, minlength=len(effects.stage_kind))
     roles = np.array([kind.role for kind in work.kinds], np.int64)[effects.stage_kind]
     out = effects.stands_out(effects.stage_effect, size) & np.isin(roles, COMPUTING)
 
-    def fault(kind: str, number: int, stages: list[int]) -> Fault:
-        slow_kinds = np.flatnonzero(out & np.isin(effects.stage_number, stages))
-        at = np.flatnonzero(np.isin(effects.stage_of_compute, slow_kinds))
+    def fault(kind: str, name: str, stages: list[int]) -> Fault:
+        slow = out & np.isin(effects.stage_number, stages)
+        moves = kind == "stage"
+        changed = np.isin(effects.stage_kind, effects.stage_kind[slow]) if moves else slow
+        at = np.flatnonzero(changed[effects.stage_of_compute])
+        times = effects.stage_share if moves else effects.stage_effect
+        # Of a kind that is slow on several stages the worst one tells.
+        kinds = groups_of(effects.stage_kind[slow])
+        most = np.zeros(len(kinds))
+        np.maximum.at(most, kinds.of_row, effects.stage_effect[slow])
         return Fault(
             kind,
-            f"{kind}-{number}",
+            name,
             effects.rows[at],
-            1 / effects.stage_effect[effects.stage_of_compute[at]],
-            ranks=tuple(distinct(work.rank[effects.rows[at]]).tolist()),
-            stage=number if kind == "stage" else None,
-            phases=_phases(seen, effects.stage_kind[slow_kinds], effects.stage_effect[slow_kinds]),
+            1 / times[effects.stage_of_compute[at]],
+            ranks=tuple(distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
+            stage=stages[0] if moves and len(stages) == 1 else None,
+            stages=tuple(stages) if moves else (),
+            phases=_phases(seen, effects.stage_kind[slow][kinds.first], most),
+            moves_work=moves,
         )
 
     slow = distinct(effects.stage_number[out]).tolist()
@@ -197,14 +218,19 @@ def slow_stages(seen: Evidence) -> Iterator[Fault]:
             stages = distinct(work.stage[host == number]).tolist()
             alone = len(distinct(host[np.isin(work.stage, stages)])) == 1
             if alone and len(stages) > 1 and set(stages) <= set(slow):
-                yield fault("host", number, stages)
+                yield fault("host", f"host-{number}", stages)
                 slow = [stage for stage in slow if stage not in stages]
-    for stage in slow:
-        yield fault("stage", stage, [stage])
+    if slow:
+        yield fault("stage", f"stage-{slow[0]}" if len(slow) == 1 else "stages", slow)
 
 
 def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
-    """Yield the microbatches that are slow on every stage, or all of them where they vary."""
+    """Yield the microbatches that are slow on every stage, or all of them where they vary.
+
+    Their tokens move to the other microbatches of the iteration, of any replica::
+
+        microbatches     1  1  3  1        1.5  1.5  1.5  1.5
+    """
     effects, work = seen.effects, seen.work
     groups, effect = effects.microbatches, effects.microbatch_effect
     size = np.bincount(groups.of_row, minlength=len(groups))
@@ -219,24 +245,26 @@ def slow_microbatches(seen: Evidence) -> Iterator[Fault]:
     slow = times > 0
     same_numbers = (times[slow] >= _ALWAYS * all_times[slow]).all()
     same_numbers &= slow.sum() <= _SOME_NUMBERS * (all_times > 0).sum()
-    if out.mean() > _MANY and not same_numbers:
-        at = np.flatnonzero(work.microbatch[effects.rows] >= 0)
-        of_row = effect[groups.of_row[at]]
-        scale = of_row.mean() / of_row
-        what, worst = "lengths", quantile_of(effect, 0.95) / quantile_of(effect, 0.05)
-    else:
-        at = np.flatnonzero(out[groups.of_row])
-        scale = 1 / effect[groups.of_row[at]]
-        what, worst = "", quantile_of(effect[out], 0.5)
+    varying = out.mean() > _MANY and not same_numbers
+    iteration = groups_of(work.iteration[first]).of_row
+    counted = number >= 0
+    mean = np.bincount(iteration, effect * counted) / np.maximum(np.bincount(iteration, counted), 1)
+    uneven = counted & (np.bincount(iteration, out) > 0)[iteration]
+    at = np.flatnonzero(uneven[groups.of_row])
+    of_row = groups.of_row[at]
+    worst = quantile_of(effect[out], 0.5)
+    if varying:
+        worst = quantile_of(effect, 0.95) / quantile_of(effect, 0.05)
     pairs = zip(work.iteration[first[out]].tolist(), number[out].tolist(), strict=True)
     yield Fault(
         "microbatch",
         "microbatches",
         effects.rows[at],
-        scale,
+        mean[iteration[of_row]] / effect[of_row],
         microbatches=tuple(sorted(set(pairs))),
         phases=(("", worst),),
-        what=what,
+        what="lengths" if varying else "",
+        moves_work=True,
     )
 
 
