@@ -465,7 +465,7 @@ def _advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in others)))
     reasons = ". ".join(filter(None, (*evidence, *next_steps)))
     at_most = any(fault.moves_work for fault in faults)
-    saves = _outcome(diagnosis.length_ns, finding.saving_ns, len(report.ranks), at_most=at_most)
+    saves = _outcome(finding.length_ns, finding.saving_ns, len(report.ranks), at_most=at_most)
     return Advice(
         kind="+".join(fault.kind for fault in faults),
         ranks=tuple(sorted({rank for fault in faults for rank in fault.ranks})),
@@ -571,8 +571,16 @@ def _link(_: Report, fault: Fault, seen: str) -> _Text:
 
 
 def _launch(report: Report, fault: Fault, seen: str) -> _Text:
-    if fault.what:
+    if fault.what == "profiler":
         return _RECORD_LESS, "", ""
+    if fault.what:
+        return (
+            f"Begin iterations earlier on {_ranks(report, fault.ranks)}{_thread(report, fault)}",
+            f"No rank computes between iterations, in {seen}",
+            ""
+            if fault.host != (NONE, NONE)
+            else "Look at data loading, checkpoints and evaluation there",
+        )
     where = f" on {_ranks(report, fault.ranks)}{_thread(report, fault)}"
     if fault.collective:
         return (

@@ -41,7 +41,7 @@ def test_a_change_is_weighed_against_more_microbatches(
 def launch(name: str, ranks: tuple[int, ...], saving: float) -> Finding:
     """Return the finding that hosts of some ranks launch late."""
     fault = Fault("launch", name, ranks=ranks)
-    return Finding((fault,), 1000 * saving, saving, 1)
+    return Finding((fault,), 1000 * saving, 1000.0, 1)
 
 
 def names(*findings: Finding) -> list[str]:

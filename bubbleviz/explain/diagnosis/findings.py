@@ -22,11 +22,15 @@ from bubbleviz.explain.slowdown import run_work
 from bubbleviz.explain.slowdown.replay import Replay, Role, Work, replay_of, scenarios_at_once
 from bubbleviz.explain.slowdown.slowdowns import Scenarios
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import distinct, groups_of
+from bubbleviz.model.grouping import distinct, groups_of, looked_up
 from bubbleviz.model.intervals import group_extents, group_sum
-from bubbleviz.model.phase_masks import INFERENCE, run_kind
+from bubbleviz.model.phase_masks import INFERENCE, among, run_kind
+from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
+#: What a first operation is launched later is late, as of other operations.
+_LATE_NS = 20_000
+_NEVER_NS = np.iinfo(np.int64).min
 #: A saving of less than this share of an iteration is none.
 _LEAST = 0.001
 #: Pairs of so many faults are tried; one counts that saves this many times what its parts do
@@ -34,6 +38,8 @@ _LEAST = 0.001
 _PAIRED, _MORE_THAN_PARTS, _MORE = 6, 1.2, 0.02
 #: The same where one of them is no fault, but a bound.
 _MORE_THAN_PARTS_AND_BOUND, _MORE_WITH_BOUND = 1.5, 0.05
+#: Time between iterations that takes a smaller share of them is not worth a sentence.
+_BETWEEN = 0.01
 #: Of two faults of these kinds one is part of the other.
 _NESTED = ("link", "iteration", "launch")
 
@@ -45,14 +51,19 @@ class Finding:
     Attributes:
         faults: one, or several that save more together than apart.
         saving_ns: mean over the iterations.
-        saving_ratio: the same as a share of their mean length.
+        length_ns: their mean length, or the mean time from one to the next where that is saved.
         saved_iterations: number of iterations that save anything to speak of.
     """
 
     faults: tuple[Fault, ...]
     saving_ns: float
-    saving_ratio: float
+    length_ns: float
     saved_iterations: int
+
+    @property
+    def saving_ratio(self) -> float:
+        """What is saved, as a share of the length."""
+        return self.saving_ns / max(self.length_ns, 1.0)
 
 
 @frozen
@@ -102,7 +113,7 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
         saved_ns = base_ns - without_ns
         mean_ns = float(saved_ns.mean())
         saved_iterations = int((saved_ns > _LEAST * base_ns).sum())
-        return Finding(faults, mean_ns, mean_ns / max(length_ns, 1.0), saved_iterations)
+        return Finding(faults, mean_ns, length_ns, saved_iterations)
 
     faults = [(fault,) for shape in shapes.SHAPES for fault in shape(seen)]
     alone = list(map(finding, faults, lengths_without(faults).T))
@@ -124,8 +135,57 @@ def diagnosis_of(run: run_work.ReplayedRun, scenarios: Scenarios) -> Diagnosis:
         if found.saving_ns > times * sum(parts) and found.saving_ns - max(parts) > more_ns:
             together.append(found)
     findings = [f for f in (*together, *ranked) if f.saving_ratio >= _LEAST]
+    findings.extend(_between(run))
     findings.sort(key=lambda f: -f.saving_ns)
     return Diagnosis(tuple(findings), len(base_ns), length_ns)
+
+
+def _between(run: run_work.ReplayedRun) -> Iterator[Finding]:
+    """Yield what the time between iterations costs, in which no rank has begun the next one.
+
+    It is seen on each rank's own clock, as the shortest time that any of them waits::
+
+        stage 0   ... B ├ Optimizer ┤        ├ F ...
+        stage 1   ... B ├ Optimizer ┤            ├ F ...
+                                    │ between│
+    """
+    operations = run.operations
+    rows = np.flatnonzero(among(operations.phase, COMPUTE) & (operations.has_span == 1))
+    rows = rows[operations.iteration[rows] >= 0]
+    if not len(rows) or run_kind(operations.phase) == INFERENCE:
+        return
+    places = groups_of(operations.rank[rows], operations.iteration[rows])
+    begin_ns, end_ns = group_extents(
+        places.of_row, len(places), operations.start_ns[rows], operations.end_ns[rows]
+    )
+    rank, iteration = operations.rank[rows[places.first]], operations.iteration[rows[places.first]]
+    follows = (rank[1:] == rank[:-1]) & (iteration[1:] == iteration[:-1] + 1)
+    follows &= run.averaged[iteration[1:]] & run.averaged[iteration[:-1]]
+    later = np.flatnonzero(follows) + 1
+    if not len(later):
+        return
+    of_iteration = groups_of(iteration[later])
+    gap_ns = np.maximum(begin_ns[later] - end_ns[later - 1], 0)
+    pause_ns = group_extents(of_iteration.of_row, len(of_iteration), gap_ns, gap_ns)[0]
+    saving_ns = float(pause_ns.mean())
+    length_ns = float((begin_ns[later] - begin_ns[later - 1]).mean())
+    if saving_ns < _BETWEEN * length_ns:
+        return
+    longest = int(pause_ns.argmax())
+    first = later[(of_iteration.of_row == longest) & (gap_ns == pause_ns[longest])]
+    since_ns, until_ns = int(end_ns[first[0] - 1]), int(begin_ns[first[0]])
+    paused = pause_ns > _BETWEEN * length_ns
+    fault = Fault(
+        "launch",
+        "between-iterations",
+        ranks=tuple(distinct(rank[first]).tolist()),
+        iterations=tuple(iteration[later[of_iteration.first[paused]]].tolist()),
+        what="iterations",
+        host=shapes.host_during(
+            run.hosts, int(rank[first[0]]), since_ns, until_ns, float(until_ns - since_ns)
+        ),
+    )
+    yield Finding((fault,), saving_ns, length_ns, int(paused.sum()))
 
 
 def _evidence(run: run_work.ReplayedRun, scenarios: Scenarios) -> Evidence:
@@ -185,11 +245,61 @@ def _delayed_ns(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints, cau
     of_operation = group_sum(bubbles.after, len(operations), bubbles.end_ns - bubbles.start_ns)
     late_ns = np.zeros(len(work), np.int64)
     late_ns[: len(rows)] = of_operation[rows]
+    if cause == Cause.HOST:
+        late_ns[: len(rows)] = np.maximum(late_ns[: len(rows)], _late_begins(run, scenarios, rows))
     last = np.flatnonzero(work.role == Role.OPTIMIZER)
     ready_ns = work.start_ns[last] - np.maximum(run_work.delays_of(work, scenarios.order)[last], 0)
     late_ns[last] = explained.idle.time_within(
         (cause,), work.rank[last], ready_ns, work.start_ns[last]
     )
+    return late_ns
+
+
+def _late_begins(run: run_work.ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
+    """Return how late the host launched the first operation of each rank and iteration, ns.
+
+    Its wait counts as warm-up, whatever it is for. One without inputs is held against the first
+    rank that begins the iteration, and against the end of its own rank's last iteration::
+
+        stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
+        stage 1         │ late │├ F0 ┤├ F1 ┤     its input is there, and the launch is not
+
+    Args:
+        run: the operations of all ranks.
+        scenarios: the replay of it, which tells how long data moved to each operation.
+        rows: of those that compute in the iterations that count, the first of the work.
+    """
+    operations, dependencies = run.operations, run.explained().dependencies
+    late_ns = np.zeros(len(rows), np.int64)
+    rank, iteration = operations.rank[rows], operations.iteration[rows]
+    start_ns, launched_ns = operations.start_ns[rows], operations.launched_ns[rows]
+    places = groups_of(rank, iteration)
+    first = np.flatnonzero(
+        start_ns == group_extents(places.of_row, len(places), start_ns, start_ns)[0][places.of_row]
+    )
+    if run_kind(operations.phase) == INFERENCE or not len(first):
+        return late_ns
+    ready_ns = np.full(len(operations), _NEVER_NS)
+    same = operations.iteration[dependencies.after] == operations.iteration[dependencies.before]
+    np.maximum.at(ready_ns, dependencies.after[same], operations.end_ns[dependencies.before[same]])
+    begun = groups_of(iteration[first])
+    begun_ns = group_extents(begun.of_row, len(begun), start_ns[first], start_ns[first])[0]
+    # The last end of each rank's iteration before.
+    own = operations.take(operations.iteration >= 0)
+    ended = groups_of(own.rank, own.iteration)
+    ends_ns = group_extents(ended.of_row, len(ended), own.start_ns, own.end_ns)[1]
+    keys = own.rank[ended.first], own.iteration[ended.first]
+    before_ns = looked_up(keys, ends_ns, (rank[first], iteration[first] - 1))
+    alone_ns = np.maximum(begun_ns[begun.of_row], before_ns)
+    inputs_ns = ready_ns[rows[first]]
+    needed_ns = np.where(inputs_ns == _NEVER_NS, alone_ns, inputs_ns)
+    after, before = scenarios.order.after, scenarios.order.before
+    moved = scenarios.work.communicates[before] & (after < len(rows))
+    moved_ns = np.zeros(len(rows), np.int64)
+    np.maximum.at(moved_ns, after[moved], scenarios.own_ns[before[moved]])
+    delay_ns = (np.minimum(start_ns, launched_ns) - moved_ns)[first] - needed_ns
+    known = (launched_ns[first] != NONE) & (delay_ns > _LATE_NS)
+    late_ns[first[known]] = delay_ns[known]
     return late_ns
 
 

@@ -6,7 +6,7 @@ only the table of the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from tests.support.operation_tables import csv_of
 MS = 1_000_000
 #: How long F takes on a stage for a microbatch, ms; B takes twice that.
 Times: TypeAlias = Callable[[int, int], float]
-Rows: TypeAlias = list[tuple[int, str, int, int, int]]
+Rows: TypeAlias = list[tuple[int, str, int, int, int, int]]
 
 LENGTHS = (0.5, 1, 2, 0.7, 1.2, 3, 1, 0.6)
 #: Stages, microbatches, times, and the most that can be saved: Lin et al., arXiv 2505.05713, name
@@ -46,10 +46,24 @@ def _order(schedule: str, stages: int, microbatches: int, stage: int) -> list[tu
     return order
 
 
-def _simulated(schedule: str, stages: int, microbatches: int, times: Times) -> Rows:
-    """Return (stage, phase, microbatch, start, end) of an iteration, ns from its begin."""
+def _simulated(
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    times: Times,
+    late_ns: Sequence[int] = (0,) * 8,
+) -> Rows:
+    """Return (stage, phase, microbatch, start, end, launch) of an iteration, ns from its begin.
+
+    Args:
+        schedule: ``1f1b`` or ``gpipe``.
+        stages: of the pipeline.
+        microbatches: of the iteration.
+        times: how long F takes.
+        late_ns: how late the host of each stage begins to launch.
+    """
     left = [_order(schedule, stages, microbatches, stage) for stage in range(stages)]
-    free_ns = [0] * stages
+    free_ns = list(late_ns[:stages])
     ended: dict[tuple[str, int, int], int] = {}
     rows: Rows = []
     while any(left):
@@ -65,24 +79,25 @@ def _simulated(schedule: str, stages: int, microbatches: int, times: Times) -> R
                 start_ns = max(free_ns[stage], *(ended[need] for need in needs), 0)
                 end_ns = start_ns + round((1 if forward else 2) * times(stage, m) * MS)
                 ended[phase, stage, m] = free_ns[stage] = end_ns
-                rows.append((stage, phase, m, start_ns, end_ns))
+                launch_ns = late_ns[stage] - 10_000 + sum(row[0] == stage for row in rows)
+                rows.append((stage, phase, m, start_ns, end_ns, launch_ns))
                 left[stage].pop(0)
     return rows
 
 
 def _length_ns(rows: Rows) -> int:
-    return max(end_ns for *_, end_ns in rows)
+    return max(end_ns for *_, end_ns, _ in rows)
 
 
-def _advice(folder: Path, rows: Rows) -> tuple[Advice, ...]:
-    """Return the advice on four iterations of a job."""
-    table = [
-        (k, stage, stage, phase, m, start + since, end + since)
-        for k in range(4)
-        for since in [k * (_length_ns(rows) + MS)]
-        for stage, phase, m, start, end in rows
-    ]
-    names = ("iteration", "rank", "stage", "phase", "microbatch", "start_ns", "end_ns")
+def _advice(folder: Path, *iterations: Rows) -> tuple[Advice, ...]:
+    """Return the advice on a job whose iterations follow each other."""
+    table, since_ns = [], 0
+    for k, rows in enumerate(iterations):
+        for stage, phase, m, *times_ns in rows:
+            table.append((k, stage, stage, phase, m, *(time_ns + since_ns for time_ns in times_ns)))
+        since_ns += _length_ns(rows) + 20_000
+    times = ("start_ns", "end_ns", "launched_ns")
+    names = ("iteration", "rank", "stage", "phase", "microbatch", *times)
     columns = dict(zip(names, map(list, zip(*table, strict=True)), strict=True))
     return advice_of(bubbleviz.analyze(csv_of(folder / "operations.csv", columns)))
 
@@ -95,7 +110,7 @@ def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path:
     mean = sum(times(s, m) for s in range(stages) for m in range(microbatches))
     even = _simulated(schedule, stages, microbatches, lambda *_: mean / stages / microbatches)
     saved = 1 - _length_ns(even) / _length_ns(rows)
-    first = _advice(tmp_path, rows)[0]
+    first = _advice(tmp_path, *[rows] * 4)[0]
 
     assert first.kind == ("stage" if "stage" in name else "microbatch")
     assert first.saving_ratio == pytest.approx(saved, abs=0.002)
@@ -106,9 +121,35 @@ def test_no_work_is_lost_by_what_is_promised(name: str, schedule: str, tmp_path:
 
 def test_several_stages_are_one_sentence(tmp_path: Path) -> None:
     stages, microbatches, times, _ = JOBS["two stages"]
-    first, *others = _advice(tmp_path, _simulated("1f1b", stages, microbatches, times))
+    rows = _simulated("1f1b", stages, microbatches, times)
+    first, *others = _advice(tmp_path, *[rows] * 4)
 
     assert "stages 1, 3 hold too much" in first.text
     assert first.text.count("Move layers") == 1
     assert first.ranks == (1, 3)
     assert not [advice for advice in others if "stage" in advice.kind]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("stage", [0, 2])
+def test_a_host_that_begins_late_is_named_with_what_that_costs(
+    stage: int, every: int, tmp_path: Path
+) -> None:
+    """Data loading before the first operation: of the first stage, all wait between iterations."""
+    late = tuple(60 * MS * (own == stage) for own in range(4))
+    slow, fast = (_simulated("1f1b", 4, 8, lambda *_: 10, own) for own in (late, (0,) * 4))
+    iterations = [slow if k % every == every - 1 else fast for k in range(6)]
+    first = _advice(tmp_path, *iterations)[0]
+    # What the first iteration waited for is not in the profile.
+    seen = iterations[1:] if stage == 0 else iterations
+    length_ns = sum(map(_length_ns, seen)) / len(seen)
+
+    assert first.kind == "launch"
+    assert first.ranks == (stage,)
+    assert first.text.startswith("Begin iterations earlier" if stage == 0 else "Launch earlier")
+    assert first.saving_ratio == pytest.approx(1 - _length_ns(fast) / length_ns, abs=0.002)
+    assert first.iterations == len([rows for rows in seen if rows is slow])
+
+
+def test_a_job_without_a_fault_is_bound_by_its_schedule(tmp_path: Path) -> None:
+    assert not _advice(tmp_path, *[_simulated("1f1b", 4, 8, lambda *_: 10)] * 4)
