@@ -23,7 +23,6 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.cli.selection import PictureOptions
 from bubbleviz.errors import InputError, MismatchError, ProfileError, UsageError
 from bubbleviz.explain import stretch
 from bubbleviz.interpret.fleet import dask_fleet, process_pool, run_recordings
@@ -35,6 +34,7 @@ from bubbleviz.progress import Watch
 from bubbleviz.render import json_document
 from bubbleviz.render.formats.csv import render as csv_of
 from bubbleviz.report.report import Report
+from bubbleviz.report.view import View
 from bubbleviz.sources.nsys import export, sqlite_export
 from bubbleviz.sources.nsys.sqlite_export import SqliteExport
 from bubbleviz.timing import Step
@@ -51,7 +51,7 @@ MANY = Planting(schedule="zb-h1", stages=4, servers=4, iterations=3, jitter=0.1,
 
 def written(report: Report) -> bytes:
     """Return all that a report says, as its JSON and CSV."""
-    view = PictureOptions().view_of(report)
+    view = View()
     return (json_document.render(report, view) + csv_of(report, view)).encode()
 
 
