@@ -245,7 +245,7 @@ def _recording(
     work = work_of(activities, links, named, names, kinds)
     placed, homeless = operation_ranges_of(profile, named, names, work)
     keys, hints = keys_of(named, names, placed)
-    all_work = ProfileWork(
+    every = ProfileWork(
         activities=activities,
         work=work,
         links=links
@@ -256,12 +256,12 @@ def _recording(
         receives=enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase),
         collectives=recorded_collectives(linked, activities, work.communication, kinds),
     )
-    ran = record_ranks(all_work, keys, kinds)
-    operations = ran.tables["operations"]
+    tables, coverage, unattributed = record_ranks(every, keys, kinds)
+    operations = tables["operations"]
     operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
-    late = longest(ran.late)
+    late = longest(tables.pop("late"))
     operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
-    ran.tables["operations"] = operations.lighter()
+    tables["operations"] = operations.lighter()
     kernels = slice(0, activities.kernels)
     used = _memory_use(profile, named, operations) if memory else None
     recording = Recording(
@@ -271,7 +271,7 @@ def _recording(
             conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
         ),
         ranks=_local_ranks(activities.ranks, profile, names),
-        coverage=measure_coverage(linked, ran.coverage, ran.unattributed),
+        coverage=measure_coverage(linked, coverage, unattributed),
         start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
         end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
         limitations=(
@@ -289,7 +289,7 @@ def _recording(
     )
     return Recordings.of(
         recording,
-        **ran.tables,
+        **tables,
         hints=hints.compacted(),
         overheads=_overheads(profile),
         hosts=hosts,

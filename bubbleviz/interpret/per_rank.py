@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from bubbleviz.interpret.collectives import (
     replica_collectives,
 )
 from bubbleviz.interpret.coverage import rank_coverages, unattributed_kernels
-from bubbleviz.interpret.late_launches import LateLaunches, late_launched, late_launches, stalls
+from bubbleviz.interpret.late_launches import late_launched, late_launches, stalls
 from bubbleviz.interpret.linking import NEVER, Links
 from bubbleviz.interpret.operation_ranges import OperationRanges, operations_of_ranges
 from bubbleviz.interpret.spans import (
@@ -34,7 +35,6 @@ from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, TableT, joined
 from bubbleviz.model.operations import (
     OperationKeys,
-    OperationLaunches,
     RankCoverage,
     RankIntervals,
     RankOperations,
@@ -53,6 +53,7 @@ _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 #: Columns of times.
 _TIMES, _HOST_TIMES = ("start_ns", "end_ns"), ("host_start_ns", "host_end_ns")
+_LAUNCH_TIMES = "launched_ns", "receive_start_ns", "receive_launched_ns"
 
 
 @frozen
@@ -181,43 +182,20 @@ class ProfileWork:
     collectives: RecordedCollectives
 
 
-@frozen
-class _KernelKinds:
-    """What kernels are by their names; the last place of each column is that of no name (-1).
-
-    Attributes:
-        replicas: kind of collective that synchronises replicas; -1 none.
-        point_to_point: whether it is communication between two ranks.
-        collective: row of ``texts``: what communication among more ranks does.
-        texts: NCCL's names of collectives; "" for what has none.
-    """
-
-    replicas: Codes
-    point_to_point: Bools
-    collective: Ints
-    texts: tuple[str, ...]
+#: What kernels are by their names, whose last place is that of no name (-1): kind of collective
+#: that synchronises replicas, -1 none; whether it is communication between two ranks; what
+#: communication among more does, as row of NCCL's names of collectives, the last one "" for none.
+_KernelKinds: TypeAlias = tuple[Codes, Bools, tuple[Ints, tuple[str, ...]]]
+#: What ranks did: tables by the names that recordings have for them, and ``late`` launches; how
+#: much of the GPU time of each rank operations explain; the unattributed kernels of each with the
+#: most time, by name, and the longest kernel of each.
+RanksWork: TypeAlias = tuple[
+    dict[str, Any], list[RankCoverage], list[tuple[UnattributedKernels, int]]
+]
 
 
-@frozen
-class RankRecordings:
-    """What ranks did; tables count the operations of the whole profile.
-
-    Attributes:
-        tables: of their operations, by the names that recordings have for them.
-        late: what was launched while the GPU had run dry.
-        coverage: how much of the GPU time of each rank operations explain.
-        unattributed: the unattributed kernels of each with the most time, by name; and the longest
-            kernel of each.
-    """
-
-    tables: dict[str, Any]
-    late: LateLaunches
-    coverage: list[RankCoverage]
-    unattributed: list[tuple[UnattributedKernels, int]]
-
-
-def record_ranks(profile: ProfileWork, keys: OperationKeys, kinds: Kinds) -> RankRecordings:
-    """Return what ranks did, in their order.
+def record_ranks(profile: ProfileWork, keys: OperationKeys, kinds: Kinds) -> RanksWork:
+    """Return what ranks did, in their order; tables count the operations of the whole profile.
 
     Args:
         profile: all that ran.
@@ -237,17 +215,16 @@ def record_ranks(profile: ProfileWork, keys: OperationKeys, kinds: Kinds) -> Ran
         part = _record_ranks(
             _work_of(ranks, profile, at, first), profile, keys.take(slice(first, end)), kernels
         )
-        tables, late = part.tables, part.late
-        busy = tables["busy"]
-        tables["busy"] = replace(busy, operation=busy.operation + first)
-        tables["collectives"] = tables["collectives"].moved(operation=first)
-        moved = np.where(late.operation == NONE, NONE, late.operation + first)
-        parts.append(replace(part, late=replace(late, operation=moved)))
-    return RankRecordings(
-        {name: joined([part.tables[name] for part in parts]) for name in parts[0].tables},
-        joined([part.late for part in parts]),
-        [of_rank for part in parts for of_rank in part.coverage],
-        [of_name for part in parts for of_name in part.unattributed],
+        for name in ("busy", "collectives", "late"):
+            table = part[0][name]
+            moved = np.where(table.operation == NONE, NONE, table.operation + first)
+            part[0][name] = table.changed(operation=moved)
+        parts.append(part)
+    tables, coverage, unattributed = zip(*parts, strict=True)
+    return (
+        {name: joined([table[name] for table in tables]) for name in tables[0]},
+        list(chain.from_iterable(coverage)),
+        list(chain.from_iterable(unattributed)),
     )
 
 
@@ -263,7 +240,7 @@ def _kernel_kinds(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
             collective[name] = kind
     point_to_point = np.append(matching(names, kinds.point_to_point), False)
     texts = (*(text for text, _ in kinds.collective_kinds), "")
-    return _KernelKinds(replicas, point_to_point, collective, texts)
+    return replicas, point_to_point, (collective, texts)
 
 
 def _among(rank: Codes, ranks: range) -> Bools:
@@ -312,13 +289,14 @@ def _work_of(ranks: range, profile: ProfileWork, receives: Ints, first: int) -> 
 
 def _record_ranks(
     ran: RankWork, profile: ProfileWork, keys: OperationKeys, kernels: _KernelKinds
-) -> RankRecordings:
-    """Return the recording of ranks; tables count their own operations."""
+) -> RanksWork:
+    """Return what ranks did; tables count their own operations."""
+    replicas_of, point_to_point, kinds = kernels
     links, time_ns = profile.links, ran.work.start_ns
     line = _line_of(ran, links, keys)
     ran = replace(ran, work=line.placed(ran.work, ran.work.rank, *_TIMES))
     work, placed = ran.work, line.placed(keys, keys.rank, *_HOST_TIMES)
-    spans, busy, begin = spans_of(keys, ran)
+    spans, busy, begin = spans_of(placed, ran)
     loose = work.compute & ~owned_by(keys, ran.owner, COMPUTE)
     unattributed = intervals.union(work.start_ns, work.end_ns, loose)
     operating = busy_times(keys, busy, COMPUTE)
@@ -327,18 +305,19 @@ def _record_ranks(
         np.concatenate((operating[1], unattributed[1])),
     )
     rows = np.flatnonzero(work.communication)
-    transfer = kernels.point_to_point[ran.name_id[rows]]
+    transfer = point_to_point[ran.name_id[rows]]
     collectives = rows[~(transfer | owned_by(keys, ran.owner[rows], TRANSFERS))]
-    receive = _last_received(spans.received_ns, ran)
+    receive = _last_received(spans["received_ns"], ran)
     launched, thread = _launched_by(ran.rows, begin, links)
-    launches = OperationLaunches(
+    receive_start_ns = np.append(time_ns, NONE)[receive]
+    operations = RankOperations.of(
+        placed,
+        **spans,
         launched_ns=launched,
         receive_launched_ns=_launched_by(ran.rows, receive, links)[0],
-        receive_start_ns=np.where(receive == NONE, NONE, np.append(time_ns, NONE)[receive]),
+        receive_start_ns=receive_start_ns,
     )
-    operations = RankOperations.of(
-        placed, spans, line.placed(launches, keys.rank, *launches.column_names())
-    )
+    operations = line.placed(operations, keys.rank, *_LAUNCH_TIMES)
     active, running = active_time(operations, ran, busy, operating, collectives)
     exposed = exposed_times(work, collectives, computed)
     launched = line.place(
@@ -350,7 +329,7 @@ def _record_ranks(
         collectives,
         launched,
         exposed,
-        (kernels.collective, kernels.texts),
+        kinds,
         profile.collectives,
     )
     launched, by_thread = _launched_by(ran.rows, first_kernel, links)
@@ -366,11 +345,12 @@ def _record_ranks(
         launch = line.place(work.rank[rows], launch, NEVER)
         return np.where(launch == NEVER, line.ends(work.rank[rows]), launch)
 
-    replicas = replica_collectives(placed, ran, launched_on_line, kernels.replicas[ran.name_id])
+    replicas = replica_collectives(placed, ran, launched_on_line, replicas_of[ran.name_id])
     running = replace(running, rank=line.owners(running.start_ns))
-    spans = line.in_time(spans, keys.rank, *_TIMES, "received_ns")
     tables = {
-        "operations": RankOperations.of(keys, spans, launches),
+        "operations": line.in_time(
+            operations, keys.rank, *_TIMES, *_HOST_TIMES, *_LAUNCH_TIMES, "received_ns"
+        ),
         "busy": line.in_time(busy, keys.rank[busy.operation], *_TIMES),
         "active": active,
         "running": line.in_time(running, running.rank, *_TIMES),
@@ -378,10 +358,10 @@ def _record_ranks(
         "exposed": line.of_ranks(exposed),
         "replica_collectives": line.in_time(replicas, replicas.rank, *_TIMES),
         "collectives": line.in_time(kept, kept.rank, *_TIMES),
+        "late": line.in_time(late, late.rank, "since_ns", "until_ns"),
     }
-    return RankRecordings(
+    return (
         tables,
-        line.in_time(late, late.rank, "since_ns", "until_ns"),
         rank_coverages(ran, loose),
         list(unattributed_kernels(ran, loose, profile.activities.names)),
     )

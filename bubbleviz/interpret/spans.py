@@ -17,7 +17,6 @@ from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.operations import (
     BusyIntervals,
     OperationKeys,
-    OperationSpans,
     RankOperations,
     RunningTimes,
 )
@@ -132,8 +131,8 @@ def owned_by(operations: OperationKeys, owner: Codes, phases: tuple[Phase, ...])
     return of_phase[owner]
 
 
-def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[OperationSpans, BusyIntervals, Codes]:
-    """Return the spans and busy intervals of operations, and the rows of ``work`` these begin with.
+def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[dict[str, Ints], BusyIntervals, Codes]:
+    """Return columns of spans, busy intervals, and the rows of ``work`` that operations begin with.
 
     Compute kernels make the span (of a communication operation: its communication kernels);
     where there are none, copies do. An operation without GPU work has no span.
@@ -149,15 +148,15 @@ def spans_of(keys: OperationKeys, ran: RankWork) -> tuple[OperationSpans, BusyIn
         ran.owner, count, work.start_ns, work.end_ns, work.compute & (ran.owner >= 0)
     )
     busy = _busy(start_ns, end_ns, has_span, active, ran)
-    spans = OperationSpans(
-        start_ns=np.where(has_span, start_ns, NONE),
-        end_ns=np.where(has_span, end_ns, NONE),
-        has_span=has_span.astype(np.int64),
-        kernels=kernels,
-        active_ns=intervals.group_sum(active[0], count, active[2] - active[1]),
-        busy_ns=intervals.group_sum(busy[0], count, busy[2] - busy[1]),
-        received_ns=_received(count, work.end_ns[ran.received], ran.around),
-    )
+    spans = {
+        "start_ns": np.where(has_span, start_ns, NONE),
+        "end_ns": np.where(has_span, end_ns, NONE),
+        "has_span": has_span.astype(np.int64),
+        "kernels": kernels,
+        "active_ns": intervals.group_sum(active[0], count, active[2] - active[1]),
+        "busy_ns": intervals.group_sum(busy[0], count, busy[2] - busy[1]),
+        "received_ns": _received(count, work.end_ns[ran.received], ran.around),
+    }
     return spans, BusyIntervals(*busy), first
 
 

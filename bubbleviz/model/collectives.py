@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from itertools import groupby
 
-import numpy as np
-
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import Ints, Table
 from bubbleviz.model.values import frozen
 
 # Process groups of PyTorch, and the collectives that its profiler records.
@@ -140,13 +138,6 @@ class CollectiveIntervals(Table):
     meeting: Ints
     kinds: tuple[str, ...] = field(metadata={"shared": True})
     groups: tuple[Group, ...] = field(metadata={"shared": True})
-
-    def moved(self, *, rank: int = 0, operation: int = 0) -> CollectiveIntervals:
-        """Return the collectives with ranks and operations numbered from other numbers on."""
-        return self.changed(
-            rank=self.rank + rank,
-            operation=np.where(self.operation == NONE, NONE, self.operation + operation),
-        )
 
 
 # Told collectives: those that a report writes into cells of its table of operations.

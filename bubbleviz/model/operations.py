@@ -6,7 +6,7 @@ Bulk data (operations, busy intervals) is columns; everything else is a small fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -91,9 +91,12 @@ class OperationKeys(Table):
     names: tuple[str, ...] = field(metadata={"shared": True})
 
 
+RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
+
+
 @frozen(shown=False)
-class OperationSpans(Table):
-    """When and how long operations kept their GPU busy.
+class RankOperations(OperationKeys):
+    """Operations of ranks whose stages are not known yet, with what they did; ``-1`` is "none".
 
     Attributes:
         start_ns: device start; meaningless where ``has_span`` is 0.
@@ -102,7 +105,10 @@ class OperationSpans(Table):
         kernels: number of compute kernels.
         active_ns: length of the union of its compute kernels.
         busy_ns: span less the holes in which a receive of its own spins.
-        received_ns: end of the last receive that was launched from inside its ranges; -1 none.
+        received_ns: end of the last receive that was launched from inside its ranges.
+        launched_ns: when the host launched the first of the kernels that make the span.
+        receive_start_ns: device start of the last receive launched inside the operation.
+        receive_launched_ns: when the host launched that receive.
     """
 
     start_ns: Ints
@@ -112,35 +118,14 @@ class OperationSpans(Table):
     active_ns: Ints
     busy_ns: Ints
     received_ns: Ints
-
-
-@frozen(shown=False)
-class OperationLaunches(Table):
-    """When the host launched what operations begin with, and their last receive; -1 unknown.
-
-    Attributes:
-        launched_ns: when the host launched the first of the kernels that make the span.
-        receive_start_ns: device start of the last receive launched inside the operation.
-        receive_launched_ns: when the host launched that receive.
-    """
-
     launched_ns: Ints
     receive_start_ns: Ints
     receive_launched_ns: Ints
 
-
-RankOperationsT = TypeVar("RankOperationsT", bound="RankOperations")
-
-
-@frozen(shown=False)
-class RankOperations(OperationLaunches, OperationSpans, OperationKeys):
-    """Operations of ranks whose stages are not known yet: keys, spans and launches side by side."""
-
     @classmethod
-    def of(cls: type[RankOperationsT], *tables: Table, **columns: Any) -> RankOperationsT:
-        """Return tables that are equally long, and further columns, as one table."""
-        parts = {f.name: getattr(table, f.name) for table in tables for f in fields(table)}
-        return cls(**parts, **columns)
+    def of(cls: type[RankOperationsT], known: OperationKeys, **columns: Any) -> RankOperationsT:
+        """Return what is known of operations with further columns."""
+        return cls(**vars(known), **columns)
 
     def lighter(self: RankOperationsT) -> RankOperationsT:
         """Return the same rows in less memory.
@@ -160,8 +145,7 @@ class Operations(RankOperations, ArrowTable):
     columns of ``--csv`` with null for what is unknown, then ``second_microbatch, second_chunk,
     virtual_stage, busy_ns, launched_ns``.
 
-    The columns are those of :class:`OperationKeys`, :class:`OperationSpans` and
-    :class:`OperationLaunches`, and these:
+    The columns are those of :class:`OperationKeys` and :class:`RankOperations`, and these:
 
     Attributes:
         virtual_stage: place of its model chunk in the model's order; -1 unknown.
@@ -224,7 +208,7 @@ class BusyIntervals(Table):
     start_ns: Ints
     end_ns: Ints
 
-    def sharing_with(self, operations: OperationSpans) -> BusyIntervals:
+    def sharing_with(self, operations: RankOperations) -> BusyIntervals:
         """Return the same rows, with the times of operations where these are busy throughout."""
         times = (self.start_ns, operations.start_ns), (self.end_ns, operations.end_ns)
         if all(np.array_equal(own, span) for own, span in times):

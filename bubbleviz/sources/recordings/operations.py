@@ -290,7 +290,9 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
     start_ns = np.where(device, own.start_ns, np.where(spanned, own.host_start_ns, NONE))
     end_ns = np.where(device, own.end_ns, np.where(spanned, own.host_end_ns, NONE))
     end_ns = np.maximum(start_ns, end_ns)
-    spans = model.OperationSpans(
+    # The host launched what ran on the device when it entered the range, about.
+    operations = model.RankOperations.of(
+        keys,
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
@@ -298,9 +300,10 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
         active_ns=end_ns - start_ns,
         busy_ns=end_ns - start_ns,
         received_ns=none,
+        launched_ns=np.where(device, own.host_start_ns, NONE),
+        receive_start_ns=none,
+        receive_launched_ns=none,
     )
-    # The host launched what ran on the device when it entered the range, about.
-    launched_ns = np.where(device, own.host_start_ns, NONE)
     told = {"rank", "phase", "start_ns", "end_ns"}
     told |= {column for of, column in _TOLD.items() if (getattr(meanings, of)[name] != NONE).any()}
     told |= {"iteration"} if iterations else set()
@@ -322,9 +325,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
             session_clock_ns=0,
             device="rank",
         ),
-        operations=model.RankOperations.of(
-            keys, spans, model.OperationLaunches(launched_ns, none, none)
-        ),
+        operations=operations,
         places=(place,),
         iterations=iterations,
         virtual_stage=meanings.stage[name],

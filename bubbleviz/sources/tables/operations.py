@@ -73,7 +73,8 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     length_ns = end_ns - start_ns
     active_ns, known = cells.whole("active_ns", below=_FARTHEST_NS)
     # As far as is told, kernels kept the GPU busy throughout.
-    spans = model.OperationSpans(
+    operations = model.RankOperations.of(
+        keys,
         start_ns=start_ns,
         end_ns=end_ns,
         has_span=spanned.astype(np.int64),
@@ -81,15 +82,13 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
         active_ns=np.where(known, active_ns, length_ns),
         busy_ns=length_ns,
         received_ns=cells.times("received_ns"),
-    )
-    launches = model.OperationLaunches(
         launched_ns=cells.times("launched_ns"),
         receive_start_ns=cells.times("receive_start_ns"),
         receive_launched_ns=cells.times("receive_launched_ns"),
     )
     return OperationTable(
         source=source,
-        operations=model.RankOperations.of(keys, spans, launches),
+        operations=operations,
         places=places,
         iterations=iteration_names,
         virtual_stage=virtual_stage,
