@@ -121,18 +121,16 @@ def memory_use(
         ranks: process and device of each rank; shape (ranks, 2).
         layers: ranges of layers.
     """
-    found = [
-        use
-        for rank, (process, device) in enumerate(ranks.tolist())
-        if (use := _of_rank(rank, _events_of(events, process, device), keys, layers)) is not None
-    ]
+    found = []
+    for rank, (process, device) in enumerate(ranks.tolist()):
+        rows = np.flatnonzero((process_of(events.thread) == process) & (events.device == device))
+        if len(rows):
+            of_rank = events.take(rows[np.argsort(events.time_ns[rows], kind="stable")])
+            found.append(_of_rank(rank, of_rank, keys, layers))
     if not found:
         return None
-    return MemoryUse(
-        joined([use.ranks for use in found]),
-        joined([use.operations for use in found]),
-        joined([use.layers for use in found]),
-    )
+    parts = zip(*found, strict=True)
+    return MemoryUse(*(joined(tables) for tables in parts))
 
 
 def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
@@ -152,18 +150,10 @@ def limitations_of_memory(path: str, use: MemoryUse) -> Iterator[Limitation]:
         )
 
 
-def _events_of(events: MemoryEvents, process: int, device: int) -> MemoryEvents:
-    """Return the events of a rank in order of time."""
-    rows = np.flatnonzero((process_of(events.thread) == process) & (events.device == device))
-    return events.take(rows[np.argsort(events.time_ns[rows], kind="stable")])
-
-
 def _of_rank(
     rank: int, events: MemoryEvents, keys: OperationKeys, layers: LayerRanges
-) -> MemoryUse | None:
-    """Return what the operations of one rank allocate and hold."""
-    if len(events) == 0:
-        return None
+) -> tuple[RankMemory, OperationMemory, LayerMemory]:
+    """Return what the operations of one rank allocate and hold, by its events in order of time."""
     # Operations of a rank follow each other on the host.
     work = np.flatnonzero((keys.rank == rank) & among(keys.phase, COMPUTE))
     own = keys.take(work[np.argsort(keys.host_start_ns[work], kind="stable")])
@@ -175,13 +165,9 @@ def _of_rank(
         unseen, level = 0, events.total
     backward, weight = followers(own)
     activations = _activations(own, backward, weight, events, layers)
-    return MemoryUse(
-        RankMemory(
-            np.array([rank]),
-            np.array([max(unseen, int(level.max()))]),
-            np.array([_resident(own, events, level)]),
-            np.array([unseen]),
-        ),
+    figures = rank, max(unseen, int(level.max())), _resident(own, events, level), unseen
+    return (
+        RankMemory(*(np.array([figure]) for figure in figures)),
         _by_kind(rank, own, events, backward, activations),
         _by_layer(rank, own, backward, activations, layers.layers),
     )
@@ -196,7 +182,12 @@ def _activations(
     own: OperationKeys, backward: Ints, weight: Ints, events: MemoryEvents, layers: LayerRanges
 ) -> _Activations:
     """Return the allocations of forwards that are freed by their backwards."""
-    row, freed_ns = _pairs(events)
+    order = np.lexsort((np.arange(len(events)), events.address))
+    address, change = events.address[order], events.change[order]
+    freed_ns = np.full(len(order), _NEVER)
+    freed = np.flatnonzero((address[1:] == address[:-1]) & (change[1:] < 0))
+    freed_ns[freed] = events.time_ns[order][freed + 1]
+    row, freed_ns = order[change > 0], freed_ns[change > 0]
     forward = _operation_at(own, events.time_ns[row])
     inside = (forward != NONE) & (freed_ns != _NEVER)
     inside &= np.append(backward, NONE)[forward] != NONE
@@ -252,18 +243,6 @@ def _next(wanted: Bools, same: Ints) -> Ints:
     return np.where(found, behind, NONE)
 
 
-def _pairs(events: MemoryEvents) -> tuple[Ints, Ints]:
-    """Return the rows of allocations, and when each is freed; the end of time where never."""
-    order = np.lexsort((np.arange(len(events)), events.address))
-    address, change = events.address[order], events.change[order]
-    follows = np.zeros(len(order), bool)
-    follows[:-1] = (address[1:] == address[:-1]) & (change[1:] < 0)
-    freed_ns = np.full(len(order), _NEVER)
-    freed_ns[:-1][follows[:-1]] = events.time_ns[order][1:][follows[:-1]]
-    allocated = change > 0
-    return order[allocated], freed_ns[allocated]
-
-
 def _operation_at(own: OperationKeys, time_ns: Ints) -> Ints:
     """Return the operation inside whose range each time lies; -1 none."""
     if len(own) == 0:
@@ -306,26 +285,22 @@ def _by_kind(
     held, kept = (np.bincount(forward, bytes_, count) for bytes_ in sizes)
     complete = backward != NONE
     groups = groups_of(own.chunk, own.phase)
-    columns: list[list[float]] = [[], [], [], [], []]
-    for number in range(len(groups.first)):
-        rows = np.flatnonzero(groups.of_row == number)
-        whole = rows[complete[rows]]
-        values = (len(rows), *(_median(c[rows]) for c in (net, above)))
-        values = (*values, *(_median(c[whole]) for c in (held, kept)))
-        for column, value in zip(columns, values, strict=True):
-            column.append(float(value))
-    n, *medians = (np.array(column) for column in columns)
+    rows = [np.flatnonzero(groups.of_row == number) for number in range(len(groups.first))]
+    whole = [of_kind[complete[of_kind]] for of_kind in rows]
+
+    def medians(values: Floats, rows: list[Ints]) -> Floats:
+        return np.array([np.median(values[of]) if len(of) else 0.0 for of in rows], float)
+
     return OperationMemory(
-        np.full(len(groups.first), rank, np.int64),
-        own.chunk[groups.first],
-        own.phase[groups.first],
-        n.astype(np.int64),
-        *medians,
+        rank=np.full(len(rows), rank, np.int64),
+        chunk=own.chunk[groups.first],
+        phase=own.phase[groups.first],
+        count=np.array([len(of_kind) for of_kind in rows], np.int64),
+        net=medians(net, rows),
+        above=medians(above, rows),
+        held=medians(held, whole),
+        kept=medians(kept, whole),
     )
-
-
-def _median(values: Floats) -> float:
-    return float(np.median(values)) if len(values) else 0.0
 
 
 def _by_layer(
