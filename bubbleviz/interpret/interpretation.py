@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from bubbleviz.interpret.coverage import OPEN, UNRECORDED, mark_unrecorded, meas
 from bubbleviz.interpret.late_launches import longest, with_host_activities
 from bubbleviz.interpret.layers import LayerRanges, layer_times
 from bubbleviz.interpret.linking import LinkedProfile, LinkRule, Links, enclosing_ranges, link
-from bubbleviz.interpret.memory import MemoryUse, limitations_of_memory, memory_use
+from bubbleviz.interpret.memory import limitations_of_memory, memory_use
 from bubbleviz.interpret.operation_ranges import (
     OperationRanges,
     keys_of,
@@ -27,20 +28,20 @@ from bubbleviz.interpret.per_rank import ProfileWork, record_ranks
 from bubbleviz.interpret.recording import LocalRank, Recording, Recordings
 from bubbleviz.interpret.spans import work_of
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Bools, Codes, Ints
+from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import distinct, groups_of, without
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals, RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
-from bubbleviz.model.profile import Profile, Ranges, pid_of, process_of
+from bubbleviz.model.profile import Profile, pid_of, process_of
 from bubbleviz.timing import step
 
 # Limitations: what linking and interpretation of one profile could not determine.
 
 
 #: A subject, a reason, and how often it applies; of none, there is no limitation.
-_Candidate = tuple[str, str, int]
+Candidate: TypeAlias = tuple[str, str, int]
 #: The limitation of names that give no microbatches.
 _INFERRED = "microbatch numbers are inferred"
 #: The limitation of names that give neither microbatches nor iterations.
@@ -49,6 +50,24 @@ _UNDIVIDED = "iterations are not told apart"
 _WITHOUT_WORK = "forwards and backwards without GPU work"
 #: From such a share of them on, ratios are off.
 _NOTICEABLE = 0.01
+#: What rules of linking left open, by the rule of each kernel.
+_UNLINKED = (
+    (
+        LinkRule.UNLINKED,
+        "kernels without their launching call",
+        "the call is not in the profile (a capture cut to a window drops some)",
+    ),
+    (
+        LinkRule.AMBIGUOUS,
+        "kernels that several threads' backward could own",
+        "their thread opens no range, and several others had a backward range open",
+    ),
+    (
+        LinkRule.HELPER_THREAD,
+        "kernels of helper threads while backward ran elsewhere",
+        "their threads are named as loaders, watchdogs or profilers are",
+    ),
+)
 _KINDS = {
     _WITHOUT_WORK: LimitationKind.OPERATIONS_WITHOUT_WORK,
     _INFERRED: LimitationKind.MICROBATCHES_INFERRED,
@@ -67,9 +86,10 @@ def limitations_of(
         operations: its operations.
         ranges: their ranges.
     """
+    rules = links.rule[: profile.activities.kernels]
     candidates = (
-        *_of_links(links.rule[: profile.activities.kernels]),
-        *_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
+        *((what, reason, int((rules == rule).sum())) for rule, what, reason in _UNLINKED),
+        *candidates_of_operations(operations, inferred=bool(ranges.unnumbered.any())),
         (
             _UNDIVIDED,
             "no name gives a microbatch, an iteration or the optimizer's step, so all that the "
@@ -78,10 +98,13 @@ def limitations_of(
             len(_undivided_ranks(operations, ranges)),
         ),
     )
+    return noted(profile.source.path, candidates)
+
+
+def noted(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
+    """Return the limitations of a file, of some that it may have."""
     return tuple(
-        Limitation(
-            what, f"{profile.source.path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER)
-        )
+        Limitation(what, f"{path}: {reason}", count, _KINDS.get(what, LimitationKind.OTHER))
         for what, reason, count in candidates
         if count
     )
@@ -109,63 +132,51 @@ def _undivided_ranks(operations: RankOperations, ranges: OperationRanges) -> Int
     return without(rank[forwards > 1], np.concatenate(divided))
 
 
-def _of_links(kernels: Codes) -> Iterator[_Candidate]:
-    """Yield what rules of linking left open, by the rule of each kernel."""
-    yield (
-        "kernels without their launching call",
-        "the call is not in the profile (a capture cut to a window drops some)",
-        int((kernels == LinkRule.UNLINKED).sum()),
-    )
-    yield (
-        "kernels that several threads' backward could own",
-        "their thread opens no range, and several others had a backward range open",
-        int((kernels == LinkRule.AMBIGUOUS).sum()),
-    )
-    yield (
-        "kernels of helper threads while backward ran elsewhere",
-        "their threads are named as loaders, watchdogs or profilers are",
-        int((kernels == LinkRule.HELPER_THREAD).sum()),
-    )
-
-
-def _of_operations(operations: RankOperations, *, inferred: bool) -> Iterator[_Candidate]:
+def candidates_of_operations(
+    operations: RankOperations, *, inferred: bool, told: bool = False
+) -> Iterator[Candidate]:
     """Yield what operations lack, or have twice.
 
     Args:
-        operations: of one profile.
-        inferred: whether names give no microbatches.
+        operations: of one file.
+        inferred: whether it gives no microbatches.
+        told: whether it is a table of them.
     """
     compute = among(operations.phase, COMPUTE)
     counted = among(operations.phase, COUNTED)
     workless = compute & (operations.has_span == 0) & (operations.cut == 0)
     of_pass = workless & counted & _works_elsewhere(operations)
-    many = of_pass.sum() >= _NOTICEABLE * max(counted.sum(), 1)
+    if told or of_pass.sum() < _NOTICEABLE * max(counted.sum(), 1):
+        of_pass[:] = False
     repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
     yield (
         _WITHOUT_WORK,
         "others of their rank have some: their kernels are missing, or were left out, so their "
         "time counts as idle; profile again",
-        int(of_pass.sum()) if many else 0,
+        int(of_pass.sum()),
     )
+    lacking = "ranges launched nothing that the profile shows"
     yield (
         "operations without any GPU work",
-        "their ranges launched nothing that the profile shows, so they have no device time",
-        int((workless & ~of_pass if many else workless).sum()),
+        f"their {'rows have no start and no end' if told else lacking}, so they have no device "
+        "time",
+        int((workless & ~of_pass).sum()),
     )
     yield (
         _INFERRED,
-        "the names give none, so they are counted by order within an iteration",
+        f"the {'table gives' if told else 'names give'} none, so they are counted by order within "
+        "an iteration",
         int(inferred),
     )
     yield (
         "operations cut by the end of the capture",
-        "their range was still open",
-        int((operations.cut == OPEN).sum()),
+        "the table says so" if told else "their range was still open",
+        int((operations.cut > 0 if told else operations.cut == OPEN).sum()),
     )
     yield (
         "operations whose work the end of the capture cut",
         "the host had launched it, and the GPU had not done it",
-        int((operations.cut == UNRECORDED).sum()),
+        0 if told else int((operations.cut == UNRECORDED).sum()),
     )
     yield (
         "repeated operations",
@@ -226,84 +237,69 @@ def interpret(
     """
     with step("attribute kernels") as rows:
         rows.count = len(linked.profile.activities)
-        return _recording(linked, conventions, names, kinds, layers=layers, memory=memory)
-
-
-def _recording(
-    linked: LinkedProfile,
-    conventions: Sequence[Convention],
-    names: NameMeanings,
-    kinds: Kinds,
-    *,
-    layers: bool,
-    memory: bool,
-) -> Recordings:
-    """Return the operations of a profile whose work is linked."""
-    profile, named, links = linked.profile, linked.named, linked.links
-    activities = named_as_told(linked)
-    phase = names.phase[named.name_id]
-    work = work_of(activities, links, named, names, kinds)
-    placed, homeless = operation_ranges_of(profile, named, names, work)
-    keys, hints = keys_of(named, names, placed)
-    every = ProfileWork(
-        activities=activities,
-        work=work,
-        links=links
-        if profile.launches_known
-        else replace(links, call=np.full(len(links), NONE, np.int32)),
-        ranges=len(named),
-        placed=placed,
-        receives=enclosing_ranges(np.flatnonzero(work.receive), links, profile.calls, named, phase),
-        collectives=recorded_collectives(linked, activities, work.communication, kinds),
-    )
-    tables, coverage, unattributed = record_ranks(every, keys, kinds)
-    operations = tables["operations"]
-    operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
-    late = longest(tables.pop("late"))
-    operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
-    tables["operations"] = operations.lighter()
-    kernels = slice(0, activities.kernels)
-    used = _memory_use(profile, named, operations) if memory else None
-    recording = Recording(
-        source=profile.source,
-        convention=conventions[0].name,
-        conventions=frozenset(
-            conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
-        ),
-        ranks=_local_ranks(activities.ranks, profile, names),
-        coverage=measure_coverage(linked, coverage, unattributed),
-        start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
-        end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
-        limitations=(
-            *linked.limitations,
-            *profile.limitations,
-            *candidates_of(profile, kinds),
-            *homeless,
-            *limitations_of(profile, links, operations, placed),
-            *(() if used is None else limitations_of_memory(profile.source.path, used)),
-        ),
-        layers=layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
-        if layers
-        else None,
-        memory=used,
-    )
-    return Recordings.of(
-        recording,
-        **tables,
-        hints=hints.compacted(),
-        overheads=_overheads(profile),
-        hosts=hosts,
-        pauses=RankIntervals.none(),
-    )
-
-
-def _memory_use(profile: Profile, named: Ranges, operations: RankOperations) -> MemoryUse | None:
-    """Return what operations hold; None where no memory events were recorded."""
-    events = None if profile.memory is None else profile.memory()
-    if events is None:
-        return None
-    ranges = LayerRanges(profile.ranges, named)
-    return memory_use(events, operations, profile.activities.ranks, ranges)
+        profile, named, links = linked.profile, linked.named, linked.links
+        activities = named_as_told(linked)
+        phase = names.phase[named.name_id]
+        work = work_of(activities, links, named, names, kinds)
+        placed, homeless = operation_ranges_of(profile, named, names, work)
+        keys, hints = keys_of(named, names, placed)
+        every = ProfileWork(
+            activities=activities,
+            work=work,
+            links=links
+            if profile.launches_known
+            else replace(links, call=np.full(len(links), NONE, np.int32)),
+            ranges=len(named),
+            placed=placed,
+            receives=enclosing_ranges(
+                np.flatnonzero(work.receive), links, profile.calls, named, phase
+            ),
+            collectives=recorded_collectives(linked, activities, work.communication, kinds),
+        )
+        tables, coverage, unattributed = record_ranks(every, keys, kinds)
+        operations = tables["operations"]
+        operations = mark_unrecorded(operations, linked.workless, activities.ranks[:, 0])
+        late = longest(tables.pop("late"))
+        operations, hosts = with_host_activities(operations, late, linked.long_calls, profile)
+        tables["operations"] = operations.lighter()
+        kernels = slice(0, activities.kernels)
+        events = profile.memory() if memory and profile.memory is not None else None
+        used = (
+            memory_use(events, operations, activities.ranks, LayerRanges(profile.ranges, named))
+            if events is not None
+            else None
+        )
+        recording = Recording(
+            source=profile.source,
+            convention=conventions[0].name,
+            conventions=frozenset(
+                conventions[i].name for i in names.convention[among(names.phase, COUNTED)].tolist()
+            ),
+            ranks=_local_ranks(activities.ranks, profile, names),
+            coverage=measure_coverage(linked, coverage, unattributed),
+            start_ns=min(int(activities.start_ns[kernels].min()), linked.start_ns),
+            end_ns=max(int(activities.end_ns[kernels].max()), linked.end_ns),
+            limitations=(
+                *linked.limitations,
+                *profile.limitations,
+                *candidates_of(profile, kinds),
+                *homeless,
+                *limitations_of(profile, links, operations, placed),
+                *(() if used is None else limitations_of_memory(profile.source.path, used)),
+            ),
+            layers=layer_times(LayerRanges(profile.ranges, named), work, links, placed, keys)
+            if layers
+            else None,
+            memory=used,
+        )
+        return Recordings.of(
+            recording,
+            **tables,
+            hints=hints.compacted(),
+            overheads=_overheads(profile),
+            hosts=hosts,
+            pauses=RankIntervals.none(),
+        )
 
 
 def _overheads(profile: Profile) -> RankIntervals:

@@ -24,7 +24,7 @@ import numpy as np
 
 from bubbleviz.conventions.range_names import LayerName
 from bubbleviz.interpret.layers import LayerRanges
-from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table, joined
+from bubbleviz.model.columns import NONE, Bools, Codes, Floats, Ints, Table, joined
 from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.memory_sizes import MemoryEvents, memory_text
@@ -288,7 +288,7 @@ def _by_kind(
     rows = [np.flatnonzero(groups.of_row == number) for number in range(len(groups.first))]
     whole = [of_kind[complete[of_kind]] for of_kind in rows]
 
-    def medians(values: Floats, rows: list[Ints]) -> Floats:
+    def medians(values: Codes | Floats, rows: list[Ints]) -> Floats:
         return np.array([np.median(values[of]) if len(of) else 0.0 for of in rows], float)
 
     return OperationMemory(

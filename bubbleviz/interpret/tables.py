@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from bubbleviz.errors import NothingToAnalyseError
 from bubbleviz.interpret.collectives import ReplicaCollectives, places_by_launch
 from bubbleviz.interpret.coverage import Coverage, rank_coverages
+from bubbleviz.interpret.interpretation import candidates_of_operations, noted
 from bubbleviz.interpret.iterations import (
     constant_names,
     host_order,
@@ -33,7 +34,7 @@ from bubbleviz.model.grouping import (
     places_in,
     sorted_rows,
 )
-from bubbleviz.model.limitations import Limitation, LimitationKind
+from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable, RowIntervals
 from bubbleviz.model.operations import (
     BusyIntervals,
@@ -446,7 +447,6 @@ def _limitations(table: OperationTable, rows: _KeyedRows) -> tuple[Limitation, .
         table: as read.
         rows: its operations, with keys.
     """
-    path = table.source.path
     reason = _NO_KERNELS.format(noun=table.noun)
     if "launched_ns" not in table.told:
         is_table = table.noun.startswith("table")
@@ -455,42 +455,12 @@ def _limitations(table: OperationTable, rows: _KeyedRows) -> tuple[Limitation, .
         # Of any number of tables once, and so without a path.
         Limitation("kernels", reason),
         *table.notes,
-        *(
-            Limitation(what, f"{path}: {reason}", count, kind)
-            for what, reason, count, kind in _candidates(rows)
-            if count
+        *noted(
+            table.source.path,
+            candidates_of_operations(
+                rows.operations, inferred=bool(rows.unnumbered.any()), told=True
+            ),
         ),
-    )
-
-
-def _candidates(rows: _KeyedRows) -> Iterator[tuple[str, str, int, LimitationKind]]:
-    operations, other = rows.operations, LimitationKind.OTHER
-    compute = among(operations.phase, COMPUTE)
-    counted = among(operations.phase, COUNTED)
-    yield (
-        "operations without any GPU work",
-        "their rows have no start and no end, so they have no device time",
-        int((compute & (operations.has_span == 0) & (operations.cut == 0)).sum()),
-        other,
-    )
-    yield (
-        "microbatch numbers are inferred",
-        "the table gives none, so they are counted by order within an iteration",
-        int(rows.unnumbered.any()),
-        LimitationKind.MICROBATCHES_INFERRED,
-    )
-    yield (
-        "operations cut by the end of the capture",
-        "the table says so",
-        int((operations.cut > 0).sum()),
-        other,
-    )
-    repeated = counted & (operations.occurrence > 0) & (operations.microbatch >= 0)
-    yield (
-        "repeated operations",
-        "the same microbatch, chunk and phase occur again in one iteration",
-        int(repeated.sum()),
-        other,
     )
 
 
