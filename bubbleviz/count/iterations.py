@@ -5,66 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, overload
 
+from bubbleviz.count.rank_iterations import RankIterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.arrow import ArrowTable, Column, values
 from bubbleviz.model.phase_masks import EVALUATION
 from bubbleviz.model.values import frozen
-
-
-@frozen
-class Account:
-    """How one rank used the time of one window; the parts add up to the window exactly.
-
-    ``window = compute + optimizer + overlap + unattributed + bubble``; beside these stands
-    ``running_ns``, how long any kernel or copy ran in it.
-    """
-
-    start_ns: int
-    end_ns: int
-    compute_ns: int
-    optimizer_ns: int
-    overlap_ns: int
-    unattributed_ns: int
-    bubble_ns: int
-    running_ns: int = 0
-
-    @property
-    def window_ns(self) -> int:
-        """Length of the window."""
-        return self.end_ns - self.start_ns
-
-
-@frozen
-class RankIteration:
-    """One rank in one iteration.
-
-    Attributes:
-        rank: index of the rank.
-        busy_ns: union of the busy time by printed phase name (F, B, W, BW, R, FB, Optimizer).
-        compute_ns: union of the busy time of F, B, W, BW, R and FB.
-        active_ns: union of the compute kernels of those.
-        first_ns: first start of those.
-        last_ns: last end of those.
-        accounts: by name of the ratio, how the time of its window was used.
-        bubble_ratio: the rank's own ratio in the same window; None where it is unknown.
-        bubble_interval: bounds of it that the clocks of several hosts allow.
-        missing: what the rank lacks to have a ratio, or None.
-        kernel_ns: how long any kernel or copy ran between these, communication included.
-        gap_ns: how long none ran while F, B, W, BW, R or FB kept the GPU busy: launch gaps.
-    """
-
-    rank: int
-    busy_ns: Mapping[str, int]
-    compute_ns: int
-    active_ns: int
-    first_ns: int
-    last_ns: int
-    accounts: Mapping[str, Account]
-    bubble_ratio: Mapping[str, float | None]
-    bubble_interval: Mapping[str, tuple[float, float]]
-    missing: str | None = None
-    kernel_ns: int = 0
-    gap_ns: int = 0
 
 
 @frozen
@@ -105,8 +50,7 @@ class Iteration:
         start_ns: first start of its work on any rank.
         end_ns: last end, Optimizer included.
         ratios: by name of the ratio.
-        ranks: the ranks with work in it, a tuple or
-            :class:`~bubbleviz.count.rank_iterations.RankIterations`.
+        ranks: the ranks with work in it.
         unmatched: whether some F has no B though its rank went on, so that no capture cut it.
     """
 
@@ -119,7 +63,7 @@ class Iteration:
     start_ns: int
     end_ns: int
     ratios: Mapping[str, Ratio]
-    ranks: Sequence[RankIteration]
+    ranks: RankIterations
     unmatched: bool = False
 
     @property

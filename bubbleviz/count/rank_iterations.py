@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.align.run import Run
-from bubbleviz.count.iterations import Account, RankIteration
 from bubbleviz.count.window_bounds import WindowBounds
-from bubbleviz.model.columns import NONE, Bools, Ints, Table
+from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.operations import (
     BusyIntervals,
     Operations,
@@ -25,11 +24,67 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.model.values import frozen
 
 _PHASES = tuple(phase.label for phase in COMPUTE)
+
+
+@frozen
+class Account:
+    """How one rank used the time of one window; the parts add up to the window exactly.
+
+    ``window = compute + optimizer + overlap + unattributed + bubble``; beside these stands
+    ``running_ns``, how long any kernel or copy ran in it.
+    """
+
+    start_ns: int
+    end_ns: int
+    compute_ns: int
+    optimizer_ns: int
+    overlap_ns: int
+    unattributed_ns: int
+    bubble_ns: int
+    running_ns: int = 0
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the window."""
+        return self.end_ns - self.start_ns
+
+
+@frozen
+class RankIteration:
+    """One rank in one iteration.
+
+    Attributes:
+        rank: index of the rank.
+        busy_ns: union of the busy time by printed phase name (F, B, W, BW, R, FB, Optimizer).
+        compute_ns: union of the busy time of F, B, W, BW, R and FB.
+        active_ns: union of the compute kernels of those.
+        first_ns: first start of those.
+        last_ns: last end of those.
+        accounts: by name of the ratio, how the time of its window was used.
+        bubble_ratio: the rank's own ratio in the same window; None where it is unknown.
+        bubble_interval: bounds of it that the clocks of several hosts allow.
+        missing: what the rank lacks to have a ratio, or None.
+        kernel_ns: how long any kernel or copy ran between these, communication included.
+        gap_ns: how long none ran while F, B, W, BW, R or FB kept the GPU busy: launch gaps.
+    """
+
+    rank: int
+    busy_ns: Mapping[str, int]
+    compute_ns: int
+    active_ns: int
+    first_ns: int
+    last_ns: int
+    accounts: Mapping[str, Account]
+    bubble_ratio: Mapping[str, float | None]
+    bubble_interval: Mapping[str, tuple[float, float]]
+    missing: str | None = None
+    kernel_ns: int = 0
+    gap_ns: int = 0
+
+
 #: Columns of :class:`AccountColumns` and :class:`RankColumns` that are numbers of a rank.
 _ACCOUNT = tuple(f.name for f in fields(Account))
 _OF_RANK = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
-#: Values of more ranks are made anew each time they are asked for.
-_KEPT = 64
 
 
 @frozen
@@ -95,8 +150,8 @@ class RankColumns:
 class RankIterations(Sequence[RankIteration]):
     """The ranks of one iteration, like a tuple of :class:`.RankIteration`.
 
-    These are made when they are asked for; those of many ranks are not kept. Whoever looks at one
-    number of all ranks takes its column instead: the functions below do.
+    These are made when they are asked for. Whoever looks at one number of all ranks takes its
+    column instead: the functions below do.
 
     Args:
         columns: of all iterations.
@@ -106,19 +161,17 @@ class RankIterations(Sequence[RankIteration]):
 
     def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
         self.columns, self.iteration, self.rank = columns, iteration, rank
-        self._kept: tuple[RankIteration, ...] | None = None
+
+    @property
+    def none(self) -> RankIterations:
+        """The same without any rank."""
+        return RankIterations(self.columns, self.iteration, self.rank[:0])
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def __iter__(self) -> Iterator[RankIteration]:
-        if self._kept is not None:
-            return iter(self._kept)
-        made = self._made(self.rank)
-        if len(self) > _KEPT:
-            return made
-        self._kept = tuple(made)
-        return iter(self._kept)
+        return self._made(self.rank)
 
     @overload
     def __getitem__(self, at: int) -> RankIteration: ...
@@ -178,37 +231,24 @@ class RankIterations(Sequence[RankIteration]):
             )
 
 
-def indices_of(ranks: Sequence[RankIteration]) -> list[int]:
+def indices_of(ranks: RankIterations) -> list[int]:
     """Return the indices of an iteration's ranks."""
-    if isinstance(ranks, RankIterations):
-        return [int(rank) for rank in ranks.rank.tolist()]
-    return [rank.rank for rank in ranks]
+    return [int(rank) for rank in ranks.rank.tolist()]
 
 
-def with_index(ranks: Sequence[RankIteration], index: int) -> RankIteration | None:
+def with_index(ranks: RankIterations, index: int) -> RankIteration | None:
     """Return what is counted of a rank; None where it is not among them."""
-    if isinstance(ranks, RankIterations):
-        own = np.flatnonzero(ranks.rank == index)
-        return ranks[int(own[0])] if len(own) else None
-    return next((rank for rank in ranks if rank.rank == index), None)
+    own = np.flatnonzero(ranks.rank == index)
+    return ranks[int(own[0])] if len(own) else None
 
 
-def has_account(ranks: Sequence[RankIteration], ratio: str) -> bool:
-    """Return whether any of an iteration's ranks has a window of a ratio."""
-    if isinstance(ranks, RankIterations):
-        account = ranks.columns.accounts.get(ratio)
-        return len(ranks) > 0 and account is not None and account.known[ranks.iteration]
-    return any(ratio in rank.accounts for rank in ranks)
+def has_account(ranks: RankIterations, ratio: str) -> bool:
+    """Return whether an iteration's ranks have a window of a ratio."""
+    account = ranks.columns.accounts.get(ratio)
+    return len(ranks) > 0 and account is not None and account.known[ranks.iteration]
 
 
-def accounted(ranks: Sequence[RankIteration], ratio: str) -> Bools:
-    """Return which of an iteration's ranks have a window of a ratio."""
-    if isinstance(ranks, RankIterations):
-        return np.full(len(ranks), has_account(ranks, ratio))
-    return np.array([ratio in rank.accounts for rank in ranks], bool)
-
-
-def account_column(ranks: Sequence[RankIteration], ratio: str, name: str) -> Ints:
+def account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
     """Return a number of the :class:`.Account` of each rank; 0 where it has none.
 
     Args:
@@ -216,55 +256,36 @@ def account_column(ranks: Sequence[RankIteration], ratio: str, name: str) -> Int
         ratio: whose windows are accounted for.
         name: attribute of the accounts, as ``"bubble_ns"``.
     """
-    if not isinstance(ranks, RankIterations):
-        own = (rank.accounts.get(ratio) for rank in ranks)
-        return np.array([getattr(account, name) if account else 0 for account in own], np.int64)
     if not has_account(ranks, ratio):
         return np.zeros(len(ranks), np.int64)
-    account, k = ranks.columns.accounts[ratio], ranks.iteration
+    account = ranks.columns.accounts[ratio]
     if name == "window_ns":
-        window_ns: Ints = account.end_ns[k] - account.start_ns[k]
-        return window_ns[ranks.rank]
-    column: Ints = getattr(account, name)[k][ranks.rank]
+        return account_column(ranks, ratio, "end_ns") - account_column(ranks, ratio, "start_ns")
+    column: Ints = getattr(account, name)[ranks.iteration][ranks.rank]
     return column
 
 
-def rank_column(ranks: Sequence[RankIteration], name: str) -> Ints:
-    """Return a number of each :class:`.RankIteration` of an iteration, as ``"gap_ns"``."""
-    if isinstance(ranks, RankIterations):
-        column: Ints = getattr(ranks.columns, name)[ranks.iteration][ranks.rank]
-        return column
-    return np.array([getattr(rank, name) for rank in ranks], np.int64)
+def rank_column(ranks: RankIterations, name: str) -> Ints:
+    """Return a number of each :class:`.RankIteration` of an iteration, as ``"gap_ns"``.
+
+    ``"phase_ns"`` is how long each phase of COMPUTE ran on each rank, shape (ranks, phases).
+    """
+    column: Ints = getattr(ranks.columns, name)[ranks.iteration][ranks.rank]
+    return column
 
 
-def phase_columns(ranks: Sequence[RankIteration]) -> Ints:
-    """Return how long each phase of COMPUTE ran on each rank, shape (ranks, phases)."""
-    if isinstance(ranks, RankIterations):
-        column: Ints = ranks.columns.phase_ns[ranks.iteration][ranks.rank]
-        return column
-    rows = [[rank.busy_ns.get(phase, 0) for phase in _PHASES] for rank in ranks]
-    return np.array(rows, np.int64).reshape(-1, len(_PHASES))
-
-
-def own_ratios(ranks: Sequence[RankIteration], ratio: str) -> list[float | None]:
+def own_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
     """Return each rank's own bubble ratio; None where it is unknown."""
-    if not isinstance(ranks, RankIterations):
-        return [rank.bubble_ratio.get(ratio) for rank in ranks]
-    if not has_account(ranks, ratio):
-        return [None] * len(ranks)
     window_ns = account_column(ranks, ratio, "window_ns")
-    known = (window_ns > 0) & (ranks.columns.missing[ranks.iteration, ranks.rank] == 0)
+    known = (window_ns > 0) & (rank_column(ranks, "missing") == 0)
     shares = (window_ns - account_column(ranks, ratio, "work_ns")) / np.maximum(window_ns, 1)
     values = zip(shares.tolist(), known.tolist(), strict=True)
     return [share if is_known else None for share, is_known in values]
 
 
-def lacking(ranks: Sequence[RankIteration]) -> list[str | None]:
+def lacking(ranks: RankIterations) -> list[str | None]:
     """Return what each rank lacks to have a ratio; None where nothing."""
-    if not isinstance(ranks, RankIterations):
-        return [rank.missing for rank in ranks]
-    missing = ranks.columns.missing[ranks.iteration, ranks.rank]
-    return [ranks.columns.reasons[code] for code in missing.tolist()]
+    return [ranks.columns.reasons[code] for code in rank_column(ranks, "missing").tolist()]
 
 
 def ratio_of(work_ns: int, window_ns: int) -> float | None:

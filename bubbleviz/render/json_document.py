@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.count.count import Spread
-from bubbleviz.count.iterations import Iteration, RankIteration
-from bubbleviz.count.rank_iterations import has_account, indices_of
+from bubbleviz.count.iterations import Iteration
+from bubbleviz.count.rank_iterations import RankIteration, has_account, indices_of
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.recognition.recognition import Recognition

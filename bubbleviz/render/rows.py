@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import account_column, accounted, indices_of, rank_column
+from bubbleviz.count.rank_iterations import account_column, has_account, indices_of, rank_column
 from bubbleviz.model.choices import ROWS, one_of
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.operations import Rank
@@ -203,8 +203,8 @@ def counted_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[i
     ranks = iteration.ranks
     start_ns, end_ns = rank_column(ranks, "first_ns"), rank_column(ranks, "last_ns")
     for name in ("schedule", headline):
-        known = accounted(ranks, name)
-        start_ns = np.where(known, account_column(ranks, name, "start_ns"), start_ns)
-        end_ns = np.where(known, account_column(ranks, name, "end_ns"), end_ns)
+        if has_account(ranks, name):
+            start_ns = account_column(ranks, name, "start_ns")
+            end_ns = account_column(ranks, name, "end_ns")
     ends = zip(start_ns.tolist(), end_ns.tolist(), strict=True)
     return dict(zip(indices_of(ranks), ends, strict=True))

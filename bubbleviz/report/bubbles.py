@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.count.iterations import Iteration
-from bubbleviz.count.rank_iterations import account_column, accounted
+from bubbleviz.count.rank_iterations import account_column, has_account
 from bubbleviz.count.ratios import CountedWork, ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model import intervals
@@ -224,7 +224,7 @@ def parts_of(report: Report, iterations: Sequence[Iteration]) -> tuple[BubblePar
         if iteration.ratios[name].value is not None
         and (window_ns := _summed(iteration, name, "window_ns"))
     ]
-    ranks = sum(int(accounted(iteration.ranks, name).sum()) for iteration, _ in known)
+    ranks = sum(len(i.ranks) for i, _ in known if has_account(i.ranks, name))
     meanings = {cause.label: cause.meaning for cause in Cause} | _NO_WORK
     time_ns = dict.fromkeys(meanings, 0)
     share = dict.fromkeys(meanings, 0.0)

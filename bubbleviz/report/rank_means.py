@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.count.iterations import RankIteration
 from bubbleviz.count.rank_iterations import (
+    RankIterations,
     account_column,
-    accounted,
     has_account,
     indices_of,
     own_ratios,
-    phase_columns,
     rank_column,
 )
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
@@ -104,7 +102,7 @@ def rank_means(report: Report) -> RankMeans:
     causes, times = report.explanation.causes.idle_ns, report.explanation.communication
     idle_ns = causes.get(name, causes[report.explanation.listed_ratio])
     busy_ns = {
-        phase.label: mean([phase_columns(own)[:, place] for own in ranks])
+        phase.label: mean([rank_column(own, "phase_ns")[:, place] for own in ranks])
         for place, phase in enumerate(COMPUTE)
     }
     return RankMeans(
@@ -126,11 +124,12 @@ def _over_iterations(column: Ints, at: Ints) -> Floats:
     return np.asarray(column[at].mean(axis=0), np.float64) if len(at) else zero
 
 
-def _bubble_ns(ranks: Sequence[RankIteration], name: str) -> Floats:
-    return np.where(accounted(ranks, name), account_column(ranks, name, "bubble_ns"), np.nan)
+def _bubble_ns(ranks: RankIterations, name: str) -> Floats:
+    own_ns = account_column(ranks, name, "bubble_ns")
+    return np.where(has_account(ranks, name), own_ns, np.nan)
 
 
-def _launch_gap(ranks: Sequence[RankIteration]) -> Floats:
+def _launch_gap(ranks: RankIterations) -> Floats:
     compute_ns = rank_column(ranks, "compute_ns")
     gaps = 1 - rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
     return np.where(compute_ns > 0, gaps, np.nan)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.count.rank_iterations import account_column, accounted, indices_of, own_ratios
+from bubbleviz.count.rank_iterations import account_column, indices_of, own_ratios
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.errors import InputError
 from bubbleviz.explain.causes.cause import Cause
@@ -162,8 +162,7 @@ def _windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
                 rank = np.array(indices_of(ranks), np.int64)
                 start_ns = account_column(ranks, ratio.name, "start_ns") - base_ns
                 window_ns = account_column(ranks, ratio.name, "window_ns")
-                counted = accounted(ranks, ratio.name)
-                counted &= np.array([own is not None for own in own_ratios(ranks, ratio.name)])
+                counted = np.array([own is not None for own in own_ratios(ranks, ratio.name)])
                 alike = (np.full(len(rank), place), np.full(len(rank), iteration.index))
                 tables.append(np.stack((*alike, rank, start_ns, window_ns))[:, counted])
     return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))

@@ -9,14 +9,7 @@ from scipy.special import stdtrit
 
 import bubbleviz
 from bubbleviz.count.count import quantile
-from bubbleviz.count.rank_iterations import (
-    RankIterations,
-    has_account,
-    indices_of,
-    lacking,
-    own_ratios,
-    with_index,
-)
+from bubbleviz.count.rank_iterations import lacking
 from bubbleviz.render.json_document import document
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
@@ -136,7 +129,7 @@ def test_cut_iterations_lack_nothing(tmp_path: Path) -> None:
     assert not bubbleviz.analyze(tmp_path).operations_lacking
 
 
-# The ranks of an iteration: columns, values and a tuple of values say the same.
+# The ranks of an iteration.
 
 
 def run_of(folder: Path) -> Report:
@@ -150,20 +143,6 @@ def run_of(folder: Path) -> Report:
     path = folder / "operations.csv"
     path.write_text("\n".join(rows), encoding="utf-8")
     return bubbleviz.analyze(path)
-
-
-def test_columns_say_what_values_say(tmp_path: Path) -> None:
-    for iteration in run_of(tmp_path).iterations:
-        ranks, values = iteration.ranks, tuple(iteration.ranks)
-
-        assert isinstance(ranks, RankIterations)
-        assert indices_of(ranks) == indices_of(values) == [0, 1]
-        assert lacking(ranks) == lacking(values)
-        for ratio in ("schedule", "stage", "step", "period", "no such ratio"):
-            assert has_account(ranks, ratio) == has_account(values, ratio)
-            assert own_ratios(ranks, ratio) == own_ratios(values, ratio)
-        for index in (-1, 0, 1, 2):
-            assert with_index(ranks, index) == with_index(values, index)
 
 
 def test_what_ranks_lack_is_said(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.align.pipelines import Parallel
-from bubbleviz.count.iterations import RankIteration
+from bubbleviz.count.rank_iterations import RankIteration
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import COMPUTE, PASSED_ON, WORK, Phase
 from bubbleviz.render import json_document

@@ -29,7 +29,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.drawn_reports import HOSTILE, Op, report_of
+from tests.support.drawn_reports import HOSTILE, Op, ranks_of, report_of
 from tests.support.places import FIXTURES
 
 #: Columns of ``--bubbles`` that name operations; as a table they give their rows.
@@ -263,7 +263,7 @@ def test_a_ratio_that_an_iteration_lacks_is_null() -> None:
 
 
 def test_an_iteration_without_work_has_no_times(report: Report) -> None:
-    empty = replace(report.iterations[0], ranks=(), start_ns=0, end_ns=0)
+    empty = replace(report.iterations[0], ranks=ranks_of(()), start_ns=0, end_ns=0)
 
     (row,) = pa.table(Iterations([empty])).to_pylist()
 

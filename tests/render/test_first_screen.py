@@ -14,7 +14,7 @@ from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, wrapped
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import HOSTILE, pipelines_of, report_of
+from tests.support.drawn_reports import HOSTILE, pipelines_of, ranks_of, report_of
 from tests.support.places import FIXTURES
 
 WIDTHS = (60, 80, 100, 160)
@@ -90,7 +90,7 @@ def test_the_worst_and_the_busiest_rank_are_kept() -> None:
         replace(own, bubble_ratio={"schedule": {23: 0.99, 41: 0.01}.get(own.rank, 0.5)})
         for own in first.ranks
     )
-    changed = replace(report, iterations=Iterations((replace(first, ranks=ranks),)))
+    changed = replace(report, iterations=Iterations((replace(first, ranks=ranks_of(ranks)),)))
 
     lines = lines_of(changed, Display())
 

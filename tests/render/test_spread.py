@@ -25,7 +25,7 @@ from bubbleviz.report.rank_means import standouts
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.drawn_reports import MS, Op, pipelines_of, report_of, written
+from tests.support.drawn_reports import MS, Op, pipelines_of, ranks_of, report_of, written
 from tests.support.places import CHECKOUT
 
 GOLDEN = CHECKOUT / "tests" / "golden"
@@ -44,7 +44,9 @@ def run_of(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Re
         )
         for iteration in report.iterations
     ]
-    iterations = [replace(i, ranks=own) for i, own in zip(report.iterations, busy, strict=True)]
+    iterations = [
+        replace(i, ranks=ranks_of(own)) for i, own in zip(report.iterations, busy, strict=True)
+    ]
     return replace(report, iterations=type(report.iterations)(iterations))
 
 
@@ -93,7 +95,9 @@ def test_a_rank_stands_out_alone() -> None:
     (iteration,) = report.iterations
     slow = replace(iteration.ranks[3], busy_ns={"F": 4 * FORWARD, "BW": 9 * BACKWARD})
     ranks = (*iteration.ranks[:3], slow, *iteration.ranks[4:])
-    changed = replace(report, iterations=type(report.iterations)([replace(iteration, ranks=ranks)]))
+    changed = replace(
+        report, iterations=type(report.iterations)([replace(iteration, ranks=ranks_of(ranks))])
+    )
     (found,) = standouts(changed, means_of(changed))
 
     assert found.ranks == (3,)

@@ -8,7 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from bubbleviz.count.iterations import Account, Iterations, Ratio
+from bubbleviz.count.iterations import Iterations, Ratio
+from bubbleviz.count.rank_iterations import Account
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.render import palette
@@ -26,6 +27,7 @@ from tests.support.drawn_reports import (
     one_f_one_b,
     parsed,
     rank_of,
+    ranks_of,
     report_of,
     simulated,
     tooltips,
@@ -95,11 +97,12 @@ def test_averaged_iterations_come_first_then_complete_ones() -> None:
 
     left_out: dict[str, object] = {"averaged": False}
     cut: dict[str, object] = {"averaged": False, "complete": False}
+    gone: dict[str, object] = {**cut, "ranks": ranks_of(())}
     assert shown(left_out, left_out, {}) == 2
     assert shown(left_out, cut, left_out) == 2
     assert shown({**left_out, "kind": "evaluation"}, left_out, cut) == 1
     assert shown(cut, cut, cut) == 1
-    assert shown({**cut, "ranks": ()}, {**cut, "ranks": ()}, cut) == 2
+    assert shown(gone, gone, cut) == 2
 
 
 # Which windows
@@ -119,7 +122,9 @@ def periodic(*windows: tuple[int, int], ends: int) -> Report:
         for own, window in zip(iteration.ranks, windows, strict=True)
     )
     ratios = {**iteration.ratios, "period": Ratio(0.25, 0.25, None, windows[0][1] - windows[0][0])}
-    return replace(report, iterations=Iterations((replace(iteration, ratios=ratios, ranks=ranks),)))
+    return replace(
+        report, iterations=Iterations((replace(iteration, ratios=ratios, ranks=ranks_of(ranks)),))
+    )
 
 
 def hatched(svg: str) -> list[tuple[float, float]]:
@@ -163,8 +168,11 @@ def test_an_iteration_without_the_headline_falls_back_to_schedule() -> None:
     without = render(replace(report_of(one_f_one_b(2, 2)), headline="period"), View())
     assert "Where an iteration has no period, its schedule window is hatched." in written(without)
     assert written(without)[0] == "period bubble ratio unknown"
-    bare = tuple(replace(own, accounts={}) for own in iteration.ranks)
-    assert counted_windows(replace(iteration, ranks=bare), "period")[1] == (10 * MS, 70 * MS)
+    bare = ranks_of([replace(own, accounts={}) for own in iteration.ranks])
+    assert counted_windows(replace(iteration, ranks=bare), "period")[1] == (
+        10 * MS,
+        70 * MS,
+    )
 
 
 def test_the_plus_or_minus_says_what_it_is() -> None:

@@ -20,6 +20,7 @@ from bubbleviz.render.text.report import as_text as render
 from bubbleviz.render.text.terminal import WIDTH
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
+from tests.support.drawn_reports import ranks_of
 from tests.support.places import FIXTURES
 
 MS = 1_000_000
@@ -94,7 +95,9 @@ def crowded(report: Report, *hosts: str, ms: int = 123_456) -> Report:
     )
     rest = tuple(i for i in report.iterations if i.index != 0)
     return replace(
-        report, ranks=named, iterations=Iterations((replace(iteration, ranks=ranks), *rest))
+        report,
+        ranks=named,
+        iterations=Iterations((replace(iteration, ranks=ranks_of(ranks)), *rest)),
     )
 
 
@@ -285,7 +288,7 @@ def test_replicas_of_a_stage_are_one_line_with_their_mean(report: Report) -> Non
         for r in first.ranks
     )
     changed = replace(
-        report, ranks=ranks, iterations=Iterations((replace(first, ranks=own), *rest))
+        report, ranks=ranks, iterations=Iterations((replace(first, ranks=ranks_of(own)), *rest))
     )
     view = View(iterations=(0,), rows="stage")
 
@@ -306,7 +309,7 @@ def test_a_stage_of_which_one_replica_has_no_ratio_has_none(report: Report) -> N
     lacking = replace(first.ranks[1], bubble_ratio=dict.fromkeys(first.ranks[1].bubble_ratio))
     own = (first.ranks[0], lacking, *first.ranks[2:])
     changed = replace(
-        report, ranks=ranks, iterations=Iterations((replace(first, ranks=own), *rest))
+        report, ranks=ranks, iterations=Iterations((replace(first, ranks=ranks_of(own)), *rest))
     )
 
     header, _, row = section(render(changed, View(iterations=(0,), rows="stage")), "Iteration 0")

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bubbleviz.count.count import Spread, Summary
-from bubbleviz.count.iterations import Account, Iteration, Iterations, RankIteration, Ratio
+from bubbleviz.count.iterations import Iteration, Iterations, Ratio
+from bubbleviz.count.rank_iterations import (
+    Account,
+    AccountColumns,
+    RankColumns,
+    RankIteration,
+    RankIterations,
+)
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import Bubbles, CauseTimes
@@ -202,6 +209,41 @@ def rank_of(
     )
 
 
+def ranks_of(values: Sequence[RankIteration]) -> RankIterations:
+    """Return the ranks of an iteration with these values; all have windows of the same ratios."""
+    rank = np.array([own.rank for own in values], np.int64)
+
+    def column(of_rank: Sequence[object], dtype: type = np.int64) -> npt.NDArray[np.int64]:
+        numbers: npt.NDArray[np.int64] = np.array(of_rank, dtype)
+        table = np.zeros((1, rank.max(initial=-1) + 1, *numbers.shape[1:]), dtype)
+        table[0, rank] = numbers
+        return table
+
+    def ratio(own: RankIteration, name: str) -> float:
+        return own.bubble_ratio.get(name) or 0.0
+
+    accounts = {}
+    for name in values[0].accounts if values else ():
+        of_ranks = [own.accounts[name] for own in values]
+        work = [(1 - ratio(own, name)) * own.accounts[name].window_ns for own in values]
+        times = {f.name: column([getattr(a, f.name) for a in of_ranks]) for f in fields(Account)}
+        accounts[name] = AccountColumns(
+            **times, work_ns=column(work, np.float64), known=(True,), bounds=None
+        )
+    phases = [phase.label for phase in COMPUTE]
+    names = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
+    columns = RankColumns(
+        phase_ns=column([[own.busy_ns.get(phase, 0) for phase in phases] for own in values]),
+        **{name: column([getattr(own, name) for own in values]) for name in names},
+        missing=column(
+            [not any(r is not None for r in own.bubble_ratio.values()) for own in values]
+        ),
+        reasons=(None, "no F with GPU work"),
+        accounts=accounts,
+    )
+    return RankIterations(columns, 0, rank)
+
+
 def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
     """Return the iteration with its ``schedule`` ratio."""
     work: dict[int, list[Op]] = {}
@@ -237,7 +279,7 @@ def iteration_of(number: int, ops: Sequence[Op]) -> Iteration:
         "step": Ratio(value, value, None, end - start),
     }
     return Iteration(
-        number, str(number), "training", True, True, None, start, end, ratios, tuple(ranks)
+        number, str(number), "training", True, True, None, start, end, ratios, ranks_of(ranks)
     )
 
 

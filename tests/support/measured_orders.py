@@ -11,6 +11,7 @@ from bubbleviz.count.iterations import Iteration
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan
+from tests.support.drawn_reports import ranks_of
 
 NONE = -1
 
@@ -45,7 +46,7 @@ def devices_of(plan: Plan) -> list[list[Op]]:
 
 
 def iteration(index: int, kind: str = "training", *, averaged: bool = True) -> Iteration:
-    return Iteration(index, str(index), kind, True, averaged, None, 0, 0, {}, ())
+    return Iteration(index, str(index), kind, True, averaged, None, 0, 0, {}, ranks_of(()))
 
 
 def measured(

@@ -294,8 +294,8 @@ def _cells(
     ranks = iteration.ranks
     places = {rank: place for place, rank in enumerate(indices_of(ranks))}
     known = {rank.rank: rank for rank in report.coverage}
-    phase_ns = rank_iterations.phase_columns(ranks)
-    ratios, has_window = own_ratios(ranks, name), rank_iterations.accounted(ranks, name)
+    phase_ns = rank_iterations.rank_column(ranks, "phase_ns")
+    ratios, has_window = own_ratios(ranks, name), rank_iterations.has_account(ranks, name)
     compute_ns, active_ns = (
         rank_iterations.rank_column(ranks, column) for column in ("compute_ns", "active_ns")
     )
@@ -311,7 +311,7 @@ def _cells(
     for row in rows:
         own = [rank for rank in row if rank in places]
         at = [places[rank] for rank in own]
-        windows = [place for place in at if has_window[place]]
+        windows = at if has_window else []
         computed, active = int(compute_ns[at].sum()), int(active_ns[at].sum())
         coverage = [known[rank] for rank in own if rank in known]
         gpu_ns = sum(rank.gpu_ns for rank in coverage)
