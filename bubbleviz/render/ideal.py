@@ -99,7 +99,7 @@ def as_lowered_csv(result: Ideal | Estimate, times: StageTimes, transport: Trans
     from bubbleviz.schedules.communication.lowering import communicated
 
     ideal = _ordered(result)
-    return write(communicated(ideal.plan, ideal_workload(ideal.plan, times), transport).lowered)
+    return write(communicated(ideal.plan, ideal_workload(ideal.plan, times), transport)[0])
 
 
 #: The outputs of an ideal, by the names of their options.

@@ -76,6 +76,11 @@ class Plan:
         """Number of virtual stages, p v."""
         return len(self.placement)
 
+    @property
+    def splits(self) -> bool:
+        """Whether it needs the backward in two halves."""
+        return any(op.phase is Phase.W for order in self.orders for op in order)
+
     def device_of(self, virtual_stage: int) -> int:
         """Return the device that holds that virtual stage."""
         return self.placement[virtual_stage]

@@ -39,11 +39,6 @@ def fixed_plans(workload: Workload) -> list[Plan]:
     return sorted(unique.values(), key=lambda plan: plan.name)
 
 
-def splits(plan: Plan) -> bool:
-    """Return whether a plan runs the backward in two halves somewhere."""
-    return any(op.phase is Phase.W for order in plan.orders for op in order)
-
-
 def _in_other_groups(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
     """Return interleaved plans where microbatches do not fill groups of p, as PyTorch has them.
 
@@ -71,23 +66,6 @@ _MOST_IN_BLOCKS = 4_000
 
 
 @frozen
-class Candidate:
-    """An order that was considered.
-
-    Attributes:
-        name: of its schedule, or ``searched``, ``searched-split``.
-        split: whether it needs the backward in two halves.
-        outcome: what it takes.
-        allowed: whether it fits the memory, and needs no split backward where there is none.
-    """
-
-    name: str
-    split: bool
-    outcome: Outcome
-    allowed: bool
-
-
-@frozen
 class BestPlan:
     """The best order for a workload.
 
@@ -95,7 +73,8 @@ class BestPlan:
         workload: what virtual stages take.
         split: whether orders may split the backward.
         best: the shortest order within the memory; a caller may choose another.
-        candidates: all that were considered, allowed ones first, the shortest first.
+        candidates: all orders that were considered, named by their schedules, ``searched`` or
+            ``searched-split``: allowed ones first, the shortest first.
         bound_ns: a makespan that no order within the memory is shorter than.
         other: where the run's backward is fused, the best of the orders that split it, at halves
             that are assumed; None elsewhere.
@@ -103,20 +82,20 @@ class BestPlan:
 
     workload: Workload
     split: bool
-    best: Candidate
-    candidates: tuple[Candidate, ...]
+    best: Outcome
+    candidates: tuple[Outcome, ...]
     bound_ns: int
-    other: Candidate | None = None
+    other: Outcome | None = None
 
     @property
     def proven(self) -> bool:
         """Whether no order within the memory is shorter than the best."""
-        return self.best.outcome.makespan_ns <= self.bound_ns
+        return self.best.makespan_ns <= self.bound_ns
 
     @property
     def left(self) -> float:
         """The share of the best makespan that a shorter order could save at most."""
-        length = self.best.outcome.makespan_ns
+        length = self.best.makespan_ns
         return (length - self.bound_ns) / length if length else 0.0
 
 
@@ -148,30 +127,23 @@ def best_plan(
         )
     offers, split = split is not False, workload.split if split is None else split
     offers = split or offers
-    orders = [(plan.name, outcome_of(plan, workload)) for plan in fixed_plans(workload)]
+    orders = [outcome_of(plan, workload) for plan in fixed_plans(workload)]
     halves = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
     whole_pays = any(whole < inner + weight for whole, inner, weight in halves)
     tried = {False: not split or whole_pays, True: offers}
     modes = [mode for mode, wanted in tried.items() if wanted]
     bound_ns = 0
     for number, mode in enumerate(modes):
-        starts = [*given, *(outcome for _, outcome in orders)]
-        outcome, bound = _searched(
-            workload,
-            starts,
-            not mode,
-            prove,
-            partial(_watch_part, watch, number, len(modes)),
-        )
-        orders.append((SEARCHED_SPLIT if mode else SEARCHED, outcome))
+        part = partial(_watch_part, watch, number, len(modes))
+        outcome, bound = _searched(workload, [*given, *orders], not mode, prove, part)
+        orders.append(outcome)
         if mode is split:
             bound_ns = bound
-    candidates = []
-    for name, outcome in orders:
-        needs = splits(outcome.plan)
-        candidates.append(Candidate(name, needs, outcome, outcome.fits and (split or not needs)))
+    candidates = [
+        replace(each, allowed=each.fits and (split or not each.plan.splits)) for each in orders
+    ]
     candidates.sort(key=_rank)
-    split_ones = [each for each in candidates if each.split and each.outcome.fits]
+    split_ones = [each for each in candidates if each.plan.splits and each.fits]
     return BestPlan(
         workload,
         split,
@@ -186,15 +158,14 @@ def _watch_part(watch: Watch, number: int, parts: int, share: float) -> None:
     watch((number + share) / parts)
 
 
-def _length(candidate: Candidate) -> tuple[int, bool, float]:
+def _length(order: Outcome) -> tuple[int, bool, float]:
     """Return what orders are compared by: equal ones by splits, then by memory."""
-    outcome = candidate.outcome
-    return outcome.makespan_ns, candidate.split, max(outcome.peak_memory, default=0.0)
+    return order.makespan_ns, order.plan.splits, max(order.peak_memory, default=0.0)
 
 
-def _rank(candidate: Candidate) -> tuple[bool, tuple[int, bool, float], bool, str]:
-    searched = candidate.name in {SEARCHED, SEARCHED_SPLIT}
-    return not candidate.allowed, _length(candidate), searched, candidate.name
+def _rank(order: Outcome) -> tuple[bool, tuple[int, bool, float], bool, str]:
+    name = order.plan.name
+    return not order.allowed, _length(order), name in {SEARCHED, SEARCHED_SPLIT}, name
 
 
 def _searched(

@@ -439,6 +439,7 @@ class Outcome:
         stage_ratio: bubble ratio in the latter.
         peak_memory: by device, in the unit of the workload's ``activation``.
         fits: whether no device exceeds its limit.
+        allowed: whether it fits, and needs no split backward where there is none.
     """
 
     plan: Plan
@@ -449,6 +450,7 @@ class Outcome:
     stage_ratio: float | None
     peak_memory: tuple[float, ...]
     fits: bool
+    allowed: bool = True
 
 
 def phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.native.library import SWITCH, library
 from bubbleviz.schedules.optimum import _Model, is_solvable, optimum
 from bubbleviz.schedules.plan import Memory, Plan, looped_placement, v_placement
-from bubbleviz.schedules.planning import best_plan, fixed_plans, splits
+from bubbleviz.schedules.planning import best_plan, fixed_plans
 from bubbleviz.schedules.search.orders import improve, shortest_orders
 from bubbleviz.schedules.search.problem import Codes, lower_bound, plan_of, problem_of
 from bubbleviz.schedules.simulation import Workload, device_workload, outcome_of, peak_memory
@@ -122,19 +122,19 @@ def checked(plan: Plan, work: Workload) -> None:
 def test_the_best_plan_is_no_worse_than_any_fixed_one_that_fits(work: Workload) -> None:
     best = best_plan(work, prove=False)
 
-    checked(best.best.outcome.plan, work)
+    checked(best.best.plan, work)
     for plan in fixed_plans(work):
         outcome = outcome_of(plan, work)
-        if outcome.fits and (work.split or not splits(plan)):
-            assert best.best.outcome.makespan_ns <= outcome.makespan_ns
-    assert best.bound_ns <= best.best.outcome.makespan_ns
+        if outcome.fits and (work.split or not plan.splits):
+            assert best.best.makespan_ns <= outcome.makespan_ns
+    assert best.bound_ns <= best.best.makespan_ns
     assert best.split is work.split
     if work.split:
         assert best.other is None
     else:
-        assert not best.best.split
+        assert not best.best.plan.splits
         assert best.other is not None
-        checked(best.other.outcome.plan, work)
+        checked(best.other.plan, work)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -148,7 +148,7 @@ def test_the_search_is_as_good_as_trying_all_orders(work: Workload, fused: bool)
 
     best = best_plan(work, prove=False)
 
-    assert best.best.outcome.makespan_ns == shortest_of_all(work, fused=fused)
+    assert best.best.makespan_ns == shortest_of_all(work, fused=fused)
 
 
 @pytest.mark.skipif(not is_solvable(), reason="OR-tools is not installed")
@@ -226,8 +226,8 @@ def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
 def test_a_long_link_has_more_microbatches_on_their_way() -> None:
     best = best_plan(replace(workload((0, 1), 16, transfer=40), split=False))
 
-    names = {each.name: each.outcome.makespan_ns for each in best.candidates}
-    assert best.best.outcome.makespan_ns < names["1f1b"]
+    names = {each.plan.name: each.makespan_ns for each in best.candidates}
+    assert best.best.makespan_ns < names["1f1b"]
 
 
 def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
@@ -236,9 +236,9 @@ def test_a_run_that_splits_not_is_offered_the_gain_of_splitting() -> None:
     best, chosen = best_plan(work, prove=False), best_plan(work, split=True, prove=False)
 
     assert best.other is not None
-    assert (best.best.split, best.other.split, chosen.other) == (False, True, None)
-    assert best.other.outcome.makespan_ns < best.best.outcome.makespan_ns
-    assert chosen.best.outcome.makespan_ns == best.other.outcome.makespan_ns
+    assert (best.best.plan.splits, best.other.plan.splits, chosen.other) == (False, True, None)
+    assert best.other.makespan_ns < best.best.makespan_ns
+    assert chosen.best.makespan_ns == best.other.makespan_ns
 
 
 def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
@@ -247,11 +247,11 @@ def test_a_whole_backward_that_is_shorter_than_its_halves_stays_whole() -> None:
     best = best_plan(work, prove=False)
 
     assert best.split
-    assert any(op.phase is Phase.BW for row in best.best.outcome.plan.orders for op in row)
+    assert any(op.phase is Phase.BW for row in best.best.plan.orders for op in row)
     assert (
         best.bound_ns
-        <= best.best.outcome.makespan_ns
-        < best_plan(workload((0, 1), 4), prove=False).best.outcome.makespan_ns
+        <= best.best.makespan_ns
+        < best_plan(workload((0, 1), 4), prove=False).best.makespan_ns
     )
 
 
@@ -259,7 +259,7 @@ def test_one_device_has_no_bubble() -> None:
     best = best_plan(workload((0,), 3))
 
     assert best.proven
-    assert best.best.outcome.makespan_ns == 90
+    assert best.best.makespan_ns == 90
     assert best.left == 0
 
 
@@ -288,8 +288,8 @@ def test_what_cannot_be_planned_is_refused(work: Workload, said: str) -> None:
 def test_memory_by_virtual_stage_and_device_binds() -> None:
     """The first device holds twice as much a microbatch, and has memory for two of them."""
     work = replace(workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), kept=(2.0, 1.0, 1.0))
-    free = best_plan(work, prove=False).best.outcome
-    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0)), prove=False).best.outcome
+    free = best_plan(work, prove=False).best
+    bound = best_plan(replace(work, limit=(4.0, 4.0, 4.0)), prove=False).best
 
     assert bound.peak_memory[0] <= 4.0
     assert free.makespan_ns < bound.makespan_ns
@@ -310,10 +310,10 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
 
     best = best_plan(work, prove=False)
 
-    checked(best.best.outcome.plan, work)
+    checked(best.best.plan, work)
     assert best.best.allowed
     free = best_plan(replace(work, activation=(0.0, 0.0), kept=(0.0, 0.0)), prove=False)
-    assert best.best.outcome.makespan_ns >= free.best.outcome.makespan_ns
+    assert best.best.makespan_ns >= free.best.makespan_ns
 
 
 #: Schedules of one pipeline of the table, and whether they lie in a V.
@@ -344,6 +344,6 @@ def test_no_published_order_is_shorter(name: str) -> None:
     assert rows
     for row in rows[:: max(1, len(rows) // 2)]:
         found = best_plan(workload_of(row), split=True, prove=False)
-        length_us = found.best.outcome.makespan_ns / float(row["chunks"])
+        length_us = found.best.makespan_ns / float(row["chunks"])
         assert length_us <= float(row["makespan_us"]) + 0.01, row["function"]
         assert found.bound_ns / float(row["chunks"]) <= length_us + 0.01

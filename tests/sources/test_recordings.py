@@ -436,16 +436,16 @@ def test_a_folder_is_followed(tmp_path: Path) -> None:
     written(tmp_path / "run", 2, rank=0, world_size=2)
     (tmp_path / "run" / "notes.bvrec").write_text("no recording")
 
-    (new,) = folder.new()
+    ((_, stretch),) = folder.new()
 
-    assert new.stretch.iterations.number.tolist() == [0, 1]
+    assert stretch.iterations.number.tolist() == [0, 1]
     assert [Path(path).name for path in folder.unreadable] == ["notes.bvrec"]
     assert list(folder.new()) == []
     second = written(tmp_path / "run", 3, rank=1, world_size=2)
-    (new,) = folder.new()
-    assert (new.part.path, len(new.stretch.iterations)) == (str(second), 3)
+    ((part, stretch),) = folder.new()
+    assert (part.path, len(stretch.iterations)) == (str(second), 3)
     assert folder.names.values == ("bubbleviz:F mb=0 stage=0", "bubbleviz:BW mb=0 stage=0")
-    assert new.stretch.operations.name_id.tolist() == [0, 1] * 3
+    assert stretch.operations.name_id.tolist() == [0, 1] * 3
     second.unlink()
     assert list(folder.new()) == []
     assert len(folder.parts) == 2

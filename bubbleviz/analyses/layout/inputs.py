@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from bubbleviz.align.run import Run, RunHints, merge, stages_of_chunks
 from bubbleviz.analyses.layout.layer_table import (
     HALVES,
-    KINDS,
     MeasuredModel,
     allocated_by_layer,
     with_layer_memory,
@@ -63,12 +61,8 @@ _DIVIDES = (
 DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
 
 
-@dataclass
-class _Stage:
-    """What ran on one virtual stage: nanoseconds of kernels by phase, and first launches."""
-
-    kernel_ns: dict[tuple[Phase, LayerName | None], int] = field(default_factory=dict)
-    first_ns: dict[LayerName, int] = field(default_factory=dict)
+#: What ran on one virtual stage: nanoseconds of kernels by phase and layer, and first launches.
+_Stage = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
 
 
 def divided_layers(recordings: Sequence[Recording], run: Run, workload: Workload) -> DividedLayers:
@@ -82,16 +76,16 @@ def divided_layers(recordings: Sequence[Recording], run: Run, workload: Workload
     Raises:
         MismatchError: no range of a layer is in a forward.
     """
-    stages = [_Stage() for _ in workload.placement]
+    stages: list[_Stage] = [({}, {}) for _ in workload.placement]
     for number, recording in enumerate(recordings):
         if recording.layers is not None:
             _collect(recording.layers, run, run.rank_of_local[number], stages)
-    if not any(stage.first_ns for stage in stages):
+    if not any(first for _, first in stages):
         raise MismatchError(
             "no ranges of layers inside forwards; name them (bubbleviz guide layout), or give "
             "--layers-per-stage, or a table with --layers"
         )
-    lacking = [number for number, stage in enumerate(stages) if not stage.first_ns]
+    lacking = [number for number, (_, first) in enumerate(stages) if not first]
     if lacking:
         raise MismatchError(
             f"no ranges of layers in the forwards of virtual stage {lacking[0]}; give the profiles "
@@ -114,11 +108,11 @@ def _collect(times: LayerTimes, run: Run, rank_of_local: Ints, stages: list[_Sta
         number = stage_of.get((rank, chunk), NONE)
         if not 0 <= number < len(stages):
             continue
-        stage, name = stages[number], None if layer == NONE else times.layers[layer]
+        (of_kernels, first), name = stages[number], None if layer == NONE else times.layers[layer]
         key = Phase(phase), name
-        stage.kernel_ns[key] = stage.kernel_ns.get(key, 0) + kernel_ns
+        of_kernels[key] = of_kernels.get(key, 0) + kernel_ns
         if name is not None and phase == Phase.F:
-            stage.first_ns[name] = min(stage.first_ns.get(name, first_ns), first_ns)
+            first[name] = min(first.get(name, first_ns), first_ns)
 
 
 def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
@@ -143,7 +137,7 @@ def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
         _whole(np.array(column), bounds, whole)
         for column, whole in zip(columns, wholes, strict=True)
     )
-    kinds = tuple(KINDS[name.kind] for name in names)
+    kinds = tuple(LayerKind(name.kind) for name in names)
     numbers = itertools.count()
     texts = tuple(f"layers.{next(numbers)}" if n.kind == LAYER else n.kind for n in names)
     layers = timed_layers((forward_ns, backward_ns, weight_ns, fused_ns), texts, kinds)
@@ -157,12 +151,12 @@ def _divided(stages: Sequence[_Stage], workload: Workload) -> DividedLayers:
 
 def _in_order(stage: _Stage, ends: tuple[bool, bool]) -> list[LayerName]:
     """Return the layers of a stage in the order of their first launches, ends among them."""
-    names = sorted(stage.first_ns, key=lambda name: (stage.first_ns[name], name.number))
+    names = sorted(stage[1], key=lambda name: (stage[1][name], name.number))
     for at_end, kind in zip(ends, (EMBEDDING, HEAD), strict=True):
         # One part each: a norm before the head goes with it, positions with the embedding.
         same = [name for name in names if name.kind == kind]
         names = [name for name in names if name.kind != kind]
-        outside = at_end and not same and (Phase.F, None) in stage.kernel_ns
+        outside = at_end and not same and (Phase.F, None) in stage[0]
         if same or outside:
             part = LayerName(kind)
             names = [part, *names] if kind == EMBEDDING else [*names, part]
@@ -175,7 +169,7 @@ def _shares(
     """Return the share of each layer in the kernels' time of some phases; None where unknown."""
     spent = dict.fromkeys(own, 0)
     outside = 0
-    for (phase, name), kernel_ns in stage.kernel_ns.items():
+    for (phase, name), kernel_ns in stage[0].items():
         if phase not in phases:
             continue
         part = name if name is None or name in spent else LayerName(name.kind)

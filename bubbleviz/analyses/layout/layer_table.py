@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.align.run import Run, stages_of_chunks
-from bubbleviz.conventions.range_names import EMBEDDING, HEAD, LAYER, MTP, LayerName, layer_of
+from bubbleviz.conventions.range_names import LAYER, LayerName, layer_of
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.interpret.recording import Recording
 from bubbleviz.model.columns import NONE, Floats, Ints
@@ -95,14 +95,6 @@ class MeasuredModel:
 
 
 # Kinds of layers, by the words that names of layers are told by.
-
-
-KINDS: Mapping[str, LayerKind] = {
-    LAYER: LayerKind.TRANSFORMER,
-    EMBEDDING: LayerKind.EMBEDDING,
-    MTP: LayerKind.MTP,
-    HEAD: LayerKind.HEAD,
-}
 
 
 COLUMNS = (
@@ -228,10 +220,10 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
     for at, (given, name) in enumerate(zip(kinds, names, strict=True)):
         known = None if given else layer_of(name)
         kind = given.lower() or (LAYER if known is None else known.kind)
-        if kind not in KINDS:
-            what = f"{one_line(kind, 40)!r} is none of {list(KINDS)}"
+        if kind not in (known_kinds := [each.value for each in LayerKind]):
+            what = f"{one_line(kind, 40)!r} is none of {known_kinds}"
             raise _wrong(path, at, "kind", what)
-        found.append(KINDS[kind])
+        found.append(LayerKind(kind))
     return tuple(found)
 
 

@@ -326,21 +326,10 @@ _OF_EVENTS = (
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 
 
-@frozen
-class Anchor:
-    """An instant that a user gives on an event file's clock and on the profile's.
-
-    Attributes:
-        file: path of the event file, or the end of it; None for every one.
-        event_ns: on the host's or the GPU's clock of the file.
-        profile_ns: on the first profile's clock.
-        gpu: whether ``event_ns`` is of the GPU's clock.
-    """
-
-    file: str | None
-    event_ns: int
-    profile_ns: int
-    gpu: bool
+#: An instant that a user gives: the path of the event file or the end of it, None for every one;
+#: nanoseconds on the host's or the GPU's clock of the file, and on the first profile's; and whether
+#: it is the GPU's.
+Anchor = tuple[str | None, int, int, bool]
 
 
 def anchor_of(text: str) -> Anchor:
@@ -366,7 +355,7 @@ def anchor_of(text: str) -> Anchor:
             f"--anchor {text[:60]!r}: give [FILE:]EVENT=PROFILE_NS, where EVENT is a ts of the "
             "file, in microseconds, or a StartGpuClk"
         ) from None
-    return Anchor(file or None, event_ns, profile_ns, gpu)
+    return (file or None, event_ns, profile_ns, gpu)
 
 
 def _by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list[Anchor]]:
@@ -375,18 +364,18 @@ def _by_file(files: Sequence[EventFile], anchors: Sequence[Anchor]) -> list[list
     Raises:
         UsageError: an anchor names no file, though there are several, or an unknown one.
     """
-    if len(files) > 1 and any(anchor.file is None for anchor in anchors):
+    if len(files) > 1 and any(name is None for name, *_ in anchors):
         raise UsageError(
             f"--anchor: there are {len(files)} event files, each with a clock of its own; say "
             "which, as FILE:EVENT=NS"
         )
     paths = [Path(file.path).as_posix() for file in files]
-    for anchor in anchors:
-        if not any(anchor.file is None or path.endswith(anchor.file) for path in paths):
+    for name, *_ in anchors:
+        if not any(name is None or path.endswith(name) for path in paths):
             raise UsageError(
-                f"--anchor: no event file is named {str(anchor.file)[:60]!r}; give one of them"
+                f"--anchor: no event file is named {str(name)[:60]!r}; give one of them"
             )
-    return [[a for a in anchors if a.file is None or path.endswith(a.file)] for path in paths]
+    return [[a for a in anchors if a[0] is None or path.endswith(a[0])] for path in paths]
 
 
 @frozen
@@ -638,7 +627,7 @@ def _by_anchors(
     the anchors.
     """
     kernel = np.full(len(gpu.rows), NONE, np.int64)
-    usable = [anchor for anchor in anchors if not anchor.gpu or gpu.bridge_ns is not None]
+    usable = [anchor for anchor in anchors if not anchor[3] or gpu.bridge_ns is not None]
     if not usable:
         none = np.full(len(gpu.rows), UNKNOWN)
         return (
@@ -647,8 +636,8 @@ def _by_anchors(
             none.copy(),
             kernel,
         )
-    from_ns = [a.event_ns + (gpu.bridge_ns or 0 if a.gpu else 0) for a in usable]
-    to_ns = np.array([anchor.profile_ns for anchor in usable])
+    from_ns = [ns + (gpu.bridge_ns or 0 if on_gpu else 0) for _, ns, _, on_gpu in usable]
+    to_ns = np.array([profile_ns for _, _, profile_ns, _ in usable])
     apart = to_ns - np.array(from_ns)
     drift = 0.0
     if len(set(from_ns)) > 1:

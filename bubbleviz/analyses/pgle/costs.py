@@ -188,20 +188,12 @@ def costs_of(
 COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
 
 
-@frozen
-class CostComparison:
-    """Estimated costs against measured ones.
-
-    Attributes:
-        differences: the measured cost of each instruction with both, and the estimated one, in
-            microseconds; the largest difference first.
-        unmeasured: estimates of instructions of the file that are not in the profile, by name.
-        unestimated: costs of instructions of the profile that are not in the file, by name.
-    """
-
-    differences: tuple[tuple[InstructionCost, float], ...]
-    unmeasured: Mapping[str, float]
-    unestimated: Mapping[str, float]
+#: Estimated costs against measured ones: the measured cost of each instruction with both and the
+#: estimated one, in microseconds, the largest difference first; estimates of instructions that are
+#: not in the profile, by name; and costs of instructions that are not in the file.
+CostComparison = tuple[
+    Sequence[tuple[InstructionCost, float]], Mapping[str, float], Mapping[str, float]
+]
 
 
 def compare_costs(
@@ -220,11 +212,9 @@ def compare_costs(
     both = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]
     both.sort(key=lambda pair: (-abs(pair[0].cost_us - pair[1]), pair[0].name))
     measured = {cost.name: cost.cost_us for cost in costs}
-    return CostComparison(
-        differences=tuple(both),
-        unmeasured={n: us for n, us in sorted(estimates.items()) if n not in measured},
-        unestimated={n: us for n, us in sorted(measured.items()) if n not in estimates},
-    )
+    unmeasured = {n: us for n, us in sorted(estimates.items()) if n not in measured}
+    unestimated = {n: us for n, us in sorted(measured.items()) if n not in estimates}
+    return both, unmeasured, unestimated
 
 
 def csv_of_comparison(comparison: CostComparison) -> str:
@@ -238,7 +228,7 @@ def csv_of_comparison(comparison: CostComparison) -> str:
             cost.cost_us - estimated_us,
             cost.executions,
         )
-        for cost, estimated_us in comparison.differences
+        for cost, estimated_us in comparison[0]
     )
     return csv_text(COLUMNS, rows)
 

@@ -145,7 +145,7 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
             "executions": f"{executions:,}",
         }
 
-    both, off = comparison.differences, "-"
+    (both, unmeasured, unestimated), off = comparison, "-"
     if both:
         rows = [row(_short(c.name), us, c.cost_us, c.executions) for c, us in both[:_ROWS]]
         estimated_us, measured_us = sum(us for _, us in both), sum(c.cost_us for c, _ in both)
@@ -164,8 +164,8 @@ def comparison_sections(comparison: CostComparison) -> Iterator[Block]:
         )
     lines = [f"\nsum of absolute errors: {off}\n"]
     for what, costs_us in (
-        ("estimated, not in the profile", comparison.unmeasured),
-        ("in the profile, not estimated", comparison.unestimated),
+        ("estimated, not in the profile", unmeasured),
+        ("in the profile, not estimated", unestimated),
     ):
         names = [*map(_short, [*costs_us][:3]), *(["..."] if len(costs_us) > 3 else [])]
         examples = f" ({', '.join(names)})" if names else ""

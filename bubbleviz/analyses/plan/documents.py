@@ -14,8 +14,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, json_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.schedules.communication.lowered import STREAMS
 from bubbleviz.schedules.communication.torch_csv import write
-from bubbleviz.schedules.planning import Candidate
 from bubbleviz.schedules.simulation import Outcome, Workload
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ SCHEMA, _ZERO_BUBBLE = "bubbleviz.plan/1", "bubbleviz.zero-bubble/1"
 def as_json(planned: PlannedRun) -> str:
     """Return a planned run as JSON; times in nanoseconds, null for what is unknown."""
     run, best = planned.run, planned.best
+    _, carried_ns, own_ns = planned.communication
     return json_text(
         {
             "schema": SCHEMA,
@@ -45,12 +46,12 @@ def as_json(planned: PlannedRun) -> str:
                 **_candidate(best.best),
                 "expected_ns": planned.expected_ns,
                 "saving": planned.saving,
-                "orders": _orders(best.best.outcome),
+                "orders": _orders(best.best),
             },
             "communication": {
-                "transport": planned.communication.transport.name,
-                "makespan_ns": planned.communication.makespan_ns,
-                "own_makespan_ns": planned.communication.own_ns,
+                "transport": STREAMS.name,
+                "makespan_ns": carried_ns,
+                "own_makespan_ns": own_ns,
             },
             "lower_bound_ns": best.bound_ns,
             "proven": best.proven,
@@ -61,7 +62,7 @@ def as_json(planned: PlannedRun) -> str:
 
 
 def _workload(planned: PlannedRun) -> dict[str, Any]:
-    work: Workload = planned.memory.workload
+    work: Workload = planned.workload
     columns = {
         "device": work.placement,
         "forward_ns": work.forward_ns,
@@ -77,21 +78,21 @@ def _workload(planned: PlannedRun) -> dict[str, Any]:
         "stages": work.devices,
         "microbatches": work.microbatches,
         "split_measured": work.split,
-        "memory_in_bytes": planned.memory.in_bytes,
+        "memory_in_bytes": planned.in_bytes,
         "memory_limit": None if work.limit is None else list(work.limit),
-        "memory_limit_of_run": planned.memory.of_run,
+        "memory_limit_of_run": planned.of_run,
         "virtual_stages": [
             dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)
         ],
     }
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
+def _candidate(candidate: Outcome) -> dict[str, Any]:
     return {
-        "schedule": candidate.name,
-        "split": candidate.split,
+        "schedule": candidate.plan.name,
+        "split": candidate.plan.splits,
         "allowed": candidate.allowed,
-        **_outcome(candidate.outcome),
+        **_outcome(candidate),
     }
 
 
@@ -130,7 +131,7 @@ def as_zero_bubble(planned: PlannedRun) -> str:
     Raises:
         UsageError: some backwards are whole and others split, which its passes do not link.
     """
-    plan, workload = planned.best.best.outcome.plan, planned.memory.workload
+    plan, workload = planned.best.best.plan, planned.workload
     phases = {op.phase for order in plan.orders for op in order}
     if {Phase.BW, Phase.W} <= phases:
         raise UsageError(
@@ -191,7 +192,7 @@ def as_svg(planned: PlannedRun, view: View) -> str:
     from bubbleviz.render.picture.legend import picture
     from bubbleviz.report.ideal_run import report_of_plan
 
-    outcome = planned.best.best.outcome
+    outcome = planned.best.best
     return picture(report_of_plan(outcome.plan, outcome.simulation), view)
 
 
@@ -203,23 +204,23 @@ def memory_plot_of(planned: PlannedRun) -> MemoryPlot:
     """
     from bubbleviz.render.picture.memory_plot import MemoryPlot, MemoryPoint
 
-    limit, resident = planned.memory.workload.limit, planned.memory.resident
-    always = resident or (0.0,) * planned.memory.workload.devices
+    limit, resident = planned.workload.limit, planned.resident
+    always = resident or (0.0,) * planned.workload.devices
     points = tuple(
         MemoryPoint(
-            candidate.name,
-            max(map(sum, zip(candidate.outcome.peak_memory, always, strict=True))),
-            candidate.outcome.schedule_ratio,
-            candidate.outcome.fits,
+            candidate.plan.name,
+            max(map(sum, zip(candidate.peak_memory, always, strict=True))),
+            candidate.schedule_ratio,
+            candidate.fits,
         )
         for candidate in planned.best.candidates
-        if candidate.outcome.schedule_ratio is not None
+        if candidate.schedule_ratio is not None
     )
     taken = "memory" if resident else "activations"
     return MemoryPlot(
         f"Bubble ratio of orders against the {taken} of their fullest device",
         points,
-        planned.memory.in_bytes,
+        planned.in_bytes,
         limit=None if limit is None else max(map(sum, zip(limit, always, strict=True))),
     )
 
@@ -234,8 +235,8 @@ def _as_memory_plot(planned: PlannedRun) -> str:
 #: The outputs of a planned run, by name.
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
-    "csv": lambda planned, _: write(planned.best.best.outcome.plan),
-    "comms": lambda planned, _: write(planned.communication.lowered),
+    "csv": lambda planned, _: write(planned.best.best.plan),
+    "comms": lambda planned, _: write(planned.communication[0]),
     "zero-bubble": lambda planned, _: as_zero_bubble(planned),
     "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,
@@ -256,11 +257,11 @@ _QUEUED = 2e-3
 
 def sections(planned: PlannedRun) -> Iterator[Block]:
     """Yield what to print."""
-    work, best = planned.memory.workload, planned.best.best
+    work, best = planned.workload, planned.best.best
     saving = planned.saving
     won = "" if saving is None else f", {_than(saving)} the order that ran"
     yield Sentence(
-        f"Best order: {best.name}, {milliseconds(best.outcome.makespan_ns)} ms{won}", style="bold"
+        f"Best order: {best.plan.name}, {milliseconds(best.makespan_ns)} ms{won}", style="bold"
     )
     chunks = f", {work.chunks} model chunks a stage" if work.chunks > 1 else ""
     yield Sentence(
@@ -288,7 +289,7 @@ def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
 
     def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
         saved = 1 - outcome.makespan_ns / own.makespan_ns if own and own.makespan_ns else None
-        peak = memory_text(max(outcome.peak_memory), in_bytes=planned.memory.in_bytes)
+        peak = memory_text(max(outcome.peak_memory), in_bytes=planned.in_bytes)
         return {
             "order": name,
             "ms": milliseconds(outcome.makespan_ns),
@@ -301,14 +302,14 @@ def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
     if own is not None:
         yield row(f"{planned.run.schedule or 'its order'} (ran)", own, "")
     for candidate in planned.best.candidates:
-        yield row(candidate.name, candidate.outcome, _why_not(planned, candidate))
+        yield row(candidate.plan.name, candidate, _why_not(planned, candidate))
 
 
-def _why_not(planned: PlannedRun, candidate: Candidate) -> str:
+def _why_not(planned: PlannedRun, candidate: Outcome) -> str:
     if candidate.allowed:
-        return "best" if candidate.name == planned.best.best.name else ""
-    reasons = [] if candidate.outcome.fits else ["more memory"]
-    if candidate.split and not planned.best.split:
+        return "best" if candidate.plan.name == planned.best.best.plan.name else ""
+    reasons = [] if candidate.fits else ["more memory"]
+    if candidate.plan.splits and not planned.best.split:
         reasons.append("splits the backward")
     return ", ".join(reasons)
 
@@ -336,47 +337,48 @@ def _notes(planned: PlannedRun) -> Iterator[str]:
             f"plan takes {milliseconds(planned.expected_ns)} ms"
         )
     if best.other is not None:
-        saved = best.other.outcome.makespan_ns / best.best.outcome.makespan_ns
+        saved = best.other.makespan_ns / best.best.makespan_ns
         yield (
-            f"the run's backward is one operation; split in halves, {best.other.name} would take "
-            f"{milliseconds(best.other.outcome.makespan_ns)} ms ({saved - 1:+.1%}), if both halves "
+            f"the run's backward is one operation; split in halves, {best.other.plan.name} would "
+            f"take {milliseconds(best.other.makespan_ns)} ms ({saved - 1:+.1%}), if both halves "
             "are equally long: --backward split plans that"
         )
 
 
 def _communication_note(planned: PlannedRun) -> Iterator[str]:
     """Yield what the order takes where transfers wait for each other, if that is more."""
-    free_ns = planned.best.best.outcome.makespan_ns
+    free_ns = planned.best.best.makespan_ns
     shortest = planned.best.candidates[0]
-    if shortest.outcome.makespan_ns < free_ns:
+    if shortest.makespan_ns < free_ns:
         yield (
-            f"chosen with its transfers: without them, {shortest.name} takes "
-            f"{milliseconds(shortest.outcome.makespan_ns)} ms"
+            f"chosen with its transfers: without them, {shortest.plan.name} takes "
+            f"{milliseconds(shortest.makespan_ns)} ms"
         )
-    carried = planned.communication
-    if max(carried.makespan_ns, carried.own_ns) <= free_ns * (1 + _QUEUED):
+    _, carried_ns, own_ns = planned.communication
+    if max(carried_ns, own_ns) <= free_ns * (1 + _QUEUED):
         return
     own = ""
-    if carried.makespan_ns < carried.own_ns:
-        own = f"; in PyTorch's own order of sends and receives, {milliseconds(carried.own_ns)} ms"
+    if carried_ns < own_ns:
+        own = f"; in PyTorch's own order of sends and receives, {milliseconds(own_ns)} ms"
     yield (
         "where transfers of two ranks run one after the other (NCCL): "
-        f"{milliseconds(carried.makespan_ns)} ms with --comms{own}"
+        f"{milliseconds(carried_ns)} ms with --comms{own}"
     )
 
 
 def _memory_note(planned: PlannedRun) -> str:
-    memory = planned.memory
-    limit = memory.workload.limit
+    limit = planned.workload.limit
     if limit is None:
         return "memory: no limit; give --memory-limit"
-    least, most = (memory_text(each, in_bytes=memory.in_bytes) for each in (min(limit), max(limit)))
-    unit = "" if memory.in_bytes else " M_B (a microbatch on a stage)"
+    least, most = (
+        memory_text(each, in_bytes=planned.in_bytes) for each in (min(limit), max(limit))
+    )
+    unit = "" if planned.in_bytes else " M_B (a microbatch on a stage)"
     amount = f"at most {most}{unit}" if least == most else f"{least} to {most}{unit}"
-    if memory.of_run:
+    if planned.of_run:
         return (
             f"memory: {amount} of activations a device, as the order that ran takes; "
             "--memory-limit sets another"
         )
-    rest = ", beside what it always holds" if any(memory.resident) else ""
+    rest = ", beside what it always holds" if any(planned.resident) else ""
     return f"memory: {amount} of activations a device{rest}"

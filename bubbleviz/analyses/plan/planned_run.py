@@ -22,7 +22,7 @@ from bubbleviz.schedules.communication.lowering import Communication, communicat
 from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.planning import BestPlan, Candidate, best_plan
+from bubbleviz.schedules.planning import BestPlan, best_plan
 from bubbleviz.schedules.simulation import (
     MeasuredMemory,
     Outcome,
@@ -200,22 +200,11 @@ def order_that_ran(
 UNLIMITED = "none"
 
 
-@frozen
-class LimitedWorkload:
-    """A workload with its memory.
-
-    Attributes:
-        workload: with activations, and the limits of devices.
-        in_bytes: whether these are bytes; else microbatches of a whole stage, or a unit given.
-        of_run: whether the limit is what the order that ran took at most.
-        resident: by device: what it was measured to hold beside activations, in bytes; the limits
-            are of the rest. Empty where that is not known, or plays no part.
-    """
-
-    workload: Workload
-    in_bytes: bool
-    of_run: bool = False
-    resident: tuple[float, ...] = ()
+#: A workload with activations and the limits of devices; whether these are bytes, else microbatches
+#: of a whole stage or a unit given; whether the limit is what the order that ran took at most; and
+#: what each device was measured to hold beside activations, in bytes, which limits leave out (empty
+#: where that is not known, or plays no part).
+LimitedWorkload = tuple[Workload, bool, bool, tuple[float, ...]]
 
 
 def limited_workload(
@@ -251,7 +240,7 @@ def limited_workload(
     if limit is None and run.ran is not None:
         most = max(peak_memory(run.ran, workload.activation, workload.kept))
         workload = replace(workload, limit=(most,) * workload.devices)
-        return LimitedWorkload(workload, in_bytes, of_run=True)
+        return workload, in_bytes, True, ()
     if limit not in {None, UNLIMITED}:
         size = parse_memory(limit, "--memory-limit")
         if size.in_bytes != in_bytes:
@@ -267,7 +256,7 @@ def limited_workload(
             workload = with_memory(workload, measured, size.amount)
         else:
             workload = replace(workload, limit=(size.amount,) * workload.devices)
-    return LimitedWorkload(workload, in_bytes, resident=measured.resident if measured else ())
+    return workload, in_bytes, False, measured.resident if measured else ()
 
 
 def _with_given_memory(
@@ -304,7 +293,11 @@ class PlannedRun:
 
     Attributes:
         run: what was measured.
-        memory: the workload that was planned, with its memory.
+        workload: what was planned, with its memory; the next three are of
+            :func:`limited_workload`, too.
+        in_bytes: whether its memory is in bytes.
+        of_run: whether its limit is of the order that ran.
+        resident: what devices hold beside activations.
         best: the best order, and all that were considered.
         own: the order that ran, simulated at the same times; None where it is not known, or has
             another number of microbatches.
@@ -312,7 +305,10 @@ class PlannedRun:
     """
 
     run: MeasuredRun
-    memory: LimitedWorkload
+    workload: Workload
+    in_bytes: bool
+    of_run: bool
+    resident: tuple[float, ...]
     best: BestPlan
     own: Outcome | None
     communication: Communication
@@ -322,7 +318,7 @@ class PlannedRun:
         """The share of the simulated run that the best order saves."""
         if self.own is None or not self.own.makespan_ns:
             return None
-        return 1 - self.best.best.outcome.makespan_ns / self.own.makespan_ns
+        return 1 - self.best.best.makespan_ns / self.own.makespan_ns
 
     @property
     def off(self) -> float | None:
@@ -334,7 +330,7 @@ class PlannedRun:
     @property
     def expected_ns(self) -> int:
         """How long the best order takes if it is as far off its simulation as the run was."""
-        return round(self.best.best.outcome.makespan_ns * (1 + (self.off or 0.0)))
+        return round(self.best.best.makespan_ns * (1 + (self.off or 0.0)))
 
 
 def plan_run(
@@ -365,17 +361,16 @@ def plan_run(
         UsageError: the memory holds no microbatch, or there are too many operations.
     """
     limited = limited_workload(run, memory_limit, memory_b, memory_w)
-    if microbatches is not None:
-        workload = replace(limited.workload, microbatches=microbatches)
-        limited = replace(limited, workload=workload)
-    workload = limited.workload
+    workload, in_bytes, of_run, resident = limited
+    workload = replace(workload, microbatches=microbatches or workload.microbatches)
     own = None
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
         own = outcome_of(run.ran, workload)
     given = () if own is None else (own,)
     best = best_plan(workload, given, split=split, prove=prove, watch=watch)
-    candidate, communication = carried(best, queued=run.on_gpus)
-    return PlannedRun(run, limited, replace(best, best=candidate), own, communication)
+    chosen, communication = carried(best, queued=run.on_gpus)
+    best = replace(best, best=chosen)
+    return PlannedRun(run, workload, in_bytes, of_run, resident, best, own, communication)
 
 
 # Carried plans: the order that is best with its sends and receives.
@@ -391,7 +386,7 @@ _MOVED, _COMPARED, _LARGE = 800, 3, 5_000
 _DEADLOCKED = 1 << 62
 
 
-def carried(best: BestPlan, *, queued: bool) -> tuple[Candidate, Communication]:
+def carried(best: BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
     """Return the best allowed order, with its communication on streams.
 
     Args:
@@ -399,7 +394,7 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[Candidate, Communication]:
         queued: whether they are compared with it.
     """
     workload = best.workload
-    operations = sum(map(len, best.best.outcome.plan.orders))
+    operations = sum(map(len, best.best.plan.orders))
     allowed = [each for each in best.candidates if each.allowed]
     if not queued or operations > _MOVED:
         chosen = best.best
@@ -407,20 +402,20 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[Candidate, Communication]:
             chosen = min(allowed[:_COMPARED], key=lambda each: _usual_ns(best, each))
         usual_ns = _usual_ns(best, chosen) if operations > _LARGE else _DEADLOCKED
         if usual_ns < _DEADLOCKED:
-            lines = lowered(chosen.outcome.plan)
-            return chosen, Communication(lines, STREAMS, usual_ns, usual_ns)
-        return chosen, communicated(chosen.outcome.plan, workload, STREAMS)
-    rows: list[tuple[Candidate, Communication]] = []
+            lines = lowered(chosen.plan)
+            return chosen, (lines, usual_ns, usual_ns)
+        return chosen, communicated(chosen.plan, workload, STREAMS)
+    rows: list[tuple[Outcome, Communication]] = []
     for each in allowed:
         # No communication makes an order shorter.
-        if all(each.outcome.makespan_ns < found.makespan_ns for _, found in rows):
-            rows.append((each, communicated(each.outcome.plan, workload, STREAMS)))
-    return min(rows, key=lambda row: row[1].makespan_ns)
+        if all(each.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
+            rows.append((each, communicated(each.plan, workload, STREAMS)))
+    return min(rows, key=lambda row: row[1][1])
 
 
-def _usual_ns(best: BestPlan, candidate: Candidate) -> int:
+def _usual_ns(best: BestPlan, candidate: Outcome) -> int:
     """Return how long an order takes as PyTorch lowers it."""
     try:
-        return makespan_of(lowered(candidate.outcome.plan), best.workload, STREAMS)
+        return makespan_of(lowered(candidate.plan), best.workload, STREAMS)
     except MismatchError:
         return _DEADLOCKED

@@ -50,16 +50,18 @@ class RecordedRank:
         read_s: when it was last seen to have written, on any clock.
     """
 
-    def __init__(self, new: recorded.NewIterations, header: recorded.Header) -> None:
-        self.header, self.host = header, new.part.host
+    def __init__(
+        self, part: recorded.PartReader, header: recorded.Header, stretch: recorded.Stretch
+    ) -> None:
+        self.header, self.host = header, part.host
         self.read_s = 0.0
-        self._path, self._device, self._run = new.part.path, new.part.device, new.part.run
+        self._path, self._device, self._run = part.path, part.device, part.run
         self._last = NONE
-        self.stretch = self._numbered(new.stretch)
+        self.stretch = self._numbered(stretch)
 
-    def add(self, new: recorded.NewIterations) -> None:
+    def add(self, stretch: recorded.Stretch) -> None:
         """Keep some iterations more."""
-        self.stretch = recorded.joined_stretches([self.stretch, self._numbered(new.stretch)])
+        self.stretch = recorded.joined_stretches([self.stretch, self._numbered(stretch)])
 
     def _numbered(self, stretch: recorded.Stretch) -> recorded.Stretch:
         """Return iterations of which those without a number of their own are counted."""
@@ -173,8 +175,8 @@ class FollowedRun:
         """
         if self._began_s is None:
             self._began_s = now_s
-        for new in self._folder.new():
-            self._add(new, now_s)
+        for part, stretch in self._folder.new():
+            self._add(part, stretch, now_s)
         for path, error in self._folder.unreadable.items():
             if path not in self._complained:
                 self._complained.add(path)
@@ -195,8 +197,8 @@ class FollowedRun:
         events, self._events = self._events, []
         return tuple(events)
 
-    def _add(self, new: recorded.NewIterations, now_s: float) -> None:
-        header = new.part.header
+    def _add(self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float) -> None:
+        header = part.header
         if header is None:
             return
         own = self.ranks.get(header.rank)
@@ -213,13 +215,13 @@ class FollowedRun:
         if own is None:
             if self._measured != NONE:
                 self._events.append(f"rank {header.rank} writes from now on")
-            own = self.ranks[header.rank] = RecordedRank(new, header)
+            own = self.ranks[header.rank] = RecordedRank(part, header, stretch)
             self.world_size = header.world_size
         else:
-            own.add(new)
+            own.add(stretch)
         own.read_s = now_s
         self._silent.discard(header.rank)
-        self._note_clock(own, len(new.stretch.iterations))
+        self._note_clock(own, len(stretch.iterations))
         if len(own.numbers) > _MOST_KEPT:
             own.keep_from(own.numbers[-_MOST_KEPT])
 

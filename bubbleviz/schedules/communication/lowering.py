@@ -6,7 +6,6 @@ from collections import Counter, deque
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.schedules.communication.lowered import (
     BUFFERED,
     LoweredPlan,
@@ -117,39 +116,20 @@ _TRIALS, _EVENTS = 100, 500_000
 _NOTHING = 1e-3
 
 
-@frozen
-class _Work:
-    """What a line computes in one step, and the steps with what is done to parameters around it."""
-
-    device: int
-    operations: tuple[PlannedOperation, ...]
-    steps: tuple[Step, ...]
-
-
+#: What a line computes in one step: its device, its operations, and the steps with what is done to
+#: parameters around it.
+_Work = tuple[int, tuple[PlannedOperation, ...], tuple[Step, ...]]
 #: The common order.
 _Item = _Work | Message
 _Sequence = list[_Item]
 
 
-@frozen
-class Communication:
-    """The communication of a plan on a transport.
-
-    Attributes:
-        lowered: in the fastest order that was found.
-        transport: what transfers wait for.
-        makespan_ns: of it.
-        own_ns: makespan of PyTorch's own lowering.
-    """
-
-    lowered: LoweredPlan
-    transport: Transport
-    makespan_ns: int
-    own_ns: int
+#: The communication of a plan, as :func:`communicated` returns it.
+Communication = tuple[LoweredPlan, int, int]
 
 
 def communicated(plan: Plan, workload: Workload, transport: Transport) -> Communication:
-    """Return the plan with its communication in the fastest order that is found.
+    """Return the fastest lowering that is found, its makespan, and that of PyTorch's own, in ns.
 
     Tried are PyTorch's own lowering, orders by time, and the best of these with messages moved
     past others of their ranks. On the ``buffered`` transport nothing waits behind anything, and
@@ -165,7 +145,7 @@ def communicated(plan: Plan, workload: Workload, transport: Transport) -> Commun
     makespan_ns = min(search.makespan_ns, search.own_ns)
     # PyTorch's own order, where none is faster.
     best = search.events.lowered if search.makespan_ns < search.own_ns else search.own
-    return Communication(best, transport, makespan_ns, search.own_ns)
+    return best, makespan_ns, search.own_ns
 
 
 class _Search:
@@ -196,8 +176,9 @@ class _Search:
         """Return the events of a common order."""
         lines: list[list[Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
-            if isinstance(item, _Work):
-                lines[item.device] += item.steps
+            if not isinstance(item, Message):
+                device, _, steps = item
+                lines[device] += steps
                 continue
             for sends, stage in ((True, item.virtual_stage), (False, item.receiver)):
                 step = Step(transfers=(Transfer(item, sends),))
@@ -229,10 +210,10 @@ class _Search:
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
             # What runs together receives all inputs before, and sends both results after.
-            last = work.operations[-1]
+            last = work[1][-1]
             end, rank = at[events.operation[last]], self.rank[last]
             keyed.append((end - events.time[last], rank, work))
-            made = (output_of(operation, self.plan) for operation in work.operations)
+            made = (output_of(operation, self.plan) for operation in work[1])
             for place, message in enumerate(m for m in made if crosses(m, self.plan)):
                 keyed.append((end, rank + 0.25 * (place + 1), message))
         keyed.sort(key=lambda item: item[:2])
@@ -262,13 +243,13 @@ def _work(device: int, line: tuple[Step, ...]) -> list[_Work]:
     steps: tuple[Step, ...] = ()
     for step in line:
         if step.operations:
-            result.append(_Work(device, step.operations, (*steps, step)))
+            result.append((device, step.operations, (*steps, step)))
             steps = ()
         elif step.parameters:
             steps += (step,)
     if result:
-        last = result[-1]
-        result[-1] = _Work(device, last.operations, last.steps + steps)
+        _, operations, before = result[-1]
+        result[-1] = device, operations, before + steps
     return result
 
 
@@ -305,7 +286,7 @@ def _moves(plan: Plan, sequence: _Sequence, message: Message) -> list[_Sequence]
                     break
             elif any(
                 message in (output_of(operation, plan), input_of(operation, plan))
-                for operation in item.operations
+                for operation in item[1]
             ):
                 break  # It is made there, or needed.
             place += step

@@ -23,8 +23,8 @@ MOST_LAYERS = 1_000
 class LayerKind(Enum):
     """What a layer is to the frameworks that are told of a layout."""
 
-    EMBEDDING = "embedding"
     TRANSFORMER = "layer"
+    EMBEDDING = "embedding"
     MTP = "mtp"
     HEAD = "head"
 

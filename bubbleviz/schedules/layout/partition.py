@@ -187,75 +187,6 @@ def bottleneck_of(
 NEVER = int(np.iinfo(np.int64).max)
 
 
-class Incumbent:
-    """The best layout so far within the memory.
-
-    Args:
-        recurrence: the order.
-        layers: of the model.
-        limit: memory by device; None for no limit.
-
-    Attributes:
-        bounds: the layout; None where none is known that fits.
-        makespan_ns: its makespan, ``NEVER`` where there is none.
-        timed: how many layouts were timed.
-        memory: what devices hold, as sums.
-        limits: by sum.
-    """
-
-    def __init__(
-        self, recurrence: Recurrence, layers: Layers, limit: Sequence[float] | None
-    ) -> None:
-        self.recurrence, self.layers = recurrence, layers
-        self.bounds: Ints | None = None
-        self.makespan_ns = NEVER
-        self.timed = 0
-        self.memory = Sums(layers, recurrence.length)
-        self.limits: Floats = np.empty(0)
-        if limit is not None:
-            rows = recurrence.memory_rows()
-            self.memory.add([path for _, path in rows])
-            self.limits = np.array([limit[device] for device, _ in rows]) * (1 + ROUNDING)
-
-    def times(self, bounds: Ints) -> Ints:
-        """Return the makespans of layouts that fit the memory, and keep the best."""
-        self.timed += len(bounds)
-        makespans = self.recurrence.makespans(self.layers, bounds)
-        if len(bounds) and makespans.min() < self.makespan_ns:
-            at = int(makespans.argmin())
-            self.bounds, self.makespan_ns = bounds[at].copy(), int(makespans[at])
-        return makespans
-
-    def climb(self, bounds: Ints) -> Ints:
-        """Move single boundaries, and runs of them, while that is better; return the last layout.
-
-        Args:
-            bounds: a layout; one that does not fit is brought nearer to the memory first.
-        """
-        moves = _moves(self.recurrence.length)
-        excess, makespan_ns = self._measured(bounds[None, :])
-        now = float(excess[0]), int(makespan_ns[0])
-        while True:
-            near = bounds + moves
-            near = near[(np.diff(near, axis=1) > 0).all(axis=1)]
-            if len(near) == 0:
-                return bounds
-            excess, makespan_ns = self._measured(near)
-            at = int(np.lexsort((makespan_ns, excess))[0])
-            if (float(excess[at]), int(makespan_ns[at])) >= now:
-                return bounds
-            bounds, now = near[at], (float(excess[at]), int(makespan_ns[at]))
-
-    def _measured(self, bounds: Ints) -> tuple[Floats, Ints]:
-        """Return by how much each layout exceeds the memory, and its makespan; keep the best."""
-        excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
-        fits = excess == 0
-        makespans = np.full(len(bounds), NEVER)
-        makespans[fits] = self.times(bounds[fits])
-        # Of those that do not fit, how long they take matters little.
-        return excess, makespans
-
-
 def _moves(stages: int) -> Ints:
     """Return changes of the bounds: each run of boundaries by a layer, single ones by two."""
     moves = []
@@ -297,31 +228,6 @@ def balanced(layers: Layers, stages: int) -> Ints:
 
 #: Steps, mixtures that are kept, and steps between looks at a layout that a mixture prefers.
 _STEPS, _KEPT, _BETWEEN = 96, 6, 8
-
-
-def add_mixtures(sums: Sums, incumbent: Incumbent) -> None:
-    """Add mixtures of the sums whose least value is large, and paths that were met on the way."""
-    share = np.full(len(sums), 1.0 / len(sums))
-    found = []
-    for number in range(_STEPS):
-        up_to = np.tensordot(share, sums.up_to, 1)[None]
-        into = np.tensordot(share, sums.into, 1)[None]
-        rest = sums.least(up_to, into)
-        found.append((float(rest[0, 0, 0]), up_to, into))
-        bounds = sums.best_layout(up_to[0], into[0], rest[0])
-        if number % _BETWEEN == 0:
-            better = incumbent.climb(bounds)
-            recurrence, layers = incumbent.recurrence, incumbent.layers
-            sums.add([recurrence.path(layers, each) for each in (bounds, better)])
-            share = np.concatenate((share * 0.9, [0.05, 0.05]))
-        values = sums.values(bounds[None, :])[0]
-        spread = float(values.max() - values.min())
-        if spread > 0:
-            share = share * np.exp(3.0 / np.sqrt(1 + number) * (values - values.max()) / spread)
-            share /= share.sum()
-    found.sort(key=lambda mixture: -mixture[0])
-    for _, up_to, into in found[:_KEPT]:
-        sums.extend(up_to, into)
 
 
 #: Numbers that a step of the search holds at once.
@@ -384,53 +290,133 @@ def best_partition(
         UsageError: there are fewer layers than virtual stages.
     """
     check_enough(len(layers), recurrence.length)
-    incumbent = Incumbent(recurrence, layers, limit)
-    sums = Sums(layers, recurrence.length, recurrence.edges)
-    devices = recurrence.device_paths(layers)
-    sums.add(devices)
-    bottleneck = bottleneck_of(recurrence.placement, devices, sums)
+    search = _Search(recurrence, layers, limit)
     likely = [np.array(start.bounds, np.int64) for start in starts]
     likely.append(balanced(layers, recurrence.length))
-    likely += [] if bottleneck is None else [bottleneck[1]]
+    likely += [] if search.bottleneck is None else [search.bottleneck[1]]
     for bounds in likely:
-        sums.add([recurrence.path(layers, incumbent.climb(bounds))])
-    add_mixtures(sums, incumbent)
-    search = _Search(incumbent, sums, None if bottleneck is None else bottleneck[0])
+        search.learn(search.climb(bounds))
+    search.add_mixtures()
     search.run(watch, beginnings)
-    if incumbent.bounds is None:
+    if search.bounds is None:
         return NONE_FITS if np.isinf(search.open_ns) else BROKEN_OFF
-    layout = Layout(recurrence.placement, tuple(incumbent.bounds.tolist()))
-    least_ns = int(min(incumbent.makespan_ns, np.ceil(search.open_ns - _ROUNDING)))
-    return Partition(layout, incumbent.makespan_ns, least_ns, incumbent.timed)
+    layout = Layout(recurrence.placement, tuple(search.bounds.tolist()))
+    least_ns = int(min(search.makespan_ns, np.ceil(search.open_ns - _ROUNDING)))
+    return Partition(layout, search.makespan_ns, least_ns, search.timed)
 
 
 class _Search:
     """Branch and bound; its open beginnings lie on a stack, the best on top.
 
     Args:
-        incumbent: the best so far.
-        sums: lower bounds.
-        longest: least longest device of what is left, by stage and first layer; None unknown.
+        recurrence: the order.
+        layers: of the model.
+        limit: memory by device; None for no limit.
 
     Attributes:
+        bounds: the best layout so far within the memory; None where none is known that fits.
+        makespan_ns: its makespan, ``NEVER`` where there is none.
+        timed: how many layouts were timed.
+        memory: what devices hold, as sums.
+        limits: by sum.
+        sums: lower bounds.
+        bottleneck: of :func:`bottleneck_of`.
         open_ns: no layout that was not looked at is shorter.
     """
 
-    def __init__(self, incumbent: Incumbent, sums: Sums, longest: Floats | None) -> None:
-        self.incumbent, self.sums, self.longest = incumbent, sums, longest
-        self.stages, self.count = sums.stages, sums.count
+    def __init__(
+        self, recurrence: Recurrence, layers: Layers, limit: Sequence[float] | None
+    ) -> None:
+        self.recurrence, self.layers = recurrence, layers
+        self.stages, self.count = recurrence.length, len(layers)
+        self.bounds: Ints | None = None
+        self.makespan_ns = NEVER
+        self.timed = self._looked = 0
+        self.memory = Sums(layers, recurrence.length)
+        self.limits: Floats = np.empty(0)
+        if limit is not None:
+            rows = recurrence.memory_rows()
+            self.memory.add([path for _, path in rows])
+            self.limits = np.array([limit[device] for device, _ in rows]) * (1 + ROUNDING)
+        self.sums = Sums(layers, recurrence.length, recurrence.edges)
+        devices = recurrence.device_paths(layers)
+        self.sums.add(devices)
+        self.bottleneck = bottleneck_of(recurrence.placement, devices, self.sums)
         self.open_ns = np.inf
-        self._possible = _possible(incumbent.memory, incumbent.limits)
-        self._fixed = len(sums)
-        self._looked = 0
+
+    def learn(self, *layouts: Ints) -> None:
+        """Add the longest paths of layouts to the sums."""
+        self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
+
+    def times(self, bounds: Ints) -> Ints:
+        """Return the makespans of layouts that fit the memory, and keep the best."""
+        self.timed += len(bounds)
+        makespans = self.recurrence.makespans(self.layers, bounds)
+        if len(bounds) and makespans.min() < self.makespan_ns:
+            at = int(makespans.argmin())
+            self.bounds, self.makespan_ns = bounds[at].copy(), int(makespans[at])
+        return makespans
+
+    def climb(self, bounds: Ints) -> Ints:
+        """Move single boundaries, and runs of them, while that is better; return the last layout.
+
+        Args:
+            bounds: a layout; one that does not fit is brought nearer to the memory first.
+        """
+        moves = _moves(self.recurrence.length)
+        excess, makespan_ns = self._measured(bounds[None, :])
+        now = float(excess[0]), int(makespan_ns[0])
+        while True:
+            near = bounds + moves
+            near = near[(np.diff(near, axis=1) > 0).all(axis=1)]
+            if len(near) == 0:
+                return bounds
+            excess, makespan_ns = self._measured(near)
+            at = int(np.lexsort((makespan_ns, excess))[0])
+            if (float(excess[at]), int(makespan_ns[at])) >= now:
+                return bounds
+            bounds, now = near[at], (float(excess[at]), int(makespan_ns[at]))
+
+    def _measured(self, bounds: Ints) -> tuple[Floats, Ints]:
+        """Return by how much each layout exceeds the memory, and its makespan; keep the best."""
+        excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
+        fits = excess == 0
+        makespans = np.full(len(bounds), NEVER)
+        makespans[fits] = self.times(bounds[fits])
+        # Of those that do not fit, how long they take matters little.
+        return excess, makespans
+
+    def add_mixtures(self) -> None:
+        """Add mixtures of the sums whose least value is large, and paths met on the way."""
+        sums = self.sums
+        share = np.full(len(sums), 1.0 / len(sums))
+        found = []
+        for number in range(_STEPS):
+            up_to = np.tensordot(share, sums.up_to, 1)[None]
+            into = np.tensordot(share, sums.into, 1)[None]
+            rest = sums.least(up_to, into)
+            found.append((float(rest[0, 0, 0]), up_to, into))
+            bounds = sums.best_layout(up_to[0], into[0], rest[0])
+            if number % _BETWEEN == 0:
+                self.learn(bounds, self.climb(bounds))
+                share = np.concatenate((share * 0.9, [0.05, 0.05]))
+            values = sums.values(bounds[None, :])[0]
+            spread = float(values.max() - values.min())
+            if spread > 0:
+                share = share * np.exp(3.0 / np.sqrt(1 + number) * (values - values.max()) / spread)
+                share /= share.sum()
+        found.sort(key=lambda mixture: -mixture[0])
+        for _, up_to, into in found[:_KEPT]:
+            sums.extend(up_to, into)
 
     def run(self, watch: Watch, beginnings: int) -> None:
         """Search until nothing is open, or too much was looked at."""
-        operations = sum(map(len, self.incumbent.recurrence.plan.orders))
-        before = self.incumbent.timed
+        possible, fixed = _possible(self.memory, self.limits), len(self.sums)
+        operations = sum(map(len, self.recurrence.plan.orders))
+        before = self.timed
         least = self.sums.rest[:, 0, 0].max(initial=0.0)
-        if self.longest is not None:
-            least = max(least, self.longest[0, 0])
+        if self.bottleneck is not None:
+            least = max(least, self.bottleneck[0][0, 0])
         stack = [(np.array([float(least)]), np.zeros((1, 1), np.int64))]
         while stack:
             bound, begun = stack.pop()
@@ -438,25 +424,23 @@ class _Search:
             bound, begun = bound[alive], begun[alive]
             if len(begun) == 0:
                 continue
-            spent = max(
-                self._looked / beginnings, (self.incumbent.timed - before) * operations / MOST_TIMED
-            )
+            spent = max(self._looked / beginnings, (self.timed - before) * operations / MOST_TIMED)
             watch(min(1.0, spent))
             if spent >= 1:
                 self.open_ns = min(bound.min(), *(part.min() for part, _ in stack), np.inf)
                 return
             if begun.shape[1] == self.stages + 1:
-                self._time(bound, begun)
+                self._time(bound, begun, fixed)
             else:
-                stack += self._further(begun)
+                stack += self._further(begun, possible)
         watch(1.0)
 
     @property
     def _better_ns(self) -> float:
         """Bounds below leave room for something better."""
-        return self.incumbent.makespan_ns - 1 + _ROUNDING
+        return self.makespan_ns - 1 + _ROUNDING
 
-    def _further(self, begun: Ints) -> list[tuple[Floats, Ints]]:
+    def _further(self, begun: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
         """Return what goes on from some beginnings, one stage longer, the best last."""
         stage = begun.shape[1] - 1
         low, high = begun[:, -1] + 1, self.count - (self.stages - stage - 1)
@@ -465,19 +449,19 @@ class _Search:
         place = np.arange(len(row)) - np.repeat(ends.cumsum() - ends, ends)
         end = low[row] + place if stage + 1 < self.stages else np.full(len(row), self.count)
         self._looked += len(row)
-        fits = self._bounds(self.incumbent.memory, begun, row, end, stage)
-        keep = (fits <= self.incumbent.limits).all(axis=1) & self._possible[stage + 1, end]
+        fits = self._bounds(self.memory, begun, row, end, stage)
+        keep = (fits <= self.limits).all(axis=1) & possible[stage + 1, end]
         row, end = row[keep], end[keep]
         bound = self._bounds(self.sums, begun, row, end, stage).max(axis=1, initial=0.0)
-        if self.longest is not None:
-            bound = np.maximum(bound, self.longest[stage + 1, end])
+        if self.bottleneck is not None:
+            bound = np.maximum(bound, self.bottleneck[0][stage + 1, end])
         alive = bound < self._better_ns
         row, end, bound = row[alive], end[alive], bound[alive]
         order = np.argsort(-bound, kind="stable")
         grown = np.concatenate((begun[row[order]], end[order, None]), axis=1)
         size = BLOCK  # complete ones are timed
         if grown.shape[1] <= self.stages:
-            size = max(1, _ROOM // ((_MOST_SUMS + len(self.incumbent.memory)) * self.count))
+            size = max(1, _ROOM // ((_MOST_SUMS + len(self.memory)) * self.count))
         # The last piece is the next.
         cuts = range(len(grown) % size, len(grown), size) if len(grown) else range(0)
         parts = np.split(np.arange(len(grown)), list(cuts))
@@ -492,18 +476,17 @@ class _Search:
         result: Floats = (before[:, row] + behind[:, end]).T
         return result
 
-    def _time(self, bound: Floats, layouts: Ints) -> None:
+    def _time(self, bound: Floats, layouts: Ints, fixed: int) -> None:
         """Time complete layouts, and learn from those that looked better than they are."""
-        makespans = self.incumbent.times(layouts)
+        makespans = self.times(layouts)
         wrong = np.argsort(bound - makespans, kind="stable")[:1]
         shortest = np.argsort(makespans, kind="stable")[:1]
-        recurrence, layers = self.incumbent.recurrence, self.incumbent.layers
         chosen = dict.fromkeys((*wrong.tolist(), *shortest.tolist()))
-        self.sums.add([recurrence.path(layers, layouts[at]) for at in chosen])
-        if len(self.sums) > max(_MOST_SUMS, self._fixed + 8):
+        self.learn(*(layouts[at] for at in chosen))
+        if len(self.sums) > max(_MOST_SUMS, fixed + 8):
             kept = np.arange(len(self.sums))
-            recent = len(self.sums) - max(_MOST_SUMS, self._fixed + 8)
-            self.sums.keep((kept < self._fixed) | (kept >= self._fixed + recent))
+            recent = len(self.sums) - max(_MOST_SUMS, fixed + 8)
+            self.sums.keep((kept < fixed) | (kept >= fixed + recent))
 
 
 def _possible(memory: Sums, limits: Floats) -> Bools:

@@ -451,14 +451,6 @@ def in_order(files: Iterable[str]) -> list[str]:
     return sorted(files, key=key)
 
 
-@frozen
-class NewIterations:
-    """Whole iterations of one file that are new; names are numbered by the folder."""
-
-    part: PartReader
-    stretch: Stretch
-
-
 class FollowedFolder:
     """Reads what is new in the recordings of a folder each time it is asked.
 
@@ -484,8 +476,10 @@ class FollowedFolder:
         """The files that are there, in order of ranks and their parts."""
         return tuple(self._parts.values())
 
-    def new(self) -> Iterator[NewIterations]:
-        """Yield whole iterations that were written since this was asked last, file by file.
+    def new(self) -> Iterator[tuple[PartReader, Stretch]]:
+        """Yield the whole iterations that each file has since this was asked last, and its reader.
+
+        Names are numbered by the folder.
 
         Raises:
             InputError: the folder cannot be read.
@@ -503,7 +497,7 @@ class FollowedFolder:
         for path, part in self._parts.items():
             try:
                 while (stretch := part.read()) is not None:
-                    yield NewIterations(part, stretch)
+                    yield part, stretch
             except ProfileError as error:
                 # A later part may have made it go meanwhile.
                 if Path(path).exists():
