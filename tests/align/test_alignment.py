@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import bubbleviz
-from bubbleviz.align.clocks import as_much_as_most, refuse_unrelated
+from bubbleviz.align.clocks import refuse_unrelated
 from bubbleviz.align.offsets import ProfileClock
 from bubbleviz.errors import MismatchError, UsageError
 from bubbleviz.model.operations import ProfileSummary
@@ -40,7 +40,6 @@ SHORT = Planting(
     session_gap_ns=9 * SECOND,
     clock_error_ns=ERRORS,
 )
-SEND_RECV = "ncclDevKernel_SendRecv"
 NO_UTC = "DROP TABLE TARGET_INFO_SESSION_START_TIME"
 HOST = "UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{}' WHERE name = 'Hostname'"
 
@@ -453,19 +452,6 @@ def test_few_clocks_that_are_minutes_off_are_wrong_where_their_profiles_fit() ->
     ):
         with pytest.raises(MismatchError, match=r"captured \d+ s apart by their clocks"):
             refuse_unrelated(sources, captures, clocks, alike)
-
-
-def test_most_profiles_hold_as_much_as_others() -> None:
-    ranks = np.full(6, 8)
-    for operations, expected in (
-        ([5, 5, 5, 4, 5, 5], "111011"),
-        ([4, 4, 5, 5, 5, 4], "111111"),  # two kinds of hosts, as those of two stages
-        ([4, 4, 3, 5, 5, 4], "110001"),
-        ([6, 5, 4, 3, 2, 1], "000000"),  # no two are alike, so the least is not as most are
-    ):
-        fitting = as_much_as_most(ranks, np.array(operations))
-        assert "".join(map(str, fitting.astype(int))) == expected
-    assert as_much_as_most(ranks[:0], ranks[:0]).tolist() == []
 
 
 def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:

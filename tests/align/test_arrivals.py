@@ -134,25 +134,6 @@ def test_what_runs_before_the_gradient_is_there_is_neither_wait_nor_work(tmp_pat
     assert found.worked_ns.tolist() == [100 + 100]
 
 
-def test_the_first_collective_after_the_last_backward_is_kept(tmp_path: Path) -> None:
-    reduce, norm = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ncclDevKernel_AllReduce_Sum_f32"
-    job = Job()
-    for base in (0, 1_000):
-        job.run("F0.0.0", (base + 100, base + 200))
-        # Inside a backward it may be tensor parallelism's.
-        job.run("B0.0.0", (base + 300, base + 390), kernel="gemm")
-        job.run("B1.0.0", (base + 390, base + 400), kernel="ncclDevKernel_AllGather_RING_LL")
-        job.run("Optimizer", (base + 400, base + 450), kernel=reduce)
-        job.run("Optimizer", (base + 450, base + 470), kernel=norm)
-        job.run("Optimizer", (base + 470, base + 480), kernel="adam")
-
-    found = job.recorded(tmp_path).replica_collectives
-
-    assert found.iteration.tolist() == [0, 1]
-    assert found.start_ns.tolist() == [400, 1_400]
-    assert found.end_ns.tolist() == [450, 1_450]
-
-
 OPERATIONS = st.lists(
     st.tuples(
         st.integers(0, 3),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components, johnson
+from scipy.sparse.csgraph import johnson
 
 from bubbleviz.align.offsets import (
     DRIFT,
@@ -20,8 +19,6 @@ from bubbleviz.align.offsets import (
     Precedences,
     ProfileClock,
     bands,
-    feasible,
-    intervals,
     segmented,
     solve,
 )
@@ -279,41 +276,6 @@ def test_bands_are_shortest_paths(pairs: list[tuple[int, int, int, int]]) -> Non
     np.testing.assert_allclose(-least, searched(segments, reverse=True), rtol=1e-12, atol=1e-6)
 
 
-def test_a_shortest_path_comes_to_a_clock_again_and_again() -> None:
-    # Clock 2 rises against clock 1 from 0 to 2 steps of drift and falls back, ten times; only
-    # where it rises is it the shorter way through time.
-    count, step_ns = 31, DRIFT / 2 * 1e6
-    rises = [(1, 2, 3 * k, 0.0) for k in range(10)]
-    falls = [(2, 1, 3 * k + 2, -2 * step_ns) for k in range(10)]
-    arcs = [(0, 1, 0, 0.0), *rises, *falls, (1, 3, count - 1, 0.0)]
-    after, before, segment = np.array([arc[:3] for arc in arcs], np.int64).T
-    limit_ns = np.array([arc[3] for arc in arcs], np.float64)
-    middle_ns = 1e6 * np.arange(0.5, count, dtype=np.float64)
-    captured = np.ones((CLOCKS, count), bool)
-    segments = ClockSegments(1e6, middle_ns, after, before, segment, limit_ns, captured)
-    potential = feasible(segments, 0.0)
-    assert potential is not None
-
-    _, most = bands(segments, potential, 0.0, 0)
-
-    np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
-
-
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7))), st.integers(0, 7))
-def test_clocks_are_known_that_reach_the_reference_and_are_reached(
-    arcs: list[tuple[int, int]], reference: int
-) -> None:
-    limit = np.full((8, 8), np.inf)
-    for after, before in arcs:
-        limit[after, before] = 1.0
-    np.fill_diagonal(limit, 0.0)
-
-    known = np.isfinite(intervals(limit, reference)[1])
-
-    _, part = connected_components(csr_array(np.isfinite(limit)), connection="strong")
-    assert known.tolist() == (part == part[reference]).tolist()
-
-
 # Collectives over the replicas of a stage, and the bounds that they give their clocks.
 
 #: (rank, iteration, kind, start_ns, end_ns)
@@ -323,21 +285,6 @@ Row = tuple[int, int, int, int, int]
 def overlapping(rows: Sequence[Row], group: Sequence[int], clock: Sequence[int]) -> Precedences:
     own = ReplicaCollectives(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
     return overlaps(own, np.array(group, np.int64), np.array(clock, np.int64))
-
-
-def test_every_member_enters_before_any_other_leaves() -> None:
-    found = overlapping([(r, 0, 0, 10 * r, 100 + r) for r in range(3)], [5, 5, 5], [0, 1, 2])
-
-    names = ("before", "after", "before_ns", "after_ns")
-    columns = (getattr(found, name).tolist() for name in names)
-    assert set(zip(*columns, strict=True)) == {
-        (one, other, 10 * one, 100 + other) for one, other in permutations(range(3), 2)
-    }
-    assert set(found.before_row.tolist()) == set(found.after_row.tolist()) == {-1}
-    many = range(100)
-    assert len(overlapping([(r, 0, 0, 0, 100) for r in many], [0] * 100, many)) == 2 * sum(
-        100 - step for step in range(1, 17)
-    )
 
 
 def test_a_collective_bounds_two_replicas_that_nothing_else_links() -> None:

@@ -36,15 +36,6 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
     assert sizes.reducing(number).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
 
 
-def test_an_order_gives_the_ranks_the_same_numbers_anew() -> None:
-    numbers = RankNumbers(column([4, 0, 6, 2]), named=True)
-
-    assert numbers.reordered(()) is numbers
-    # The rank that comes first has the smallest number.
-    assert numbers.reordered([3, 2, 1, 0]).number.tolist() == [6, 4, 2, 0]
-    assert numbers.reordered([2, 0, 1, 3]).number.tolist() == [2, 4, 0, 6]
-
-
 @pytest.mark.parametrize(
     ("stage", "named", "pipeline"),
     [

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 import bubbleviz
-from bubbleviz.align.replicas import follows, forced, pipelines_of, timetable
 from bubbleviz.align.stage_order import lack_many
-from bubbleviz.align.staging import stages_lacking
-from bubbleviz.align.waits import Waits
-from bubbleviz.model.columns import Bools, Ints
 from bubbleviz.report.advice import first_thing
 from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
@@ -118,78 +109,6 @@ def test_many_replicas_are_distinguished(tmp_path: Path) -> None:
 # --- neighbours
 
 
-def _waits(*rows: tuple[int, int, int, int]) -> Waits:
-    """Return waits of (rank, microbatch, end of F, start of B); both take 10 ms."""
-    rank, microbatch, left, returned = (np.array(c, np.int64) for c in zip(*rows, strict=True))
-    zero = np.zeros(len(rank), np.int64)
-    work = zero + 10_000_000
-    times = left * 1_000_000, (returned - left) * 1_000_000
-    return Waits(rank, zero, microbatch, zero - 1, zero, *times, work, 2 * work)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 60), st.integers(-10, 120)),
-        min_size=1,
-        max_size=200,
-        unique_by=lambda row: row[:2],
-    ),
-    st.lists(st.integers(0, 1), min_size=6, max_size=6),
-)
-def test_few_microbatches_first_change_nothing(
-    rows: list[tuple[int, int, int, int]], machines: list[int]
-) -> None:
-    table = timetable(_waits(*rows), np.array(machines, np.int64))
-    ranks = np.arange(6)
-
-    can, cannot = follows(table, ranks, ranks, (0, 0))
-
-    for upper in range(6):
-        for lower in range(6):
-            expected = _fits_by_rows(
-                rows, upper, lower, one_clock=machines[upper] == machines[lower]
-            )
-            assert (bool(can[upper, lower]), bool(cannot[upper, lower])) == expected
-
-
-def _fits_by_rows(
-    rows: list[tuple[int, int, int, int]], upper: int, lower: int, *, one_clock: bool
-) -> tuple[bool, bool]:
-    """Return whether an offset suits two ranks, and whether none does, in units of 1 ms."""
-    passed = {row[:2]: row[2:] for row in rows}
-    least, most = [], []
-    for (rank, microbatch), (left, returned) in passed.items():
-        if rank == upper and (lower, microbatch) in passed:
-            entered = passed[lower, microbatch][0] - 10
-            done = passed[lower, microbatch][1] + 10
-            least.append(left - entered)
-            most.append(returned - done)
-    if not least:
-        return False, False
-    fits = max(least) <= min(most) and not (one_clock and (max(least) > 0 or min(most) < 0))
-    return fits, not fits
-
-
-@given(st.integers(0, 5).flatmap(lambda n: arrays(bool, (n, n))))
-def test_the_only_matching_is_the_one_of_all_orders(fits: Bools) -> None:
-    size = len(fits)
-    orders = [
-        order
-        for order in permutations(range(size))
-        if all(fits[row, column] for row, column in enumerate(order))
-    ]
-
-    found = _columns_forced(fits)
-
-    assert (None if found is None else tuple(found)) == (orders[0] if len(orders) == 1 else None)
-
-
-def _columns_forced(fits: Bools) -> list[int] | None:
-    """Return the column of each row where just one perfect matching fits, else None."""
-    row = forced(fits, rows_have_one=True, columns_have_one=True)
-    return None if (row < 0).any() else np.argsort(row).tolist()
-
-
 # --- chains of ranks of which some are missing
 
 #: Ranks number stage after stage, as Megatron's do; each host has two replicas of a stage.
@@ -240,46 +159,3 @@ def test_pipelines_that_lack_ranks_cost_the_others_nothing(
 )
 def test_few_may_lack(sizes: list[int], many: bool) -> None:
     assert lack_many(sizes) is many
-
-
-def test_every_pipeline_may_lack_a_rank() -> None:
-    pipeline, stage = np.array([0, 0, 1, 1, 2, 2]), np.array([1, 2, 0, 2, 0, 1])
-
-    (note,) = stages_lacking(pipeline, stage)
-
-    assert note.count == 3
-    assert note.reason.startswith("3 pipelines of 3 lack ranks of stages that the others have")
-    assert stages_lacking(pipeline[:0], stage[:0]) == ()
-    assert stages_lacking(pipeline // 3, np.array([0, 1, 2, 0, 1, 2])) == ()
-
-
-CROSSED, NEAR = {(0, 3), (1, 2)}, {(0, 2), (2, 4)}
-
-
-@pytest.mark.parametrize(
-    ("stages", "follow", "expected"),
-    [
-        ([[0, 1]], set(), [0, 1]),
-        ([[0, 1], [2, 3]], CROSSED, [0, 1, 1, 0]),
-        ([[0, 1], [2, 3]], CROSSED | {(0, 2), (1, 3)}, None),
-        ([[0, 1], [2, 3]], {(0, 2)}, None),
-        # Rank 1 is followed by none of stage 1, of which a rank is missing: what is left is taken
-        # in order, and else begins anew.
-        ([[0, 1], [2], [3, 4]], NEAR | {(1, 3)}, [0, 1, 0, 1, 0]),
-        ([[0, 1], [2], [3, 4]], NEAR, [0, 1, 0, 2, 0]),
-        # Two stages lack one each, of different pipelines.
-        ([[0, 1, 2], [3, 4], [5, 6]], {(0, 3), (1, 4), (3, 5)}, [0, 1, 2, 0, 1, 0, 3]),
-        # The first stage lacks one: chains begin at the second one.
-        ([[0], [1, 2], [3, 4]], {(0, 2), (1, 3), (2, 4)}, [1, 0, 1, 0, 1]),
-    ],
-)
-def test_chains_by_hand(
-    stages: list[list[int]], follow: set[tuple[int, int]], expected: list[int] | None
-) -> None:
-    def fits(ranks: Ints, others: Ints) -> Bools:
-        pairs = [[tuple(sorted((a, b))) in follow for b in others] for a in ranks.tolist()]
-        return np.array(pairs, bool).reshape(len(ranks), len(others))
-
-    found = pipelines_of([np.array(s, np.int64) for s in stages], fits, sum(map(len, stages)))
-
-    assert (None if found is None else found.tolist()) == expected
