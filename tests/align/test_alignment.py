@@ -5,12 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import bubbleviz
@@ -22,8 +21,8 @@ from bubbleviz.model.profile import Source
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.planting.truth import TrueFile, TrueOperation, Truth
-from tests.support.host_clocks import first_start, with_period
+from tests.planting.truth import TrueOperation, Truth
+from tests.support.host_clocks import first_start, shown, with_period
 from tests.support.nsys_exports import C, K, R, profile
 
 SECOND = 1_000_000_000
@@ -95,62 +94,47 @@ JOBS = {
         drift_ppb=DRIFTS,
         seed=25,
     ),
-}
-SIZES = {
-    "replicas, told": replace(SHORT, replicas=2, servers=8, barrier=True),
-    "replicas of tensor parallel, told": replace(
+    "replicas, sizes told": replace(SHORT, replicas=2, servers=8, barrier=True),
+    "replicas of tensor parallel, sizes told": replace(
         SHORT, tensor=2, replicas=2, servers=8, barrier=True, files="rank"
     ),
 }
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """What the clocks of a planted job truly show."""
+def error_ns(truth: Truth, own: ProfileSummary, rank: int) -> float:
+    """Return by how much a rank's operations are off at most, as its profile's clock is told.
 
-    truth: Truth
+    True is the first profile's clock.
+    """
+    operations = spans(truth, rank)
+    file_ns = np.array([op.file_start_ns for op in operations], np.int64)
+    true_ns = np.array([op.start_ns for op in operations], np.int64)
+    drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
+    told_ns = file_ns + own.clock_offset_ns + drifted
+    return float(np.abs(told_ns - shown(truth.files[0], true_ns)).max())
 
-    def shown(self, file: TrueFile, time: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the file's times of true ones."""
-        start = file.session_start_ns
-        began = start + start * file.drift_ppb // 10**9
-        step = np.where(time >= file.step_at_ns, file.step_ns, 0)
-        return np.asarray(time + time * file.drift_ppb // 10**9 + step - began, np.int64)
 
-    def error_ns(self, own: ProfileSummary, rank: int) -> float:
-        """Return by how much a rank's operations are off at most, as its profile's clock is told.
-
-        True is the first profile's clock.
-        """
-        operations = spans(self.truth, rank)
-        file_ns = np.array([op.file_start_ns for op in operations], np.int64)
-        true_ns = np.array([op.start_ns for op in operations], np.int64)
-        drifted = np.rint((file_ns - own.clock_t0_ns) * own.clock_drift_ppm * 1e-6)
-        told_ns = file_ns + own.clock_offset_ns + drifted
-        return float(np.abs(told_ns - self.shown(self.truth.files[0], true_ns)).max())
-
-    def permitted(self, host: str) -> float:
-        """Return the half width that all F and B dependencies permit a host, without drift."""
-        hosts = sorted({file.host for file in self.truth.files})
-        place = {rank.rank: hosts.index(rank.host) for rank in self.truth.ranks}
-        pipeline = {rank.rank: rank.pipeline for rank in self.truth.ranks}
-        found = {
-            (op.iteration, pipeline[op.rank], op.microbatch, op.virtual_stage, op.phase == "F"): op
-            for op in self.truth.operations
-            if op.phase in ("F", "B", "BW") and op.start_ns is not None and op.complete
-        }
-        least = np.full((len(hosts), len(hosts)), np.inf)
-        np.fill_diagonal(least, 0)
-        for (k, p, mb, stage, forward), op in found.items():
-            assert stage is not None
-            source = found.get((k, p, mb, stage - 1 if forward else stage + 1, forward))
-            if source is not None and op.start_ns is not None and source.end_ns is not None:
-                pair = place[op.rank], place[source.rank]
-                least[pair] = min(least[pair], op.start_ns - source.end_ns)
-        for via in range(len(hosts)):
-            least = np.minimum(least, least[:, [via]] + least[[via], :])
-        own, first = hosts.index(host), hosts.index(self.truth.files[0].host)
-        return float(least[own, first] + least[first, own]) / 2
+def permitted(truth: Truth, host: str) -> float:
+    """Return the half width that all F and B dependencies permit a host, without drift."""
+    hosts = sorted({file.host for file in truth.files})
+    place = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
+    found = {
+        (op.iteration, place[op.rank][1], op.microbatch, op.virtual_stage, op.phase == "F"): op
+        for op in truth.operations
+        if op.phase in ("F", "B", "BW") and op.start_ns is not None and op.complete
+    }
+    least = np.full((len(hosts), len(hosts)), np.inf)
+    np.fill_diagonal(least, 0)
+    for (k, p, mb, stage, forward), op in found.items():
+        assert stage is not None
+        source = found.get((k, p, mb, stage - 1 if forward else stage + 1, forward))
+        if source is not None and op.start_ns is not None and source.end_ns is not None:
+            pair = place[op.rank][0], place[source.rank][0]
+            least[pair] = min(least[pair], op.start_ns - source.end_ns)
+    for via in range(len(hosts)):
+        least = np.minimum(least, least[:, [via]] + least[[via], :])
+    own, first = hosts.index(host), hosts.index(truth.files[0].host)
+    return float(least[own, first] + least[first, own]) / 2
 
 
 def spans(truth: Truth, rank: int | None = None) -> list[TrueOperation]:
@@ -163,12 +147,11 @@ def spans(truth: Truth, rank: int | None = None) -> list[TrueOperation]:
 
 def check(report: Report, truth: Truth) -> None:
     """Hold every operation and ratio of a report against the truth."""
-    clocks = Clocks(truth)
     files = {file.path: n for n, file in enumerate(truth.files)}
     for rank in truth.ranks:
         own = report.profiles[files[rank.file]]
         assert own.clock_uncertainty_ns is not None
-        assert clocks.error_ns(own, rank.rank) <= own.clock_uncertainty_ns + 2, rank
+        assert error_ns(truth, own, rank.rank) <= own.clock_uncertainty_ns + 2, rank
     capture = max(op.end_ns or 0 for op in spans(truth)) - min(
         op.start_ns or 0 for op in spans(truth)
     )
@@ -177,7 +160,7 @@ def check(report: Report, truth: Truth) -> None:
         if file.host == truth.files[0].host:
             assert own.clock_uncertainty_ns == 0
         elif not truth.planting["nested_receive_ns"]:  # such an F begins before it can
-            half = clocks.permitted(file.host)
+            half = permitted(truth, file.host)
             assert own.clock_uncertainty_ns <= 1.1 * half + 50e-6 * capture
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         ratio, right = iteration.ratios["schedule"], true.bubble_ratio["schedule"]
@@ -211,9 +194,13 @@ def planted(planting: Planting, folder: Path) -> tuple[list[Path], Truth]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) -> None:
-    paths, truth = planted(JOBS[name], tmp_path)
+    planting = JOBS[name]
+    paths, truth = planted(planting, tmp_path)
+    sizes = bubbleviz.Parallel(tp=planting.tensor, pp=planting.stages, dp=planting.replicas)
 
-    report = bubbleviz.analyze(paths, align="causal")
+    report = bubbleviz.analyze(
+        paths, align="causal", parallel=sizes if name.endswith("sizes told") else None
+    )
 
     check(report, truth)
     if {r.pipeline for r in report.ranks} == {None}:
@@ -225,15 +212,6 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
         r.stage for r in sorted(truth.ranks, key=lambda r: (r.pipeline, r.stage))
     ]
     assert [r.pipeline for r in report.ranks] == sorted(r.pipeline for r in truth.ranks)
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_sizes_that_are_told_tell_pipelines_apart(name: str, tmp_path: Path) -> None:
-    planting = SIZES[name]
-    paths, truth = planted(planting, tmp_path)
-    sizes = bubbleviz.Parallel(tp=planting.tensor, pp=planting.stages, dp=planting.replicas)
-
-    check(bubbleviz.analyze(paths, align="causal", parallel=sizes), truth)
 
 
 def test_a_drift_is_reported_only_where_it_is_needed(tmp_path: Path) -> None:
@@ -283,12 +261,8 @@ def test_utc_is_trusted_where_that_is_asked_for(tmp_path: Path) -> None:
     assert report.headline == "schedule"
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
-
-
-def test_a_profile_without_utc_is_told_where_utc_is_asked_for(tmp_path: Path) -> None:
-    paths, _ = planted(SHORT, tmp_path)
+    # One that records none is told.
     execute([paths[2]], NO_UTC)
-
     assert said(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert said(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
         f"{paths[2]} does not record when its session started; its times are taken as they are"
@@ -310,26 +284,13 @@ def test_one_host_needs_no_alignment(tmp_path: Path) -> None:
         bubbleviz.analyze(paths, align="ptp")
 
 
-def jumping(path: Path, at_ns: int, by_ns: int) -> None:
-    """Make the clock of an export jump."""
-    tables = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
-    moved = "UPDATE {0} SET {1} = {1} + {2} WHERE {1} >= {3}"
-    execute(
-        [path],
-        *(moved.format(t, column, by_ns, at_ns) for t in tables for column in ("start", "end")),
-    )
-
-
-def start_of(truth: Truth, file: TrueFile, iteration: int) -> int:
-    """Return when an iteration starts on a file's clock."""
-    found = first_start(truth, file, iteration)
-    assert found is not None
-    return found
-
-
 def test_clocks_that_contradict_name_what_does(tmp_path: Path) -> None:
     paths, truth = planted(replace(SHORT, stages=4, servers=2, iterations=8), tmp_path)
-    jumping(paths[1], start_of(truth, truth.files[1], 4) + 10_000_000, 3_000_000)
+    jump_ns = (first_start(truth, truth.files[1], 4) or 0) + 10_000_000
+    for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        for column in ("start", "end"):
+            moved = f"UPDATE {table} SET {column} = {column} + 3000000 WHERE {column} >= {jump_ns}"
+            execute([paths[1]], moved)
 
     report = bubbleviz.analyze(paths)
 
@@ -357,18 +318,14 @@ def test_a_missing_server_in_the_middle_is_told(tmp_path: Path) -> None:
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
     # Causality reaches across the gap: looser bounds, and true ones.
     last = report.profiles[1]
-    assert Clocks(truth).error_ns(last, 4) <= (last.clock_uncertainty_ns or 0)
+    assert error_ns(truth, last, 4) <= (last.clock_uncertainty_ns or 0)
     assert said(bubbleviz.analyze(unnamed), "stages that may be missing")
-
-
-@pytest.mark.parametrize("absent", [0, 2])
-def test_a_missing_server_at_an_end_is_told_by_receives(absent: int, tmp_path: Path) -> None:
-    paths, _ = planted(replace(SHORT, stages=6, servers=3, absent=(absent,)), tmp_path)
-
-    report = bubbleviz.analyze(paths)
-
-    assert said(report, "stages without a profile")
-    assert all(i.ratios["schedule"].incomplete for i in report.iterations)
+    # At an end receives tell it.
+    for end in (0, 2):
+        ends, _ = planted(replace(planting, absent=(end,)), tmp_path / str(end))
+        report = bubbleviz.analyze(ends)
+        assert said(report, "stages without a profile")
+        assert all(i.ratios["schedule"].incomplete for i in report.iterations)
 
 
 def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
@@ -387,31 +344,17 @@ def test_copies_that_nothing_tells_apart_bound_less(tmp_path: Path) -> None:
     for rank in truth.ranks:
         own = report.profiles[[f.path for f in truth.files].index(rank.file)]
         if own.clock_uncertainty_ns is not None:
-            assert Clocks(truth).error_ns(own, rank.rank) <= own.clock_uncertainty_ns
+            assert error_ns(truth, own, rank.rank) <= own.clock_uncertainty_ns
 
 
-@pytest.mark.parametrize(
-    ("sizes", "says"),
-    [
-        (bubbleviz.Parallel(tp=2, pp=4, dp=2), "makes 16 ranks"),
-        (bubbleviz.Parallel(pp=2), "makes 2 ranks"),
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(
-    sizes: bubbleviz.Parallel, says: str, tmp_path: Path
-) -> None:
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
     paths, _ = planted(SHORT, tmp_path)
-
-    with pytest.raises(MismatchError, match=says):
-        bubbleviz.analyze(paths, parallel=sizes)
-
-
-@pytest.mark.parametrize(
-    "sizes", [{"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}]
-)
-def test_sizes_that_no_run_has_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="not the sizes of a run of 1 to 1,000,000 ranks"):
-        bubbleviz.Parallel(**sizes)
+    for ranks, fitting in ((16, {"tp": 2, "pp": 4, "dp": 2}), (2, {"pp": 2})):
+        with pytest.raises(MismatchError, match=f"makes {ranks} ranks"):
+            bubbleviz.analyze(paths, parallel=bubbleviz.Parallel(**fitting))
+    for sizes in ({"tp": 0}, {"pp": -4}, {"dp": 1_000_001}, {"tp": 10**9, "dp": 10**9}):
+        with pytest.raises(UsageError, match="not the sizes of a run of 1 to 1,000,000 ranks"):
+            bubbleviz.Parallel(**sizes)
 
 
 def test_a_microbatch_fewer_may_be_a_range_that_is_missing(tmp_path: Path) -> None:
@@ -467,6 +410,11 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     assert [p.clock_uncertainty_ns == 0 for p in report.profiles] == [True, True, False, False]
     assert report.profiles[2].clock_uncertainty_ns == report.profiles[3].clock_uncertainty_ns
     check(report, truth)
+    # All that share a clock by word are put by UTC.
+    report = bubbleviz.analyze(paths, same_clock=[sorted(set(hosts))])
+    started = [file.utc_epoch_ns for file in truth.files]
+    assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
+    assert {p.clock_uncertainty_ns for p in report.profiles} == {0}
 
 
 @pytest.mark.parametrize("change", [HOST.format("localhost"), NO_UTC], ids=["one name", "no UTC"])
@@ -569,14 +517,15 @@ def test_iterations_that_nothing_tells_apart_are_not_paired(tmp_path: Path) -> N
     assert [p.clock_uncertainty_ns for p in report.profiles[1:]] == [None] * 3
 
 
+PERIODIC = with_period(replace(SHORT, stages=2, servers=2, jitter=0.02), 194_000_000)
+
+
 @pytest.mark.parametrize("off", [-5000, -194, -20, 150, 200, 1000])
 def test_utc_that_is_off_by_an_iteration_pairs_no_other_iterations(
     off: int, tmp_path: Path
 ) -> None:
-    planting = with_period(
-        replace(SHORT, stages=2, servers=2, iterations=6, jitter=0.02), 194_000_000
-    )
-    paths, truth = planted(replace(planting, clock_error_ns=(0, off * 1_000_000)), tmp_path)
+    errors = (0, off * 1_000_000)
+    paths, truth = planted(replace(PERIODIC, iterations=6, clock_error_ns=errors), tmp_path)
 
     report = bubbleviz.analyze(paths, align="causal")
 
@@ -589,20 +538,16 @@ def test_utc_that_is_off_by_an_iteration_pairs_no_other_iterations(
 def test_a_clock_that_is_set_leaves_no_ratio_without_the_truth(
     host: int, step: int, tmp_path: Path
 ) -> None:
-    planting = with_period(
-        replace(SHORT, stages=2, servers=2, iterations=8, jitter=0.02), 194_000_000
-    )
     steps = (step, 0) if host == 0 else (0, step)
-    planting = replace(planting, step_ns=steps, step_at_ns=760_000_000)
+    planting = replace(PERIODIC, iterations=8, step_ns=steps, step_at_ns=760_000_000)
     paths, truth = planted(planting, tmp_path)
 
     report = bubbleviz.analyze(paths, align="causal")
 
-    clocks = Clocks(truth)
     assert len(report.iterations) == 8
     for rank, own in enumerate(report.profiles):
         assert own.clock_uncertainty_ns is not None
-        assert clocks.error_ns(own, rank) <= own.clock_uncertainty_ns + 2
+        assert error_ns(truth, own, rank) <= own.clock_uncertainty_ns + 2
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         for name, ratio in iteration.ratios.items():
             if ratio.value is not None:
@@ -626,14 +571,3 @@ def test_an_order_that_cannot_be_is_taken_and_told(
     assert [r.label for r in report.ranks] == [inferred[n].label for n in order]
     told = "order given with --order or --parallel contradicts"
     assert any(told in n.reason for n in report.limitations)
-
-
-def test_containers_that_share_a_clock_by_word_are_put_by_utc(tmp_path: Path) -> None:
-    paths, truth = planted(replace(SHORT, clock_error_ns=()), tmp_path)
-    hosts = sorted({file.host for file in truth.files})
-
-    report = bubbleviz.analyze(paths, same_clock=[hosts])
-
-    started = [file.utc_epoch_ns for file in truth.files]
-    assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
-    assert {p.clock_uncertainty_ns for p in report.profiles} == {0}

@@ -184,7 +184,7 @@ def _true_iterations(report: Report, truth: Truth) -> list[int]:
     return found.tolist()
 
 
-def _shown(file: TrueFile, times: Ints) -> Ints:
+def shown(file: TrueFile, times: Ints) -> Ints:
     """Return a file's times of true ones."""
     start = file.session_start_ns
     began = start + start * file.drift_ppb // 10**9
@@ -214,7 +214,7 @@ def _clock_problem(report: Report, truth: Truth, own: Sequence[int]) -> str:
         true, file_ns = np.array(times, np.int64).T
         drifted = np.rint((file_ns - clock.clock_t0_ns) * clock.clock_drift_ppm * 1e-6)
         told = file_ns + clock.clock_offset_ns + drifted
-        error = float(np.abs(told - _shown(truth.files[0], true)).max())
+        error = float(np.abs(told - shown(truth.files[0], true)).max())
         if error > clock.clock_uncertainty_ns + 2:
             return (
                 f"clock of {rank.host} off by {error / 1e3:.1f} us, said "
