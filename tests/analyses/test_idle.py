@@ -43,45 +43,6 @@ def test_without_work_there_is_no_idle_time(tmp_path: Path) -> None:
         bubbleviz.idle(file, shortest_us=-1)
 
 
-def test_every_part_of_a_gap_is_attributed_to_what_the_host_did(tmp_path: Path) -> None:
-    file = profile(
-        tmp_path,
-        [k(0, 10, 1), k(210, 300, 2), k(302, 320, 3)],
-        [
-            c(-5, 0, 1),
-            c(5, 20, None, name="cudaStreamSynchronize_v3020"),
-            c(90, 95, 90, name="cudaMalloc_v3020"),
-            c(130, 140, 91, name="cudaMemcpy_v3020"),
-            c(150, 170, 92, name="cudaEventCreate"),
-            c(180, 190, 2),
-            c(191, 195, 3),
-        ],
-        [
-            r(30, 80, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"),
-            r(35, 45, "aten::stack, op_id = 3"),
-            r(85, 120, "aten::empty"),
-            r(125, 175, "mine 7"),
-        ],
-    )
-
-    rank = only(bubbleviz.idle(file))
-
-    # A call without a correlation id launched nothing, and exports that have such are not known.
-    assert spent(rank) == {
-        "data loading": 50,
-        "no host trace": 20 + 5 + 5 + 5,
-        "operators": 30,
-        "allocation": 5,
-        "host: mine #": 20,
-        "transfer": 10,
-        "API calls": 20,
-        "launch": 20,
-        "stream or rank dependency": 10,
-        "kernel-to-kernel gaps": 2,
-    }
-    add_up(rank)
-
-
 def test_of_too_many_calls_in_gaps_the_longer_ones_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,10 +158,12 @@ def test_breakdown_of_overlapping_streams(tmp_path: Path) -> None:
     assert own.duty_cycle == 70 / 90
 
 
-def test_without_calls_nothing_is_attributed_to_the_host(tmp_path: Path) -> None:
+PAGES = ((100, 10, 11), (150, 10, 12), (162, 3, 13), (200, 10, 1))
+
+
+def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     kernels = [k(0, 10, 1), k(100, 110, 2)]
     without = ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "ThreadNames")
-
     report = bubbleviz.idle(profile(tmp_path, kernels, without=without))
 
     assert spent(only(report)) == {"launch not recorded": 90}
@@ -209,52 +172,43 @@ def test_without_calls_nothing_is_attributed_to_the_host(tmp_path: Path) -> None
     ]
     assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
-
-def test_pages_of_managed_memory_are_launched_by_no_call(tmp_path: Path) -> None:
-    spans = ((100, 110, 11), (150, 160, 12), (162, 165, 13))
-    pages = [M(a * US, b * US, 0, kind=kind) for a, b, kind in spans]
-    copies = [*pages, M(200 * US, 210 * US, 0, kind=1)]
-    file = profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=copies)
-    own = only(bubbleviz.idle(file))
-
-    assert spent(own) == {
+    # Pages of managed memory are launched by no call.
+    pages = [M(a * US, (a + n) * US, 0, kind=kind) for a, n, kind in PAGES]
+    report = bubbleviz.idle(profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=pages))
+    assert spent(only(report)) == {
         "page migration": 130,
         "launch not recorded": 35,
         "kernel-to-kernel gaps": 2,
     }
-    assert (own.exposed_copy_ns, own.compute_ns) == (33_000, 10_000)
-    assert "cudaMemPrefetchAsync" in advice(bubbleviz.idle(file))[0]
+    assert (only(report).exposed_copy_ns, only(report).compute_ns) == (33_000, 10_000)
+    assert "cudaMemPrefetchAsync" in advice(report)[0]
 
 
 @pytest.mark.parametrize("folder", ["1f1b", "zb-v"])
 def test_both_formats_tell_the_same(tmp_path: Path, folder: str) -> None:
     export = next((FIXTURES / folder).glob("*.sqlite"))
-
-    exported = bubbleviz.idle(export)
-    traced = bubbleviz.idle(traces_of(export, tmp_path))
-
-    told = [
+    exported, traced = (
         [
             (
                 *(rank.span_ns, rank.compute_ns, rank.idle_ns),
                 *(rank.communication_ns, rank.overlap, spent(rank)),
                 [(step.name, step.length_ns, step.busy_ns, step.activities) for step in rank.steps],
             )
-            for rank in report.ranks
+            for rank in bubbleviz.idle(files).ranks
         ]
-        for report in (exported, traced)
-    ]
-    assert told[0] == told[1]
+        for files in (export, traces_of(export, tmp_path))
+    )
+    assert exported == traced
 
 
 def test_several_files_are_several_ranks(tmp_path: Path) -> None:
-    one = profile(
-        tmp_path, [k(0, 10, 1), k(50, 60, 2)], [c(-9, 0, 1), c(40, 41, 2)], name="a.sqlite"
+    one, two = (
+        profile(
+            *(tmp_path, [k(0, 10, 1), k(at, at + 9, 2)], [c(-9, 0, 1), c(at - 10, at - 9, 2)]),
+            name=f"{name}.sqlite",
+        )
+        for name, at in (("a", 50), ("b", 90))
     )
-    two = profile(
-        tmp_path, [k(0, 10, 1), k(90, 99, 2)], [c(-9, 0, 1), c(80, 81, 2)], name="b.sqlite"
-    )
-
     report = bubbleviz.idle([one, two])
 
     assert [rank.label for rank in report.ranks] == ["a.sqlite pid 1 GPU 0", "b.sqlite pid 1 GPU 0"]
@@ -335,16 +289,13 @@ def test_what_devices_do_beside_compute_is_advised_on(
 
 
 def test_what_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    golden = GOLDEN / "idle.txt"
-
     assert main(["gaps", "-v", str(planted(tmp_path))]) == 0
 
-    printed = capsys.readouterr()
-    assert printed.err == ""
-    assert printed.out == golden.read_text(encoding="utf-8")
+    golden = (GOLDEN / "idle.txt").read_text(encoding="utf-8")
+    assert capsys.readouterr() == (golden, "")
 
 
-def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = planted(tmp_path)
 
     assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
@@ -366,13 +317,9 @@ def test_the_json_is_stable_and_adds_up(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["gaps", str(file), "--json", "-", "--top", "1"]) == 0
     assert json.loads(capsys.readouterr().out) == told
 
-
-def test_the_csv_has_a_row_a_gap(tmp_path: Path) -> None:
-    out = tmp_path / "gaps.csv"
-
-    assert main(["gaps", str(planted(tmp_path)), "--csv", str(out)]) == 0
-
-    (row,) = csv.DictReader(io.StringIO(out.read_text(encoding="utf-8")))
+    # The CSV has a row a gap.
+    assert main(["gaps", str(file), "--csv", "-"]) == 0
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     assert tuple(row) == COLUMNS
     assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
     chunks = json.loads(row["chunks"])
@@ -403,6 +350,14 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(text)) for cell in row)
     json.loads(as_json(bubbleviz.idle(file), 5))
 
+    kernels = [k(at, at + 5, None, device=d) for d in range(40) for at in (0, 20 + d)]
+    many = profile(tmp_path, kernels, [c(30, 35, 7)], hostname="<script>\x01" + "x" * 10_000)
+    drawn = draw_idle(bubbleviz.idle(many))
+    ElementTree.fromstring(drawn)
+    assert "<script>" not in drawn
+    assert "and 8 more devices" in drawn
+    assert len(drawn) < 300_000
+
 
 def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     report = bubbleviz.idle(planted(tmp_path))
@@ -422,19 +377,6 @@ def test_the_picture_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     # A device alone has nothing beside it.
     assert TITLE not in drawn
     assert TITLE not in texts(report)
-
-
-def test_a_picture_of_hostile_names_and_many_devices(tmp_path: Path) -> None:
-    kernels = [k(at, at + 5, None, device=d) for d in range(40) for at in (0, 20 + d)]
-    calls = [c(30, 35, 7)]
-    file = profile(tmp_path, kernels, calls, hostname="<script>\x01" + "x" * 10_000)
-
-    drawn = draw_idle(bubbleviz.idle(file))
-
-    ElementTree.fromstring(drawn)
-    assert "<script>" not in drawn
-    assert "and 8 more devices" in drawn
-    assert len(drawn) < 300_000
 
 
 # Devices that ran a single kernel or copy: no window, so no duty cycle.
@@ -459,11 +401,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     report = bubbleviz.idle(run)
     assert isinstance(report, NotebookIdleReport)
     assert "1 device with a single kernel or copy" in report._repr_html_()
-
-
-def test_a_device_with_a_single_kernel_counts_in_no_sum(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # Beside another device it counts in no sum.
     kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]
     calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
     assert main(["idle", str(profile(tmp_path, kernels, calls, []))]) == 0
