@@ -27,43 +27,28 @@ from tests.support.nccl_event_files import Op, Plugin, Step, line
 from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, columns, notes, put, ring
 from tests.support.nsys_exports import C, K, R, profile
 
-# Nothing
+DATA = Path(os.environ.get("BUBBLEVIZ_DATA", ""))
+real = pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
+IDLE = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
 
 
-def test_nothing_that_communicates_is_refused(tmp_path: Path) -> None:
+def test_what_holds_no_communication_or_the_same_twice_is_refused(tmp_path: Path) -> None:
+    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
+    ranks = [put(tmp_path, name, IDLE) for name in ("a.txt", "b.txt")]
     with pytest.raises(InputError, match="no file given"):
         measure_communication([])
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
-    with pytest.raises(NothingToAnalyseError, match="no communication operation"):
-        measure_communication(path)
-    text = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
-    with pytest.raises(NothingToAnalyseError, match="no communication operation"):
-        measure_communication(put(tmp_path, "a.txt", text))
-
-
-def test_a_copy_of_a_profile_is_refused_and_equal_event_files_are_not(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "F0")])
+    for own in (path, ranks[0]):
+        with pytest.raises(NothingToAnalyseError, match="no communication operation"):
+            measure_communication(own)
     with pytest.raises(MismatchError, match="the same profile twice"):
         find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])
-
-    text = line("Idle", "PROXY", "b", 0, 1, 5_000) + line("Idle", "PROXY", "e", 0, 1, 6_000)
-    ranks = [str(put(tmp_path, name, text)) for name in ("a.txt", "b.txt")]
     with pytest.raises(MismatchError, match="the same file twice"):
         find_inputs([ranks[0], ranks[0]])
+    # Event files may be equal.
     assert [file.path for file in find_inputs(ranks)] == ranks
 
 
 def test_a_directory_stands_for_what_it_holds(tmp_path: Path) -> None:
-    paths = ring(tmp_path)
-    put(tmp_path, "notes.txt", "nothing of that kind")
-
-    assert [own.path for own in find_inputs([str(tmp_path)])] == paths
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="neither an event file"):
-        find_inputs([str(tmp_path / "empty")])
-
-
-def test_profiles_of_a_directory_are_those_of_all_commands(tmp_path: Path) -> None:
     """A trace of XLA beside its planes, and a report that was exported, count once."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
         put(tmp_path, name, f"what {name} holds is not looked at")
@@ -74,18 +59,16 @@ def test_profiles_of_a_directory_are_those_of_all_commands(tmp_path: Path) -> No
     put(tmp_path, "notes.txt", "nothing of that kind")
 
     inputs = find_inputs([str(tmp_path)])
-    found = [(Path(own.path).name, events is not None) for own, events in inputs.items()]
-
-    assert found == [
+    assert [(Path(own.path).name, events is not None) for own, events in inputs.items()] == [
         *(("a.sqlite", False), ("b.nsys-rep", False), ("b.pt.trace.json", True)),
         *(("host0.trace.json", True), ("host0.xplane.pb", False)),
     ]
-    logged = tmp_path / "logs" / "plugins" / "profile" / "run"
-    logged.mkdir(parents=True)
-    put(logged, "host1.xplane.pb", "planes")
-    assert [Path(own.path).name for own in find_inputs([str(tmp_path / "logs")])] == [
-        "host1.xplane.pb"
-    ]
+    logs = tmp_path / "logs"
+    (logs / "plugins" / "profile" / "run").mkdir(parents=True)
+    with pytest.raises(InputError, match="neither an event file"):
+        find_inputs([str(logs)])
+    planes = put(logs / "plugins" / "profile" / "run", "host1.xplane.pb", "planes")
+    assert [own.path for own in find_inputs([str(logs)])] == [planes]
 
 
 # Waiting and moving, bytes and bandwidth
@@ -107,6 +90,10 @@ def test_who_begins_early_waits_for_who_begins_late(tmp_path: Path) -> None:
     # 2 (n - 1) / n of two ranks is 1.
     assert total.bus_gbps == total.algorithm_gbps == pytest.approx((4 << 20) / 480_000)
     assert total.moving_gbps == pytest.approx((4 << 20) / 460_000)
+    # A member that is missing is told.
+    found = measure_communication(ring(tmp_path, 6, 3)[::2])
+    assert found.ranks == (3,)
+    assert "operations of which not all members were recorded" in notes(found)
 
 
 # A part of the run
@@ -125,7 +112,7 @@ def steps(folder: Path, count: int = 5) -> Path:
     return profile(folder, kernels, calls, ranges)
 
 
-def test_windows_of_time_make_the_whole(tmp_path: Path) -> None:
+def test_windows_make_the_whole(tmp_path: Path) -> None:
     file = steps(tmp_path)
     whole = columns(measure_communication(file), "start_ns", "end_ns")
 
@@ -136,21 +123,16 @@ def test_windows_of_time_make_the_whole(tmp_path: Path) -> None:
 
     assert [len(part) for part in parts] == [2, 2, 1]
     assert [row for part in parts for row in part] == whole
-
-
-def test_a_window_of_iterations_is_that_of_the_profile(tmp_path: Path) -> None:
-    found = measure_communication(steps(tmp_path), window=parse_window("iteration:4-5"))
-
+    # One of iterations is that of the profile.
+    found = measure_communication(file, window=parse_window("iteration:4-5"))
     assert columns(found, "start_ns") == [(1_500_000,), (2_500_000,)]
     assert summary(found).splitlines()[-1].startswith("iteration:4-5 alone: 2 oper")
     assert json.loads(as_json(found))["window"] == "iteration:4-5"
-
-
-def test_windows_that_hold_nothing_are_refused(tmp_path: Path) -> None:
+    # Those that hold nothing are refused.
     with pytest.raises(InputError, match=r"iteration:9: .* the capture holds 3 to 7"):
-        measure_communication(steps(tmp_path), window=parse_window("iteration:9"))
+        measure_communication(file, window=parse_window("iteration:9"))
     with pytest.raises(NothingToAnalyseError, match=r"begins in it; .* from 0.000500 s"):
-        measure_communication(tmp_path, window=parse_window("time:9s-"))
+        measure_communication(file, window=parse_window("time:9s-"))
     with pytest.raises(UsageError, match="event files hold no iterations"):
         measure_communication(ring(tmp_path)[0], window=parse_window("iteration:1"))
 
@@ -173,19 +155,6 @@ def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
     ]
 
 
-def test_an_end_that_is_unknown_leaves_the_waiting(tmp_path: Path) -> None:
-    one = Plugin(pid=1, lag=EXACT)
-    for rank in (0, 1):
-        one.add(Op("AllReduce", 1_000_000 + 3_000 * rank, None, rank=rank))
-    found = measure_communication(put(tmp_path, "t-1.txt", one.text()))
-
-    assert columns(found, "rank", "duration_ns", "waiting_ns", "moving_ns") == [
-        *((0, -1, 3_000, -1), (1, -1, 0, -1))
-    ]
-    assert "operations of unknown duration" in notes(found)
-    assert totals_of(found)[0].algorithm_gbps is None
-
-
 def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     file = Plugin(pid=1, lag=EXACT)
     step = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (10_000, 40_000, 45_000, 60_000))
@@ -196,14 +165,6 @@ def test_of_a_rank_alone_its_proxy_tells(tmp_path: Path) -> None:
     # How many ranks there are is not told by one.
     assert found.ranks == (None,)
     assert totals_of(found)[0].bus_gbps is None
-
-
-def test_a_member_that_is_missing_is_told(tmp_path: Path) -> None:
-    paths = ring(tmp_path, 6, 3)
-    found = measure_communication([paths[0], paths[2]])
-
-    assert found.ranks == (3,)
-    assert "operations of which not all members were recorded" in notes(found)
 
 
 def test_two_gpus_of_one_process_each_have_their_clock(tmp_path: Path) -> None:
@@ -277,8 +238,8 @@ def check(found: Communication) -> None:
     assert len(told["communicators"]) == len({t["communicator"] for t in told["totals"]} - {None})
 
 
-def shared(folder: Path) -> Communication:
-    """Return two sends and a receive of one kernel of 1 ms, twice, and an all-reduce of 3 ms."""
+def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Path) -> None:
+    """Two sends and a receive of one kernel of 1 ms, twice, and an all-reduce of 3 ms."""
     ranges, kernels, calls = [], [], []
     for group in range(2):
         at = 10_000_000 * group
@@ -289,11 +250,7 @@ def shared(folder: Path) -> Communication:
     ranges.append(R(30_000_000, 30_000_010, "ncclAllReduce"))
     calls.append(C(30_000_001, 30_000_002, 9))
     kernels.append(K(31_000_000, 34_000_000, 9, ALLREDUCE))
-    return measure_communication(profile(folder, kernels, calls, ranges))
-
-
-def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Path) -> None:
-    found = shared(tmp_path)
+    found = measure_communication(profile(tmp_path, kernels, calls, ranges))
     send, receive, reduce, whole = (
         next(row for row in rows_of(found) if name in {row["operation"], row["communicator"]})
         for name in ("Send", "Recv", "AllReduce", "all")
@@ -316,11 +273,19 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
 
 def test_ends_that_are_unknown_are_counted_beside_the_sum(tmp_path: Path) -> None:
     file = Plugin(pid=1, lag=EXACT)
-    file.add(Op("AllReduce", 2_000_000, None, sequence=1))
+    for rank in (0, 1):
+        file.add(Op("AllReduce", 1_000_000 + 3_000 * rank, None, rank=rank))
     found = measure_communication(put(tmp_path, "t-0.txt", file.text()))
     check(found)
+    assert columns(found, "rank", "duration_ns", "waiting_ns", "moving_ns") == [
+        *((0, -1, 3_000, -1), (1, -1, 0, -1))
+    ]
     assert "; unknown times\n" in summary(found)
+    assert "operations of unknown duration" in notes(found)
+    assert totals_of(found)[0].algorithm_gbps is None
 
+    file = Plugin(pid=1, lag=EXACT)
+    file.add(Op("AllReduce", 2_000_000, None, sequence=1))
     file.add(Op("AllReduce", 1_000_000, 1_500_000))
     found = measure_communication(put(tmp_path, "t-1.txt", file.text()))
     check(found)
@@ -396,11 +361,11 @@ def test_totals_of_drawn_runs_follow_from_their_operations(tmp_path: Path, seed:
     assert {note.what: note.count for note in found.limitations}["kernels without timestamps"] == 1
 
 
-@pytest.mark.skipif("BUBBLEVIZ_DATA" not in os.environ, reason="BUBBLEVIZ_DATA is not set")
+@real
 def test_totals_of_real_files_follow_from_their_rows() -> None:
-    data = Path(os.environ.get("BUBBLEVIZ_DATA", ""))
-    found = measure_communication(data / "nsys" / "nsys-ai_mfu_2gpu_before.sqlite")
-
+    found = measure_communication(DATA / "nsys" / "nsys-ai_mfu_2gpu_before.sqlite")
+    # 66 kernels, of which 64 carry out two sends and two receives each; blobs were taken out.
+    assert set(columns(found, "split", "bytes")) == {(Split.ORDER, -1)}
     rows = {row["operation"] or row["communicator"]: row for row in rows_of(found)}
     assert {name: (row["count"], row["ms"], row["busy"]) for name, row in rows.items()} == {
         "Recv": ("128", "50.359", "25.180"),
@@ -408,7 +373,7 @@ def test_totals_of_real_files_follow_from_their_rows() -> None:
         "SendRecv": ("2", "0.222", "0.222"),
         "all": ("258", "100.940", "25.402"),
     }
-    for path in (*(data / "nccl").iterdir(), data / "kineto" / "hta_nccl_data.json.gz"):
+    for path in (*(DATA / "nccl").iterdir(), DATA / "kineto" / "hta_nccl_data.json.gz"):
         reported = measure_communication(path)
         told = json.loads(as_json(reported))
         assert told["operations"] == sum(total["operations"] for total in told["totals"])
@@ -418,9 +383,6 @@ def test_totals_of_real_files_follow_from_their_rows() -> None:
             cells = [number(row[name]) for row in rows_of(reported)]
             if len(cells) > 1:
                 assert sum(cells[:-1]) == pytest.approx(cells[-1], abs=0.002)
-
-
-# Kernels whose times cannot be
 
 
 # The command: its tables, CSV and JSON; real files.
@@ -474,41 +436,29 @@ def test_hostile_names_are_inert(tmp_path: Path, capsys: pytest.CaptureFixture[s
         )
 
 
-def test_files_of_different_runs_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = Plugin(pid=1)
-    other.add(Op("Broadcast", 60_000, 90_000))
-    file = put(tmp_path, "a.txt", other.text())
-    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    trace = profile(tmp_path, [K(0, 10_000, 1, name=name), K(20_000, 30_000, 2, name=name)])
+def test_files_of_different_runs_and_clocks_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for own, name in enumerate(("Broadcast", "AllReduce"), 1):
+        file = Plugin(pid=own)
+        file.add(Op(name, 60_000, 90_000, communicator=own))
+        paths.append(put(tmp_path, f"{own}.txt", file.text()))
+    code, out, err = run(capsys, *paths, "--csv", "-")
+    assert code == 0
+    assert "clocks that could not be aligned" in err
+    assert [row["clock"] for row in csv.DictReader(io.StringIO(out))] == ["", "2.txt process 2"]
 
-    code, _, err = run(capsys, file, str(trace))
-
+    kernels = [K(0, 10_000, 1, ALLREDUCE), K(20_000, 30_000, 2, ALLREDUCE)]
+    code, _, err = run(capsys, paths[0], str(profile(tmp_path, kernels)))
     assert code == 0
     assert "event files that may be of another run than the profiles" in err
 
 
-def test_operations_on_no_common_clock_say_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, two = Plugin(pid=1), Plugin(pid=2)
-    one.add(Op("AllReduce", 60_000, 90_000, communicator=1))
-    two.add(Op("AllReduce", 60_000, 90_000, communicator=2))
-    paths = [put(tmp_path, "a.txt", one.text()), put(tmp_path, "b.txt", two.text())]
-    code, out, err = run(capsys, *paths, "--csv", "-")
-
-    assert code == 0
-    assert "clocks that could not be aligned" in err
-    assert [row["clock"] for row in csv.DictReader(io.StringIO(out))] == ["", "b.txt process 2"]
-
-
 # Real files
 
-DATA = Path(os.environ.get("BUBBLEVIZ_DATA", "data"))
 
-
-@pytest.mark.skipif(
-    not (DATA / "nccl").is_dir(), reason="BUBBLEVIZ_DATA names no folder with nccl/"
-)
+@real
 def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
     found = measure_communication(DATA / "nccl" / "pha-z_sendrecv_v5.jsonlines")
 
@@ -524,16 +474,3 @@ def test_ranks_of_a_real_ring_waited_for_the_last() -> None:
         (3, 2, 1 << 30, 3_998_493),
     ]
     assert set(columns(found, "end_ns", "moving_ns")) == {(UNKNOWN, -1)}
-
-
-@pytest.mark.skipif(
-    not (DATA / "nsys").is_dir(), reason="BUBBLEVIZ_DATA names no folder with nsys/"
-)
-def test_a_real_export_tells_sends_and_receives_of_its_kernels() -> None:
-    found = measure_communication(DATA / "nsys" / "nsys-ai_mfu_2gpu_before.sqlite")
-
-    # 66 kernels, of which 64 carry out two sends and two receives each; blobs were taken out.
-    assert sorted((own.name, own.operations) for own in totals_of(found)) == [
-        *(("Recv", 128), ("Send", 128), ("SendRecv", 2))
-    ]
-    assert set(columns(found, "split", "bytes")) == {(Split.ORDER, -1)}

@@ -58,12 +58,19 @@ def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
     )
 
 
+def execute(path: str, statement: str) -> None:
+    """Change an export."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement)
+
+
 @pytest.mark.parametrize("last", ["offset", "total", "text"])
 @pytest.mark.parametrize("declared", ["BLOB", "TEXT"])
 def test_ranges_carry_communicator_bytes_peer_and_rank(
     tmp_path: Path, last: str, declared: str
 ) -> None:
-    found = measure_communication(passing(tmp_path, last=last, declared=declared))
+    path = passing(tmp_path, last=last, declared=declared)
+    found = measure_communication(path)
     names = found.operations.names
 
     assert found.operations.communicators == (HASH,)
@@ -80,6 +87,9 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
     # An all-reduce of four ranks: 2 (4 - 1) / 4.
     total = next(own for own in totals_of(found) if own.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
+    # Layouts without offsets are aligned.
+    execute(path, "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
+    assert columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +110,7 @@ def test_ranges_carry_communicator_bytes_peer_and_rank(
 )
 def test_payloads_that_cannot_be_read_are_told(tmp_path: Path, edit: str) -> None:
     path = passing(tmp_path)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(edit)
-        db.commit()
+    execute(path, edit)
     found = measure_communication(path)
 
     assert len(found.operations) == 4
@@ -122,12 +130,11 @@ def exported_payloads(path: str) -> tuple[Payloads, tuple[Limitation, ...]]:
 def test_payloads_beside_one_that_cannot_be_read_are_read(tmp_path: Path, spoilt: str) -> None:
     path = passing(tmp_path, "text", "TEXT")
     whole, _ = exported_payloads(path)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute(
-            f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
-            " WHERE start = 320"
-        )
-        db.commit()
+    execute(
+        path,
+        f"UPDATE NVTX_EVENTS SET binaryData = (SELECT {spoilt} FROM (SELECT binaryData AS hex))"
+        " WHERE start = 320",
+    )
     found, notes = exported_payloads(path)
 
     assert [note.count for note in notes] == [1]
@@ -156,15 +163,6 @@ def test_payloads_stand_in_the_order_of_the_export(tmp_path: Path) -> None:
     assert [found.communicators[n] for n in found.communicator] == [own for *_, own, _ in wanted]
     peers = [end if layout == "pass" else -1 for _, layout, _, end in wanted]
     assert found.peer.tolist() == peers
-
-
-def test_layouts_without_offsets_are_aligned(tmp_path: Path) -> None:
-    path = passing(tmp_path)
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
-        db.commit()
-
-    assert columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
 
 
 def test_a_group_shares_its_kernels_out_by_what_they_do(tmp_path: Path) -> None:
