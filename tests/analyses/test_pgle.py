@@ -13,16 +13,12 @@ from bubbleviz.analyses.pgle import text as pgle_text
 from bubbleviz.analyses.pgle.costs import compare_costs, contents_of, csv_of_comparison
 from bubbleviz.analyses.pgle.files import pb, pbtxt, read_costs
 from bubbleviz.analyses.pgle.instructions import (
-    GLOBS,
     GRAPHS,
     OVERLAP,
     PAIRS,
-    RangeKind,
-    parse_range_names,
 )
 from bubbleviz.cli.app import main
 from bubbleviz.errors import NothingToAnalyseError, UsageError
-from bubbleviz.render.text.terminal import plain_text
 from tests.support.nsys_exports import C, K, R, profile
 from tests.support.xla_runs import FORMS, NCCL, Run, notes, steps, told
 
@@ -60,33 +56,11 @@ def test_every_form_gives_the_whole_name(form: str, op: str, tmp_path: Path) -> 
     for _ in range(2):
         with run.module():
             run.thunk(op, 1_234, form=form)
+    for name in ("Thunk:#name=a#", "Thunk", "Thunk:#hlo_op=#", "XlaModule:#prefix=a#", "x", ""):
+        with run.range(name):
+            run.launch(9)
 
     assert told(measure_costs(run.written(tmp_path))) == {op: 1.234}
-
-
-def test_names_that_say_nothing() -> None:
-    names = ["Thunk:#name=a#", "Thunk", "Thunk:#hlo_op=#", "XlaModule:#prefix=a#", "x", ""]
-    assert parse_range_names(names).kind.tolist() == [RangeKind.OTHER] * len(names)
-    said = parse_range_names(
-        [
-            "TSL:XlaModule:#prefix=jit(f)/jit(main),hlo_module=jit_f,program_id=3#",
-            "XlaModule:#hlo_module=jit_f#",
-            "TSL:XlaCompileBackend:#module=jit_f#",
-            FORMS[3].format("a"),
-        ]
-    )
-    assert said.kind.tolist() == [
-        RangeKind.MODULE,
-        RangeKind.MODULE,
-        RangeKind.COMPILATION,
-        RangeKind.INSTRUCTION,
-    ]
-    assert [said.modules[i] for i in said.module.tolist() if i >= 0] == [
-        "jit_f(3)",
-        "jit_f",
-        "jit_step(7)",
-    ]
-    assert len(GLOBS) == 3
 
 
 def test_work_of_an_execution_is_summed_and_the_first_one_left_out(tmp_path: Path) -> None:
@@ -97,6 +71,9 @@ def test_work_of_an_execution_is_summed_and_the_first_one_left_out(tmp_path: Pat
     assert [own.executions for own in costs.instructions] == [3, 3]
     assert (costs.executions, costs.warm_up, costs.devices) == (6, 2, 1)
     assert notes(costs) & {OVERLAP, PAIRS, GRAPHS} == set()
+    # Limitations of clocks are no warnings.
+    assert "what the GPUs are" in notes(costs)
+    assert pgle_text.warnings(costs.limitations) == ()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +170,7 @@ def test_files_of_modules_with_hostile_names_do_not_meet(tmp_path: Path) -> None
 def test_what_the_capture_cuts_and_what_compiles_is_left_out(tmp_path: Path) -> None:
     run = Run()
     run.thunk("fusion.1", 9_999)
-    with run.range("XlaCompile:#module=jit_step#"), run.module("autotune", 0):
+    with run.range("TSL:XlaCompileBackend:#module=jit_step#"), run.module("autotune", 0):
         run.thunk("fusion.1", 8_888)
     for _ in range(3):
         with run.module():
@@ -242,25 +219,13 @@ def test_collectives_beside_compute_are_told(shared_ns: int, warned: bool, tmp_p
             run.thunk("all-gather-start.1", 1_000, kernel=NCCL, stream=8)
             run.free[0, 7] = run.free[0, 8] - shared_ns
             run.thunk("fusion.2", 500)
+            run.thunk("fusion.2", 5_000, device=1)  # compute of another device is not beside it
             run.free[0, 8] = run.free[0, 7]
             run.now = max(run.now, run.free[0, 7])
     costs = measure_costs(run.written(tmp_path))
 
     # One hundredth is a tie, and passes.
     assert (OVERLAP in notes(costs)) == warned
-
-
-def test_compute_of_another_device_is_not_beside(tmp_path: Path) -> None:
-    run = Run()
-    for _ in range(2):
-        start = run.now = max(run.now, *run.free.values(), 0)
-        for device in (0, 1):
-            run.free[device, 7] = start
-            with run.module(tid=10 + device):
-                kernel, op = ((NCCL, "all-gather-start.1"), ("gemm", "fusion.2"))[device]
-                run.thunk(op, 5_000, kernel=kernel, device=device, tid=10 + device)
-
-    assert OVERLAP not in notes(measure_costs(run.written(tmp_path)))
 
 
 PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
@@ -287,57 +252,16 @@ def test_pairs_with_something_between_are_told(
         with run.module():
             for op in instructions.split():
                 run.thunk(op, 100, kernel=NCCL)
+            with run.range("Thunk:#hlo_op=command_buffer.1#"):
+                run.launch(100, call="cudaGraphLaunch_v10000")
     costs = measure_costs(run.written(tmp_path))
 
     assert [n.count for n in costs.limitations if n.what == PAIRS] == apart
-
-
-def test_graphs_hide_instructions(tmp_path: Path) -> None:
-    run = Run()
-    for _ in range(2):
-        with run.module():
-            with run.range("Thunk:#hlo_op=command_buffer.1#"):
-                run.launch(100, call="cudaGraphLaunch_v10000")
-            run.thunk("fusion.2", 100)
-    costs = measure_costs(run.written(tmp_path))
-
+    # Graphs hide instructions.
     assert [n.count for n in costs.limitations if n.what == GRAPHS] == [1]
 
 
 # The command, and comparisons.
-
-
-def test_estimates_are_held_against_a_profile(tmp_path: Path) -> None:
-    costs = measure_costs(steps(2).written(tmp_path))
-    found = compare_costs(
-        costs.instructions, {"fusion.1": 0.5, "all-gather-start.2": 2.54, "gone.1": 3.0}
-    )
-    differences, *apart = found
-
-    # 0.540 us and 1.001 us were measured.
-    assert [(own.name, us) for own, us in differences] == [
-        ("all-gather-start.2", 2.54),
-        ("fusion.1", 0.5),
-    ]
-    assert [own.cost_us for own, _ in differences] == pytest.approx([0.54, 1.001])
-    assert apart == [{"gone.1": 3.0}, {}]
-    shown = plain_text(pgle_text.comparison_sections(found))
-    assert "sum of absolute errors: 2.501 us" in shown
-
-    # Fingerprints of modules are taken off; of equal differences the names decide.
-    for estimates, names in (
-        ({"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0}, ["fusion.1"]),
-        ({"fusion.1": 1.001, "all-gather-start.2": 0.54}, ["all-gather-start.2", "fusion.1"]),
-        ({"fusion.1": 0.0}, ["fusion.1"]),
-        ({}, []),
-    ):
-        again, _, unestimated = compare_costs(costs.instructions, estimates)
-        assert [own.name for own, _ in again] == names
-        assert len(unestimated) == 2 - len(names)
-    assert csv_of_comparison(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
-
-
-# The command
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -407,18 +331,43 @@ def test_nothing_is_replaced_without_force(
 
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, file, table = steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
-    file.write_bytes(pb.write({"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 0.54}))
+    # 0.540 us and 1.001 us were measured.
+    file.write_bytes(pb.write({"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}))
     code, out, err = called(capsys, path, "--against", file, "--csv", table)
 
     assert (code, err) == (0, "")
-    lines = out.splitlines()
-    rows = [at for at, line in enumerate(lines) if line.startswith(("fusion.1 ", "all-gather"))]
-    assert lines[rows[0]].split() == ["fusion.1", "0.500", "1.001", "2.002", "+0.501", "1"]
-    assert lines[rows[1]].startswith("all-gather-start.2")
+    rows = [line.split() for line in out.splitlines() if line.startswith(("fusion.", "all-g"))]
+    assert rows == [
+        ["all-gather-start.2", "2.540", "0.540", "0.213", "-2.000", "1"],
+        ["fusion.1", "0.500", "1.001", "2.002", "+0.501", "1"],
+    ]
+    assert "sum of absolute errors: 2.501 us" in out
     assert "estimated, not in the profile: 1 instruction, 3.000 us (=gone)" in out
     read = list(csv.DictReader(io.StringIO(table.read_text())))
-    assert [row["instruction"] for row in read] == ["fusion.1", "all-gather-start.2"]
-    assert float(read[0]["ratio"]) == pytest.approx(2.002)
+    assert [row["instruction"] for row in read] == ["all-gather-start.2", "fusion.1"]
+    assert float(read[1]["ratio"]) == pytest.approx(2.002)
+
+    # Fingerprints of modules are taken off; of equal differences the names decide.
+    costs = measure_costs(path)
+    for estimates, names in (
+        ({"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0}, ["fusion.1"]),
+        ({"fusion.1": 1.001, "all-gather-start.2": 0.54}, ["all-gather-start.2", "fusion.1"]),
+        ({"fusion.1": 0.0}, ["fusion.1"]),
+        ({}, []),
+    ):
+        again, _, unestimated = compare_costs(costs.instructions, estimates)
+        assert [own.name for own, _ in again] == names
+        assert len(unestimated) == 2 - len(names)
+    assert csv_of_comparison(compare_costs(costs.instructions, {"fusion.1": 0.0})).count(",,") == 1
+    # That no instruction is compared is reported.
+    file = tmp_path / "estimates.pbtxt"
+    for content in ("", 'costs { name: "other" cost_us: 7 }\n'):
+        file.write_text(content)
+        code, out, _ = called(capsys, path, "--against", file)
+        assert code == 0
+        assert "no instruction is both estimated and in the profile" in out
+        assert "sum of absolute errors: -\n" in out
+        assert "largest error first" not in out
 
 
 def test_limitations_go_to_standard_error(
@@ -500,24 +449,3 @@ def test_a_report_is_exported_and_goes_by_its_name(
     assert told(costs) == told(measure_costs(export))
     loose = [n for n in costs.limitations if n.what == "work outside every instruction"]
     assert [n.reason.split(":")[0] for n in loose] == [str(report)]
-
-
-@pytest.mark.parametrize("content", ["", 'costs { name: "other" cost_us: 7 }\n'])
-def test_that_no_instruction_is_compared_is_reported(
-    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    estimates = tmp_path / "estimates.pbtxt"
-    estimates.write_text(content)
-    code, out, _ = called(capsys, steps(2).written(tmp_path), "--against", estimates)
-
-    assert code == 0
-    assert "no instruction is both estimated and in the profile" in out
-    assert "sum of absolute errors: -\n" in out
-    assert "largest error first" not in out
-
-
-def test_limitations_of_clocks_are_no_warnings(tmp_path: Path) -> None:
-    costs = measure_costs(steps(2).written(tmp_path))
-
-    assert "what the GPUs are" in notes(costs)
-    assert pgle_text.warnings(costs.limitations) == ()
