@@ -30,33 +30,27 @@ def table(tmp_path: Path, text: str) -> str:
     return str(file)
 
 
-def test_three_columns_are_enough(tmp_path: Path) -> None:
+def test_tables_are_read(tmp_path: Path) -> None:
+    """Three columns are enough; memory is in bytes where a cell has a unit."""
     found = read_layers(table(tmp_path, f"{HEAD}\nembedding,1,3\nlayers.0,2.5,5\nlm_head,1,1\n"))
-
     assert found.layers.forward_ns.tolist() == [1_000_000, 2_500_000, 1_000_000]
     assert found.layers.fused_ns.tolist() == [3_000_000, 5_000_000, 1_000_000]
     assert found.layers.weight_ns.tolist() == [1_500_000, 2_500_000, 500_000]
     assert found.layers.kinds == (LayerKind.EMBEDDING, LayerKind.TRANSFORMER, LayerKind.HEAD)
     assert (found.split, found.memory, found.in_bytes) == (False, False, False)
 
-
-def test_memory_is_in_bytes_where_a_cell_has_a_unit(tmp_path: Path) -> None:
     head = "name;forward_ms;backward_ms;weight_ms;memory;memory_weight;resident;transfer_ms;kind"
     found = read_layers(table(tmp_path, f"{head}\nx;1;1;1;2GB;1GiB;3MB;0.5;mtp\n"))
-
-    assert found.layers.held.tolist() == [2e9]
-    assert found.layers.kept.tolist() == [2**30]
-    assert found.layers.resident.tolist() == [3e6]
-    assert found.layers.down_ns.tolist() == found.layers.up_ns.tolist() == [500_000]
-    assert found.layers.kinds == (LayerKind.MTP,)
+    own = found.layers
+    assert [own.held[0], own.kept[0], own.resident[0]] == [2e9, 2**30, 3e6]
+    assert own.down_ns.tolist() == own.up_ns.tolist() == [500_000]
+    assert own.kinds == (LayerKind.MTP,)
     assert (found.split, found.memory, found.in_bytes) == (True, True, True)
 
-
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+    # What is written is read.
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
     found = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
     again = read_layers(table(tmp_path, table_text(found.layers, {"stage:1f1b": [0, 1]})))
-
     for name in found.layers.column_names():
         assert getattr(again.layers, name).tolist() == getattr(found.layers, name).tolist()
     assert again.layers.names == ("a", "'=b")
@@ -109,8 +103,19 @@ def planted(planting: Planting, folder: Path) -> MeasuredModel:
     return of_profiles([str(folder)])
 
 
-def times_ms(model: MeasuredModel) -> list[list[float]]:
+def ms(model: MeasuredModel) -> list[list[float]]:
     return [(ns / 1e6).tolist() for ns in model.layers.times[:3]]
+
+
+def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Path) -> None:
+    model = planted(replace(BASE, layer_backward=False), tmp_path / "forwards")
+    forward, backward, _ = ms(model)
+    assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
+    assert backward == pytest.approx(forward, rel=1e-4)
+    assert "divided as the forward is" in model.assumptions[0]
+    # Without any the user is told what to do.
+    with pytest.raises(MismatchError, match="no ranges of layers inside forwards; name them"):
+        planted(Planting(), tmp_path / "none")
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -118,12 +123,9 @@ def test_layers_take_what_was_planted(name: str, tmp_path: Path) -> None:
     planting = RUNS[name]
     model = planted(planting, tmp_path)
 
-    for ns, whole_ns in zip(
-        model.layers.times[:3],
-        (planting.forward_ns, planting.backward_ns, planting.weight_ns),
-        strict=True,
-    ):
-        assert ns == pytest.approx([whole_ns * layer / 100 for layer in LAYERS], rel=1e-4)
+    whole_ns = (planting.forward_ns, planting.backward_ns, planting.weight_ns)
+    for found, own_ns in zip(ms(model), whole_ns, strict=True):
+        assert found == pytest.approx([own_ns / 1e8 * layer for layer in LAYERS], rel=1e-4)
     assert model.own is not None
     assert model.own.bounds == (0, 3, 6, 9, 12)
     if planting.schedule == "zb-v":
@@ -151,15 +153,6 @@ def test_the_best_layout_runs_as_foretold(name: str, tmp_path: Path) -> None:
     assert row.best.makespan_ns < 0.96 * row.before_ns
 
 
-def test_backwards_without_ranges_of_layers_are_divided_as_forwards(tmp_path: Path) -> None:
-    model = planted(replace(BASE, layer_backward=False), tmp_path)
-
-    forward, backward, _ = times_ms(model)
-    assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
-    assert backward == pytest.approx(forward, rel=1e-4)
-    assert "divided as the forward is" in model.assumptions[0]
-
-
 @pytest.mark.parametrize("modules", [False, True])
 def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
     """Of modules, each process counts its own from 0; the layers are numbered through."""
@@ -169,15 +162,8 @@ def test_layers_of_pytorch_traces(modules: bool, tmp_path: Path) -> None:
     traces = traces_of(tmp_path / "nsys" / "node0.sqlite", tmp_path, modules=modules)
     model = of_profiles([str(trace) for trace in traces])
 
-    assert times_ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
+    assert ms(model)[0] == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert model.layers.kinds == (LayerKind.TRANSFORMER,) * 12
-
-
-def test_a_run_without_ranges_of_layers_is_told_what_to_do(tmp_path: Path) -> None:
-    plant(Planting(), tmp_path)
-
-    with pytest.raises(MismatchError, match="no ranges of layers inside forwards; name them"):
-        of_profiles([str(tmp_path)])
 
 
 @pytest.mark.parametrize("per_stage", [[3], [3, 3, 3, 3]])

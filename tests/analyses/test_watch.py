@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,19 +37,31 @@ BASE = Planting(
 )
 
 
+SLOW = replace(BASE, slow_stage=2, slow_factor=1.5)
+
+
 @cache
 def planted(planting: Planting = BASE) -> Truth:
     with tempfile.TemporaryDirectory() as folder:
         return plant(planting, Path(folder))
 
 
+def run(live: LiveRun, *iterations: int, ranks: Sequence[int] | None = None) -> None:
+    for iteration in iterations:
+        live.run(iteration, ranks)
+
+
 def whole(truth: Truth, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of a run that is over."""
     live = LiveRun(truth, folder, monkeypatch)
-    for iteration in truth.iterations:
-        live.run(iteration.index)
+    run(live, *range(len(truth.iterations)))
     live.stop()
     return folder
+
+
+def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
+    """Return the number of each iteration, and how many ranks it is of."""
+    return [(own.number, own.ranks) for own in rows]
 
 
 def page(sight: Sight) -> str:
@@ -109,23 +121,11 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
         assert own.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
 
-def test_an_iteration_is_whole_when_all_ranks_have_written_it(job: Job) -> None:
-    live, watcher = job
-    live.run(0)
-    live.run(1, ranks=[0, 1, 2])
-    assert watcher.look(0.0).iterations == ()
-    live.run(1, ranks=[3])
-    assert [own.number for own in watcher.look(1.0).iterations] == [0]
-
-
 def test_a_slow_rank_is_named_since_it_is_slow(job: Job) -> None:
     live, watcher = job
-    slow = planted(replace(BASE, slow_stage=2, slow_factor=1.5))
-    for iteration in (0, 1, 2):
-        live.run(iteration)
-    live.go_on_as(slow)
-    for iteration in (3, 4, 5):
-        live.run(iteration)
+    run(live, 0, 1, 2)
+    live.go_on_as(planted(SLOW))
+    run(live, 3, 4, 5)
     sight = watcher.look(0.0)
 
     newest = sight.trend[-1]
@@ -163,8 +163,7 @@ def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
     live = LiveRun(planted(), folder, monkeypatch, limit_bytes=1 << 15)
     for turn in range(3):
         live.begin_at(6 * turn, 400 * MS * turn)
-        for iteration in range(6):
-            live.run(iteration)
+        run(live, *range(6))
     live.stop()
 
     assert {"rank-00000.bvrec", "rank-00000.1.bvrec"} <= {file.name for file in folder.iterdir()}
@@ -176,17 +175,19 @@ def test_files_of_a_rank_are_read_in_the_order_of_their_parts(
 
 def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(job: Job) -> None:
     live, watcher = job
-    live.run(0)
-    live.run(1)
-    assert len(watcher.look(0.0).iterations) == 1
-    for iteration in (2, 3, 4, 5):
-        live.run(iteration, ranks=[0, 1, 2])
+    run(live, 0)
+    run(live, 1, ranks=[0, 1, 2])
+    assert watcher.look(0.0).iterations == ()
+    run(live, 1, ranks=[3])
+    # All ranks have written it.
+    assert measured(watcher.look(0.0).iterations) == [(0, 4)]
+    run(live, 2, 3, 4, 5, ranks=[0, 1, 2])
     assert watcher.look(1.0).events == ()
     sight = watcher.look(SILENT_S + 1.0)
 
     assert sight.events == ("rank 3 has written nothing since iteration 0",)
     assert sight.silent == (3,)
-    assert [(own.number, own.ranks) for own in sight.iterations] == [(1, 3), (2, 3), (3, 3), (4, 3)]
+    assert measured(sight.iterations) == [(1, 3), (2, 3), (3, 3), (4, 3)]
     assert "3 of 4 ranks" in line_of(sight.iterations[-1])
     assert "Silent: rank 3" in page(sight)
     assert watcher.look(SILENT_S + 2.0).events == ()
@@ -194,18 +195,16 @@ def test_a_rank_that_stops_to_write_is_silent_and_the_others_go_on(job: Job) -> 
 
 def test_a_rank_that_appears_late_is_measured_from_then_on(job: Job) -> None:
     live, watcher = job
-    for iteration in (0, 1, 2):
-        live.run(iteration, ranks=[0, 1, 2])
+    run(live, 0, 1, 2, ranks=[0, 1, 2])
     assert watcher.look(0.0).iterations == ()
     sight = watcher.look(SILENT_S + 1.0)
-    assert [(own.number, own.ranks) for own in sight.iterations] == [(0, 3), (1, 3)]
+    assert measured(sight.iterations) == [(0, 3), (1, 3)]
     assert sight.silent == (3,)
-    for iteration in (3, 4):
-        live.run(iteration)
+    run(live, 3, 4)
     sight = watcher.look(SILENT_S + 2.0)
 
     assert sight.events == ("rank 3 writes from now on",)
-    assert [(own.number, own.ranks) for own in sight.iterations] == [(2, 3), (3, 4)]
+    assert measured(sight.iterations) == [(2, 3), (3, 4)]
     assert sight.silent == ()
 
 
@@ -215,31 +214,24 @@ def test_a_run_that_begins_again_is_followed(
 ) -> None:
     folder = tmp_path / "run"
     live, watcher = LiveRun(planted(), folder, monkeypatch), Watcher(str(folder))
-    for iteration in (0, 1, 2):
-        live.run(iteration)
+    run(live, 0, 1, 2)
     assert len(watcher.look(0.0).iterations) == 2
     again = planted(replace(BASE, stages=stages))
-    second = LiveRun(again, folder, monkeypatch, first=1, later_ns=600_000_000_000)
-    for iteration in (0, 1, 2):
-        second.run(iteration)
+    run(LiveRun(again, folder, monkeypatch, first=1, later_ns=600_000_000_000), 0, 1, 2)
     sight = watcher.look(1.0)
 
     assert sight.events == (f"the run began again, with {stages} ranks",)
-    assert [(own.number, own.ranks) for own in sight.iterations] == [(1, stages), (2, stages)]
-    assert [own.number for own in sight.trend] == [1, 2]
     # Whoever comes later sees the new one alone.
-    late = Watcher(str(folder)).look(0.0)
-    assert [(own.number, own.ranks) for own in late.trend] == [(1, stages), (2, stages)]
+    for rows in (sight.iterations, sight.trend, Watcher(str(folder)).look(0.0).trend):
+        assert measured(rows) == [(1, stages), (2, stages)]
 
 
 def test_a_clock_that_is_put_is_said(job: Job) -> None:
     live, watcher = job
-    for iteration in (0, 1, 2):
-        live.run(iteration)
+    run(live, 0, 1, 2)
     watcher.look(0.0)
     live.clocks[1].error_ns -= 7_000_000_000
-    live.run(3)
-    live.run(4)
+    run(live, 3, 4)
     sight = watcher.look(1.0)
 
     (event,) = sight.events
@@ -300,14 +292,15 @@ def test_a_limit_is_exceeded_once_and_in_a_row() -> None:
 
 @pytest.fixture
 def sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sight:
-    truth = planted(replace(BASE, slow_stage=2, slow_factor=1.5))
-    return Watcher(str(whole(truth, tmp_path / "run", monkeypatch))).look(0.0)
+    return Watcher(str(whole(planted(SLOW), tmp_path / "run", monkeypatch))).look(0.0)
 
 
 def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client")
     metrics = Metrics("127.0.0.1:0")
     try:
+        with pytest.raises(OutputError, match="cannot be listened on"):
+            Metrics(f"127.0.0.1:{metrics.port}")
         url = f"http://127.0.0.1:{metrics.port}/metrics"
         scrapes: list[dict[str, list[tuple[dict[str, str], float]]]] = []
         for taken in (None, sight):
@@ -333,16 +326,6 @@ def test_a_scrape_holds_the_newest_iteration(sight: Sight) -> None:
     assert causes == {own.name: own.share for own in newest.parts}
     slow = scrapes[1]["bubbleviz_rank_compute_excess_ratio"]
     assert [labels for labels, _ in slow] == [{"rank": "2", "host": "node2"}]
-
-
-def test_an_address_in_use_is_refused() -> None:
-    pytest.importorskip("prometheus_client", reason="prometheus-client")
-    first = Metrics("127.0.0.1:0")
-    try:
-        with pytest.raises(OutputError, match="cannot be listened on"):
-            Metrics(f"127.0.0.1:{first.port}")
-    finally:
-        first.close()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -381,37 +364,22 @@ def test_lines_of_json_are_added(sight: Sight, tmp_path: Path) -> None:
 # --- the command
 
 
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    def run(folder: Path, *options: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["bubbleviz", "watch", str(folder), *options])
-        return main()
-
-    return run
-
-
-def test_the_command_prints_a_line_an_iteration(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    watch: Callable[..., int],
-) -> None:
-    folder = whole(planted(), tmp_path / "run", monkeypatch)
-
-    assert watch(folder, "--interval", "0.01", "--stop-after", "0.02") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(";")[0] for line in lines] == [f"iteration {n}" for n in range(6)]
+def watch(folder: Path, *options: str) -> int:
+    return main(["watch", str(folder), *options])
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
+def test_the_command_prints_iterations_and_heeds_limits(
     runs: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    watch: Callable[..., int],
 ) -> None:
     folder = whole(planted(), tmp_path / "run", monkeypatch)
+    assert watch(folder, "--interval", "0.01", "--stop-after", "0.02") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(";")[0] for line in lines] == [f"iteration {n}" for n in range(6)]
+
     mark = tmp_path / "mark"
     code = f"import os; open({str(mark)!r}, 'a').write(os.environ['BUBBLEVIZ_LIMIT'] + chr(10))"
     command = ["--run", f'{sys.executable} -c "{code}"'] if runs else []
@@ -425,7 +393,6 @@ def test_the_command_ends_or_runs_another_where_a_limit_is_exceeded(
         "--for",
         "2",
     ]
-
     assert watch(folder, *options, *command) == (0 if runs else 3)
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
@@ -456,14 +423,13 @@ def test_what_the_command_says(
     code: int,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    watch: Callable[..., int],
 ) -> None:
     assert watch(tmp_path, *options) == code
     assert complaint in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_folder_is_waited_for_and_a_file_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], watch: Callable[..., int]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert watch(tmp_path / "run", "--interval", "0.01", "--stop-after", "0.05") == 0
     (line,) = capsys.readouterr().err.splitlines()
