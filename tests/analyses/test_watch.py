@@ -383,17 +383,8 @@ def test_the_command_prints_iterations_and_heeds_limits(
     mark = tmp_path / "mark"
     code = f"import os; open({str(mark)!r}, 'a').write(os.environ['BUBBLEVIZ_LIMIT'] + chr(10))"
     command = ["--run", f'{sys.executable} -c "{code}"'] if runs else []
-    options = [
-        "--interval",
-        "0.01",
-        "--stop-after",
-        "2",
-        "--max-bubble",
-        "schedule=1%",
-        "--for",
-        "2",
-    ]
-    assert watch(folder, *options, *command) == (0 if runs else 3)
+    options = ("--interval", "0.01", "--stop-after", "2", "--max-bubble", "schedule=1%")
+    assert watch(folder, *options, "--for", "2", *command) == (0 if runs else 3)
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
     if runs:
