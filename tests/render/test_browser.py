@@ -16,7 +16,6 @@ from playwright.sync_api import Browser, Dialog
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.serving import serving
-from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.phases import COMPUTE, WORK
 from bubbleviz.render.json_document import document
@@ -26,7 +25,7 @@ from bubbleviz.render.web import page as html
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import Planting, plant
-from tests.support.drawn_reports import report_of
+from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
 from tests.support.opened_pages import Open, Opened
 from tests.support.opened_pages import percent as written_percent
@@ -395,21 +394,7 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
 
 @pytest.mark.parametrize("text", [*HOSTILE, "<img src=x onerror=alert(1)>", "=1+1", "x" * 10_000])
 def test_hostile_names_are_inert(text: str, opened: Open) -> None:
-    operations = replace(SMALL.operations, names=(text,) * len(SMALL.operations.names))
-    ranks = tuple(replace(rank, label=text, host=text) for rank in SMALL.ranks)
-    iterations = Iterations(replace(iteration, name=text) for iteration in SMALL.iterations)
-    profiles = tuple(replace(profile, path=text, host=text) for profile in SMALL.profiles)
-    hostile = replace(
-        SMALL,
-        operations=operations,
-        ranks=ranks,
-        iterations=iterations,
-        profiles=profiles,
-        convention=text,
-        command=text,
-        headline_reason=text,
-    )
-    own = opened(hostile)
+    own = opened(named(SMALL, text))
     said: list[str] = []
 
     def spoken(dialog: Dialog) -> None:

@@ -14,7 +14,7 @@ from bubbleviz.render.text.report import MOST_LINES, first_screen
 from bubbleviz.render.text.terminal import Display, cell_width, plain_lines, wrapped
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import HOSTILE, pipelines_of, ranks_of, report_of
+from tests.support.drawn_reports import HOSTILE, named, pipelines_of, ranks_of, report_of
 from tests.support.places import FIXTURES
 
 WIDTHS = (60, 80, 100, 160)
@@ -114,17 +114,9 @@ def test_no_word_is_broken(display: Display) -> None:
 
 
 def test_hostile_names_stay_on_their_lines() -> None:
-    report = run_of(4)
-    ranks = tuple(replace(rank, label=HOSTILE, host=HOSTILE, stage=None) for rank in report.ranks)
-    (first,) = report.iterations
-    changed = replace(
-        report,
-        ranks=ranks,
-        convention=HOSTILE,
-        headline_reason=HOSTILE,
-        iterations=Iterations((replace(first, name=HOSTILE),)),
-        limitations=(Limitation(HOSTILE, HOSTILE),),
-    )
+    hostile = named(run_of(4), HOSTILE)
+    ranks = tuple(replace(rank, stage=None) for rank in hostile.ranks)
+    changed = replace(hostile, ranks=ranks, limitations=hostile.limitations[:1])
 
     for display in DISPLAYS:
         lines = lines_of(changed, display)

@@ -18,12 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from bubbleviz.api import analyze
 from bubbleviz.cli.app import main
-from bubbleviz.count.iterations import Iterations
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.render.formats import check_installed
 from bubbleviz.render.json_document import document
@@ -34,7 +31,7 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.saved import SavedDocument, SavedTimeline, read_document
 from bubbleviz.report.timeline import MOST_SAVED, restored, saved, timeline_of
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import report_of
+from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
 from tests.support.places import CHECKOUT, FIXTURES
 
@@ -110,34 +107,12 @@ def test_the_columns_are_those_of_the_operations() -> None:
     assert operations["length_ns"].tolist() == (own.end_ns - own.start_ns).tolist()
 
 
-COLUMN = arrays(
-    np.int64,
-    st.integers(0, 20),
-    elements=st.integers(-(2**52), 2**52),
-)
-
-
 # Inert
-
-
-def named(text: str) -> Report:
-    """Return a report in which every text is this one."""
-    operations = replace(SMALL.operations, names=(text,) * len(SMALL.operations.names))
-    ranks = tuple(replace(rank, label=text, host=text) for rank in SMALL.ranks)
-    iterations = Iterations(replace(own, name=text) for own in SMALL.iterations)
-    return replace(
-        SMALL,
-        operations=operations,
-        ranks=ranks,
-        iterations=iterations,
-        convention=text,
-        command=text,
-    )
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "</script><script>alert(1)</script>", "\ud800"])
 def test_names_are_not_markup(text: str) -> None:
-    plain, hostile = (Elements(html.render(own, View())) for own in (SMALL, named(text)))
+    plain, hostile = (Elements(html.render(own, View())) for own in (SMALL, named(SMALL, text)))
 
     assert hostile.tags == plain.tags
 

@@ -20,16 +20,14 @@ import bubbleviz
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
-from bubbleviz.model.limitations import Limitation
 from bubbleviz.render.formats.latex import escaped, render
 from bubbleviz.report.methods import methods
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import report_of
+from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
 from tests.support.places import FIXTURES
 
-ONE = str(FIXTURES / "1f1b")
 #: Every command that the table may hold.
 KNOWN = {
     *("begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule"),
@@ -184,18 +182,6 @@ def test_clocks_that_leave_an_interval_or_contradict_are_told(report: Report) ->
 # Hostile names
 
 
-def dressed(report: Report, name: str) -> Report:
-    """Return a report with that name wherever a name may come from outside."""
-    return replace(
-        report,
-        convention=name,
-        headline_reason=name,
-        profiles=tuple(replace(p, path=f"/x/{name}", host=name) for p in report.profiles),
-        ranks=tuple(replace(r, label=name, host=name) for r in report.ranks),
-        limitations=(Limitation(name, name), Limitation("two\nlines", name)),
-    )
-
-
 def test_of_many_profiles_comments_name_the_first(report: Report) -> None:
     many = replace(report, profiles=report.profiles * 128)
 
@@ -206,7 +192,7 @@ def test_of_many_profiles_comments_name_the_first(report: Report) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_are_inert(report: Report, name: str) -> None:
-    text = render(dressed(report, name), View())
+    text = render(named(report, name), View())
     plain = render(report, View())
 
     check(without_comments(text))
@@ -219,13 +205,13 @@ def test_it_compiles_with_hostile_names_and_the_methods_pasted(
     report: Report, tmp_path: Path
 ) -> None:
     hostile = "\n\n".join(escaped(name) for name in HOSTILE[:-1])
-    table = "".join(render(dressed(report, name), View()) for name in HOSTILE[:3])
+    table = "".join(render(named(report, name), View()) for name in HOSTILE[:3])
     again = "\n".join(escaped(name) for name in HOSTILE[:-1])
     cells = "\\\\\n".join(escaped(name) for name in HOSTILE[:-1])
     tabular = f"\\begin{{tabular}}{{p{{0.9\\textwidth}}}}\n{cells}\n\\end{{tabular}}"
     caption = f"\\begin{{table}}\\caption{{{again}}}\\end{{table}}"
 
-    pasted = escaped(methods(dressed(report, "a_b%c")))
+    pasted = escaped(methods(named(report, "a_b%c")))
     compiled(
         tmp_path, f"\\sloppy {table}\n{hostile}\n\n{pasted}\n\n{tabular}\n{caption}\\clearpage"
     )

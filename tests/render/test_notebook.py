@@ -10,7 +10,6 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 import bubbleviz
-from bubbleviz.count.iterations import Iterations
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import notebook
@@ -24,7 +23,7 @@ from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.text.report import as_text as table_of
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
-from tests.support.drawn_reports import HOSTILE, SVG, Op, rank_of, report_of
+from tests.support.drawn_reports import HOSTILE, SVG, Op, named, rank_of, report_of
 from tests.support.places import FIXTURES
 
 
@@ -127,15 +126,8 @@ def test_ids_of_two_reports_in_one_notebook_differ(report: Report) -> None:
 
 
 def test_hostile_names_are_inert() -> None:
-    ops = [Op(0, Phase.F, 0, 0, 10, name=HOSTILE), Op(0, Phase.BW, 0, 20, 30, name=HOSTILE)]
-    ranks = (replace(rank_of(0), label=HOSTILE, host=HOSTILE),)
-    hostile = report_of(ops, ranks=ranks, limitations=(Limitation(HOSTILE, HOSTILE),))
-    hostile = replace(
-        hostile,
-        headline_reason=HOSTILE,
-        convention=HOSTILE,
-        iterations=Iterations(replace(i, name=HOSTILE) for i in hostile.iterations),
-    )
+    ops = [Op(0, Phase.F, 0, 0, 10), Op(0, Phase.BW, 0, 20, 30)]
+    hostile = named(report_of(ops), HOSTILE)
 
     html = fragment(hostile)
     found = Read(html)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,7 @@ from tests.support.drawn_reports import (
     SVG,
     Op,
     iteration_of,
+    named,
     one_f_one_b,
     parsed,
     rank_of,
@@ -34,76 +37,6 @@ from tests.support.drawn_reports import (
     written,
 )
 from tests.support.places import GOLDEN
-
-# Building reports
-
-
-# Nothing and little
-
-
-def test_an_empty_report_says_what_is_missing() -> None:
-    report = report_of([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
-
-    svg = render(report, View())
-
-    assert written(svg) == [
-        "Nothing to draw: no GPU has any operation",
-        "no ranges: NVTX was not recorded",
-    ]
-    assert parsed(svg).get("role") == "img"
-
-
-def test_a_view_of_nothing_there_says_so() -> None:
-    report = report_of(one_f_one_b(2, 2))
-
-    assert written(render(report, View(ranks=(7,)))) == ["Nothing to draw: no such rank"]
-    assert written(render(report, View(iterations=(7,)))) == [
-        "Nothing to draw: no such iteration or rank"
-    ]
-
-
-# Which iteration
-
-
-def typical(*lengths: int, **changes: bool | str) -> int | None:
-    """Return which iteration a report of such ``step`` windows shows."""
-    iterations = (
-        replace(iteration_of(index, [Op(0, Phase.F, 0, 0, length)]), **changes)  # type: ignore[arg-type]  # by name
-        for index, length in enumerate(lengths)
-    )
-    found = replace(report_of([]), iterations=Iterations(iterations)).typical_iteration()
-    return None if found is None else found.index
-
-
-@pytest.mark.parametrize(
-    ("values", "index"),
-    [((), None), ((50, 10, 30, 40, 20), 2), ((7, 7, 7), 0), ((9, 7, 7, 5), 1), ((8, 6), 1)],
-)
-def test_the_first_median_iteration_is_typical(values: tuple[int, ...], index: int | None) -> None:
-    assert typical(*values) == index
-
-
-def test_averaged_iterations_come_first_then_complete_ones() -> None:
-    ops = [Op(0, Phase.F, 0, 100 * n, 100 * n + 10 * (3 - n), iteration=n) for n in range(3)]
-    report = report_of(ops)
-
-    def shown(*changes: dict[str, object]) -> int | None:
-        changed = [
-            replace(iteration, **change)  # type: ignore[arg-type]  # by name
-            for iteration, change in zip(report.iterations, changes, strict=True)
-        ]
-        found = replace(report, iterations=Iterations(changed)).typical_iteration()
-        return None if found is None else found.index
-
-    left_out: dict[str, object] = {"averaged": False}
-    cut: dict[str, object] = {"averaged": False, "complete": False}
-    gone: dict[str, object] = {**cut, "ranks": ranks_of(())}
-    assert shown(left_out, left_out, {}) == 2
-    assert shown(left_out, cut, left_out) == 2
-    assert shown({**left_out, "kind": "evaluation"}, left_out, cut) == 1
-    assert shown(cut, cut, cut) == 1
-    assert shown(gone, gone, cut) == 2
-
 
 # Which windows
 
@@ -188,36 +121,6 @@ def test_the_plus_or_minus_says_what_it_is() -> None:
 # What is drawn
 
 
-def test_every_operation_has_a_number_and_a_tooltip() -> None:
-    svg = render(report_of(one_f_one_b(2, 3)), View())
-
-    numbers = [text for text in written(svg) if text in {"0", "1", "2"}]
-    # Two boxes of each on either rank; the first 0 after them is that of the axis.
-    assert sorted(numbers) == ["0"] * 5 + ["1"] * 4 + ["2"] * 4
-    assert tooltips(svg)[:2] == [
-        "F 0 (F0.0.0): at 0.000 ms for 10.000 ms",
-        "F 1 (F1.0.0): at 10.000 ms for 10.000 ms",
-    ]
-    assert len(tooltips(svg)) == 12
-
-
-def test_the_caption_and_the_rows_name_the_ratio() -> None:
-    svg = render(report_of(one_f_one_b(4, 8)), View())
-
-    assert written(svg)[0] == "schedule bubble ratio 27.3\u00a0%"
-    assert written(svg).count("27.3\u00a0%") == 4
-    assert "iteration 0: 27.3\u00a0% of 330.0\u00a0ms" in written(svg)
-
-
-def test_a_pair_shows_both_microbatches() -> None:
-    pair = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
-
-    svg = render(report_of([pair]), View())
-
-    assert "7;3" in written(svg)
-    assert tooltips(svg) == ["FB 7;3 chunk 0;1: at 0.000 ms for 9.000 ms"]
-
-
 def test_an_operation_without_device_time_gets_no_box() -> None:
     ops = one_f_one_b(2, 2)
     ops[0] = replace(ops[0], busy=None)
@@ -227,85 +130,6 @@ def test_an_operation_without_device_time_gets_no_box() -> None:
     assert "without device time: F 0" in tooltips(svg)
     assert not [text for text in tooltips(svg) if text.startswith("F 0 (F0.0.0): at 0.000")]
     assert any("Hollow mark: 1 without GPU work" in text for text in written(svg))
-
-
-def test_other_iterations_in_the_window_are_paler() -> None:
-    ops = [Op(0, Phase.F, 0, 0, 60), Op(0, Phase.F, 1, 100, 140)]
-    ops += [Op(0, Phase.F, 0, 70, 90, iteration=1), Op(0, Phase.F, 1, 150, 160, iteration=1)]
-
-    svg = render(report_of(ops), View(iterations=(0,)))
-
-    assert "Faded: neighbouring iterations." in written(svg)
-    assert svg.count('fill-opacity="0.3"') == 1
-
-
-def test_a_cut_operation_is_torn() -> None:
-    svg = render(report_of([Op(0, Phase.F, 0, 0, 9, cut=True)]), View())
-
-    assert "Torn edge: cut by the end of the capture." in written(svg)
-
-
-def test_communication_is_drawn_on_request_only() -> None:
-    ops = [*one_f_one_b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
-
-    assert "communication (thin lane)" not in written(render(report_of(ops), View()))
-    assert "communication (thin lane)" in written(render(report_of(ops), View((), (), True)))
-
-
-def test_hosts_are_grouped_where_there_are_several() -> None:
-    ranks = tuple(rank_of(index, f"node{index // 4}") for index in range(8))
-
-    texts = written(render(report_of(one_f_one_b(8, 8), ranks=ranks), View()))
-
-    assert {"node0", "node1", "3 GPU 3"} <= set(texts)
-
-
-# Hostile input
-
-
-def test_hostile_names_are_inert() -> None:
-    ops = [replace(op, name=HOSTILE) for op in one_f_one_b(2, 2)]
-    ranks = tuple(replace(rank_of(index, HOSTILE), label=f"{index}{HOSTILE}") for index in range(2))
-    report = report_of(ops, ranks=ranks, limitations=(Limitation(HOSTILE, HOSTILE),) * 9)
-    report = replace(report, headline=HOSTILE, headline_reason=HOSTILE)
-    report = replace(
-        report, iterations=Iterations(replace(it, name=HOSTILE) for it in report.iterations)
-    )
-
-    svg = render(report, View())
-
-    assert "<script" not in svg
-    assert not [element for element in parsed(svg).iter() if "script" in element.tag]
-    assert len(svg) < 20_000
-    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff\ufffe\uffff]", svg)
-
-
-# Time
-
-
-@pytest.mark.parametrize(
-    ("span", "texts", "unit"),
-    [
-        (1, ["0", "1"], "ns"),
-        (63_000_000, ["0", "10", "20", "30", "40", "50", "60"], "ms"),
-        (1_200_000, ["0", "200", "400", "600", "800", "1000", "1200"], "µs"),
-        (2_500_000_000, ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5"], "s"),
-    ],
-)
-def test_ticks_are_round(span: int, texts: list[str], unit: str) -> None:
-    times, found = ticks(span, 7)
-
-    assert ([text for _, text in times], found) == (texts, unit)
-
-
-def test_durations_have_a_unit() -> None:
-    assert [duration(ns) for ns in (0, 999, 1_500, 63_214_000, 12_345_678_901)] == [
-        "0\u00a0ns",
-        "999\u00a0ns",
-        "1.500\u00a0µs",
-        "63.21\u00a0ms",
-        "12.35\u00a0s",
-    ]
 
 
 # Colours
@@ -338,12 +162,6 @@ def test_text_is_legible_on_both_papers() -> None:
 
 
 # Size, and the same again
-
-
-def test_coordinates_have_two_decimals_at_most() -> None:
-    svg = render(report_of(one_f_one_b(3, 7, latency=1_234_567)), View(communication=True))
-
-    assert not re.search(r"\d\.\d{3}", re.sub(r"<title>[^<]*</title>", "", svg))
 
 
 def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
@@ -429,15 +247,10 @@ def test_clocks_have_error_bars_where_they_can_be_seen() -> None:
     # Around the first start of the rank, one F later a rank.
     assert lower + higher > left + right
     assert error_bars(render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000), View())) == []
-
-
-def test_machines_of_one_hostname_have_error_bars_of_their_own() -> None:
-    report = on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost")
-
-    svg = render(report, View())
-
-    assert len(error_bars(svg)) == 1
-    assert "localhost GPU 1 ± 1 ms" in written(svg)
+    # Machines of one hostname have clocks of their own.
+    local = render(on_clocks(report_of(one_f_one_b(2, 2)), 0, 1_000_000, host="localhost"), View())
+    assert len(error_bars(local)) == 1
+    assert "localhost GPU 1 ± 1 ms" in written(local)
 
 
 def with_ratio(**changes: object) -> list[str]:
@@ -449,73 +262,157 @@ def with_ratio(**changes: object) -> list[str]:
     return written(render(replace(report, iterations=Iterations((changed,))), View()))
 
 
-def test_clocks_that_contradict_are_marked() -> None:
-    texts = with_ratio(contradicted=True)
-
-    assert [text for text in texts if text.endswith("!")] == [
-        "schedule bubble ratio 33.3\u00a0% !",
-        *["33.3\u00a0% !"] * 2,
-    ]
-    assert "! depends on clocks that contradict each other." in " ".join(texts)
-
-
-@pytest.mark.parametrize(
-    ("interval", "says"),
-    [
-        ((0.30, 0.36), "Clock bounds: 30.0 % to 36.0 %."),
-        ((0.33331, 0.33333), "Clock bounds: 33.331 % to 33.333 %."),
-        ((0.33333, 0.33333), None),
-        (None, None),
-    ],
-)
-def test_what_the_clocks_allow_is_noted(
-    interval: tuple[float, float] | None, says: str | None
-) -> None:
-    texts = " ".join(with_ratio(interval=interval)).replace("\u00a0", " ")
-
-    assert ("Clock bounds" in texts) == (says is not None)
-    assert says is None or says in texts
-
-
-@pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (1, "1 ns"),
-        (123, "130 ns"),
-        (9_950, "10 µs"),
-        (1_010, "1.1 µs"),
-        (999_999, "1 ms"),
-        (12_000_001, "13 ms"),
-        (1_500_000_000, "1.5 s"),
-    ],
-)
-def test_an_error_is_rounded_up(ns: int, text: str) -> None:
-    assert at_most(ns).replace("\u00a0", " ") == text
-
-
-def copies() -> Report:
-    """Return two replicas of two stages."""
-    ranks = tuple(rank_of(i, pipeline=i // 2, stage=i % 2) for i in range(4))
-    ops = [
-        replace(op, rank=op.rank + 2 * replica, busy=())
-        for op in one_f_one_b(2, 2)
-        for replica in (0, 1)
-    ]
-    return report_of(ops, ranks=ranks)
-
-
 def test_copies_of_a_stage_share_a_row_if_asked() -> None:
-    texts = written(render(copies(), View(rows="stage")))
+    texts = written(render(COPIES, View(rows="stage")))
 
     assert [text for text in texts if "GPU" in text] == [
         "1 of 2: node1:0 GPU 0",
         "1 of 2: node1:1 GPU 1",
     ]
     assert "Rows: stages; each is drawn as its first replica ran" in " ".join(texts)
-    by_rank = written(render(copies(), View(rows="rank")))
+    by_rank = written(render(COPIES, View(rows="rank")))
     assert len([text for text in by_rank if "GPU" in text]) == 4
     assert "share a row" not in " ".join(by_rank)
 
 
 def test_golden() -> None:
     assert render(small(), View()) == (GOLDEN / "small.svg").read_text(encoding="utf-8")
+
+
+# What is written
+
+
+LEFT_OUT, CUT = {"averaged": False}, {"averaged": False, "complete": False}
+BARE: dict[str, object] = {**CUT, "ranks": ranks_of(())}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "changes", "index"),
+    [
+        *(((), (), None), ((50, 10, 30, 40, 20), (), 2), ((7, 7, 7), (), 0), ((8, 6), (), 1)),
+        ((9, 7, 7, 5), (), 1),
+        # Averaged iterations come first, then complete ones.
+        ((30, 20, 10), (LEFT_OUT, LEFT_OUT, {}), 2),
+        ((30, 20, 10), (LEFT_OUT, CUT, LEFT_OUT), 2),
+        ((30, 20, 10), ({**LEFT_OUT, "kind": "evaluation"}, LEFT_OUT, CUT), 1),
+        ((30, 20, 10), (CUT, CUT, CUT), 1),
+        ((30, 20, 10), (BARE, BARE, CUT), 2),
+    ],
+)
+def test_the_first_median_iteration_is_typical(
+    lengths: tuple[int, ...], changes: tuple[dict[str, Any], ...], index: int | None
+) -> None:
+    iterations = Iterations(
+        replace(iteration_of(n, [Op(0, Phase.F, 0, 0, length)]), **change)
+        for n, (length, change) in enumerate(
+            zip(lengths, changes or [{}] * len(lengths), strict=True)
+        )
+    )
+    found = replace(report_of([]), iterations=iterations).typical_iteration()
+
+    assert (found and found.index) == index
+
+
+PAIR = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
+LONE = report_of([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
+TWO_NODES = tuple(rank_of(index, f"node{index // 4}") for index in range(8))
+SENDING = [*one_f_one_b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
+NEIGHBOURS = [
+    Op(0, Phase.F, mb, start, end, iteration=iteration)
+    for mb, start, end, iteration in (
+        (0, 0, 60, 0),
+        (1, 100, 140, 0),
+        (0, 70, 90, 1),
+        (1, 150, 160, 1),
+    )
+]
+COPIES = replace(
+    report_of(
+        [replace(op, rank=op.rank + 2 * n, busy=()) for op in one_f_one_b(2, 2) for n in (0, 1)]
+    ),
+    ranks=tuple(rank_of(i, pipeline=i // 2, stage=i % 2) for i in range(4)),
+)
+
+
+@pytest.mark.parametrize(
+    ("report", "view", "texts"),
+    [
+        (
+            *(LONE, View()),
+            {"Nothing to draw: no GPU has any operation", "no ranges: NVTX was not recorded"},
+        ),
+        (report_of(SENDING), View(ranks=(7,)), {"Nothing to draw: no such rank"}),
+        (report_of(SENDING), View(iterations=(7,)), {"Nothing to draw: no such iteration or rank"}),
+        (report_of([PAIR]), View(), {"7;3", "FB 7;3 chunk 0;1: at 0.000 ms for 9.000 ms"}),
+        (
+            report_of([Op(0, Phase.F, 0, 0, 9, cut=True)]),
+            *(View(), {"Torn edge: cut by the end of the capture."}),
+        ),
+        (report_of(SENDING), View(communication=True), {"communication (thin lane)"}),
+        (report_of(NEIGHBOURS), View(iterations=(0,)), {"Faded: neighbouring iterations."}),
+        (report_of(one_f_one_b(8, 8), ranks=TWO_NODES), View(), {"node0", "node1", "3 GPU 3"}),
+    ],
+)
+def test_a_picture_says_what_it_shows(report: Report, view: View, texts: set[str]) -> None:
+    svg = render(report, view)
+
+    assert texts <= {*written(svg), *tooltips(svg)}
+    assert "Nothing" not in "".join(texts) or len(written(svg)) == len(texts)
+    assert ("communication (thin lane)" in written(svg)) == view.communication
+    assert svg.count('fill-opacity="0.3"') == ("Faded: neighbouring iterations." in texts)
+
+
+def test_hostile_names_are_inert() -> None:
+    svg = render(named(report_of(one_f_one_b(2, 2)), HOSTILE), View())
+
+    assert "<script" not in svg
+    assert not [element for element in parsed(svg).iter() if "script" in element.tag]
+    assert len(svg) < 20_000
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\ud800-\udfff\ufffe\uffff]", svg)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"interval": (0.30, 0.36)}, "Clock bounds: 30.0 % to 36.0 %."),
+        ({"interval": (0.33331, 0.33333)}, "Clock bounds: 33.331 % to 33.333 %."),
+        ({"interval": (0.33333, 0.33333)}, ""),
+        ({"interval": None}, ""),
+        ({"contradicted": True}, "! depends on clocks that contradict each other."),
+    ],
+)
+def test_what_the_clocks_allow_is_noted(changes: dict[str, object], says: str) -> None:
+    texts = with_ratio(**changes)
+
+    assert says in " ".join(texts).replace("\u00a0", " ")
+    assert ("Clock bounds" in " ".join(texts)) == says.startswith("Clock bounds")
+    marked = ["schedule bubble ratio 33.3\u00a0% !", *["33.3\u00a0% !"] * 2]
+    assert [t for t in texts if t.endswith("!")] == (marked if "contradicted" in changes else [])
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("write", "texts"),
+    [
+        (
+            duration,
+            {0: "0 ns", 999: "999 ns", 1_500: "1.500 µs", 63_214_000: "63.21 ms"}
+            | {12_345_678_901: "12.35 s"},
+        ),
+        (
+            at_most,  # an error is rounded up
+            {1: "1 ns", 123: "130 ns", 9_950: "10 µs", 1_010: "1.1 µs", 999_999: "1 ms"}
+            | {12_000_001: "13 ms", 1_500_000_000: "1.5 s"},
+        ),
+        (
+            lambda span: " ".join([*(text for _, text in ticks(span, 7)[0]), ticks(span, 7)[1]]),
+            {1: "0 1 ns", 63_000_000: "0 10 20 30 40 50 60 ms"}
+            | {1_200_000: "0 200 400 600 800 1000 1200 µs"}
+            | {2_500_000_000: "0.0 0.5 1.0 1.5 2.0 2.5 s"},
+        ),
+    ],
+)
+def test_times_have_a_unit(write: Callable[[int], str], texts: dict[int, str]) -> None:
+    assert {ns: write(ns).replace("\u00a0", " ") for ns in texts} == texts

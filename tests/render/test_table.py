@@ -23,8 +23,6 @@ from bubbleviz.report.view import View
 from tests.support.drawn_reports import ranks_of
 from tests.support.places import FIXTURES
 
-MS = 1_000_000
-
 
 @pytest.fixture(scope="module")
 def report() -> Report:

@@ -14,7 +14,6 @@ from bubbleviz.render.document import Block, Bullets, Sentence, Table
 from bubbleviz.render.text.terminal import Display, lines_of, plain_lines
 
 CELLS = st.text("aé宽 1", max_size=6).map(str.strip)
-TWO = Table("", [], headers=("a", "bc"))
 
 
 def printed(

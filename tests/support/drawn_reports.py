@@ -386,6 +386,21 @@ def tooltips(svg: str) -> list[str]:
 HOSTILE = "<script>alert(1)</script>]]>&\"'\n\r\x00\x1b\u202e\ud800\uffff\U0001f600" * 300
 
 
+def named(report: Report, text: str) -> Report:
+    """Return a report in which every text that comes from outside is this one."""
+    return replace(
+        report,
+        operations=replace(report.operations, names=(text,) * len(report.operations.names)),
+        ranks=tuple(replace(r, label=text, host=text) for r in report.ranks),
+        profiles=tuple(replace(p, path=text, host=text) for p in report.profiles),
+        iterations=Iterations(replace(one, name=text) for one in report.iterations),
+        limitations=(Limitation(text, text),) * 9,
+        convention=text,
+        command=text,
+        headline_reason=text,
+    )
+
+
 def pipelines_of(
     pipelines: int, stages: int, microbatches: int, slow: Sequence[int] = ()
 ) -> tuple[list[Op], tuple[Rank, ...]]:
