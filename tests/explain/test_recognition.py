@@ -60,6 +60,9 @@ def test_nothing_ran() -> None:
     evaluated = measured([(0, 0, [Op(F, 0)])], [(0, 0)], [iteration(0, "evaluation")])
     assert named(evaluated) == named(nothing)
 
+    far = [(rank, 0, order) for rank, order in enumerate(devices_of(planned("1f1b", 2, 4)))]
+    assert named(measured(far, [(0, 0), (10**9, 0)])).name is None
+
 
 def is_searched(rule: Schedule) -> bool:
     """Tell whether a schedule has another order at other times."""
@@ -119,74 +122,130 @@ def test_orders_of_the_authors_schedulers_are_named() -> None:
     assert min(seen.values()) >= 5
 
 
-@pytest.mark.parametrize(
-    ("name", "p", "m", "also"),
-    [
-        ("zb-h1", 4, 8, ("zb-1p",)),
-        ("zb-h2", 4, 8, ("zb-2p",)),
-        # With p microbatches both limits are the same.
-        ("zb-h1", 4, 4, ("zb-1p", "zb-2p")),
-    ],
-)
-def test_searches_that_could_have_found_an_order_are_named(
-    name: str, p: int, m: int, also: tuple[str, ...]
-) -> None:
-    orders = devices_of(planned(name, p, m))
-    found = named(of_orders(orders))
-    assert (found.name, found.also, found.exact) == (name, also, True)
-
-    turn = next(n for n, op in enumerate(orders[1]) if op.phase is B)
-    orders[1][turn - 1 : turn + 1] = reversed(orders[1][turn - 1 : turn + 1])
-    found = named(of_orders(orders))
-    assert (found.name, found.also, found.exact) == (name, also, False)
+def each(name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8) -> list[list[Op]]:
+    """Return the orders of a schedule with other operations for each."""
+    return [[one for op in o for one in change(op)] for o in devices_of(planned(name, p, m))]
 
 
-def test_1f1b_with_its_backward_split_is_what_searches_find_where_transfers_are_long() -> None:
-    orders = [[part for op in order for part in split(op)] for order in devices_of(planned("1f1b"))]
-    found = named(of_orders(orders))
-    assert (found.name, found.also, found.exact) == ("1f1b", ("zb-1p",), True)
-
-    whole = named(of_orders(devices_of(planned("1f1b"))))
-    assert (whole.name, whole.also) == ("1f1b", ())
-
-
-def test_an_order_of_its_own_has_no_name() -> None:
-    """1F1B in a V, which no schedule here is, and forwards in no order at all."""
-    row = next(r for r in reference("schedules.csv") if r["schedule"] == "1F1B-V" and r["order"])
-    found = named(of_orders(devices_of(listed_plan(row))))
-    assert (found.name, found.exact, found.distance, found.deviations) == (None, False, None, ())
-    assert found.reason == "no known schedule has this order"
-
-
-@pytest.mark.parametrize("name", ["gpipe", "looped-bfs"])
-def test_gpipe_with_its_backward_split_is_no_zero_bubble_schedule(name: str) -> None:
-    """All warm up with all forwards; each W follows its B at once, or all of them at the end."""
-    orders = devices_of(planned(name))
-    at_once = [[part for op in order for part in split(op)] for order in orders]
-    found = named(of_orders(at_once))
-    assert (found.name, found.exact) == (name, True)
-
-    late = [sorted(order, key=lambda op: op.phase is W) for order in at_once]
-    assert named(of_orders(late)).name is None
-
-
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (8, 16)])
-def test_gpipe_may_run_the_last_backward_first(p: int, m: int) -> None:
-    """As torchgpipe does, and looped BFS of several chunks."""
-    orders = [
-        [replace(op, microbatch=m - 1 - op.microbatch) if op.phase is BW else op for op in order]
-        for order in devices_of(planned("gpipe", p, m))
-    ]
-    found = named(of_orders(orders))
-    assert (found.name, found.also, found.exact) == ("gpipe", (), True)
-
-    orders[0][:2] = reversed(orders[0][:2])
-    found = named(of_orders(orders))
-    assert (found.name, found.exact, found.deviation_count) == ("gpipe", False, 1)
+def numbered(first: int, step: int = 1) -> Callable[[Op], list[Op]]:
+    return lambda op: [replace(op, microbatch=step * op.microbatch + first)]
 
 
 def split(op: Op) -> list[Op]:
     return [replace(op, phase=phase) for phase in (B, W)] if op.phase is BW else [op]
+
+
+def swapped(orders: list[list[Op]]) -> list[list[Op]]:
+    """Return orders in which the first backward of rank 1 runs before what ran before it."""
+    own = [*orders[1]]
+    turn = next(n for n, op in enumerate(own) if op.phase in (B, BW))
+    own[turn - 1 : turn + 1] = reversed(own[turn - 1 : turn + 1])
+    return [orders[0], own, *orders[2:]]
+
+
+def overlapped(plan: Plan) -> list[list[Op]]:
+    """Return orders in which what runs together is a pair."""
+    orders = []
+    for device in plan.orders:
+        out: list[Op] = []
+        beside: Op | None = None
+        for own in device:
+            op = Op(own.phase, own.microbatch, plan.chunk_of(own.virtual_stage))
+            if own in plan.together:
+                beside = op
+            elif beside is not None:
+                out.append(replace(beside, phase=FB, second=(op.microbatch, op.chunk)))
+                beside = None
+            else:
+                out.append(op)
+        orders.append(out)
+    assert any(op.phase is FB for order in orders for op in order)
+    return orders
+
+
+def backwards_in_reverse(p: int, m: int) -> list[list[Op]]:
+    """Return GPipe as torchgpipe runs it, and looped BFS of several chunks."""
+    return each(
+        "gpipe",
+        lambda op: [replace(op, microbatch=m - 1 - op.microbatch) if op.phase is BW else op],
+        p,
+        m,
+    )
+
+
+def forwards_of_the_last_from_one() -> list[list[Op]]:
+    """Return 1F1B as PyTorch's single-stage schedule numbers it."""
+    *others, last = devices_of(planned("1f1b"))
+    return [*others, [replace(op, microbatch=op.microbatch + (op.phase is F)) for op in last]]
+
+
+V_1F1B = next(r for r in reference("schedules.csv") if r["schedule"] == "1F1B-V" and r["order"])
+#: With p microbatches both limits of searches are the same.
+SEARCHES = (("zb-h1", 8, ("zb-1p",)), ("zb-h2", 8, ("zb-2p",)), ("zb-h1", 4, ("zb-1p", "zb-2p")))
+OTHERS: tuple[Callable[[Op], list[Op]], ...] = (
+    lambda op: [replace(op, phase=Phase.R), op] if op.phase is BW else [op],
+    numbered(1),
+    numbered(7, 10),
+)
+#: Orders, and what is said of them.
+ORDERS: list[tuple[list[list[Op]], dict[str, object]]] = [
+    *(
+        (change(devices_of(planned(name, 4, m))), {"name": name, "also": also, "exact": exact})
+        for name, m, also in SEARCHES
+        for change, exact in ((list, True), (swapped, False))
+    ),
+    (devices_of(planned("1f1b")), {"name": "1f1b", "also": ()}),
+    # What searches find where transfers are long.
+    (each("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
+    # All warm up with all forwards; each W follows its B at once, or all of them at the end.
+    *((each(name, split), {"name": name, "exact": True}) for name in ("gpipe", "looped-bfs")),
+    *(
+        ([sorted(o, key=lambda op: op.phase is W) for o in each(name, split)], {"name": None})
+        for name in ("gpipe", "looped-bfs")
+    ),
+    *(
+        (backwards_in_reverse(p, m), {"name": "gpipe", "also": (), "exact": True})
+        for p, m in ((2, 4), (4, 8), (8, 16))
+    ),
+    (
+        [[o[1], o[0], *o[2:]] if not n else o for n, o in enumerate(backwards_in_reverse(4, 8))],
+        {"name": "gpipe", "exact": False, "deviation_count": 1},
+    ),
+    # 1F1B in a V, which no schedule here is.
+    (
+        devices_of(listed_plan(V_1F1B)),
+        {"name": None, "exact": False, "distance": None, "deviations": ()}
+        | {"reason": "no known schedule has this order"},
+    ),
+    (overlapped(planned("dualpipev")), {"name": "dualpipev", "exact": True}),
+    (
+        each("1f1b", numbered(-1, 0)),
+        {"name": None, "reason": "range names hold no microbatches"},
+    ),
+    *(
+        (each(name, change), {"name": name, "exact": True})
+        for name in ("1f1b", "zb-v")
+        for change in OTHERS
+    ),
+    (forwards_of_the_last_from_one(), {"name": "1f1b", "exact": True}),
+    (
+        [o[:6] + o[7:] if n == 3 else o for n, o in enumerate(forwards_of_the_last_from_one())],
+        {"deviations": (Deviation(3, 0, F, 3, 0, "missing", 0),)},
+    ),
+    # A name can say anything; what no run has costs nothing.
+    (each("1f1b", numbered(10**17), 2, 4), {"name": "1f1b"}),
+    (
+        [[replace(op, chunk=10**12 + n) for n, op in enumerate(o)] for o in each("1f1b", split)],
+        {"name": None},
+    ),
+]
+
+
+@pytest.mark.parametrize(("orders", "said"), ORDERS, ids=range(len(ORDERS)))
+def test_an_order_is_what_it_is_said_to_be(orders: list[list[Op]], said: dict[str, object]) -> None:
+    found = named(of_orders(orders))
+
+    assert {name: getattr(found, name) for name in said} == said
 
 
 #: What becomes of rank 1 of 1F1B with p = 4, m = 8: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6
@@ -246,10 +305,6 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
     assert found.reason == "by its structure"
 
 
-def renumbered(orders: list[list[Op]], number: dict[int, int]) -> list[list[Op]]:
-    return [[replace(op, microbatch=number[op.microbatch]) for op in order] for order in orders]
-
-
 @pytest.mark.parametrize(
     ("name", "m", "gone", "first"),
     [
@@ -265,11 +320,8 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
     name: str, m: int, gone: tuple[int, ...], first: int
 ) -> None:
     plan = planned(name, 4, m)
-    number = {n: n + first for n in range(m)}
     whole = devices_of(plan)
-    orders = renumbered(
-        [[op for op in order if op.microbatch not in gone] for order in whole], number
-    )
+    orders = each(name, lambda op: numbered(first)(op) if op.microbatch not in gone else [], 4, m)
     run = of_orders(orders)
     lost = sorted(
         (rank, int(op.phase), op.microbatch + first, op.chunk)
@@ -285,24 +337,8 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         assert found.distance == pytest.approx(len(lost) / sum(map(len, whole)))
 
     # And one more operation elsewhere.
-    turn = next(n for n, op in enumerate(orders[1]) if op.phase in (B, BW))
-    orders[1][turn - 1 : turn + 1] = reversed(orders[1][turn - 1 : turn + 1])
-    found = named(of_orders(orders))
+    found = named(of_orders(swapped(orders)))
     assert (found.name, found.deviation_count) == (name, len(lost) + 1)
-
-
-def test_forwards_of_the_last_rank_may_be_numbered_from_one() -> None:
-    """As PyTorch's single-stage 1F1B does."""
-    orders = devices_of(planned("1f1b"))
-    orders[3] = [
-        replace(op, microbatch=op.microbatch + 1) if op.phase is F else op for op in orders[3]
-    ]
-    found = named(of_orders(orders))
-    assert (found.name, found.exact) == ("1f1b", True)
-
-    dropped = [*orders[:3], orders[3][:6] + orders[3][7:]]
-    found = named(of_orders(dropped))
-    assert found.deviations == (Deviation(3, 0, F, 3, 0, "missing", 0),)
 
 
 def cleared(plan: Plan) -> list[list[Op]]:
@@ -337,52 +373,6 @@ def test_a_range_that_clears_without_any_work_found_nothing_left() -> None:
     assert (found.name, found.exact) == ("1f1b", True)
 
 
-def test_an_overlapped_pair_is_a_forward_and_a_backward() -> None:
-    plan = planned("dualpipev")
-    orders = []
-    for device in plan.orders:
-        out: list[Op] = []
-        beside: Op | None = None
-        for own in device:
-            op = Op(own.phase, own.microbatch, plan.chunk_of(own.virtual_stage))
-            if own in plan.together:
-                beside = op
-            elif beside is not None:
-                out.append(replace(beside, phase=FB, second=(op.microbatch, op.chunk)))
-                beside = None
-            else:
-                out.append(op)
-        orders.append(out)
-    assert any(op.phase is FB for order in orders for op in order)
-    found = named(of_orders(orders))
-    assert (found.name, found.exact) == ("dualpipev", True)
-
-
-def test_microbatches_that_names_do_not_tell() -> None:
-    orders = [[replace(op, microbatch=-1) for op in order] for order in devices_of(planned("1f1b"))]
-    found = named(of_orders(orders))
-    assert (found.name, found.reason) == (None, "range names hold no microbatches")
-
-
-#: What ranks may run beside the order of 1F1B, whose order it stays.
-VARIANTS: dict[str, Callable[[Op], list[Op]]] = {
-    "recomputes": lambda op: [replace(op, phase=Phase.R), op] if op.phase is BW else [op],
-    "numbers from 1 on": lambda op: [replace(op, microbatch=op.microbatch + 1)],
-    "numbers with gaps": lambda op: [replace(op, microbatch=10 * op.microbatch + 7)],
-}
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
-def test_what_belongs_to_an_operation_and_how_microbatches_are_numbered_is_no_other_order(
-    name: str, variant: str
-) -> None:
-    change = VARIANTS[variant]
-    orders = [[one for op in order for one in change(op)] for order in devices_of(planned(name))]
-    found = named(of_orders(orders))
-    assert (found.name, found.exact) == (name, True)
-
-
 def test_the_averaged_iterations_decide() -> None:
     first, usual = devices_of(planned("gpipe")), devices_of(planned("1f1b"))
     cells = [(rank, 0, order) for rank, order in enumerate(first)]
@@ -408,24 +398,12 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
 
 def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     """Of numbers 5 to 12 one iteration lacks the first: it is missing, and no other is moved."""
-    number = {n: n + 5 for n in range(8)}
-    whole = renumbered(devices_of(planned("1f1b")), number)
+    whole = each("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in whole]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((whole, cut)[n])]
     found = named(measured(cells, [(rank, 0) for rank in range(4)]))
     assert (found.name, found.iterations[0].exact) == ("1f1b", True)
     assert found.iterations[1].name == "1f1b"
-
-
-def test_stages_that_no_run_has_cost_nothing() -> None:
-    """A name can say anything."""
-    orders = devices_of(planned("1f1b", 2, 4))
-    cells = [(rank, 0, order) for rank, order in enumerate(orders)]
-    assert named(measured(cells, [(0, 0), (10**9, 0)])).name is None
-    huge = [[replace(op, microbatch=op.microbatch + 10**17) for op in o] for o in orders]
-    assert named(of_orders(huge)).name == "1f1b"
-    odd = [[replace(op, chunk=10**12 + n) for n, op in enumerate(o)] for o in orders]
-    assert named(of_orders(odd)).name is None
 
 
 @settings(max_examples=40, deadline=None)  # searched schedules are searched first
