@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,18 +23,17 @@ from bubbleviz import annotate
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.convention_file import built_in, recognise
 from bubbleviz.conventions.range_names import understand
-from bubbleviz.model.phases import COMPUTE, Phase
+from bubbleviz.model.phases import Phase
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
 from tests.planting.truth import TrueOperation, Truth
 from tests.support.nsys_exports import START_END, C, K, R, profile
-from tests.support.planted_runs import LABELS, rank_numbers
+from tests.support.planted_runs import check_ratios, found_rows, rank_numbers, true_rows
 
 #: A new name for a range of (rank, virtual stage, name); None takes the range away.
 Rename = Callable[[int, int | None, str], str | None]
 
-WORK = {phase.label for phase in COMPUTE}
 BASE = Planting(stages=4, microbatches=6, kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
 PLAIN = replace(BASE, optimizer_ns=-1)
 SPLIT = replace(PLAIN, schedule="zb-h1", autograd="named")
@@ -89,59 +88,6 @@ def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> i
     key = f"{found['mb']}.{found['chunk']}.0"
     own = stages.get((rank, name), stages.get((rank, f"F{key}")))
     return own if own is not None else stages.get((rank, f"B{key}"))
-
-
-Row = tuple[int, int, int, int, int, int, int]
-
-
-def true_rows(
-    report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
-) -> list[Row]:
-    """Return (rank, start, end, phase, microbatch, kernels, iteration) as planted."""
-    ranks = rank_numbers(report, truth)
-    files = {file.path: index for index, file in enumerate(truth.files)}
-    offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}
-    return sorted(
-        (
-            ranks[o.rank],
-            o.file_start_ns + offset[o.rank],
-            o.file_end_ns + offset[o.rank],
-            LABELS[o.phase],
-            -1
-            if o.phase == "Optimizer" or o.microbatch is None or not microbatch
-            else o.microbatch,
-            o.kernels,
-            o.iteration,
-        )
-        for o in operations
-        if o.phase in WORK and o.file_start_ns is not None and o.file_end_ns is not None
-    )
-
-
-def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
-    t = report.operations
-    return sorted(
-        (
-            int(t.rank[i]),
-            int(t.start_ns[i]),
-            int(t.end_ns[i]),
-            int(t.phase[i]),
-            int(t.microbatch[i]) if microbatch and t.phase[i] != Phase.OPTIMIZER else -1,
-            int(t.kernels[i]),
-            int(t.iteration[i]),
-        )
-        for i in range(len(t))
-        if t.has_span[i] and Phase(int(t.phase[i])).label in WORK
-    )
-
-
-def check_ratios(report: Report, truth: Truth) -> None:
-    assert len(report.iterations) == len(truth.iterations)
-    for own, true in zip(report.iterations, truth.iterations, strict=True):
-        assert (own.kind, own.complete) == (true.kind, true.complete)
-        for ratio, value in true.bubble_ratio.items():
-            assert own.ratios[ratio].value == pytest.approx(value, abs=1e-9), ratio
-            assert own.ratios[ratio].low == pytest.approx(true.bubble_low[ratio], abs=1e-9), ratio
 
 
 def told(report: Report) -> str:
@@ -237,6 +183,7 @@ def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
                 end_ns=own.end_ns,
                 file_end_ns=own.file_end_ns,
                 kernels=before.kernels + own.kernels,
+                active_ns=before.active_ns + own.active_ns,
             )
         else:
             result.append(replace(own, microbatch=None) if own.phase == "W" else own)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from bubbleviz.model.phases import Phase
+import numpy as np
+import pytest
+
+from bubbleviz.model.phases import COMPUTE, Phase
 from bubbleviz.report.report import Report
 from tests.planting.options import Planting
-from tests.planting.truth import Truth
+from tests.planting.truth import TrueOperation, Truth
 
 LABELS = {phase.label: int(phase) for phase in Phase}
 
@@ -107,3 +111,50 @@ def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
     files = [file.path for file in truth.files]
     own = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
     return {r.rank: own[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}
+
+
+#: Rank, start, end, phase, microbatch, kernels, active time and iteration of an operation.
+Row = tuple[int, ...]
+
+
+def true_rows(
+    report: Report, truth: Truth, operations: Iterable[TrueOperation], *, microbatch: bool = True
+) -> list[Row]:
+    """Return the operations that compute as planted, by the numbers of the report."""
+    ranks = rank_numbers(report, truth)
+    files = {file.path: index for index, file in enumerate(truth.files)}
+    offset = {r.rank: report.profiles[files[r.file]].clock_offset_ns for r in truth.ranks}
+    return sorted(
+        (
+            *(ranks[o.rank], o.file_start_ns + offset[o.rank], o.file_end_ns + offset[o.rank]),
+            LABELS[o.phase],
+            o.microbatch
+            if microbatch and o.phase != "Optimizer" and o.microbatch is not None
+            else -1,
+            *(o.kernels, o.active_ns, o.iteration),
+        )
+        for o in operations
+        if LABELS[o.phase] in COMPUTE and o.file_start_ns is not None and o.file_end_ns is not None
+    )
+
+
+def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
+    """Return the operations that compute as the report has them."""
+    ran = report.operations
+    own = ran.take((ran.has_span == 1) & np.isin(ran.phase, COMPUTE))
+    numbers = own.microbatch if microbatch else np.full(len(own), -1)
+    columns = (own.rank, own.start_ns, own.end_ns, own.phase, numbers)
+    columns += (own.kernels, own.active_ns, own.iteration)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def check_ratios(report: Report, truth: Truth) -> None:
+    """Compare iterations and ratios with what was planted."""
+    assert len(report.iterations) == len(truth.iterations)
+    for own, true in zip(report.iterations, truth.iterations, strict=True):
+        assert (own.kind, own.complete) == (true.kind, true.complete)
+        if not own.complete:
+            continue
+        for ratio, value in true.bubble_ratio.items():
+            assert own.ratios[ratio].value == pytest.approx(value, abs=1e-9), ratio
+            assert own.ratios[ratio].low == pytest.approx(true.bubble_low[ratio], abs=1e-9), ratio

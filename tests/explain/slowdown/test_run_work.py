@@ -13,13 +13,15 @@ import pytest
 
 import bubbleviz
 from bubbleviz.explain import explanation
+from bubbleviz.explain.dependencies import Dependencies
+from bubbleviz.explain.slowdown.replay import replay_of
 from bubbleviz.explain.slowdown.run_work import delays_of, measured_ns, outside_operations
 from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.report.report import Report
 from tests.planting import plant
 from tests.planting.options import Planting
-from tests.support.nsys_exports import C, K, R, profile
 from tests.support.planted_runs import RUNS
+from tests.support.slow_replay import slow_ends
 
 EVEN = Planting(iterations=3, barrier=True)
 
@@ -48,9 +50,29 @@ def test_with_launch_delays_all_iterations_take_as_long_as_measured(name: str) -
         return
     work, replay = scenarios.work, scenarios.replay
     assert len(replay.unordered) == 0
+    for delay_ns in (np.zeros(len(work), np.int64), np.arange(len(work)) % 3_000):
+        ends = slow_ends(work, scenarios.order, work.own_ns.tolist(), delay_ns.tolist())
+        found = replay.ends_ns(work.own_ns[:, None], delay_ns)[: len(replay.rows), 0]
+        assert found.tolist() == [ends[row] for row in replay.rows.tolist()]
     delays_ns = delays_of(work, scenarios.order)
     delayed = replay.lengths_ns(work.own_ns[:, None], delays_ns)[:, 0]
     assert delayed.tolist() == measured_ns(work, replay.iterations).tolist()
+
+
+def test_an_iteration_in_a_circle_is_left_out() -> None:
+    scenarios = report(RUNS["plain"]).explanation.scenarios
+    assert scenarios is not None
+    work, order = scenarios.work, scenarios.order
+    circle = Dependencies(
+        np.append(order.after, order.before[0]), np.append(order.before, order.after[0])
+    )
+    ends = slow_ends(work, circle, work.own_ns.tolist(), [0] * len(work))
+    replay = replay_of(work, circle)
+
+    never = [row for row, end in enumerate(ends) if end is None]
+    assert replay.unordered.tolist() == never
+    assert len(replay.iterations) == len(scenarios.replay.iterations) - 1
+    assert set(work.iteration[never].tolist()).isdisjoint(replay.iterations.tolist())
 
 
 def test_an_even_run_is_ideal() -> None:
@@ -75,17 +97,6 @@ def test_a_slow_stage_by_the_formula_of_1f1b() -> None:
     assert slowdowns.by_stage[2] == max(slowdowns.by_stage.values())
     assert slowdowns.by_rank[2] == min(slowdowns.by_stage[2], slowdowns.by_replica[0])
     assert slowdowns.total == pytest.approx(slowdowns.original_ns / slowdowns.ideal_ns)
-
-
-def test_a_run_that_cannot_be_replayed_says_why(tmp_path: Path) -> None:
-    path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
-    found = bubbleviz.analyze(path)
-
-    assert found.slowdowns is None
-    assert found.explanation.slowdown_source is not None
-    assert found.explanation.slowdown_source.reason == (
-        "no complete training iteration was recorded"
-    )
 
 
 def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
