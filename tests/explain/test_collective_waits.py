@@ -57,22 +57,12 @@ def moves(found: CollectiveWaits) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("rows", "worked_before", "expected"),
     [
-        ([], [], []),
-        ([], [(0, 0, 10)], []),
         # The shortest kernel is the move.
         (
             [(0, 100, 1_000, 7), (1, 700, 1_000, 7), (2, 500, 1_000, 7)],
             [(1, 0, 600)],
             [(700, 1, 0), (700, -1, -1), (700, 1, 0)],
         ),
-        # No common clock is needed.
-        (
-            [(0, 100, 1_000, 7), (1, 90_700, 91_000, 7)],
-            [],
-            [(700, 1, -1), (90_700, -1, -1)],
-        ),
-        # Unknown members wait for nobody.
-        ([(0, 100, 1_000, -1)], [], [(100, -1, -1)]),
         # A kernel in pieces is entered once; the other way round, its first pieces wait.
         (
             [(0, 100, 1_000, 7), (1, 600, 700, 7), (1, 700, 800, 7), (1, 810, 1_000, 7)],
@@ -203,12 +193,16 @@ def test_the_longest_wait_in_a_collective_is_told_with_its_last_rank(tmp_path: P
     )
 
 
-def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_real_moves_are_the_planted_ones_on_clocks_that_are_off(
+    pieces: int, tmp_path: Path
+) -> None:
     planting = Planting(
         iterations=3,
         replicas=2,
         servers=4,
         reduce_ns=700 * US,
+        reduce_pieces=pieces,
         jitter=0.1,
         iteration_ranges=True,
         clock_error_ns=(0, 3 * MS, -2 * MS, MS),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import bubbleviz
 from bubbleviz.count import rank_iterations
-from bubbleviz.explain import explanation, stretch
-from bubbleviz.explain.explanation import explain_stretch
-from bubbleviz.explain.phase_times import times_median_of
+from bubbleviz.explain import stretch
 from bubbleviz.render import json_document as json
 from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.report.report import Report
@@ -82,30 +78,3 @@ def test_one_pipeline_at_a_time_is_all_at_once(
     assert alone.explanation.receives.operation.tolist() == (
         whole.explanation.receives.operation.tolist()
     )
-
-
-def test_stretches_and_their_explanations_travel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(RUNS["collectives"], tmp_path)
-    whole = shown(bubbleviz.analyze(tmp_path))
-
-    def elsewhere(part: stretch.Stretch) -> object:
-        return pickle.loads(pickle.dumps(explain_stretch(pickle.loads(pickle.dumps(part)))))
-
-    monkeypatch.setattr(stretch, "MOST", 1)
-    monkeypatch.setattr(explanation, "explain_stretch", elsewhere)
-    assert shown(bubbleviz.analyze(tmp_path)) == whole
-
-
-def test_times_are_those_of_the_median_of_a_kind(tmp_path: Path) -> None:
-    plant(replace(REPLICAS, slow_microbatch=2, slow_microbatch_factor=2.0), tmp_path)
-    report = bubbleviz.analyze(tmp_path)
-    stage = np.array([rank.stage for rank in report.ranks], np.int64)
-    averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
-    times = times_median_of(
-        report.operations, stage, averaged, report.explanation.phase_times.kinds
-    )
-    worst = report.explanation.phase_times.stragglers
-    assert [times[own.operation] for own in worst] == [own.times for own in worst]
-    assert times.max() == worst[0].times

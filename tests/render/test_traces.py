@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 import shutil
@@ -18,15 +20,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import OutputError, ProfileError
 from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.formats import renderer_named
+from bubbleviz.render.formats.csv import render_bubbles
 from bubbleviz.render.json_document import document
-from bubbleviz.render.trace.trace import ALL_RANKS, lanes_of
+from bubbleviz.render.trace.trace import ALL_RANKS
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
@@ -246,20 +248,6 @@ def test_overlapping_operations_keep_their_times() -> None:
     assert {own.lane for own in found.of("operation")} == {0, 1}
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 12), st.sampled_from((0, 0, 1, 2, 7))), max_size=14).map(
-        lambda spans: sorted((start, start + length) for start, length in spans)
-    )
-)
-def test_there_are_as_few_lanes_as_can_be(spans: list[tuple[int, int]]) -> None:
-    start, end = (np.array([span[n] for span in spans], np.int64) for n in (0, 1))
-    lanes = lanes_of(start, end).tolist()
-
-    for n, (begin, _) in enumerate(spans):
-        taken = {lanes[other] for other in range(n) if spans[other][1] > begin}
-        assert lanes[n] == min(set(range(n + 1)) - taken)
-
-
 # --- time
 
 
@@ -281,17 +269,6 @@ def test_microseconds_are_written_exactly() -> None:
 
 
 # --- planted runs
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_planted_run_is_all_in_its_traces(name: str) -> None:
-    report = planted(name)
-    found = checked(report)
-
-    assert found.processes[1:] == [(rank.index + 1, rank.label) for rank in report.ranks]
-    assert found.of("iteration")
-    assert found.of("bubble")
-    assert sum(len(own.leaving) for own in found.slices) > 0
 
 
 def test_a_microbatch_flows_to_the_last_stage_and_back() -> None:
@@ -373,15 +350,25 @@ def test_bubbles_say_what_the_host_did(tmp_path: Path) -> None:
     ranges = [
         R(0, 10_000, "F0.0.0"),
         R(6 * MS - 9_000, 6 * MS, "F1.0.0"),
-        R(7 * MS, 9 * MS - 10_000, "logging <script>"),
+        R(7 * MS, 9 * MS - 10_000, "=cmd|' /C calc'!A0 <script>"),
+        R(7 * MS + 1, 7 * MS + 30_000, "short"),
         R(9 * MS - 9_000, 9 * MS, "B0.0.0"),
     ]
-    found = checked(bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges)))
+    report = bubbleviz.analyze(profile(tmp_path, kernels, calls, ranges))
+    found = checked(report)
     hosts = [own.arguments for own in found.of("bubble") if own.name == "host"]
 
     assert [own["after"] for own in hosts] == ["F1", "BW0"]
     assert [own.get("host_call") for own in hosts] == ["cudaStreamSynchronize", None]
-    assert [own.get("host_range") for own in hosts] == [None, "logging <script>"]
+    assert [own.get("host_range") for own in hosts] == [None, "=cmd|' /C calc'!A0 <script>"]
+    rows = [
+        r
+        for r in csv.DictReader(io.StringIO(render_bubbles(report, View())))
+        if r["cause"] == "host"
+    ]
+    assert [row["after"] for row in rows] == ["F1", "BW0"]
+    assert [row["host_call"] for row in rows] == ["cudaStreamSynchronize", ""]
+    assert [row["host_range"] for row in rows] == ["", "'=cmd|' /C calc'!A0 <script>"]
 
 
 # --- odd runs
@@ -474,10 +461,18 @@ def tables(found: Loaded) -> sqlite3.Connection:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_query_of_the_readme_gives_the_ratios(name: str) -> None:
+def test_a_planted_run_is_all_in_its_traces_and_the_query_of_the_guide_gives_its_ratios(
+    name: str,
+) -> None:
     report = planted(name)
-    with closing(tables(checked(report))) as database:
+    found = checked(report)
+    with closing(tables(found)) as database:
         rows = database.execute(SQL).fetchall()
+
+    assert found.processes[1:] == [(rank.index + 1, rank.label) for rank in report.ranks]
+    assert found.of("iteration")
+    assert found.of("bubble")
+    assert sum(len(own.leaving) for own in found.slices) > 0
 
     assert [rank for rank, _ in rows] == [rank for rank, _ in ratios(report)]
     assert [ratio for _, ratio in rows] == pytest.approx([ratio for _, ratio in ratios(report)])
