@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bubbleviz.align.waits import NEVER, arrivals, waits
+from bubbleviz.align.waits import NEVER, arrivals
 from bubbleviz.interpret.record import ReadOptions, record
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.operations import RankOperations
@@ -114,24 +114,6 @@ def test_receives_show_when_inputs_were_there(
     found = told(job.recorded(tmp_path))
 
     assert {name: found[name] for name in expected} == expected
-
-
-def test_what_runs_before_the_gradient_is_there_is_neither_wait_nor_work(tmp_path: Path) -> None:
-    """B begins with recompute, and receives its gradient inside its range."""
-    job = Job().run("F0.0.0", (100, 200))
-    first = job.host
-    for span, name in (((210, 300), "gemm"), ((300, 500), SEND_RECV), ((500, 600), "gemm")):
-        job.host += 2
-        job.calls.append(C(job.host, job.host + 1, len(job.calls)))
-        job.kernels.append(K(*span, len(job.kernels), name=name))
-    job.host += 3
-    job.ranges.append(R(first + 1, job.host - 1, "B0.0.0"))
-
-    operations = job.recorded(tmp_path).operations
-    found = waits(operations, arrivals(operations))
-
-    assert found.waited_ns.tolist() == [300]
-    assert found.worked_ns.tolist() == [100 + 100]
 
 
 OPERATIONS = st.lists(

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bubbleviz.align.meetings import meetings_of, without_members
+from bubbleviz.align.meetings import meetings_of
 from bubbleviz.align.timebase import Timebase
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.operations import RankIntervals
 
 US = 1_000
 #: (rank, iteration, kind, start_us, end_us) and perhaps (group, order, sequence)
@@ -168,23 +167,14 @@ def test_clocks_may_be_off_by_their_uncertainty(
 
 
 def test_sizes_that_the_user_gives_need_no_clock() -> None:
-    rows = [(rank, 0, 1, 700 * rank, 700 * rank + 500) for rank in range(4)]
-    where = places([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 1, 1])
-
-    assert met(table(*rows), where, clocks(0, -1, -1, -1)) == []
-    assert met(table(*rows), where, clocks(0, -1, -1, -1), sizes_known=True) == [(0, 1), (2, 3)]
-
-
-def test_no_smaller_group_is_certain_where_a_larger_one_cannot_be_refuted() -> None:
+    # No smaller group is certain where a larger one cannot be refuted.
     where = places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
     apart = timebase([0, 0, 1, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
-
     assert met(table(*rows), where, apart) == []
     assert met(table(*rows), where, apart, sizes_known=True) == [(0, 2), (1, 3)]
     # Here the ranks of one clock show that not all are one.
-    where = places([0, 0, 1, 1, 2])
-    apart = timebase([0, 0, 0, 0, 1], 0, -1)
+    where, apart = places([0, 0, 1, 1, 2]), timebase([0, 0, 0, 0, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
     assert met(table(*rows), where, apart) == [(0, 1), (2, 3)]
 
@@ -192,14 +182,11 @@ def test_no_smaller_group_is_certain_where_a_larger_one_cannot_be_refuted() -> N
 COMMUNICATOR = Group("0x00000000000000a1", size=2, sole=True)
 
 
-@pytest.mark.parametrize("group", [COMMUNICATOR, Group("dp", "", (3, 7), 2), Group("dp", size=2)])
-def test_recorded_groups_need_no_clock(group: Group) -> None:
-    own = table((0, 0, 0, 0, 50, 0), (1, 0, 0, 900, 1_000, 0), groups=(group,))
-
-    assert met(own, places([0, 5]), clocks(0, -1)) == [(0, 1)]
-
-
 def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
+    own: CollectiveIntervals
+    for group in (COMMUNICATOR, Group("dp", "", (3, 7), 2), Group("dp", size=2)):
+        own = table((0, 0, 0, 0, 50, 0), (1, 0, 0, 900, 1_000, 0), groups=(group,))
+        assert met(own, places([0, 5]), clocks(0, -1)) == [(0, 1)]
     rows: list[Row] = [(rank, -1, 0, 0, 10, 0, 0, number) for number in (7, 9) for rank in range(2)]
     own = table(*rows, groups=(COMMUNICATOR,))
     assert met(own, places([0, 5]), clocks(0, -1), ordered=False) == [(0, 1), (2, 3)]
@@ -214,57 +201,3 @@ def test_recorded_groups_meet_by_numbers_and_else_by_ends() -> None:
     # Those of a group are not taken for ones without.
     rows, group = [(0, 0, 0, 0, 100, 0), (1, 0, 0, 0, 100)], Group("0xb2", size=8, sole=True)
     assert met(table(*rows, groups=(group,)), HALF) == []
-
-
-# --- members that are unknown
-
-UNKNOWN = "collectives whose members are unknown"
-LACKING = "collectives of which members are not recorded"
-TWO, FOUR = Group("a", size=2, sole=True), Group("b", "", (0, 1, 2, 3), 4)
-ONE, NAMELESS = Group("c", size=1, sole=True), Group("d", size=8)
-
-
-def members(*rows: tuple[int, int, int]) -> CollectiveIntervals:
-    """Return collectives of (rank, group, meeting), each from 0 to 100."""
-    own = table(
-        *((rank, 0, 0, 0, 100, group) for rank, group, _ in rows),
-        groups=(TWO, FOUR, ONE, NAMELESS),
-    )
-    return own.changed(end_ns=own.end_ns // US, meeting=column([row[2] for row in rows]))
-
-
-def alone(*rows: tuple[int, int, int]) -> RankIntervals:
-    """Return when only collectives ran."""
-    return RankIntervals(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
-
-
-ALWAYS = alone(*((rank, 0, 100) for rank in range(4)))
-
-
-def counts(own: CollectiveIntervals, exposed: RankIntervals = ALWAYS) -> dict[str, int]:
-    return {note.what: note.count for note in without_members(own, exposed)}
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        ([], {}),
-        ([(0, 0, 5), (1, 0, 5)], {}),  # whole meetings lack nobody
-        ([(0, -1, -1)], {UNKNOWN: 1}),
-        ([(0, 3, -1)], {UNKNOWN: 1}),
-        ([(0, 0, -1)], {LACKING: 1}),
-        ([(0, 1, -1)], {LACKING: 1}),
-        ([(0, 2, -1)], {}),  # a group of one waits for nobody
-        ([(0, 1, 5), (1, 1, 5), (0, -1, -1), (0, 0, 9), (1, 0, 9)], {UNKNOWN: 1, LACKING: 2}),
-    ],
-)
-def test_collectives_that_lack_members_are_limitations(
-    rows: list[tuple[int, int, int]], expected: dict[str, int]
-) -> None:
-    assert counts(members(*rows)) == expected
-
-
-def test_what_runs_beside_operations_does_not_count() -> None:
-    own = members((0, -1, -1), (1, -1, -1), (2, 1, -1))
-
-    assert counts(own, alone((1, 20, 30), (2, 100, 120))) == {UNKNOWN: 1}

@@ -37,47 +37,34 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "named", "pipeline"),
-    [
-        # No copies: one pipeline, whoever takes part.
-        ([0, 1, 2], False, [0, 0, 0]),
-        ([1, -1, 0], False, [0, 0, 0]),
-        ([-1, -1], False, [0, 0]),
-        ([], False, []),
-        # Copies: names must number the ranks.
-        ([0, 0, 1, 1], True, [0, 1, 0, 1]),
-        ([0, 0, 1, 1], False, [-1, -1, -1, -1]),
-        # Not in Megatron's order, or not as many of each stage.
-        ([0, 1, 0, 1], True, [-1, -1, -1, -1]),
-        ([0, 0, 1], True, [-1, -1, -1]),
-        # Ranks that take no part belong to no pipeline beside copies.
-        ([0, 0, -1, 1, 1], True, [0, 1, -1, 0, 1]),
-    ],
-)
-def test_copies_are_told_apart_where_numbers_do(
-    stage: list[int], named: bool, pipeline: list[int]
-) -> None:
-    found = distinguish_pipelines(column(stage), numbered(len(stage), named=named))
-
-    assert found.tolist() == pipeline
-
-
-@pytest.mark.parametrize(
     ("number", "stage", "world", "pipeline"),
     [
+        # No copies: one pipeline, whoever takes part.
+        (None, [0, 1, 2], 0, [0, 0, 0]),
+        (None, [1, -1, 0], 0, [0, 0, 0]),
+        (None, [-1, -1], 0, [0, 0]),
+        (None, [], 0, []),
+        # Copies: names must number the ranks.
+        (range(4), [0, 0, 1, 1], 0, [0, 1, 0, 1]),
+        (None, [0, 0, 1, 1], 0, [-1] * 4),
+        # Not in Megatron's order, or not as many of each stage.
+        (range(4), [0, 1, 0, 1], 0, [-1] * 4),
+        (range(3), [0, 0, 1], 0, [-1] * 3),
+        # Ranks that take no part belong to no pipeline beside copies.
+        (range(5), [0, 0, -1, 1, 1], 0, [0, 1, -1, 0, 1]),
         # Rank 2 of two stages of three pipelines is missing, then ranks 0 and 5.
         ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 6, [0, 1, 0, 1, 2]),
         ([1, 2, 3, 4], [0, 0, 1, 1], 6, [1, 2, 0, 1]),
         # Their stages are in no such order, or the run is of another size.
         ([0, 1, 3, 4, 5], [0, 1, 1, 1, 0], 6, [-1] * 5),
-        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 7, [-1] * 5),
-        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 0, [-1] * 5),
+        *(([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], world, [-1] * 5) for world in (7, 0)),
     ],
 )
-def test_copies_keep_their_pipelines_where_ranks_are_missing(
-    number: list[int], stage: list[int], world: int, pipeline: list[int]
+def test_copies_are_told_apart_where_numbers_do(
+    number: Sequence[int] | None, stage: list[int], world: int, pipeline: list[int]
 ) -> None:
-    numbers = RankNumbers(column(number), named=True)
+    named = number is not None
+    numbers = RankNumbers(column(number if number is not None else range(len(stage))), named)
 
     assert distinguish_pipelines(column(stage), numbers, world).tolist() == pipeline
 
@@ -104,15 +91,14 @@ def shown(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
     return [(row.rank.index, row.replicas) for row in rows_of(report, view)]
 
 
-def test_a_row_is_a_rank_unless_asked() -> None:
-    assert shown(run_of([0, 0, 1]), View()) == [(0, (0,)), (1, (1,)), (2, (2,))]
-
-
 def test_copies_share_a_row_and_ranks_of_no_stage_stand_alone() -> None:
     report = run_of([0, 1, 0, None, None, 1])
 
+    assert shown(report, View()) == [(rank, (rank,)) for rank in range(6)]
     assert shown(report, View(rows="stage")) == [(0, (0, 2)), (1, (1, 5)), (3, (3,)), (4, (4,))]
     assert shown(report, View(rows="stage", ranks=(2, 3, 5))) == [(2, (2,)), (3, (3,)), (5, (5,))]
+    with pytest.raises(UsageError, match="--rows 'host': not one of rank, stage"):
+        rows_of(report, View(rows="host"))
 
 
 def test_many_ranks_are_shown_by_stage() -> None:
@@ -122,8 +108,3 @@ def test_many_ranks_are_shown_by_stage() -> None:
     assert by_stage(many, View())
     assert not by_stage(many, View(rows="rank"))
     assert not by_stage(many, View(ranks=tuple(range(MOST_RANKS))))
-
-
-def test_rows_are_of_two_kinds() -> None:
-    with pytest.raises(UsageError, match="--rows 'host': not one of rank, stage"):
-        rows_of(run_of([0]), View(rows="host"))

@@ -6,7 +6,9 @@ import gzip
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from bubbleviz.cli.app import main
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.palette import ACTIVITIES
 from tests.support.idle_runs import US, add_up, c, k, only, spent
-from tests.support.nsys_exports import C, K, M, profile
+from tests.support.nsys_exports import M, profile
 from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, synchronised
 from tests.support.torch_traces import traces_of
 
@@ -119,62 +121,45 @@ def test_a_stream_waits_beside_the_work_of_its_own_device(tmp_path: Path) -> Non
     assert rank.awaited_communication_ns == 300 * US == rank.exposed_communication_ns
 
 
-#: What streams are found to have waited for, and how long, in us: kernels and calls beside those
-#: of stream 7, which ends one at 100 and begins the next one at 600; records, and waits.
-PROOFS: dict[str, tuple[list[K], list[C], list[Rec], list[Wait], list[tuple[str, float]]]] = {
+LONGER = k(300, 500, 6, "same time", device=1, stream=20)
+#: What streams are found to have waited for, and how long, in us, beside stream 7, which ends a
+#: kernel at 100 and begins the next one at 600: what else ran, was launched, recorded, awaited.
+PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
     "a record at the time of the wait is not before it": (
-        [LONG],
-        [c(10, 15, 2), RECORDING],
-        [RECORDED],
-        [Wait(30, 7, 42, 4, pairing=9)],
+        {"waits": [Wait(30, 7, 42, 4, pairing=9)]},
         [],
     ),
     "work launched at the time of the wait may be before it": (
-        [LONG],
-        [c(10, 15, 2), RECORDING],
-        [RECORDED],
-        [Wait(50, 7, 42, 4, pairing=9)],
+        {"waits": [Wait(50, 7, 42, 4, pairing=9)]},
         [],
     ),
     "work launched at the time of the record does not count": (
-        [
-            k(50, 300, 2, "before", device=1, stream=20),
-            k(300, 500, 6, "same time", device=1, stream=20),
-        ],
-        [c(10, 11, 2), c(30, 31, 6, tid=2), RECORDING],
-        [RECORDED],
-        [WAITED],
+        {
+            "kernels": [k(50, 300, 2, "before", device=1, stream=20), LONGER],
+            "calls": [c(10, 11, 2), c(30, 31, 6, tid=2)],
+        },
         [("before", 200)],
     ),
     "work that began before its event did not wait for it": (
-        [k(50, 900, 2, device=1, stream=20)],
-        [c(10, 15, 2), RECORDING],
-        [RECORDED],
-        [WAITED],
+        {"kernels": [k(50, 900, 2, device=1, stream=20)]},
         [],
     ),
     "whether work of unknown launch was before the record is unknown": (
-        [k(50, 300, 2, device=1, stream=20), k(300, 500, 66, "lost", device=1, stream=20)],
-        [c(10, 15, 2), RECORDING],
-        [RECORDED],
-        [WAITED],
+        {"kernels": [k(50, 300, 2, device=1, stream=20), replace(LONGER, correlation=66)]},
         [],
     ),
     "a recorded completion that is later": (
-        [LONG],
-        [c(10, 15, 2), RECORDING],
-        [Rec(20, 42, 3, pairing=9, device=1, completed=550)],
-        [WAITED],
+        {"records": [replace(RECORDED, completed=550)]},
         [("long", 450)],
     ),
     "a graph ends with its last kernel": (
-        [
-            k(50, 200, 2, "on its stream", device=1, stream=20, graph_node=1),
-            k(60, 500, 2, "on another", device=1, stream=21, graph_node=2),
-        ],
-        [c(10, 15, 2, name="cudaGraphLaunch"), RECORDING],
-        [RECORDED],
-        [WAITED],
+        {
+            "kernels": [
+                k(50, 200, 2, "on its stream", device=1, stream=20, graph_node=1),
+                k(60, 500, 2, "on another", device=1, stream=21, graph_node=2),
+            ],
+            "calls": [c(10, 15, 2, name="cudaGraphLaunch")],
+        },
         [("on another", 400)],
     ),
 }
@@ -182,11 +167,13 @@ PROOFS: dict[str, tuple[list[K], list[C], list[Rec], list[Wait], list[tuple[str,
 
 @pytest.mark.parametrize("case", PROOFS)
 def test_what_a_stream_is_proved_to_have_waited_for(tmp_path: Path, case: str) -> None:
-    kernels, calls, records, waits, found = PROOFS[case]
-    kernels = [k(0, 100, 1), *kernels, k(600, 700, 5)]
-    file = profile(tmp_path, kernels, [c(-10, -5, 1), *calls, c(50, 55, 5)])
+    own, found = PROOFS[case]
+    kernels = [k(0, 100, 1), *own.get("kernels", [LONG]), k(600, 700, 5)]
+    calls = [c(-10, -5, 1), *own.get("calls", [c(10, 15, 2)]), RECORDING, c(50, 55, 5)]
+    file = profile(tmp_path, kernels, calls)
+    file = synchronised(file, own.get("records", [RECORDED]), own.get("waits", [WAITED]))
 
-    rank = bubbleviz.idle(synchronised(file, records, waits)).ranks[0]
+    rank = bubbleviz.idle(file).ranks[0]
 
     assert [(wait.work, wait.blocked_ns / US) for wait in rank.waits] == found
 

@@ -430,22 +430,3 @@ def test_hostile_names_are_inert_everywhere(
     assert max(map(len, shown.splitlines())) < 250
     cells = {row["instruction"] for row in csv.DictReader(io.StringIO(out))}
     assert not any(cell.startswith("=") for cell in cells)
-
-
-def test_a_report_is_exported_and_goes_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = steps(2)
-    run.launch(10)
-    export = run.written(tmp_path)
-    report, program = tmp_path / "jax.nsys-rep", tmp_path / "bin" / "nsys"
-    report.write_bytes(b"not what SQLite writes")
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nshift 4; cp {export} "$1"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    costs = measure_costs(report)
-
-    assert told(costs) == told(measure_costs(export))
-    loose = [n for n in costs.limitations if n.what == "work outside every instruction"]
-    assert [n.reason.split(":")[0] for n in loose] == [str(report)]
