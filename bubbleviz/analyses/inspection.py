@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bubbleviz.conventions import convention_file
 from bubbleviz.conventions.convention import globs_of
@@ -14,8 +13,15 @@ from bubbleviz.conventions.kinds import OPERATION_GLOBS
 from bubbleviz.conventions.name_words import drafts
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret.communication import candidates_in
-from bubbleviz.interpret.inspection import Inspection, look_over, look_over_table, way_on
+from bubbleviz.interpret.inspection import (
+    DraftTrial,
+    Inspection,
+    look_over,
+    look_over_table,
+    way_on,
+)
 from bubbleviz.interpret.record import opened_profile, other_commands, sampled_names, work_in
+from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.private_names import note_host
 from bubbleviz.progress import Progress, Unwatched
 from bubbleviz.sources.gzip_files import head_of
@@ -23,9 +29,6 @@ from bubbleviz.sources.nccl.formats import format_of
 from bubbleviz.sources.nsys.files import REPORT_SUFFIXES, bytes_of
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import OpenOperations, reader_of
-
-if TYPE_CHECKING:
-    from bubbleviz.count.draft_trial import TriedDraft
 
 
 def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] = ()) -> Inspection:
@@ -83,24 +86,27 @@ def inspect(path: str | Path, *, convention: str | Path | Sequence[str | Path] =
             from bubbleviz.count.draft_trial import best_draft
 
             additions = tuple(each for each in given if not each.patterns)
-            inspection = _tried(inspection, best_draft(opened, drafted, additions))
+            best = best_draft(opened, drafted, additions)
+            inspection = (
+                replace(inspection, suggestion=None, trial=None)
+                if best is None
+                else _tried(inspection, *best)
+            )
         if inspection.analysable:
             return inspection
         others = other_commands(work, file, sample)
         return replace(inspection, missing=(*inspection.missing, way_on(inspection, others)))
 
 
-def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
-    """Return the inspection with the best draft and what an analysis says of it; None for none."""
-    if best is None:
-        return replace(inspection, suggestion=None, trial=None)
+def _tried(inspection: Inspection, draft: str, trial: DraftTrial, read: Recordings) -> Inspection:
+    """Return the inspection with the best draft and what an analysis says of it."""
     from bubbleviz.align.run import RunHints, merge
     from bubbleviz.count.count import count
     from bubbleviz.explain.explanation import explain
     from bubbleviz.render.text.report import headline_lines
     from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 
-    recordings, run = best.read.recordings, merge(best.read, RunHints())
+    recordings, run = read.recordings, merge(read, RunHints())
     counts = count(run)
     report = with_schedule(
         assemble(Report, recordings, run, counts, explain(run, counts), ()),
@@ -108,8 +114,7 @@ def _tried(inspection: Inspection, best: TriedDraft | None) -> Inspection:
         None,
     )
     value, bounds, *_ = headline_lines(report)
-    trial = replace(best.trial, headline=value + bounds)
-    return replace(inspection, suggestion=best.draft, trial=trial)
+    return replace(inspection, suggestion=draft, trial=replace(trial, headline=value + bounds))
 
 
 # A first look at files: which command tells most of them.

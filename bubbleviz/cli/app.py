@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from typing import Annotated
 import typer
 
 from bubbleviz._version import __version__
-from bubbleviz.cli.completion import words_to_complete
 from bubbleviz.cli.help import HelpCommand, HelpGroup, spelled_out
 from bubbleviz.cli.terminal import complain, discard_output, failure, open_missing, usage_complaint
 from bubbleviz.errors import BubblevizError
@@ -21,6 +21,9 @@ from bubbleviz.model.private_names import scope
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.gzip_files import interrupt, unwinding
 
+#: Where typer's scripts for shells say that completions are wanted, and where the typed words are.
+_ASKED = "_BUBBLEVIZ_COMPLETE"
+_TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 #: Exit codes after SIGINT (Ctrl-C), SIGHUP and SIGTERM, as shells give them.
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _ENDED = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
@@ -112,6 +115,22 @@ def _bubbleviz(
     """How large are the pipeline bubbles of a training run, where, and why."""
 
 
+def _words_to_complete() -> list[str] | None:
+    """Return the words behind the program's name for which a shell wants completions, if it does.
+
+    The last may be half a word.
+    """
+    if _ASKED not in os.environ:
+        return None
+    typed = next((os.environ[name] for name in _TYPED if name in os.environ), "")
+    try:
+        words = shlex.split(typed)
+    except ValueError:  # a quote that is not closed yet
+        words = typed.split()
+    # A command that is being typed may be the beginning of another one.
+    return words[1:] if len(words) > 2 or typed[-1:].isspace() else []
+
+
 def _is_path(word: str) -> bool:
     """Tell whether a word that is no command is a path, or a pattern of paths."""
     try:
@@ -132,7 +151,7 @@ def _run(arguments: list[str]) -> int:
         # An output is the same whether or not it replaces a file.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
-        typed = words_to_complete()
+        typed = _words_to_complete()
         app = application(arguments if typed is None else typed, completes=typed is not None)
         code = app(
             args=spelled_out(arguments),

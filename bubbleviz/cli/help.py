@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from bubbleviz.cli.completion import beginning
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import nearest, one_line
 
@@ -43,6 +42,16 @@ _GAP, _WIDEST_TERM = 2, 32
 Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
 
 
+def _beginning(words: Sequence[str] | Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """Return the completion of a value by words, or by what finds them when a shell asks."""
+
+    def completed(incomplete: str) -> list[str]:
+        known = words() if callable(words) else words
+        return [word for word in known if word.startswith(incomplete)]
+
+    return completed
+
+
 def option(
     value: str | None,
     summary: str,
@@ -65,7 +74,7 @@ def option(
     """
     settings |= {"metavar": value, "help": summary, "rich_help_panel": panel}
     if complete is not None:
-        settings["autocompletion"] = beginning(complete)
+        settings["autocompletion"] = _beginning(complete)
     return typer.Option(default, *names, **settings)
 
 
@@ -76,7 +85,7 @@ def flag(summary: str, panel: str, *names: str, default: bool = False, **setting
 
 def argument(value: str, summary: str, default: Any = ..., complete: Completion = None) -> Any:
     """Return an argument of a command, as typer takes it; one without a default is required."""
-    offered = None if complete is None else beginning(complete)
+    offered = None if complete is None else _beginning(complete)
     return typer.Argument(default, metavar=value, help=summary, autocompletion=offered)
 
 

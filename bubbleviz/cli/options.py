@@ -9,7 +9,6 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from bubbleviz.cli.completion import convention_names
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.errors import OutputError, UsageError
@@ -39,6 +38,27 @@ FORCE = flag("Replace existing files.", "Outputs", "--force", "-f")
 SKIP = option("N", "Leave the first N iterations out of averages.", "Selection", default=0, min=0)
 KEEP_EXPORT = flag("Keep exports made of .nsys-rep reports.", "Reading", "--keep-export")
 JOBS = option("N", "Processes, or threads of one profile [all]", "Reading", "--jobs", "-j", min=1)
+
+
+def schedule_names() -> list[str]:
+    """Return the names of all schedules, and of formulas."""
+    from bubbleviz.schedules.ideal import theory_names
+
+    return theory_names()
+
+
+def convention_names() -> list[str]:
+    """Return the names of the built-in conventions."""
+    from bubbleviz.conventions.convention_file import built_in
+
+    return sorted(built_in())
+
+
+def limit_beginnings() -> list[str]:
+    """Return the beginning of a limit on each ratio."""
+    from bubbleviz.count.ratios import ratio_definitions
+
+    return [f"{ratio.name}=" for ratio in ratio_definitions()]
 
 
 def _convention(summary: str) -> Any:

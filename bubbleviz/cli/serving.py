@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from bubbleviz.model.values import frozen
-
 _HOST = "127.0.0.1"
 _TOKEN_BYTES = 24
 
@@ -23,29 +21,11 @@ class _Quiet(ThreadingHTTPServer):
         """Say nothing."""
 
 
-@frozen
-class PageServer:
-    """A page on a port that listens, but answers only in :meth:`forever`.
-
-    Attributes:
-        url: where it is.
-    """
-
-    url: str
-    _server: ThreadingHTTPServer
-
-    def forever(self) -> None:
-        """Answer until the process is interrupted."""
-        self._server.serve_forever()
-
-    def stop(self) -> None:
-        """Make :meth:`forever`, which runs in another thread, return."""
-        self._server.shutdown()
-
-
 @contextmanager
-def serving(page: bytes) -> Iterator[PageServer]:
-    """Yield a page's address on a free port of the loopback interface.
+def serving(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
+    """Yield a page's address on a free port of the loopback interface, and the server.
+
+    It listens, but answers only in its ``serve_forever``.
 
     Only a request for that very address, by its own name, gets the page: what knows neither port
     nor token, a page of another site among them, gets nothing.
@@ -82,4 +62,4 @@ def serving(page: bytes) -> Iterator[PageServer]:
 
     with _Quiet((_HOST, 0), Handler) as server:
         port = server.server_address[1]
-        yield PageServer(f"http://{_HOST}:{port}{path}", server)
+        yield f"http://{_HOST}:{port}{path}", server

@@ -21,7 +21,6 @@ from bubbleviz.model.grouping import groups_of
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COUNTED, Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.sources.readers import OpenFile
 
 _BACKWARD = (Phase.B, Phase.W, Phase.BW)
@@ -31,34 +30,20 @@ _MOST_OF_IT = 0.5
 _NEARLY_ALL = 0.9
 
 
-@frozen
-class TriedDraft:
-    """A drafted convention, tried on the profile that it was drafted from.
-
-    Attributes:
-        draft: its TOML.
-        trial: what it makes of the profile.
-        read: the profile under it.
-    """
-
-    draft: str
-    trial: DraftTrial
-    read: Recordings
-
-
 def best_draft(
     file: OpenFile, drafted: Mapping[str, Convention], additions: Sequence[Convention] = ()
-) -> TriedDraft | None:
+) -> tuple[str, DraftTrial, Recordings] | None:
     """Return the draft that makes most of a profile; None where none names forward and backward.
 
-    The profile is read once for all of them.
+    The profile is read once for all of them. Beside the TOML stand what it makes of the profile,
+    and the profile under it.
 
     Args:
         file: the open profile.
         drafted: the convention of each TOML, the likeliest first.
         additions: conventions without patterns, whose kernels and threads count.
     """
-    best: TriedDraft | None = None
+    best: tuple[str, DraftTrial, Recordings] | None = None
     try:
         # As an analysis does: names of collectives tell what some kernels are.
         globs = globs_of(with_iterations(tuple(drafted.values())))
@@ -76,8 +61,8 @@ def best_draft(
             trial = _trial(read, parts=bool(names.part.any()))
         except BubblevizError:
             continue
-        if trial is not None and (best is None or _merit(trial) > _merit(best.trial)):
-            best = TriedDraft(draft, trial, read)
+        if trial is not None and (best is None or _merit(trial) > _merit(best[1])):
+            best = draft, trial, read
             if trial.bubble is not None and trial.even and trial.attributed >= _NEARLY_ALL:
                 break
     return best

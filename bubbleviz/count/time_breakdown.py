@@ -11,11 +11,10 @@ import numpy.typing as npt
 from bubbleviz.count.rank_iterations import RankSlice
 from bubbleviz.count.ratios import Windows
 from bubbleviz.model import intervals
-from bubbleviz.model.columns import NONE, Ints, Table
+from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.operations import RunningTimes
 from bubbleviz.model.phase_masks import among
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
-from bubbleviz.model.values import frozen
 
 #: Uses of a window's time, which add up to it.
 USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
@@ -43,30 +42,32 @@ def busy_times(
         ranks); and by "" and ``phase_ns`` the union of each phase's busy time, shape (iterations,
         ranks, phases of COMPUTE), by "" and ``compute_ns`` that of F, B, W, BW, R and FB.
     """
-    computing = _busy_of(part)
     loose, (iterations, ranks) = part.unattributed, part.shape
-    everything = intervals.group_union(computing.rank, ranks, computing.start_ns, computing.end_ns)
+    operations, busy = part.operations, part.busy
+    columns: list[Ints] = [operations.rank, operations.iteration, operations.phase]
+    if not np.array_equal(busy.operation, np.arange(len(operations))):
+        columns = [column[busy.operation] for column in columns]
+    computing = [*columns, busy.start_ns, busy.end_ns]
+    computes = among(computing[2], COMPUTE)
+    if not computes.all():
+        computing = [column[computes] for column in computing]
+    everything = intervals.group_union(computing[0], ranks, computing[3], computing[4])
     occupied = everything
     if len(loose):
         unattributed = loose.rank, loose.start_ns, loose.end_ns
-        both = (np.concatenate(pair) for pair in zip(everything, unattributed, strict=True))
-        rank, start_ns, end_ns = both
-        occupied = intervals.group_union(rank, ranks, start_ns, end_ns)
-    if computing.iteration.min(initial=0) < 0:
-        computing = computing.take(computing.iteration >= 0)
+        both = [np.concatenate(pair) for pair in zip(everything, unattributed, strict=True)]
+        occupied = intervals.group_union(both[0], ranks, both[1], both[2])
+    if computing[1].min(initial=0) < 0:
+        computing = [column[computing[1] >= 0] for column in computing]
+    rank, iteration, phase, start_ns, end_ns = computing
     place = np.full(len(Phase), NONE, np.int64)
     place[list(COMPUTE)] = np.arange(len(COMPUTE))
-    owner = computing.iteration * ranks + computing.rank
+    owner = iteration * ranks + rank
     kinds, cells = (iterations, ranks, len(COMPUTE)), iterations * ranks
-    phase_ns = intervals.group_measure(
-        owner * len(COMPUTE) + place[computing.phase],
-        prod(kinds),
-        computing.start_ns,
-        computing.end_ns,
-    )
-    chosen = among(computing.phase, WORK)
-    work = intervals.group_union(owner, cells, computing.start_ns, computing.end_ns, chosen)
-    with_step = intervals.group_union(owner, cells, computing.start_ns, computing.end_ns)
+    owner_of_phase = owner * len(COMPUTE) + place[phase]
+    phase_ns = intervals.group_measure(owner_of_phase, prod(kinds), start_ns, end_ns)
+    work = intervals.group_union(owner, cells, start_ns, end_ns, among(phase, WORK))
+    with_step = intervals.group_union(owner, cells, start_ns, end_ns)
     by_cell = [intervals.GroupCover(sets, cells) for sets in (work, with_step)]
     by_rank = [intervals.GroupCover(sets, ranks) for sets in (everything, occupied)]
     times = {
@@ -76,7 +77,7 @@ def busy_times(
         ),
     }
     cell = np.arange(cells).reshape(part.shape)
-    rank = np.broadcast_to(np.arange(ranks), part.shape)
+    every_rank = np.broadcast_to(np.arange(ranks), part.shape)
     for name, of_run in windows.items():
         window = of_run.of_ranks(slice(part.first, part.end))
         known = window.known[:, None]
@@ -84,34 +85,10 @@ def busy_times(
         high = np.maximum(np.where(known, window.end_ns, 0), low)
         # Each covers what the one before does, and more.
         covered = [cover.within(cell, low, high) for cover in by_cell]
-        covered += [cover.within(rank, low, high) for cover in by_rank]
+        covered += [cover.within(every_rank, low, high) for cover in by_rank]
         parts = np.diff([np.zeros_like(low), *covered, high - low], axis=0)
         times |= {(name, use): part_ns for use, part_ns in zip(USES, parts, strict=True)}
     return times
-
-
-@frozen
-class _Busy(Table):
-    """Busy intervals of operations."""
-
-    rank: Ints
-    iteration: Ints
-    phase: Ints
-    start_ns: Ints
-    end_ns: Ints
-
-
-def _busy_of(part: RankSlice) -> _Busy:
-    """Return when operations that compute keep their rank busy."""
-    operations, busy = part.operations, part.busy
-    if np.array_equal(busy.operation, np.arange(len(operations))):
-        columns = operations.rank, operations.iteration, operations.phase
-    else:
-        owner = busy.operation
-        columns = operations.rank[owner], operations.iteration[owner], operations.phase[owner]
-    table = _Busy(*columns, busy.start_ns, busy.end_ns)
-    computes = among(table.phase, COMPUTE)
-    return table if computes.all() else table.take(computes)
 
 
 # Running time: how long kernels and copies ran in windows of iterations.

@@ -116,8 +116,8 @@ def document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> 
         "memory": memory
         and {
             # Of reports by parts, the ranks that tell their stages are elsewhere.
-            "ranks": [{**asdict(m), "stage": report.ranks[m.rank].stage} for m in memory.ranks],
-            "operations": [_with_phase(kind, "virtual_stage") for kind in memory.operations],
+            "ranks": [asdict(peak) for peak in memory.ranks],
+            "operations": [asdict(kind) for kind in memory.operations],
         },
         "longest_bubbles": [
             {

@@ -18,7 +18,6 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.grouping import CodedTexts, coded_texts
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalised, counted, not_option, one_line
-from bubbleviz.model.values import frozen
 from bubbleviz.report.methods import with_source
 from bubbleviz.report.rank_means import measure_of
 from bubbleviz.report.report import Report
@@ -83,23 +82,15 @@ def in_ms(time_ns: int) -> str:
 # The caption of a picture: one sentence on what it shows, and a note with the definitions.
 
 
-@frozen
-class FigureCaption:
-    """A sentence with a full stop, and a note of several, which may be empty."""
-
-    sentence: str
-    note: str
-
-
-def figure_caption(report: Report, iterations: Sequence[Iteration], rows: int) -> FigureCaption:
-    """Return the caption of a timeline.
+def figure_caption(report: Report, iterations: Sequence[Iteration], rows: int) -> tuple[str, str]:
+    """Return the caption of a timeline: a sentence, and a note of several, which may be empty.
 
     Args:
         report: any report.
         iterations: those that are drawn, at least one.
         rows: number of rows that are drawn.
     """
-    return FigureCaption(_sentence(report, iterations, rows), " ".join(_note(report)))
+    return _sentence(report, iterations, rows), " ".join(_note(report))
 
 
 def _sentence(report: Report, iterations: Sequence[Iteration], rows: int) -> str:

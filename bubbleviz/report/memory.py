@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
@@ -13,6 +15,10 @@ if TYPE_CHECKING:  # reports are read without numpy
 
 #: Unknown number, as in columns.
 UNKNOWN = -1
+#: No ratio, time or amount is beyond this, and its square is still finite.
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Positive = Annotated[float, Meta(ge=0, le=1e30)]
+Count = Annotated[int, Meta(ge=0)]
 
 
 @frozen
@@ -23,11 +29,13 @@ class RankPeak:
         rank: of the report.
         peak_bytes: most that was allocated at once.
         resident_bytes: what is allocated when an iteration begins; None unknown.
+        stage: of the rank; None unknown.
     """
 
     rank: int
-    peak_bytes: int
-    resident_bytes: int | None
+    peak_bytes: Count
+    resident_bytes: Count | None = None
+    stage: int | None = None
 
 
 @frozen
@@ -35,8 +43,8 @@ class PhaseMemory:
     """Memory of the operations of one virtual stage and phase: medians, in bytes.
 
     Attributes:
-        virtual_stage: place of the chunk in the model's order; -1 unknown.
-        phase: of the operations.
+        virtual_stage: place of the chunk in the model's order; None unknown.
+        phase: label of that of the operations.
         n: how many there are, over all replicas.
         net_bytes: how much more is allocated after one than before it.
         above_bytes: how much more at its fullest moment than before it.
@@ -44,13 +52,13 @@ class PhaseMemory:
         kept_bytes: the part of them that W frees; all where a backward is one operation.
     """
 
-    virtual_stage: int
-    phase: Phase
-    n: int
-    net_bytes: float
-    above_bytes: float
-    held_bytes: float
-    kept_bytes: float
+    virtual_stage: int | None
+    phase: str
+    n: Count
+    net_bytes: Finite
+    above_bytes: Positive
+    held_bytes: Positive
+    kept_bytes: Positive
 
 
 @frozen
@@ -67,7 +75,7 @@ class RunMemory:
 
 
 def measured_memory(
-    memory: RunMemory, stage_of_rank: Mapping[int, int], stage_of_virtual: Mapping[int, int]
+    memory: RunMemory, stage_of_virtual: Mapping[int, int]
 ) -> MeasuredMemory | None:
     """Return memory by virtual stage and device; None where a stage lacks its own.
 
@@ -77,11 +85,10 @@ def measured_memory(
 
     Args:
         memory: of the run.
-        stage_of_rank: -1 unknown.
         stage_of_virtual: stage of the ranks that hold each virtual stage.
     """
-    forwards = {k.virtual_stage: k for k in memory.operations if k.phase is Phase.F}
-    stages = range(len({number for number in stage_of_virtual if number != UNKNOWN}))
+    forwards = {k.virtual_stage: k for k in memory.operations if k.phase == Phase.F.label}
+    stages = range(len(stage_of_virtual.keys() - {UNKNOWN}))
     if not stages or any(
         s not in forwards or stage_of_virtual.get(s, UNKNOWN) == UNKNOWN for s in stages
     ):
@@ -92,14 +99,14 @@ def measured_memory(
         known = [
             peak.resident_bytes
             for peak in memory.ranks
-            if stage_of_rank.get(peak.rank, UNKNOWN) == device and peak.resident_bytes is not None
+            if peak.stage == device and peak.resident_bytes is not None
         ]
         if not known:
             return None
         own = [
-            kind.above_bytes - (max(kind.net_bytes, 0.0) if kind.phase is Phase.F else 0.0)
+            kind.above_bytes - (max(kind.net_bytes, 0.0) if kind.phase == Phase.F.label else 0.0)
             for kind in memory.operations
-            if stage_of_virtual.get(kind.virtual_stage, UNKNOWN) == device
+            if kind.virtual_stage is not None and stage_of_virtual.get(kind.virtual_stage) == device
         ]
         resident.append(max(known) + max(0.0, *own))
     from bubbleviz.schedules.simulation import MeasuredMemory

@@ -32,7 +32,8 @@ def memory_of(recordings: Sequence[Recording], run: Run) -> RunMemory | None:
             continue
         columns = (use.ranks.rank, use.ranks.peak, use.ranks.resident)
         for rank, peak, resident in zip(*(column.tolist() for column in columns), strict=True):
-            ranks.append(RankPeak(int(local[rank]), peak, None if resident == NONE else resident))
+            index, known = int(local[rank]), None if resident == NONE else resident
+            ranks.append(RankPeak(index, peak, known, run.ranks[index].stage))
         table = use.operations.take(among(use.operations.phase, (*COUNTED, Phase.R)))
         stage_of = stages_of_chunks(table.rank, table.chunk, run, local)
         # A row a chunk and phase: a few a rank.
@@ -52,8 +53,8 @@ def _kind(stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]])
         return float(median(float(getattr(table, name)[row]) for table, row in rows))
 
     return PhaseMemory(
-        virtual_stage=stage,
-        phase=phase,
+        virtual_stage=None if stage == NONE else stage,
+        phase=phase.label,
         n=sum(int(table.count[row]) for table, row in rows),
         net_bytes=of("net"),
         above_bytes=of("above"),
@@ -76,10 +77,9 @@ def others_in_bytes(
         report: on the run.
         limit_bytes: what a device has; None to compare with the run alone.
     """
-    ranks = {r.index: NONE if r.stage is None else r.stage for r in report.ranks}
     kinds = report.explanation.phase_times.kinds
     stages = {kind.virtual_stage: kind.stage for kind in kinds}
-    known = measured_memory(memory, ranks, stages)
+    known = measured_memory(memory, stages)
     if known is None:
         return others
     held = dict.fromkeys(sorted(stages[number] for number in range(len(known.held))), 0.0)

@@ -6,7 +6,7 @@ Only the keys that are compared and checked are read; the rest of a report may g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,7 +18,7 @@ from bubbleviz.model.files import INDEX, PART_SCHEMA, read_bounded
 from bubbleviz.model.limitations import Restriction, first_text
 from bubbleviz.model.phases import Phase, phase_of_label
 from bubbleviz.model.values import frozen
-from bubbleviz.report.memory import PhaseMemory, RankPeak, RunMemory, measured_memory
+from bubbleviz.report.memory import Count, Finite, Positive, RunMemory, measured_memory
 from bubbleviz.report.restrictions import read_restrictions
 
 if TYPE_CHECKING:
@@ -126,19 +126,15 @@ SCHEMA = "bubbleviz.report/1"
 
 #: Unknown number, as in columns.
 _UNKNOWN = -1
-#: No ratio and no time is beyond this, and its square is still finite.
-_Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
-_Positive = Annotated[float, Meta(ge=0, le=1e30)]
-_Count = Annotated[int, Meta(ge=0)]
 
 
 @frozen
 class Average:
     """A mean over iterations: None for none, and ``std`` (n - 1) None for fewer than two."""
 
-    mean: _Finite | None
-    std: _Positive | None
-    n: _Count
+    mean: Finite | None
+    std: Positive | None
+    n: Count
 
     def __post_init__(self) -> None:
         """Refuse numbers that contradict each other."""
@@ -290,39 +286,13 @@ class _Rank:
 
 
 @frozen
-class _RankMemory:
-    rank: int
-    peak_bytes: _Count
-    resident_bytes: _Count | None = None
-    #: Versions that lack it name the stages of their ranks in ``ranks`` alone.
-    stage: int | None = None
-
-
-@frozen
-class _PhaseMemory:
-    virtual_stage: int | None
-    phase: str
-    n: _Count
-    net_bytes: _Finite
-    above_bytes: _Positive
-    held_bytes: _Positive
-    kept_bytes: _Positive
-
-
-@frozen
-class _Memory:
-    ranks: list[_RankMemory]
-    operations: list[_PhaseMemory]
-
-
-@frozen
 class _PhaseTime:
     stage: int | None
     chunk: int | None
     phase: str
-    median_ns: _Positive
+    median_ns: Positive
     virtual_stage: int | None = None
-    gap_ns: _Positive | None = None
+    gap_ns: Positive | None = None
 
 
 @frozen
@@ -344,7 +314,7 @@ class _Limitation:
 
 @frozen
 class _Iteration:
-    microbatches: _Count | None = None
+    microbatches: Count | None = None
     averaged: bool = True
     incomplete: bool = False
     clocks_contradict: bool = False
@@ -359,15 +329,15 @@ class _KernelTime:
 @frozen
 class _BubblePart:
     name: str
-    share: _Positive
+    share: Positive
 
 
 @frozen
 class _Summary:
-    iterations: _Count
+    iterations: Count
     bubble_ratio: dict[str, Average]
     window_ns: dict[str, Average]
-    bubble_interval: dict[str, tuple[_Finite, _Finite] | None] = field(default_factory=dict)
+    bubble_interval: dict[str, tuple[Finite, Finite] | None] = field(default_factory=dict)
     kernel_time: _KernelTime | None = None
     bubble_parts: list[_BubblePart] = field(default_factory=list)
 
@@ -382,8 +352,8 @@ class _Document(_Header):
     iterations: list[_Iteration]
     summary: _Summary
     phase_times: list[_PhaseTime] = field(default_factory=list)
-    transfer_ns: _Positive | None = None
-    memory: _Memory | None = None
+    transfer_ns: Positive | None = None
+    memory: RunMemory | None = None
     schedule: _Schedule | None = None
     what_to_do_first: str | None = None
     #: Before there was a list of advice, this was what to do first.
@@ -512,24 +482,14 @@ def _memory(document: _Document) -> MeasuredMemory | None:
     saved = document.memory
     if saved is None:
         return None
-    memory = RunMemory(
-        tuple(RankPeak(own.rank, own.peak_bytes, own.resident_bytes) for own in saved.ranks),
-        tuple(
-            PhaseMemory(
-                _known(own.virtual_stage),
-                _phase(own.phase),
-                *(own.n, own.net_bytes, own.above_bytes, own.held_bytes, own.kept_bytes),
-            )
-            for own in saved.operations
-        ),
-    )
-    stages = {rank.index: _known(rank.stage) for rank in document.ranks}
-    stages |= {own.rank: own.stage for own in saved.ranks if own.stage is not None}
-    return measured_memory(
-        memory,
-        stages,
-        {_known(time.virtual_stage): _known(time.stage) for time in document.phase_times},
-    )
+    # Older versions name the stages of ranks in ``ranks`` alone.
+    stages = {rank.index: rank.stage for rank in document.ranks}
+    ranks = [
+        own if own.stage is not None else replace(own, stage=stages.get(own.rank))
+        for own in saved.ranks
+    ]
+    virtual = {_known(time.virtual_stage): _known(time.stage) for time in document.phase_times}
+    return measured_memory(replace(saved, ranks=tuple(ranks)), virtual)
 
 
 def _phase(label: str) -> Phase:

@@ -30,23 +30,23 @@ def asked(url: str, host: str | None = None) -> tuple[int, bytes]:
 
 
 def test_only_the_address_itself_is_answered() -> None:
-    with serving(b"page") as served:
-        answering = threading.Thread(target=served.forever)
+    with serving(b"page") as (url, server):
+        answering = threading.Thread(target=server.serve_forever)
         answering.start()
         try:
-            base = served.url.rsplit("/", 2)[0]
+            base = url.rsplit("/", 2)[0]
             found = [
-                asked(served.url),
-                asked(served.url, host="example.org"),
+                asked(url),
+                asked(url, host="example.org"),
                 asked(f"{base}/"),
                 asked(f"{base}/guess/"),
-                asked(served.url.rstrip("/")),
+                asked(url.rstrip("/")),
             ]
         finally:
-            served.stop()
+            server.shutdown()
             answering.join()
 
-    assert served.url.startswith("http://127.0.0.1:")
+    assert url.startswith("http://127.0.0.1:")
     assert found == [(200, b"page"), *[(404, b"")] * 4]
 
 

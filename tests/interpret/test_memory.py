@@ -194,8 +194,8 @@ def test_memory_events_of_pytorch_itself(tmp_path: Path) -> None:
     )
     report = bubbleviz.analyze(file, memory=True)
     assert report.memory is not None
-    (forward,) = [kind for kind in report.memory.operations if kind.phase is Phase.F]
-    (backward,) = [kind for kind in report.memory.operations if kind.phase is Phase.BW]
+    (forward,) = [kind for kind in report.memory.operations if kind.phase == Phase.F.label]
+    (backward,) = [kind for kind in report.memory.operations if kind.phase == Phase.BW.label]
     one = 512 * 256 * 4
 
     # The input, and of each layer the results of linear and of gelu.

@@ -419,18 +419,18 @@ def test_hostile_names_are_inert(text: str, opened: Open) -> None:
 
 def test_a_served_page_is_shown_to_those_who_know_its_address(browser: Browser) -> None:
     page = html.render(SMALL, View()).encode()
-    with serving(page) as served:
-        answering = threading.Thread(target=served.forever)
+    with serving(page) as (url, server):
+        answering = threading.Thread(target=server.serve_forever)
         answering.start()
         try:
             own = Opened(browser.new_page())
             own.page.on("pageerror", lambda error: own.complaints.append(str(error)))
-            own.page.goto(served.url)
+            own.page.goto(url)
             own.page.locator("body[data-ready]").wait_for(timeout=60_000)
             shown = own.page.locator("#headline strong").inner_text()
             own.page.close()
         finally:
-            served.stop()
+            server.shutdown()
             answering.join()
 
     assert own.complaints == []

@@ -294,9 +294,8 @@ def of_profiles(
         layers, own, names, assumptions = divided_layers(recordings, run, workload)
     memory, allocated = None, None
     if (found := memory_of(recordings, run)) is not None:
-        ranks = {rank.index: NONE if rank.stage is None else rank.stage for rank in run.ranks}
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
-        memory = measured_memory(found, ranks, of_stages)
+        memory = measured_memory(found, of_stages)
         allocated = allocated_by_layer(recordings, run, names, own) if names else None
     return _model(
         f"{counted(len(files), 'profile')} of {counted(len(run.ranks), 'rank')}",

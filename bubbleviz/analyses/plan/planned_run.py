@@ -15,7 +15,7 @@ from bubbleviz.model.memory_sizes import MemorySize, parse_memory
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.report.memory import UNKNOWN, measured_memory
+from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.saved import read_document, read_times
 from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
@@ -112,9 +112,8 @@ def of_report(report: Report, source: str) -> MeasuredRun:
     workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
     name, memory = report.schedule.name if report.schedule else None, None
     if report.memory is not None:
-        ranks = {r.index: UNKNOWN if r.stage is None else r.stage for r in report.ranks}
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
-        memory = measured_memory(report.memory, ranks, of_stages)
+        memory = measured_memory(report.memory, of_stages)
     columns = {name: getattr(report.operations, name) for name in _COLUMNS}
     changes = {change.name: change.makespan_ns for change in report.explanation.what_if}
     return MeasuredRun(

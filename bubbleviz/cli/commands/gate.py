@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bubbleviz.cli.completion import limit_beginnings
 from bubbleviz.cli.help import argument, flag, option
-from bubbleviz.cli.options import MARKDOWN, command
+from bubbleviz.cli.options import MARKDOWN, command, limit_beginnings
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import pass_on, show
 from bubbleviz.model.private_names import anonymous

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.completion import guide_names, guide_pages
 from bubbleviz.cli.help import argument
 from bubbleviz.cli.terminal import console, display, pass_on, show
 from bubbleviz.errors import UsageError
@@ -16,13 +17,26 @@ if TYPE_CHECKING:
     from bubbleviz.render.document import Sentence
 
 
+_SUFFIX = ".md"
+
+
+def _names() -> list[str]:
+    """Return the names of all guides, in alphabetical order."""
+    pages = (page.name for page in (files("bubbleviz") / "guides").iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in pages if name.endswith(_SUFFIX))
+
+
+def _pages() -> Mapping[str, str]:
+    """Return the Markdown of every guide by name, in alphabetical order."""
+    folder = files("bubbleviz") / "guides"
+    return {n: (folder / f"{n}{_SUFFIX}").read_text(encoding="utf-8") for n in _names()}
+
+
 def guide(
-    name: str | None = argument("[NAME]", "Name of a guide; all if not given.", None, guide_names),
+    name: str | None = argument("[NAME]", "Name of a guide; all if not given.", None, _names),
 ) -> None:
     """Read a guide, or list the guides; plain Markdown when piped."""
-    import sys
-
-    pages = guide_pages()
+    pages = _pages()
     if name is None:
         show(_titles(pages))
     elif name not in pages:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.completion import schedule_names
 from bubbleviz.cli.help import argument, option
 from bubbleviz.cli.options import (
     CSV,
@@ -16,6 +15,7 @@ from bubbleviz.cli.options import (
     MeasurementOptions,
     command,
     jobs_or_cores,
+    schedule_names,
 )
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.terminal import progress_bars, search_bar, show

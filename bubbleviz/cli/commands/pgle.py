@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.completion import statistic_names
 from bubbleviz.cli.help import argument, flag, option
 from bubbleviz.cli.options import ADDITIONS, FORCE, JOBS, KEEP_EXPORT, command, jobs_or_cores
 from bubbleviz.cli.outputs import check_outputs, deliver
@@ -17,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bubbleviz.analyses.pgle.costs import CostComparison, Costs
+
+
+#: The statistics that become a cost.
+_STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
 @frozen
@@ -60,10 +63,10 @@ def pgle(
     aggregate: str = option(
         *("STAT", "max, median, mean, min, or pNN.", "Cost"),
         default="p90",
-        complete=statistic_names,
+        complete=_STATISTICS,
     ),
     aggregate_collectives: str | None = option(
-        "STAT", "The same for collectives, if another.", "Cost", complete=statistic_names
+        "STAT", "The same for collectives, if another.", "Cost", complete=_STATISTICS
     ),
     module: list[str] | None = option("NAME", "Only this module; repeat for several.", "Selection"),
     skip: int = option("N", "Leave out the first N executions.", "Selection", default=1, min=0),

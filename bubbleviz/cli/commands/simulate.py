@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
-from bubbleviz.cli.completion import schedule_names
 from bubbleviz.cli.help import option
-from bubbleviz.cli.options import JSON, LOWERED, ORDER, PICTURE_FILES, command
+from bubbleviz.cli.options import (
+    JSON,
+    LOWERED,
+    ORDER,
+    PICTURE_FILES,
+    command,
+    schedule_names,
+)
 from bubbleviz.cli.outputs import Outputs
 from bubbleviz.cli.selection import PaperOptions
 from bubbleviz.cli.terminal import search_bar, show

@@ -38,11 +38,11 @@ def view(
     else:
         page = render(measurement.measure(inputs), View())
     with (
-        serving(page.encode("utf-8", "replace")) as served,
+        serving(page.encode("utf-8", "replace")) as (url, server),
         suppress(KeyboardInterrupt, SystemExit),
     ):
-        pass_on(f"{served.url}\n")
+        pass_on(f"{url}\n")
         if browser:
-            webbrowser.open(served.url)
+            webbrowser.open(url)
         # A signal is how it ends, and nothing is incomplete.
-        served.forever()
+        server.serve_forever()

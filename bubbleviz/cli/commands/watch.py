@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bubbleviz.cli.completion import limit_beginnings
 from bubbleviz.cli.help import argument, flag, option
-from bubbleviz.cli.options import command
+from bubbleviz.cli.options import command, limit_beginnings
 from bubbleviz.cli.terminal import complain, pass_on
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.model.private_names import anonymous

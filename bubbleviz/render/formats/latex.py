@@ -73,12 +73,12 @@ def _comments(report: Report, view: View, measure: str) -> Iterator[str]:
     yield f"%   {escaped(methods(report))}"
     selection = select(report, view)
     if selection is not None:
-        caption = figure_caption(report, selection.iterations, len(selection.rows))
+        sentence, note = figure_caption(report, selection.iterations, len(selection.rows))
         yield "% Figure, of --pdf bubbles.pdf --style paper --width 89mm:"
         yield r"%   \begin{figure}"
         yield r"%     \centering\includegraphics{bubbles.pdf}"
-        yield rf"%     \caption{{{escaped(caption.sentence)}}}"
-        yield rf"%     \footnotesize\raggedright Note: {escaped(caption.note)}\par"
+        yield rf"%     \caption{{{escaped(sentence)}}}"
+        yield rf"%     \footnotesize\raggedright Note: {escaped(note)}\par"
         yield r"%   \end{figure}"
     if report.limitations:
         yield "% Limitations:"

@@ -360,8 +360,8 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
         notes = notes_of(timeline)
         if notes and page.style.notes:
             page.paragraph(" ".join(notes), page.style.letters.note, lines=3)
-        caption = figure_caption(report, selection.iterations, len(selection.rows))
-        page.title, page.description = caption.sentence, " ".join((caption.note, *notes))
+        page.title, note = figure_caption(report, selection.iterations, len(selection.rows))
+        page.description = " ".join((note, *notes))
     if page.style.notes:
         draw_limitations(page, report)
     return page.svg()

@@ -99,13 +99,14 @@ def memory(report: Report) -> Iterator[doc.Block]:
         return
     peaks: dict[int | None, list[int]] = {}
     for peak in report.memory.ranks:
-        peaks.setdefault(report.ranks[peak.rank].stage, []).append(peak.peak_bytes)
-    stage_of = {k.virtual_stage: k.stage for k in report.explanation.phase_times.kinds}
+        peaks.setdefault(peak.stage, []).append(peak.peak_bytes)
+    times = report.explanation.phase_times.kinds
+    stage_of: dict[int | None, int] = {kind.virtual_stage: kind.stage for kind in times}
     kinds = report.memory.operations
     rows = []
-    for own in [kind for kind in kinds if kind.phase is Phase.F][:_MOST]:
+    for own in [kind for kind in kinds if kind.phase == Phase.F.label][:_MOST]:
         back = [k.above_bytes for k in kinds
-                if k.virtual_stage == own.virtual_stage and k.phase is not Phase.F]  # fmt: skip
+                if k.virtual_stage == own.virtual_stage and k.phase != Phase.F.label]  # fmt: skip
         amounts = {
             "F leaves": own.net_bytes,
             "held to B": own.held_bytes,
