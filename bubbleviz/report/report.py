@@ -44,12 +44,12 @@ from bubbleviz.model.phase_masks import EVALUATION, INFERENCE, TRAINING, among
 from bubbleviz.model.phases import BACKWARD, Phase
 from bubbleviz.model.texts import counted, listed, some_of
 from bubbleviz.model.values import frozen
-from bubbleviz.report.memory import RunMemory
 from bubbleviz.report.restrictions import restrictions_of
 
 if TYPE_CHECKING:
     from bubbleviz.explain.alternatives import Alternatives
     from bubbleviz.explain.slowdown.slowdowns import Slowdowns
+    from bubbleviz.report.memory import RunMemory
 
 
 SCHEMA = "bubbleviz.report/1"
