@@ -292,9 +292,8 @@ def host_ranges_of(
     logs = [replace(log, name_id=log.name_id + at) for log, at in zip(logs, first, strict=False)]
     ranges = replace(joined(logs), names=tuple(name for log in logs for name in log.names))
     ranges = ranges.take(_in_idle_time(ranges, np.arange(len(ranges)), idle))
-    on_device = np.isin(
-        ranges.thread, [t.thread for t in profile.threads if t.name.startswith(DEVICE_THREAD)]
-    )
+    devices = [t.thread for t in profile.threads if t.name.startswith(DEVICE_THREAD)]
+    on_device = found_in(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
     # Names as conventions take them, without those of steps.
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
