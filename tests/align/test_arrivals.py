@@ -11,61 +11,39 @@ from hypothesis import strategies as st
 
 from bubbleviz.align.waits import NEVER, arrivals
 from bubbleviz.interpret.record import ReadOptions, record
-from bubbleviz.interpret.recording import Recordings
 from bubbleviz.model.operations import RankOperations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, profile
 
-SEND_RECV = "ncclDevKernel_SendRecv"
-
-
-class Job:
-    """One rank, written operation by operation: each range launches its kernels in order."""
-
-    def __init__(self) -> None:
-        self.kernels: list[K] = []
-        self.calls: list[C] = []
-        self.ranges: list[R] = []
-        self.host = 0
-
-    def run(self, name: str, *spans: tuple[int, int], kernel: str = "gemm") -> Job:
-        """Add a range with kernels of these spans."""
-        first = self.host
-        for span in spans:
-            self.host += 2
-            number = len(self.calls)
-            self.calls.append(C(self.host, self.host + 1, number))
-            self.kernels.append(K(*span, number, name=kernel))
-        self.host += 3
-        self.ranges.append(R(first + 1, self.host - 1, name))
-        return self
-
-    def recorded(self, folder: Path) -> Recordings:
-        path = profile(folder, self.kernels, self.calls, self.ranges)
-        return record(str(path), ReadOptions())[0]
-
-
-def told(recording: Recordings) -> dict[str, tuple[int | None, int | None, bool]]:
-    """Return (exact_ns, latest_ns, receives) of each F and B, by its name and iteration."""
-    operations = recording.operations
-    found = arrivals(operations)
-    rows = [n for n, p in enumerate(operations.phase.tolist()) if p in (Phase.F, Phase.BW)]
-
-    def time(value: int) -> int | None:
-        return None if value == NEVER else value
-
-    return {
-        f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
-            time(int(found.exact_ns[n])),
-            time(int(found.latest_ns[n])),
-            bool(found.receives[n]),
-        )
-        for n in rows
-    }
-
-
 #: Operations as (name, span), receives among them.
 Rows = list[tuple[str, tuple[int, int] | None]]
+#: (exact_ns, latest_ns, receives) of an operation.
+Arrival = tuple[int, int, bool]
+
+
+def told(rows: Rows, folder: Path) -> dict[str, Arrival]:
+    """Return arrivals of each F and B of one rank, by its name and iteration."""
+    kernels, calls, ranges, host = [], [], [], 0
+    for name, span in rows:
+        begin, number = host + 1, len(calls)
+        if span is not None:
+            host += 2
+            calls.append(C(host, host + 1, number))
+            kernel = "ncclDevKernel_SendRecv" if name.startswith("RECV") else "gemm"
+            kernels.append(K(*span, number, kernel))
+        host += 3
+        ranges.append(R(begin, host - 1, name))
+    path = profile(folder, kernels, calls, ranges)
+    operations = record(str(path), ReadOptions())[0].operations
+    found = arrivals(operations)
+    return {
+        f"{operations.names[operations.name_id[n]]} {operations.iteration[n]}": (
+            *(int(found.exact_ns[n]), int(found.latest_ns[n])),
+            bool(found.receives[n]),
+        )
+        for n, phase in enumerate(operations.phase.tolist())
+        if phase in (Phase.F, Phase.BW)
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,14 +54,14 @@ Rows = list[tuple[str, tuple[int, int] | None]]
                 *(("RECV_FORWARD.0.0.0", (100, 150)), ("F0.0.0", (120, 200))),
                 *(("B0.0.0", (300, 400)), ("Optimizer", (400, 450))),
             ],
-            {"F0.0.0 0": (150, 150, True), "B0.0.0 0": (None, None, False)},
+            {"F0.0.0 0": (150, 150, True), "B0.0.0 0": (NEVER, NEVER, False)},
         ),
         (  # one that was not recorded is missed
             [
                 *(("RECV_FORWARD.0.0.0", (100, 150)), ("F0.0.0", (150, 200))),
                 *(("RECV_FORWARD.1.0.0", None), ("F1.0.0", (200, 210)), ("B0.0.0", (300, 400))),
             ],
-            {"F1.0.0 0": (None, None, True)},
+            {"F1.0.0 0": (NEVER, NEVER, True)},
         ),
         (  # it is of its iteration, launched before an Optimizer, or before any F
             [
@@ -99,19 +77,14 @@ Rows = list[tuple[str, tuple[int, int] | None]]
                 *(("F0.0.0", (100, 200)), ("F1.0.0", (270, 300))),
                 *(("B0.0.0", (300, 400)), ("B1.0.0", (400, 450))),
             ],
-            {"F0.0.0 0": (None, 260, True), "F1.0.0 0": (None, 260, True)},
+            {"F0.0.0 0": (NEVER, 260, True), "F1.0.0 0": (NEVER, 260, True)},
         ),
     ],
 )
 def test_receives_show_when_inputs_were_there(
-    rows: Rows, expected: dict[str, tuple[int | None, int | None, bool]], tmp_path: Path
+    rows: Rows, expected: dict[str, Arrival], tmp_path: Path
 ) -> None:
-    job = Job()
-    for name, span in rows:
-        kernel = SEND_RECV if name.startswith("RECV") else "gemm"
-        job.run(name, *([] if span is None else [span]), kernel=kernel)
-
-    found = told(job.recorded(tmp_path))
+    found = told(rows, tmp_path)
 
     assert {name: found[name] for name in expected} == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,71 +17,62 @@ from tests.support.nsys_exports import C, K, R, profile
 TWO = Planting(schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=10_000)
 
 
-def run_of(folder: Path, name: str, *, marked: bool, pid: int, iterations: int = 2) -> Path:
-    """Write one rank: an iteration of F0 and B0 every 100 ns, marked or not."""
+def planted(planting: Planting, folder: Path) -> list[Path]:
+    return [folder / file.path for file in plant(planting, folder).files]
+
+
+def run_of(
+    folder: Path,
+    pid: int,
+    *,
+    marked: bool = False,
+    iterations: int = 2,
+    names: Sequence[str] = ("F0.0.0", "B0.0.0", "Optimizer"),
+) -> Path:
+    """Write one rank: an iteration of these names every 100 ns, marked or not."""
     kernels, calls, ranges = [], [], []
     for k in range(iterations):
         base = 100 * k + 10 * pid
         if marked:
             ranges.append(R(base, base + 50, f"iter_{pid}_{k}", tid=pid, pid=pid))
-        for n, text in enumerate(("F0.0.0", "B0.0.0", "Optimizer")):
+        for n, text in enumerate(names):
             at, ident = base + 10 * n, 10 * k + n
-            ranges.append(R(at, at + 8, text, tid=pid, pid=pid))
-            calls.append(C(at + 1, at + 2, ident, tid=pid, pid=pid))
-            kernels.append(K(at + 3, at + 9, ident, pid=pid))
-    return profile(folder, kernels, calls, ranges, name=name, hostname="one")
-
-
-def two_namings(folder: Path, pid: int, sends: int) -> Path:
-    """Write one rank whose F and B two namings tell; torch's leads where there are sends."""
-    kernels, calls, ranges = [], [], []
-    for n, (outer, inner) in enumerate((("PP:0F0", "F0.0.0"), ("PP:0B0", "B0.0.0"))):
-        at = 20 * n + 2 * pid
-        ranges.append(R(at, at + 12, outer, tid=pid, pid=pid))
-        ranges.append(R(at + 1, at + 11, inner, tid=pid, pid=pid))
-        calls.append(C(at + 2, at + 3, n, tid=pid, pid=pid))
-        kernels.append(K(at + 4, at + 9, n, pid=pid))
-    ranges.append(R(60, 70, "Optimizer", tid=pid, pid=pid))
-    ranges.extend(R(80 + n, 81 + n, f"PP:0SEND_F{n}", tid=pid, pid=pid) for n in range(sends))
+            # The first name of several is that of the outer range.
+            for inner, name in enumerate(text.split()):
+                ranges.append(R(at + inner, at + 9 - inner, name, tid=pid, pid=pid))
+            calls.append(C(at + 2, at + 3, ident, tid=pid, pid=pid))
+            kernels.append(K(at + 4, at + 9, ident, pid=pid))
     return profile(folder, kernels, calls, ranges, name=f"{pid}.sqlite", hostname="one")
 
 
-def test_profiles_in_which_other_namings_lead_are_one_run(tmp_path: Path) -> None:
-    report = bubbleviz.analyze([two_namings(tmp_path, 1, 0), two_namings(tmp_path, 2, 5)])
-
+def test_profiles_with_a_naming_in_common_are_one_run(tmp_path: Path) -> None:
+    """Two namings tell F and B of both; torch's leads where there are sends."""
+    names = ["PP:0F0 F0.0.0", "PP:0B0 B0.0.0", "Optimizer"]
+    sends = [f"PP:0SEND_F{n}" for n in range(5)]
+    files = [run_of(tmp_path, 1, names=names), run_of(tmp_path, 2, names=[*names, *sends])]
+    report = bubbleviz.analyze(files)
     assert report.convention == "zero-bubble, torch-pipelining"
     assert len(report.ranks) == 2
 
-
-def test_profiles_without_a_naming_in_common_are_no_run(tmp_path: Path) -> None:
-    first = run_of(tmp_path, "a.sqlite", marked=False, pid=1)
-    kernels = [K(3, 9, 1, pid=2), K(13, 19, 2, pid=2)]
-    calls = [C(1, 2, 1, tid=2, pid=2), C(11, 12, 2, tid=2, pid=2)]
-    ranges = [R(0, 8, "PP:0F0", tid=2, pid=2), R(10, 18, "PP:0B0", tid=2, pid=2)]
-    second = profile(tmp_path, kernels, calls, ranges, name="b.sqlite", hostname="one")
-
+    files = [run_of(tmp_path, 1), run_of(tmp_path, 2, names=["PP:0F0", "PP:0B0"])]
     with pytest.raises(MismatchError, match="zero-bubble and torch-pipelining as their naming"):
-        bubbleviz.analyze([first, second])
-    given = bubbleviz.analyze([first, second], convention=["zero-bubble", "torch-pipelining"])
+        bubbleviz.analyze(files)
+    given = bubbleviz.analyze(files, convention=["zero-bubble", "torch-pipelining"])
     assert len(given.ranks) == 2
 
 
 def test_ranks_pair_by_order_where_only_one_names_its_iterations(tmp_path: Path) -> None:
-    first = run_of(tmp_path, "a.sqlite", marked=True, pid=1, iterations=2)
-    second = run_of(tmp_path, "b.sqlite", marked=False, pid=2)
-
-    assert [len(i.ranks) for i in bubbleviz.analyze([first, second]).iterations] == [2, 2]
+    files = [run_of(tmp_path, 1, marked=True), run_of(tmp_path, 2)]
+    assert [len(i.ranks) for i in bubbleviz.analyze(files).iterations] == [2, 2]
     # One that lacks a rank is incomplete.
-    longer = run_of(tmp_path, "a.sqlite", marked=True, pid=1, iterations=3)
-    second = run_of(tmp_path, "b.sqlite", marked=True, pid=2)
-    report = bubbleviz.analyze([longer, second])
+    files = [run_of(tmp_path, pid, marked=True, iterations=4 - pid) for pid in (1, 2)]
+    report = bubbleviz.analyze(files)
     assert [i.ratios["schedule"].incomplete for i in report.iterations] == [False, False, True]
     assert [i.complete for i in report.iterations] == [True, True, False]
 
 
 def test_the_headline_says_why_it_is_not_the_period(tmp_path: Path) -> None:
-    truth = plant(TWO, tmp_path)
-    paths = [tmp_path / file.path for file in truth.files]
+    paths = planted(TWO, tmp_path)
 
     assert bubbleviz.analyze(paths).headline == "period"
     last = bubbleviz.analyze(paths, skip=2)
@@ -99,8 +91,7 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
     planting = Planting(
         schedule=schedule, iterations=iterations, servers=2, transfer_ns=10_000, jitter=0.05
     )
-    truth = plant(planting, tmp_path)
-    paths = [tmp_path / file.path for file in truth.files]
+    paths = planted(planting, tmp_path)
 
     report = bubbleviz.analyze(paths, align="none")
 
@@ -119,8 +110,7 @@ def test_without_a_common_clock_the_headline_is_a_known_ratio(
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v"])
 def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path: Path) -> None:
-    truth = plant(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
-    paths = [tmp_path / file.path for file in truth.files]
+    paths = planted(replace(TWO, schedule=schedule, microbatches=8, files="rank"), tmp_path)
     told = bubbleviz.analyze(paths)
 
     given = bubbleviz.analyze(paths[::-1], order=[0, 1, 2, 3])
@@ -131,16 +121,12 @@ def test_an_order_that_is_given_agrees_with_the_one_told(schedule: str, tmp_path
 
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
-    truth = plant(TWO, tmp_path)
-
     with pytest.raises(UsageError, match="each of the ranks 0 to 3 once"):
-        bubbleviz.analyze([tmp_path / truth.files[0].path], order=[0, 1, 1, 2])
+        bubbleviz.analyze(planted(TWO, tmp_path)[:1], order=[0, 1, 1, 2])
 
 
 def test_copies_of_one_stage_share_it(tmp_path: Path) -> None:
-    paths = [run_of(tmp_path, f"{pid}.sqlite", marked=False, pid=pid) for pid in (1, 2)]
-
-    report = bubbleviz.analyze(paths)
+    report = bubbleviz.analyze([run_of(tmp_path, pid) for pid in (1, 2)])
 
     assert [r.stage for r in report.ranks] == [0, 0]
     assert [r.pipeline for r in report.ranks] == [0, 1]
@@ -154,6 +140,3 @@ def test_ranks_without_forward_or_backward_are_named(tmp_path: Path) -> None:
     report = bubbleviz.analyze([profile(tmp_path, kernels, calls, [R(0, 9, "F0.0.0")])])
 
     assert any(n.what == "ranks without forward or backward" for n in report.limitations)
-
-
-# --- recordings on other clocks: by way of some, and at once

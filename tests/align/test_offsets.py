@@ -22,8 +22,6 @@ from bubbleviz.align.offsets import (
     segmented,
     solve,
 )
-from bubbleviz.align.timebase import overlaps
-from bubbleviz.interpret.collectives import ReplicaCollectives
 
 #: (before clock, after clock, before_ns, after_ns)
 Pair = tuple[int, int, int, int]
@@ -48,14 +46,9 @@ def solved(
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        ([], [(0, 0)]),
-        ([], [(0, 0), (0, None)]),
         # Clock 1 moves right by at least -50 (its start) and at most 40 (its end): 45 are open,
         # and the capture's drift, rounded up.
         ([(0, 1, 100, 150), (1, 0, 360, 400)], [(0, 0), (-5, 46)]),
-        ([(0, 1, 100, 150)], [(0, 0), (0, None)]),  # a bound from one side is none
-        # A tie is exact.
-        ([(0, 1, 100, 170), (1, 0, 370, 300), (0, 1, 100, 170)], [(0, 0), (-70, 1)]),
         # Those out of reach agree with each other.
         ([(1, 2, 0, 110), (2, 1, 100, 10)], [(0, 0), (0, None), (-100, None)]),
         # Bounds that miss each other a little are grain.
@@ -274,43 +267,3 @@ def test_bands_are_shortest_paths(pairs: list[tuple[int, int, int, int]]) -> Non
 
     np.testing.assert_allclose(most, searched(segments, reverse=False), rtol=1e-12, atol=1e-6)
     np.testing.assert_allclose(-least, searched(segments, reverse=True), rtol=1e-12, atol=1e-6)
-
-
-# Collectives over the replicas of a stage, and the bounds that they give their clocks.
-
-#: (rank, iteration, kind, start_ns, end_ns)
-Row = tuple[int, int, int, int, int]
-
-
-def overlapping(rows: Sequence[Row], group: Sequence[int], clock: Sequence[int]) -> Precedences:
-    own = ReplicaCollectives(*np.array(rows, np.int64).reshape(-1, 5).T.copy())
-    return overlaps(own, np.array(group, np.int64), np.array(clock, np.int64))
-
-
-STEPS: list[Row] = [
-    (rank, n, 0, n * 1_000_000, n * 1_000_000 + 500_000 + rank * late)
-    for n, late in enumerate((0, 40_000, 90_000))
-    for rank in range(2)
-]
-
-
-@pytest.mark.parametrize(
-    ("rows", "group", "clock", "count"),
-    [
-        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [0, 0], [0, 1], 2),
-        ([(0, 0, 0, 0, 100), (1, 1, 0, 10, 110)], [0, 0], [0, 1], 0),  # another iteration
-        ([(0, 0, 0, 0, 100), (1, 0, 1, 10, 110)], [0, 0], [0, 1], 0),  # another kind
-        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [0, 1], [0, 1], 0),  # another stage
-        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [-1, -1], [0, 1], 0),  # of no group
-        ([(0, 0, 0, 0, 100), (1, 0, 0, 10, 110)], [0, 0], [0, 0], 0),  # the same clock
-        ([(0, -1, 0, 0, 100), (1, -1, 0, 0, 100)], [0, 0], [0, 1], 0),
-        ([], [0, 0], [0, 1], 0),
-        # Ranks that do not leave together are in no collective.
-        (STEPS[:4], [0, 0], [0, 1], 4),
-        (STEPS, [0, 0], [0, 1], 0),
-    ],
-)
-def test_only_the_same_collective_of_one_group_is_compared(
-    rows: list[Row], group: list[int], clock: list[int], count: int
-) -> None:
-    assert len(overlapping(rows, group, clock)) == count
