@@ -36,52 +36,50 @@ def workload(placement: tuple[int, ...], microbatches: int) -> Workload:
     return device_workload(placement, microbatches, times, 7)
 
 
-def a_run(plan: Plan | None, ran_ns: int | None = None, *, on_gpus: bool = False) -> MeasuredRun:
-    work = replace(workload((0, 1, 2, 3), 8), split=False)
-    return MeasuredRun("run", work, "1f1b", plan, ran_ns, on_gpus=on_gpus)
-
-
-def test_the_memory_of_the_run_is_the_limit() -> None:
-    ran = schedule_named("1f1b").plan(4, 8, 1)
-
-    limited, _, of_run, _ = limited_workload(a_run(ran))
-
-    assert of_run
-    assert limited.limit == (4.0,) * 4
-    assert limited_workload(a_run(ran), "none")[0].limit is None
-    assert limited_workload(a_run(None))[0].limit is None
-    given, in_bytes, of_run, _ = limited_workload(a_run(ran), "8GB", "2GB", "1GB")
-    assert (in_bytes, of_run) == (True, False)
-    assert given.limit == (8e9,) * 4
-    assert (given.activation[0], given.kept[0]) == (2e9, 1e9)
-    with pytest.raises(UsageError, match="--memory-w"):
-        limited_workload(a_run(ran), None, "1", "2")
-
-
+RAN = schedule_named("1f1b").plan(4, 8, 1)
 #: Of four stages, in bytes.
 MEASURED = MeasuredMemory((2e9,) * 4, (1e9,) * 4, (1e9, 2e9, 3e9, 4e9))
 
 
+def a_run(plan: Plan | None = RAN, ran_ns: int | None = None) -> MeasuredRun:
+    work = replace(workload((0, 1, 2, 3), 8), split=False)
+    return MeasuredRun("run", work, "1f1b", plan, ran_ns)
+
+
+def test_the_memory_of_the_run_is_the_limit() -> None:
+    limited, _, of_run, _ = limited_workload(a_run())
+
+    assert of_run
+    assert limited.limit == (4.0,) * 4
+    assert limited_workload(a_run(), "none")[0].limit is None
+    assert limited_workload(a_run(None))[0].limit is None
+    given, in_bytes, of_run, _ = limited_workload(a_run(), "8GB", "2GB", "1GB")
+    assert (in_bytes, of_run) == (True, False)
+    assert given.limit == (8e9,) * 4
+    assert (given.activation[0], given.kept[0]) == (2e9, 1e9)
+    with pytest.raises(UsageError, match="--memory-w"):
+        limited_workload(a_run(), None, "1", "2")
+
+
 def test_measured_memory_is_not_mixed_with_what_is_given() -> None:
-    run = replace(a_run(schedule_named("1f1b").plan(4, 8, 1)), memory=MEASURED)
+    run = replace(a_run(), memory=MEASURED)
 
     assert limited_workload(run, "10GB")[0].limit == (9e9, 8e9, 7e9, 6e9)
     given, *_ = limited_workload(run, "8GB", "3GB", "1GB")
     assert given.limit == (8e9,) * 4
     assert given.activation == (3e9,) * 4
-    for limit in ("80GB", "none", None):
-        with pytest.raises(UsageError, match=r"--memory-w 0\.5: .* measured.* --memory-b, too"):
-            limited_workload(run, limit, None, "0.5")
-    with pytest.raises(UsageError, match="--memory-limit 8: activations are in bytes; give one"):
-        limited_workload(run, "8")
-    with pytest.raises(
-        UsageError, match="--memory-limit 80GB: activations are in the unit of --mem"
+    mixed = r"--memory-w 0\.5: .* measured.* --memory-b, too"
+    for limit, backward, weight, complaint in (
+        *((limit, None, "0.5", mixed) for limit in ("80GB", "none", None)),
+        ("8", None, None, "--memory-limit 8: activations are in bytes; give one"),
+        ("80GB", "2", None, "--memory-limit 80GB: activations are in the unit of --mem"),
     ):
-        limited_workload(run, "80GB", "2")
+        with pytest.raises(UsageError, match=complaint):
+            limited_workload(run, limit, backward, weight)
 
 
 def test_devices_with_different_memory_left_are_told_apart() -> None:
-    run = replace(a_run(schedule_named("1f1b").plan(4, 8, 1)), memory=MEASURED)
+    run = replace(a_run(), memory=MEASURED)
     planned = plan_run(run, memory_limit="12GB", prove=False)
 
     assert planned.resident == MEASURED.resident
@@ -100,17 +98,16 @@ def test_devices_with_different_memory_left_are_told_apart() -> None:
 
 
 def test_a_plan_is_as_far_off_as_the_run_was() -> None:
-    ran = schedule_named("1f1b").plan(4, 8, 1)
-    alone = plan_run(a_run(ran), prove=False)
+    alone = plan_run(a_run(), prove=False)
     assert alone.own is not None
     assert alone.off is None
     assert alone.expected_ns == alone.best.best.makespan_ns
 
-    planned = plan_run(a_run(ran, alone.own.makespan_ns * 11 // 10))
+    planned = plan_run(a_run(RAN, alone.own.makespan_ns * 11 // 10))
 
     assert planned.off == pytest.approx(0.1, abs=1e-3)
     assert planned.expected_ns == pytest.approx(1.1 * planned.best.best.makespan_ns, rel=1e-3)
-    assert plan_run(a_run(ran), microbatches=3).own is None
+    assert plan_run(a_run(), microbatches=3).own is None
 
 
 #: The shortest order of these waits for its transfers; zb-h2 waits less.
@@ -156,9 +153,6 @@ def _saved(name: str, folder: Path, *, listed: bool = True) -> MeasuredRun:
     return of_saved(str(file))
 
 
-ORDERS = schedule_named("1f1b").plan(4, 8, 1).orders
-
-
 @pytest.mark.parametrize(("name", "overlaps"), [("1f1b", False), ("zb-h2", True)])
 def test_saved_reports_are_planned_and_overlapping_iterations_said(
     name: str, overlaps: bool, tmp_path: Path
@@ -171,5 +165,5 @@ def test_saved_reports_are_planned_and_overlapping_iterations_said(
     if not overlaps:  # one that lists no operations has the order of its schedule
         assert whole.ran is not None
         assert rest.ran is not None
-        assert rest.ran.orders == whole.ran.orders == ORDERS
+        assert rest.ran.orders == whole.ran.orders == RAN.orders
         assert plan_run(rest).workload == plan_run(whole).workload
