@@ -203,21 +203,6 @@ def test_events_are_recorded_on_the_stream_that_works(
     assert len(session(tmp_path).stretch.operations) == 3
 
 
-def test_a_graph_that_is_captured_gets_no_events(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
-    recorder, gpu, clock = started()
-    gpu.capturing = True
-    iterate(recorder, gpu, 0)
-    gpu.capturing = False
-    clock.now_ns += 1_000_000
-    iterate(recorder, gpu, 1)
-    operations = stopped(recorder, clock, tmp_path)
-
-    assert operations.times_lost.tolist() == [True] * 4 + [False] * 4
-    assert (operations.start_ns[:4] == -1).all()
-
-
 def test_an_anchor_that_is_late_moves_nothing(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
@@ -236,19 +221,21 @@ def test_an_anchor_that_is_late_moves_nothing(
     assert off_ns.max() <= LATENCY_NS + 500 + 4 * 300_000 * 50e-6
 
 
-def test_a_gpu_that_is_used_later_is_timed_from_then_on(
-    started: Callable[..., Started], tmp_path: Path
+@pytest.mark.parametrize(("state", "before"), [("capturing", True), ("initialized", False)])
+def test_a_graph_that_is_captured_and_a_gpu_that_is_not_yet_used_get_no_events(
+    state: str, before: bool, started: Callable[..., Started], tmp_path: Path
 ) -> None:
     recorder, gpu, clock = started()
-    gpu.initialized = False
-    iterate(recorder, gpu, 0)
-    gpu.initialized = True
-    clock.now_ns += 1_000_000
-    iterate(recorder, gpu, 1)
+    for number, value in enumerate((before, not before)):
+        setattr(gpu, state, value)
+        iterate(recorder, gpu, number)
+        clock.now_ns += 1_000_000
     operations = stopped(recorder, clock, tmp_path)
 
     assert (operations.start_ns != -1).tolist() == [False] * 4 + [True] * 4
-    assert not operations.times_lost.any()
+    # Those of a graph are lost.
+    lost = [state == "capturing"] * 4 + [False] * 4
+    assert operations.times_lost.tolist() == lost
 
 
 def test_a_device_that_fails_ends_the_recording_and_nothing_else(

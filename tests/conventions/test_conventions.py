@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from importlib.resources import as_file, files
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from bubbleviz.conventions.convention_file import (
     built_in,
     find_convention,
     load_convention,
-    scores_of,
 )
 from bubbleviz.conventions.globs import lets_through, loose_regex
 from bubbleviz.conventions.host_activities import default_activities
@@ -92,14 +90,6 @@ def test_a_wrong_file_is_told(text: str, said: str, tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", sorted(built_in()))
-def test_built_in_conventions_load_as_a_users_own_would(name: str) -> None:
-    with as_file(
-        files("bubbleviz") / "conventions" / "frameworks" / f"{name.replace('-', '_')}.toml"
-    ) as file:
-        assert load_convention(file) == built_in()[name]
-
-
 GLOBS = (
     *("a*b", "?", "[a-c]x", "[^a-c]x", "[]x]", "[^]x]", "[!a]", "[a", "[]", "[^]", "*[*]", "a.c"),
     *("\\", "[\\]", "[c-a]", "", "[a-]", "*a*b", "a*b*c", "a*a", "*", "**", "?*?", "*.(*"),
@@ -117,29 +107,29 @@ def test_a_glob_is_read_as_sqlite_reads_it(glob: str) -> None:
     assert [lets_through(glob, text) for text in TEXTS] == expected
 
 
-def test_a_group_that_takes_no_number_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "name", "said"),
+    [
+        (UsageError, "zerobubble", "did you mean zero-bubble"),
+        (InputError, "mine.toml", r"mine\.toml"),
+    ],
+)
+def test_a_convention_that_is_not_there_is_told(
+    error: type[Exception], name: str, said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        find_convention(name)
+
+
+def test_numbers_that_are_none_are_told_or_left_out(tmp_path: Path) -> None:
     mine = load_convention(
         write(tmp_path, "[[pattern]]\nmatch = '^f(?P<microbatch>.+)$'\nphase = 'F'\n")
     )
 
     with pytest.raises(UsageError, match="digits"):
         understand(["fast"], mine)
-
-
-def test_a_name_with_thousands_of_digits_is_no_name() -> None:
-    names = understand([f"F{'9' * 5000}.0.0"], built_in()["zero-bubble"])
-
-    assert names.phase.tolist() == [-1]
-
-
-def test_a_name_nearly_right_gets_a_hint() -> None:
-    with pytest.raises(UsageError, match="did you mean zero-bubble"):
-        find_convention("zerobubble")
-
-
-def test_a_file_that_is_not_there_is_told() -> None:
-    with pytest.raises(InputError, match=r"mine\.toml"):
-        find_convention("mine.toml")
+    long = understand([f"F{'9' * 5000}.0.0"], built_in()["zero-bubble"])
+    assert long.phase.tolist() == [-1]
 
 
 def test_a_path_of_jax_may_hold_a_hash() -> None:
@@ -185,15 +175,6 @@ def test_names_mean_the_same_when_they_are_met_again(name: str) -> None:
     assert understand(texts[::-1], _fresh(name)).phase.tolist() == first.phase.tolist()[::-1]
 
 
-@pytest.mark.parametrize("name", sorted(built_in()))
-def test_prefilters_leave_out_only_what_no_pattern_takes(name: str) -> None:
-    """Scores are the same whether names pass the prefilters first or not."""
-    counts = dict.fromkeys(_examples(), 1)
-    fresh, met = _fresh(name), _fresh(name)
-    understand(list(counts), met)
-    assert scores_of(counts, [fresh]) == scores_of(counts, [met])
-
-
 def test_what_is_known_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_names, "_MOST_KEPT", 10)
     convention = _fresh("zero-bubble")
@@ -203,13 +184,6 @@ def test_what_is_known_stays_within_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(convention.known) <= 10
     match_of("F1.0.0" + "x" * 1000, convention)
     assert max(map(len, convention.known)) < 1000
-
-
-def test_what_is_known_does_not_travel_to_other_processes() -> None:
-    convention = _fresh("zero-bubble")
-    before = len(pickle.dumps(convention))
-    understand([f"F{microbatch}.0.0" for microbatch in range(1000)], convention)
-    assert len(pickle.dumps(convention)) == before
 
 
 # Long names: whatever a profile calls its work, the time grows with the name's length alone.
@@ -335,68 +309,52 @@ def named(folder: Path, names: list[str], *, registered: bool, without: tuple[st
     return str(path)
 
 
+MANY = [f"name {i}" for i in range(100)]
+#: Quotes, brackets and characters beyond ASCII pass through the array of patterns.
+WRITTEN = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
+ANYTHING = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
+ANYTHING += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
+#: Names, patterns, and the names that they let through.
+PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
+    ([*LIBRARY, *KNOWN], [*globs_of(tuple(built_in().values()))], KNOWN),
+    # The number of patterns is not limited.
+    (MANY, MANY[1:] * 2, MANY[1:]),
+    (WRITTEN, ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"], WRITTEN[:-1]),
+    *(
+        (ANYTHING, globs, [n for n in ANYTHING if any(lets_through(glob, n) for glob in globs)])
+        for globs in (
+            ["*step_num=*"],
+            ["*pre_*", "*#*step_num=[0-9]*"],
+            ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
+            ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
+            ["*a*", "*b*", "*c*", "*d*", "F*"],
+            ["[Eex]*", "[^E]*ba*", "p*", "[a-d]"],
+            ["?bc*", "[^x]b*", "*[0-9]c", "[]z]*", "*[^]]"],
+        )
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("registered", "without"), [(False, ()), (True, ()), (False, ("StringIds",))]
 )
-def test_only_names_that_some_convention_may_know_are_read(
-    registered: bool, without: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize(("names", "globs", "expected"), PREFILTERED, ids=range(len(PREFILTERED)))
+def test_names_are_read_that_a_pattern_lets_through(
+    names: list[str],
+    globs: list[str],
+    expected: list[str],
+    registered: bool,
+    without: tuple[str, ...],
+    tmp_path: Path,
 ) -> None:
-    path = named(tmp_path, [*LIBRARY, *KNOWN], registered=registered, without=without)
-    globs = globs_of(tuple(built_in().values()))
+    path = named(tmp_path, names, registered=registered, without=without)
 
     with open_file(path, 1) as file:
-        assert {c.name for c in file.inspect(globs).candidates} == set(KNOWN)
-        assert set(file.read(globs).ranges.names) == set(KNOWN)
+        ranges = file.read(globs).ranges
+        sample, found = file.sample(globs), file.inspect(globs).candidates
 
-
-@pytest.mark.parametrize("registered", [False, True])
-def test_the_number_of_patterns_is_not_limited(registered: bool, tmp_path: Path) -> None:
-    names = [f"name {i}" for i in range(100)]
-    path = named(tmp_path, names, registered=registered, without=())
-    wanted = [f"name {i}" for i in range(1, 100)]
-
-    with open_file(path, 1) as file:
-        ranges = file.read([*wanted, *wanted]).ranges
-
-    assert [ranges.names[i] for i in ranges.name_id] == wanted
-
-
-def test_a_pattern_is_taken_as_it_is_written(tmp_path: Path) -> None:
-    """Quotes, brackets and characters beyond ASCII pass through the array of patterns."""
-    names = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
-    path = named(tmp_path, names, registered=False, without=())
-    globs = ['it\'s "so"', "a\\b", "[[]x]", "Vorw?rts [0-9]", "前向*"]
-
-    with open_file(path, 1) as file:
-        assert list(file.read(globs).ranges.names) == names[:-1]
-
-
-@pytest.mark.parametrize("registered", [False, True])
-@pytest.mark.parametrize(
-    "globs",
-    [
-        ["*step_num=*"],
-        ["*pre_*", "*#*step_num=[0-9]*"],
-        ["*Engine.forward*", "*Engine.step*", "*#*step_num=[0-9]*", "*pre_*"],
-        ["*Engine.f*", "*Engine.s*", "*Engine.b?ck*", "*", "*#step*"],
-        ["*a*", "*b*", "*c*", "*d*", "F*"],
-        ["[Eex]*", "[^E]*ba*", "p*", "[a-d]"],
-        ["?bc*", "[^x]b*", "*[0-9]c", "[]z]*", "*[^]]"],
-    ],
-)
-def test_patterns_that_begin_with_anything(
-    globs: list[str], registered: bool, tmp_path: Path
-) -> None:
-    names = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
-    names += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
-    path = named(tmp_path, names, registered=registered, without=())
-
-    with open_file(path, 1) as file:
-        ranges, sample = file.read(globs).ranges, file.sample(globs)
-
-    expected = [name for name in names if any(lets_through(glob, name) for glob in globs)]
     assert [ranges.names[i] for i in ranges.name_id] == expected
-    assert list(sample) == expected
+    assert set(sample) == {c.name for c in found} == set(expected)
 
 
 @given(

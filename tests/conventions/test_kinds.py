@@ -348,17 +348,11 @@ def test_inspect_prints_candidates(tmp_path: Path, capsys: pytest.CaptureFixture
 # Calls that launch work are told by their names, in the host's activities as everywhere.
 
 
-@pytest.mark.parametrize("name", [*KERNEL_LAUNCHES, *GRAPH_LAUNCHES])
-def test_a_launch_is_an_activity_of_its_own(name: str) -> None:
-    assert default_activities().lookup().call(name)[0] == LAUNCH
+def test_launches_and_copies_are_activities_of_their_own() -> None:
+    calls = default_activities().lookup()
 
-
-@pytest.mark.parametrize("name", [*COPIES, *MEMSETS])
-def test_a_copy_is_a_transfer(name: str) -> None:
-    assert default_activities().lookup().call(name)[0] == TRANSFER
-
-
-def test_other_calls_launch_nothing() -> None:
+    assert {calls.call(name)[0] for name in (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES)} == {LAUNCH}
+    assert {calls.call(name)[0] for name in (*COPIES, *MEMSETS)} == {TRANSFER}
     for name in ("cudaLaunchHostFunc_v10000", "cudaGraphInstantiate", "cudaMalloc", "cuLaunchGrid"):
         assert not name.startswith(WORK_CALLS)
 
@@ -366,26 +360,16 @@ def test_other_calls_launch_nothing() -> None:
 # Names of layers: each pattern knows its examples, and none of what only looks alike.
 
 
-EXAMPLES = [(t["kind"], name) for t in layer_tables() for name in t.get("examples", ())]
-COUNTER_EXAMPLES = [
-    (t["kind"], name) for t in layer_tables() for name in t.get("counter_examples", ())
-]
-
-
-@pytest.mark.parametrize(("kind", "name"), EXAMPLES)
-def test_a_name_is_known_and_passes_the_prefilter(kind: str, name: str) -> None:
-    found = layer_of(name)
-
-    assert found is not None
-    assert found.kind == kind
-    assert fitting(layer_globs(), [name]) == [True]
-
-
-@pytest.mark.parametrize(("kind", "name"), COUNTER_EXAMPLES)
-def test_what_looks_alike_is_none(kind: str, name: str) -> None:
-    found = layer_of(name)
-
-    assert found is None or found.kind != kind
+@pytest.mark.parametrize("table", layer_tables(), ids=range(len(layer_tables())))
+def test_a_pattern_knows_its_examples_which_pass_the_prefilter(table: dict[str, Any]) -> None:
+    for name in table.get("examples", ()):
+        found = layer_of(name)
+        assert found is not None, name
+        assert found.kind == table["kind"], name
+        assert fitting(layer_globs(), [name]) == [True]
+    for name in table.get("counter_examples", ()):
+        found = layer_of(name)
+        assert found is None or found.kind != table["kind"], name
 
 
 @pytest.mark.parametrize(

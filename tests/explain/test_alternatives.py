@@ -225,11 +225,6 @@ def test_simulate_refuses_the_times_of_one_stage(
     assert "the profiles hold one stage of a pipeline, and the others are missing, so its" in err
 
 
-def test_simulate_without_times_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--schedule", "1f1b", "-p", "4", "-m", "8"]) == 2
-    assert "give --tf, --tb and --tw" in capsys.readouterr().err
-
-
 OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, transfer_ns=20_000)
 
 

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bubbleviz
 from bubbleviz.count.count import Spread
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
@@ -26,7 +25,6 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import named, report_of
 from tests.support.hostile import HOSTILE
-from tests.support.places import FIXTURES
 
 #: Every command that the table may hold.
 KNOWN = {
@@ -35,11 +33,6 @@ KNOWN = {
     *("textless", "textgreater", "textbar", "smallskip", "small", "setlength", "tabcolsep"),
     *("footnotesize", "raggedright", "par"),
 }
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return bubbleviz.analyze([FIXTURES / "1f1b"])
 
 
 def without_comments(text: str) -> str:

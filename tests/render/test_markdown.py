@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.render.comparison import as_markdown as comparison_markdown
 from bubbleviz.render.comparison import gate_markdown
@@ -20,11 +19,6 @@ from bubbleviz.report.view import View
 from tests.support.places import FIXTURES
 
 HOSTILE = "a|b`c``d <script>@someone #12 https://x.y ![p](q) *z*\n| - |"
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return bubbleviz.analyze([FIXTURES / "1f1b"])
 
 
 def test_nothing_is_empty() -> None:

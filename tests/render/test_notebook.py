@@ -27,11 +27,6 @@ from tests.support.drawn_reports import HOSTILE, SVG, Op, named, rank_of, report
 from tests.support.places import FIXTURES
 
 
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return bubbleviz.analyze([FIXTURES / "1f1b"])
-
-
 class Read:
     """The tags, attributes and texts of a fragment of well-formed XML with one element around."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +15,10 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.planting import plant
 from tests.planting.options import Planting
+from tests.support.drawn_reports import written
 from tests.support.nsys_exports import C, K, R, profile
 
 RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_stage=1)
-
-
-def texts(svg: str) -> list[str]:
-    """Return the texts of a picture."""
-    return ["".join(node.itertext()) for node in ET.fromstring(svg).iter() if "text" in node.tag]
 
 
 def planted(folder: Path, planting: Planting = RUN) -> Report:
@@ -36,7 +31,7 @@ def test_a_map_of_ranks_and_a_curve_over_iterations(tmp_path: Path) -> None:
     report = planted(tmp_path)
     found = report.slowdowns
     assert found is not None
-    shown = texts(slowdowns(report, View()))
+    shown = written(slowdowns(report, View()))
 
     assert shown[0] == f"Slowdown {found.total:.3f} over 3 iterations"
     assert {"replica 0", "replica 1", "stage"} <= set(shown)
@@ -54,7 +49,7 @@ def test_a_single_iteration_is_a_level_line(tmp_path: Path) -> None:
 
 def test_without_slowdowns_the_reason_is_given(tmp_path: Path) -> None:
     path = profile(tmp_path, [K(10, 20, 1)], [C(1, 2, 1)], [R(0, 5, "B0.0.0")])
-    shown = texts(slowdowns(bubbleviz.analyze(path), View()))
+    shown = written(slowdowns(bubbleviz.analyze(path), View()))
 
     assert shown == ["Slowdowns are unknown", "no complete training iteration was recorded"]
 
@@ -64,7 +59,7 @@ def test_many_stages_and_replicas_say_what_is_left_out(tmp_path: Path) -> None:
     ranks = tuple(
         replace(rank, pipeline=rank.index // 2, stage=rank.index % 2) for rank in report.ranks
     )
-    shown = texts(slowdowns(replace(report, ranks=ranks), View()))
+    shown = written(slowdowns(replace(report, ranks=ranks), View()))
 
     assert "and 4 cells more" in shown
 

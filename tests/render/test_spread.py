@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -187,21 +186,6 @@ def test_the_picture_of_a_spread() -> None:
     expected = (GOLDEN / "spread.svg").read_text(encoding="utf-8")
 
     assert render(run_of(6, slow=(2,)), View(rows="spread")) == expected
-
-
-def test_the_area_is_as_high_as_the_share_of_copies_at_work() -> None:
-    svg = render(run_of(4, slow=(3,)), View(rows="spread"))
-    areas = [
-        element.attrib["d"]
-        for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")
-        if element.attrib.get("class") == "bv-quiet"
-    ]
-    bottom, *heights = map(float, re.findall(r"[ V]([0-9.]+)", areas[0]))
-    levels = {round(4 * (bottom - height) / (30.0 * 0.4)) for height in heights}
-
-    assert len(areas) == 2
-    # At edges, half of a part of the time is at work.
-    assert {0, 1, 3, 4} <= levels <= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.usefixtures("few")

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-import bubbleviz
 from bubbleviz.count.iterations import Iterations
 from bubbleviz.count.ratios import ratio_definitions
 from bubbleviz.model.limitations import Limitation
@@ -21,12 +20,6 @@ from bubbleviz.render.text.terminal import WIDTH
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import ranks_of
-from tests.support.places import FIXTURES
-
-
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return bubbleviz.analyze([FIXTURES / "1f1b"])
 
 
 def section(text: str, title: str) -> list[str]:
