@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from bubbleviz.model.columns import Floats
 from bubbleviz.model.operations import BusyIntervals, Operations
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture import marks as merging
 from bubbleviz.render.picture.legend import picture as render
 from bubbleviz.render.picture.marks import (
     NARROWEST,
-    UNATTRIBUTED_KIND,
     Marks,
     split,
 )
@@ -26,103 +23,6 @@ from bubbleviz.render.picture.rows import MOST_TOOLTIPS
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from tests.support.drawn_reports import Op, one_f_one_b, parsed, report_of, tooltips, written
-
-# Against a slow count: a px is so many ticks, and every tick of every mark is counted.
-TICKS = 8
-PIXELS = 6
-ROWS = 2
-
-MARK = st.tuples(
-    st.integers(0, ROWS - 1),
-    st.sampled_from((Phase.F, Phase.B, Phase.FB, UNATTRIBUTED_KIND)),
-    st.integers(0, 1),
-    st.integers(0, TICKS * PIXELS),
-    # Zero, just narrow, just wide, and wide.
-    st.sampled_from((0, 1, 2, 3, 4, 5, 13)),
-)
-
-
-def marks_of(found: list[tuple[int, int, int, int, int]]) -> Marks:
-    """Return the marks of (row, kind, other, first tick, ticks); each is an operation."""
-    ends = [min(first + length, TICKS * PIXELS) for *_, first, length in found]
-    rows, kinds, others, firsts, _ = zip(*found, strict=True) if found else ((),) * 5
-    return Marks(
-        np.array(rows, np.int64),
-        np.array(kinds, np.int64),
-        np.arange(len(found)),
-        np.array(others, np.int64),
-        np.array(firsts, np.float64) / TICKS,
-        np.array(ends, np.float64) / TICKS,
-    )
-
-
-def ticks_of(marks: Marks) -> list[tuple[int, tuple[int, int], range]]:
-    """Return (row, layer, ticks) of every mark."""
-    return [
-        (row, (kind, other), range(round(left * TICKS), round(right * TICKS)))
-        for row, kind, other, left, right in zip(
-            *(getattr(marks, name).tolist() for name in ("row", "kind", "other", "left", "right")),
-            strict=True,
-        )
-    ]
-
-
-def slow_shares(marks: Marks, pixels: int) -> dict[tuple[int, tuple[int, int], int], Fraction]:
-    """Return by row, layer and column the share of the time that no wide mark covers."""
-    narrow = [mark for mark in ticks_of(marks) if len(mark[2]) < NARROWEST * TICKS]
-    covered = {
-        (row, tick)
-        for row, _, ticks in ticks_of(marks)
-        if len(ticks) >= NARROWEST * TICKS
-        for tick in ticks
-    }
-    found = {}
-    for row in range(ROWS):
-        for column in range(-(-PIXELS // pixels)):
-            own = range(column * pixels * TICKS, min((column + 1) * pixels, PIXELS) * TICKS)
-            free = sum((row, tick) not in covered for tick in own)
-            time: dict[tuple[int, int], int] = {}
-            for other_row, layer, ticks in narrow:
-                if other_row == row:
-                    time[layer] = time.get(layer, 0) + len(set(ticks) & set(own))
-            whole = max(free, sum(time.values()))
-            for layer, spent in time.items():
-                if free and spent:
-                    found[row, layer, column] = Fraction(spent, whole)
-    return found
-
-
-@given(st.lists(MARK, max_size=40), st.sampled_from((1, 2, 4)), st.integers(1, 20))
-def test_shares_are_those_of_a_slow_count(
-    found: list[tuple[int, int, int, int, int]], pixels: int, block: int
-) -> None:
-    marks = marks_of(found)
-    blocks = [marks.take(np.arange(len(marks))[n : n + block]) for n in range(0, len(found), block)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "COLUMNS", (pixels,))
-        alone, merged = split(blocks, ROWS, PIXELS)
-
-    expected = slow_shares(marks, pixels)
-    assert merged.column == pixels
-    for row in range(ROWS):
-        for layer, kind in enumerate(merged.kinds):
-            for column, share in enumerate(merged.share[row, layer].tolist()):
-                assert share == pytest.approx(float(expected.pop((row, kind, column), 0)))
-    assert not expected
-    narrow = [m for m in ticks_of(marks) if len(m[2]) < NARROWEST * TICKS]
-    assert len(alone) == len(found) - len(narrow)
-    kinds = [kind for _, (kind, _), _ in narrow]
-    assert merged.by_kind() == {kind: kinds.count(kind) for kind in kinds}
-    for row, _, ticks in narrow:
-        assert all(merged.there[row, tick // TICKS] for tick in ticks)
-
-
-def test_an_operation_in_parts_is_one_operation() -> None:
-    parts = marks_of([(0, Phase.F, 0, 0, 2), (0, Phase.F, 0, 4, 2), (0, Phase.B, 0, 9, 2)])
-    marks = replace(parts, operation=np.array([5, 5, 6]))
-
-    for blocks in ([marks], [marks.take(np.array([n])) for n in range(3)]):
-        assert split(blocks, ROWS, PIXELS)[1].by_kind() == {Phase.F: 1, Phase.B: 1}
 
 
 def test_a_full_row_keeps_its_widest_and_says_how_wide_the_rest_is(
@@ -145,10 +45,10 @@ def test_a_full_row_keeps_its_widest_and_says_how_wide_the_rest_is(
 # In the picture
 
 
-def random_report(ranks: int, each: int, longest: int = 5_000) -> Report:
-    """Return a report of that many operations a rank, in one iteration, of 500 to so many ns."""
+def random_report(ranks: int, each: int) -> Report:
+    """Return a report of that many operations a rank, in one iteration, of 500 to 5,000 ns."""
     generator = np.random.default_rng(0)
-    busy = generator.integers(500, longest, (ranks, each))
+    busy = generator.integers(500, 5_000, (ranks, each))
     end = np.cumsum(busy + generator.integers(0, 600, (ranks, each)), axis=1)
     rows = ranks * each
     columns = {name: np.full(rows, -1, np.int64) for name in Operations.column_names()}
@@ -170,6 +70,53 @@ def told(svg: str) -> int:
     """Return how many operations the merged stretches tell."""
     numbers = [path.get("data-operations") for path in parsed(svg).iter()]
     return sum(int(number) for number in numbers if number)
+
+
+def heights(path: str, columns: int, pixels: int) -> Floats:
+    """Return the height at the beginning of each column of an area that stands on 30."""
+    x, y, found = 0.0, 30.0, np.zeros(columns)
+    for letter, number in re.findall(r"([HV])([0-9.]+)", path):
+        if letter == "V":
+            y = float(number)
+            continue
+        places = (np.arange(columns) + 0.1) * pixels
+        found[(places > x) & (places < float(number))] = 30 - y
+        x = float(number)
+    return found
+
+
+def spent(of: Operations, edges: Floats) -> Floats:
+    """Return how long operations ran between each edge and the next."""
+    times = np.column_stack([of.start_ns, of.end_ns]).ravel()
+    done = np.repeat(np.cumsum(of.end_ns - of.start_ns), 2)
+    return np.diff(np.interp(edges, [0, *times], [0, 0, *done][: len(times) + 1]))
+
+
+@pytest.mark.parametrize("pixels", [1, 2, 4])
+# All are narrow, or most are wide.
+@pytest.mark.parametrize("each", [5_000, 1_200])
+def test_areas_are_as_high_as_the_share_of_the_time_that_no_wide_mark_covers(
+    each: int, pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "COLUMNS", (pixels,))
+    report = random_report(1, each)
+    svg = render(report, View())
+    areas = re.findall(r'<path d="([^"]*)"[^>]* class="bv-merged"', svg)
+    (width,) = re.findall(r'd="M149 71.5h(\d+)v30h', svg)
+    ran = report.operations
+    pixel_ns = int(ran.end_ns.max()) / int(width)
+    edges = pixel_ns * np.append(np.arange(0, int(width), pixels), int(width))
+    narrow = ran.end_ns - ran.start_ns < NARROWEST * pixel_ns
+    free = np.diff(edges) - spent(ran.take(~narrow), edges)
+
+    assert len(areas) == 3
+    below = np.zeros(len(edges) - 1)
+    for phase, area in zip((Phase.F, Phase.B, Phase.W), areas[::-1], strict=True):
+        own = spent(ran.take(narrow & (ran.phase == phase)), edges) / np.maximum(free, 1)
+        below += 30 * own
+        # Heights are rounded, each layer's by itself.
+        shown = heights(area, len(below), pixels)
+        assert shown == pytest.approx(np.where(own > 0, below, 0), abs=0.16)
 
 
 @pytest.mark.parametrize("each", [128, 500, 1_200, 2_000, 20_000])
@@ -214,7 +161,11 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
 
 def test_merged_communication_and_unattributed_compute_are_told() -> None:
     ops = one_f_one_b(1, 1)
-    ops += [Op(0, Phase.SEND_F, n, 10_000 * n, 10_000 * n + 500) for n in range(30)]
+    # Each in two parts, and one operation all the same.
+    ops += [
+        Op(0, Phase.SEND_F, n, at, at + 500, busy=((at, at + 200), (at + 300, at + 500)))
+        for n, at in enumerate(range(0, 300_000, 10_000))
+    ]
     bubbles = [(0, 1_000 * n, 1_000 * n + 500) for n in range(3)]
 
     texts = " ".join(
