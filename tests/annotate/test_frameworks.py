@@ -97,39 +97,33 @@ def told(report: Report) -> str:
 # -- names of each framework -----------------------------------------------------------------
 
 
+def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "") -> Rename:
+    """Return names by templates, which are by operation or by the whole name.
+
+    Of what has none, operations go, and others stay where they begin with what is kept.
+    """
+
+    def rename(rank: int, stage: int | None, name: str) -> str | None:
+        found = _NAME.fullmatch(name)
+        template = names.get(found["op"] if found else name)
+        if template is None:
+            return name if found is None and keep is not None and name.startswith(keep) else None
+        return template.format(rank=rank, stage=stage, **(found.groupdict() if found else {}))
+
+    return rename
+
+
+TRANSFERS = {
+    f"{way}_{pass_}WARD": f"{way}_{pass_[0]}"
+    for way in ("SEND", "RECV")
+    for pass_ in ("FOR", "BACK")
+}
+
+
 def torch_names(backward: str, tail: str = "") -> Rename:
     """Return names like ``PP:1F3``, where ``backward`` is what a planted B is called."""
-
-    def rename(rank: int, stage: int | None, name: str) -> str | None:
-        del rank
-        found = _NAME.fullmatch(name)
-        if found is None:
-            return name
-        theirs = {
-            "F": "F",
-            "B": backward,
-            "W": "W",
-            "SEND_FORWARD": "SEND_F",
-            "RECV_FORWARD": "RECV_F",
-            "SEND_BACKWARD": "SEND_B",
-            "RECV_BACKWARD": "RECV_B",
-        }[found["op"]]
-        return f"PP:{stage}{theirs}{found['mb']}{tail}"
-
-    return rename
-
-
-def gpipe_names(tail: str) -> Rename:
-    """Return the names of PyTorch's GPipe, ``Forward 3``."""
-
-    def rename(rank: int, stage: int | None, name: str) -> str | None:
-        del rank, stage
-        found = _NAME.fullmatch(name)
-        if found is None or found["dot"]:
-            return None
-        return f"{'Forward' if found['op'] == 'F' else 'Backward'} {found['mb']}{tail}"
-
-    return rename
+    words = {"F": "F", "B": backward, "W": "W", **TRANSFERS}
+    return templates({op: f"PP:{{stage}}{word}{{mb}}{tail}" for op, word in words.items()})
 
 
 def with_profiler_steps(others: Rename, tail: str = "") -> Rename:
@@ -150,21 +144,23 @@ def native_names(rank: int, stage: int | None, name: str) -> str:
         return annotate.phase(name).name
     found = _NAME.fullmatch(name)
     assert found is not None, name
-    word = found["op"].replace("FORWARD", "F").replace("BACKWARD", "B")
+    word = TRANSFERS.get(found["op"], found["op"])
     return annotate.phase(word, microbatch=int(found["mb"]), stage=stage).name
 
 
-def pithtrain(rank: int, stage: int | None, name: str) -> str | None:
-    del rank, stage
-    found = _NAME.fullmatch(name)
-    if found is None:
-        return name
-    if found["dot"]:
-        return "pipeline send/recv"
-    place = f"{found['mb']} (phase{found['chunk']})"
-    return {"F": f"forward chunk {place}", "B": f"backward chunk {place}"}.get(
-        found["op"], "weight chunk"
-    )
+def gpipe_names(tail: str) -> Rename:
+    """Return the names of PyTorch's GPipe, ``Forward 3``."""
+    return templates({"F": f"Forward {{mb}}{tail}", "B": f"Backward {{mb}}{tail}"})
+
+
+PITHTRAIN = templates(
+    {
+        "F": "forward chunk {mb} (phase{chunk})",
+        "B": "backward chunk {mb} (phase{chunk})",
+        "W": "weight chunk",
+        **dict.fromkeys(TRANSFERS, "pipeline send/recv"),
+    }
+)
 
 
 def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
@@ -190,21 +186,9 @@ def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
     return result
 
 
-def deepspeed(prefix: str, *, engine: str = "DeepSpeedEngine", last: int | None = None) -> Rename:
-    """Return DeepSpeed's names; ``last`` is the only rank whose backward has one."""
-
-    def rename(rank: int, stage: int | None, name: str) -> str | None:
-        del stage
-        if name == "Optimizer":
-            return f"{prefix}{engine}.step"
-        found = _NAME.fullmatch(name)
-        if found is None or found["dot"]:
-            return None
-        if found["op"] == "B" and last is not None and rank != last:
-            return None
-        return f"{prefix}{engine}.{'forward' if found['op'] == 'F' else 'backward'}"
-
-    return rename
+def deepspeed(prefix: str, engine: str = "DeepSpeedEngine") -> Rename:
+    calls = {"F": "forward", "B": "backward", "Optimizer": "step"}
+    return templates({op: f"{prefix}{engine}.{call}" for op, call in calls.items()}, None)
 
 
 OURS = r"""
@@ -224,24 +208,14 @@ phase = "Optimizer"
 """
 
 
-def ours(rank: int, stage: int | None, name: str) -> str | None:
-    del rank, stage
-    if name == "Optimizer":
-        return "adam"
-    found = _NAME.fullmatch(name)
-    if found is None or found["dot"]:
-        return name if name.startswith("iter_") else None
-    word = {"F": "fwd", "B": "bwd", "W": "wgrad"}[found["op"]]
-    return f"{word} mb={found['mb']} chunk={found['chunk']}"
+WORDS = {
+    op: f"{word} mb={{mb}} chunk={{chunk}}"
+    for op, word in zip("FBW", ("fwd", "bwd", "wgrad"), strict=True)
+}
 
 
 def as_they_are(_: int, __: int | None, name: str) -> str:
     return name
-
-
-def beside_zero_bubble(rank: int, stage: int | None, name: str) -> str | None:
-    """Return our names of microbatches, and zero-bubble's of the optimizer."""
-    return name if name == "Optimizer" else ours(rank, stage, name)
 
 
 V8 = replace(SPLIT, schedule="zb-v", microbatches=8)
@@ -276,7 +250,10 @@ GROUPS: tuple[Case, ...] = (
         "torch-pipelining",
         None,
         {
-            f"GPipe{tail}": (replace(PLAIN, schedule="gpipe"), gpipe_names(tail))
+            f"GPipe{tail}": (
+                replace(PLAIN, schedule="gpipe"),
+                templates({"F": f"Forward {{mb}}{tail}", "B": f"Backward {{mb}}{tail}"}),
+            )
             for tail in ("", ", op_id = 5", ", seq = 3, op_id = 5")
         },
     ),
@@ -314,9 +291,9 @@ GROUPS: tuple[Case, ...] = (
     (
         "pithtrain",
         None,
-        {"fused": (PLAIN, pithtrain)}
+        {"fused": (PLAIN, PITHTRAIN)}
         | {
-            f"{schedule} {text}": (replace(V8, schedule=schedule, text=text), pithtrain)
+            f"{schedule} {text}": (replace(V8, schedule=schedule, text=text), PITHTRAIN)
             for schedule in ("zb-v", "zb-h1")
             for text in ("text", "registered")
         },
@@ -338,13 +315,16 @@ GROUPS: tuple[Case, ...] = (
         "ours",
         ("4", "5"),
         {
-            f"{schedule} {text}": (replace(OWN, schedule=schedule, text=text), ours)
+            f"{schedule} {text}": (
+                replace(OWN, schedule=schedule, text=text),
+                templates(WORDS | {"Optimizer": "adam"}, "iter_"),
+            )
             for schedule in ("1f1b", "zb-v")
             for text in ("text", "registered")
         },
     ),
     # Microbatches by the user's names, the optimizer by zero-bubble's: both apply.
-    ("", None, {"ours and a framework's": (BASE, beside_zero_bubble)}),
+    ("", None, {"ours and a framework's": (BASE, templates(WORDS, ("iter_", "Optimizer")))}),
 )
 CASES = {
     f"{convention}, {name}": (convention, said, *case)
@@ -385,7 +365,14 @@ def test_every_number_is_as_planted_whatever_the_names(name: str, tmp_path: Path
 @pytest.mark.parametrize("engine", ["DeepSpeedEngine", "PipelineEngine"])
 def test_deepspeed_without_backward_on_inner_stages(engine: str, tmp_path: Path) -> None:
     planting = replace(BASE, iterations=3)
-    paths, truth = renamed(planting, tmp_path, deepspeed("", engine=engine, last=3))
+    names = deepspeed("", engine)
+    paths, truth = renamed(
+        planting,
+        tmp_path,
+        lambda rank, stage, name: (
+            names(rank, stage, name) if rank == 3 or not name.startswith("B") else None
+        ),
+    )
     report = bubbleviz.analyze(paths)
 
     assert report.convention == "deepspeed"
