@@ -143,9 +143,6 @@ def test_what_cannot_be_named_is_refused(arguments: dict[str, Any], said: str) -
         annotate.iteration(-1)
 
 
-NATIVE = ("bubbleviz:F mb=0 stage=0", "bubbleviz:BW mb=0 stage=0")
-
-
 F, BW, R1 = "bubbleviz:F mb=0 stage=0", "bubbleviz:BW mb=0 stage=0", "bubbleviz:R mb=1"
 TORCH, OPTIMIZER = {"PP:0F0": 100, "PP:0B0": 100}, "bubbleviz:Optimizer"
 

@@ -14,6 +14,7 @@ import pytest
 import bubbleviz
 from bubbleviz.cli.app import main
 from bubbleviz.errors import MismatchError
+from bubbleviz.explain.alternatives import Alternatives
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.panels import theory
 from bubbleviz.report.report import Report
@@ -35,11 +36,13 @@ RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")
 
 
 @cache
-def planted(planting: Planting) -> Report:
-    """Return the report of a planted run, with other schedules."""
+def planted(planting: Planting) -> tuple[Report, Alternatives]:
+    """Return the report of a planted run, and what other schedules would take."""
     folder = Path(tempfile.mkdtemp())
     plant(planting, folder)
-    return bubbleviz.analyze(folder, what_if=True)
+    report = bubbleviz.analyze(folder, what_if=True)
+    assert report.alternatives is not None
+    return report, report.alternatives
 
 
 def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
@@ -58,8 +61,7 @@ def test_a_run_without_backward_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("planting", RUNS)
 def test_measured_times_are_those_planted(planting: Planting) -> None:
-    others = planted(planting).alternatives
-    assert others is not None
+    _, others = planted(planting)
     assert others.measured is not None
     times, split = others.measured.times, planting is not FUSED
 
@@ -76,8 +78,7 @@ def test_measured_times_are_those_planted(planting: Planting) -> None:
 
 @pytest.mark.parametrize("planting", RUNS)
 def test_the_schedule_that_ran_takes_in_theory_what_was_planted(planting: Planting) -> None:
-    others = planted(planting).alternatives
-    assert others is not None
+    _, others = planted(planting)
     rows = {row.name: row for row in others.rows}
 
     assert set(rows) == {"measured", "no-delay", *(rule.name for rule in schedules())}
@@ -93,8 +94,7 @@ def test_the_schedule_that_ran_takes_in_theory_what_was_planted(planting: Planti
 def test_alternatives_are_held_against_one_measure_of_memory_and_time() -> None:
     """A planted 1F1B; what is searched has its memory, counted as the measurement's is."""
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
-    others = planted(planting).alternatives
-    assert others is not None
+    _, others = planted(planting)
     rows = {row.name: row for row in others.rows}
     held = rows["measured"].peak_activations
     makespan = {row.name: row.makespan_ms or 0.0 for row in others.rows}
@@ -142,15 +142,14 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule(tmp_path: Path) ->
 
 
 def test_panels_show_the_best_schedule_where_others_were_simulated() -> None:
-    report = planted(replace(SPLIT, schedule="1f1b"))
+    report, others = planted(replace(SPLIT, schedule="1f1b"))
     shown = titles(theory(report, View()))
 
     assert len(shown) == 3
     assert shown[1].endswith("at the measured times: the best in as much memory")
 
     # An ideal 1F1B stands for an unknown schedule.
-    assert report.alternatives is not None
-    unknown = replace(report.alternatives, same=None, best=None)
+    unknown = replace(others, same=None, best=None)
     shown = titles(theory(replace(report, alternatives=unknown), View()))
     assert len(shown) == 2
     assert shown[0].endswith("ideal: equal stages, free transfers")
@@ -230,10 +229,9 @@ OVERLAPPING = replace(SPLIT, schedule="zb-h2", microbatches=12, iterations=3, tr
 
 @pytest.mark.parametrize("planting", [OVERLAPPING, replace(OVERLAPPING, microbatches=16)])
 def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: Planting) -> None:
-    report = planted(planting)
-    others, typical = report.alternatives, report.typical_iteration()
+    report, others = planted(planting)
+    typical = report.typical_iteration()
     assert report.headline == "period"
-    assert others is not None
     assert typical is not None
     assert others.window == "stage"
     rows = {row.name: row for row in others.rows}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,7 +188,7 @@ OTHERS: tuple[Callable[[Op], list[Op]], ...] = (
     numbered(7, 10),
 )
 #: Orders, and what is said of them.
-ORDERS: list[tuple[list[list[Op]], dict[str, object]]] = [
+ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     *(
         (change(devices_of(planned(name, 4, m))), {"name": name, "also": also, "exact": exact})
         for name, m, also in SEARCHES
@@ -242,7 +242,9 @@ ORDERS: list[tuple[list[list[Op]], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("orders", "said"), ORDERS, ids=range(len(ORDERS)))
-def test_an_order_is_what_it_is_said_to_be(orders: list[list[Op]], said: dict[str, object]) -> None:
+def test_an_order_is_what_it_is_said_to_be(
+    orders: list[list[Op]], said: Mapping[str, object]
+) -> None:
     found = named(of_orders(orders))
 
     assert {name: getattr(found, name) for name in said} == said

@@ -64,30 +64,18 @@ def document_size(svg: str) -> tuple[float, float]:
 # What they hold
 
 
-def test_a_pdf_holds_shapes_and_text_and_no_pixels() -> None:
+def test_a_pdf_holds_shapes_and_text_and_no_pixels_and_a_png_twice_those_of_the_svg() -> None:
     svg = picture(report_of(one_f_one_b(4, 8)), View())
-    inside = opened(as_pdf(svg))
+    width, height = document_size(svg)
+    pdf = as_pdf(svg)
+    inside = opened(pdf)
 
+    assert pdf.startswith(b"%PDF-1.5"), "a version that LaTeX takes"
+    assert page(pdf) == pytest.approx((0.75 * width, 0.75 * height))
     assert not re.search(rb"/Subtype\s*/Image", inside)
     assert re.search(rb"/PatternType\s*1", inside), "the hatch of bubbles"
     assert re.search(rb"/Type\s*/Font\b", inside), "text as text"
     assert inside.count(b"BT") >= svg.count("<text") // 2
-
-
-def test_a_pdf_is_as_large_as_the_svg_and_of_a_version_that_latex_takes() -> None:
-    svg = picture(report_of(one_f_one_b(4, 8)), View())
-    width, height = document_size(svg)
-
-    pdf = as_pdf(svg)
-
-    assert pdf.startswith(b"%PDF-1.5")
-    assert page(pdf) == pytest.approx((0.75 * width, 0.75 * height))
-
-
-def test_a_png_has_twice_the_pixels() -> None:
-    svg = picture(report_of(one_f_one_b(4, 8)), View())
-    width, height = document_size(svg)
-
     assert size(as_png(svg)) == (2 * width, 2 * height)
 
 

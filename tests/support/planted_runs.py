@@ -143,8 +143,10 @@ def found_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
     ran = report.operations
     own = ran.take((ran.has_span == 1) & np.isin(ran.phase, COMPUTE))
     numbers = own.microbatch if microbatch else np.full(len(own), -1)
-    columns = (own.rank, own.start_ns, own.end_ns, own.phase, numbers)
-    columns += (own.kernels, own.active_ns, own.iteration)
+    columns = (
+        *(own.rank, own.start_ns, own.end_ns, own.phase),
+        *(numbers, own.kernels, own.active_ns, own.iteration),
+    )
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
