@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.command_line import started
 
 
 def completed(words: list[str], shell: str = "bash") -> list[str]:
@@ -22,13 +22,7 @@ def completed(words: list[str], shell: str = "bash") -> list[str]:
         asked["_TYPER_COMPLETE_ARGS"] = " ".join(words)
         asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
         del asked["COMP_WORDS"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bubbleviz"],
-        env={**os.environ, **asked},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = started(["-m", "bubbleviz"], **asked)
     assert done.stderr == ""
     return [line.partition("\t")[0] for line in done.stdout.splitlines() if line]
 
@@ -69,19 +63,13 @@ def test_bash_takes_the_script_that_it_is_shown(tmp_path: Path) -> None:
     program = tmp_path / "bubbleviz"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m bubbleviz "$@"\n')
     program.chmod(0o755)
-    asked = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    script = subprocess.run(
-        [str(program), "--show-completion", "bash"],
-        env=asked,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    asked = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = started([str(program), "--show-completion", "bash"], **asked).stdout
     typed = (
         f"{script}\nCOMP_WORDS=(bubbleviz analyze --heat); COMP_CWORD=2; "
         f'_bubbleviz_completion {program}; echo "${{COMPREPLY[@]}}"'
     )
-    done = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, check=False)
+    done = started(["bash", "-c", typed])
 
     assert "complete -o default -F" in script
     assert done.stdout.strip() == "--heat-map", done.stderr

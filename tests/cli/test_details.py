@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +10,8 @@ from bubbleviz.cli.help import OF_ANALYZE, details, spelled_out
 from bubbleviz.errors import UsageError
 from bubbleviz.render.text.report import as_text as render
 from bubbleviz.report.view import View
-from tests.support.command_line import CommandLine
-from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.command_line import CommandLine, started
+from tests.support.places import FIXTURES
 
 ONE = str(FIXTURES / "1f1b")
 
@@ -83,41 +80,41 @@ def test_the_other_schedules_follow_where_they_were_asked_for(cli: CommandLine) 
 # --- what the output shows
 
 
-def printed(*arguments: str, **environment: str) -> bytes:
-    """Return what a pipe takes."""
-    kept = {name: value for name, value in os.environ.items() if name not in UNSET}
-    done = subprocess.run(
-        [sys.executable, "-m", "bubbleviz", "analyze", ONE, *arguments],
-        capture_output=True,
-        check=True,
-        cwd=CHECKOUT,
-        env={**kept, "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8", **environment},
-    )
-    assert done.stderr == b""
-    return done.stdout
-
-
 UNSET = {"NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS", "LC_ALL"}
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in UNSET:
+        monkeypatch.delenv(name, raising=False)
+
+
+def printed(*arguments: str, **environment: str) -> str:
+    """Return what a pipe takes."""
+    encoding = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8", **environment}
+    done = started(["-m", "bubbleviz", "analyze", ONE, *arguments], **encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_a_pipe_is_plain() -> None:
     plain = printed()
 
-    assert b"\x1b" not in plain
-    assert "█".encode() in plain
-    assert max(map(len, plain.decode().splitlines())) <= 80
+    assert "\x1b" not in plain
+    assert "█" in plain
+    assert max(map(len, plain.splitlines())) <= 80
 
 
 def test_colours_can_be_forced_and_refused() -> None:
-    assert b"\x1b[" in printed(FORCE_COLOR="1", TERM="xterm-256color")
-    assert b"\x1b[" not in printed(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color")
+    assert "\x1b[" in printed(FORCE_COLOR="1", TERM="xterm-256color")
+    assert "\x1b[" not in printed(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color")
 
 
 def test_the_width_can_be_given() -> None:
     narrow, wide = printed(COLUMNS="60"), printed(COLUMNS="160")
 
-    assert max(map(len, narrow.decode().splitlines())) <= 60
-    assert max(map(len, wide.decode().splitlines())) == 160
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert max(map(len, wide.splitlines())) == 160
 
 
 @pytest.mark.parametrize(
@@ -130,4 +127,4 @@ def test_what_shows_no_blocks_gets_ascii(
     shown = printed(*arguments, **environment)
 
     assert shown.isascii()
-    assert b"?" not in shown
+    assert "?" not in shown

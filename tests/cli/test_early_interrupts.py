@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.command_line import started
+from tests.support.places import FIXTURES
 
 #: Runs a command as its console script does, and interrupts it where a module is looked for.
 PROGRAM = """
@@ -27,13 +27,7 @@ sys.exit(main())
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command that is interrupted where it first looks for a module."""
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(module=module), *arguments],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return started(["-c", PROGRAM.format(module=module), *arguments])
 
 
 @pytest.mark.parametrize(
@@ -73,13 +67,7 @@ def test_a_command_that_loads_another_module_is_not_interrupted() -> None:
 
 def test_ignored_interrupts_stay_ignored() -> None:
     program = PROGRAM.format(module="typer").replace("default_int_handler", "SIG_IGN")
-    done = subprocess.run(
-        [sys.executable, "-c", program, "--version"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = started(["-c", program, "--version"])
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -90,14 +78,7 @@ def test_nothing_else_loads_before_interrupts_are_taken() -> None:
         "import sys; before = set(sys.modules); import bubbleviz.__main__; "
         "print(*sorted(set(sys.modules) - before))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
 
-    assert done.stdout.split() == [
+    assert started(["-c", program]).stdout.split() == [
         *("__future__", "bubbleviz", "bubbleviz.__main__", "bubbleviz._version", "bubbleviz.errors")
     ]

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, on_terminal
 from tests.support.places import CHECKOUT
 
 GUIDES = sorted((CHECKOUT / "bubbleviz" / "guides").glob("*.md"))
@@ -35,22 +30,7 @@ def test_a_mistyped_name_is_corrected(cli: CommandLine) -> None:
 
 
 def test_a_guide_is_rendered_on_a_terminal() -> None:
-    reader, writer = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "bubbleviz", "guide", "ratios"], cwd=CHECKOUT, stdout=writer
-    ) as process:
-        os.close(writer)
-        shown = b""
-        while True:
-            try:
-                block = os.read(reader, 65536)
-            except OSError:  # Linux reports the end of a terminal as an error
-                break
-            if not block:
-                break
-            shown += block
-    os.close(reader)
+    shown = on_terminal("guide", "ratios")
 
-    assert process.returncode == 0
-    assert b"\x1b[" in shown
-    assert b"# " not in shown.splitlines()[0]
+    assert "\x1b[" in shown
+    assert "# " not in shown.splitlines()[0]

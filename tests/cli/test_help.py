@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +11,7 @@ from rich.text import Text
 
 from bubbleviz.cli import help as help_module
 from bubbleviz.cli.app import application
-from tests.support.command_line import CommandLine
+from tests.support.command_line import CommandLine, started
 
 COMMANDS = [
     *("analyze", "inspect", "idle", "view", "nccl", "pgle", "compare", "gate", "simulate"),
@@ -90,15 +88,9 @@ def test_short_help(cli: CommandLine) -> None:
 
 
 def test_plain_help_loads_no_rich() -> None:
-    loaded = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from bubbleviz.cli.app import main; main(['analyze', '-h']); "
-            "sys.exit(any(name.partition('.')[0] in {'rich', 'numpy'} for name in sys.modules))",
-        ],
-        stdout=subprocess.DEVNULL,
-        check=False,
+    program = (
+        "import sys; from bubbleviz.cli.app import main; main(['analyze', '-h']); "
+        "sys.exit(any(name.partition('.')[0] in {'rich', 'numpy'} for name in sys.modules))"
     )
 
-    assert loaded.returncode == 0
+    assert started(["-c", program]).returncode == 0

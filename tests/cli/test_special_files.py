@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 from bubbleviz.cli import outputs
 from bubbleviz.errors import InputError, OutputError
 from bubbleviz.model import files
-from tests.support.command_line import CommandLine
-from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.command_line import CommandLine, started
+from tests.support.places import FIXTURES
 
 EXAMPLE = str(FIXTURES / "1f1b")
 TIMES = ["--tf", "1", "--tb", "1", "--tw", "1"]
@@ -121,7 +120,7 @@ def test_a_pipe_of_the_shell_is_read(saved: Path) -> None:
     script = f'"{sys.executable}" -m bubbleviz gate <(sleep 0.5; cat {saved}) --max-bubble step=1'
 
     begun = time.monotonic()
-    done = subprocess.run(["bash", "-c", script], cwd=CHECKOUT, check=False, capture_output=True)
+    done = started(["bash", "-c", script])
 
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - begun > 0.5

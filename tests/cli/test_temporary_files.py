@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bubbleviz.cli.outputs import write_outputs
 from bubbleviz.model import files
-from tests.support.places import CHECKOUT, FIXTURES
+from tests.support.command_line import started
+from tests.support.places import FIXTURES
 
 #: The command line, which a signal hits when a complete file is about to take its name.
 PROGRAM = """
@@ -30,21 +29,8 @@ sys.exit(main(sys.argv[1:]))
 
 def hit(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a command that ends by a signal while it writes into the folder."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            PROGRAM.format(number=int(number)),
-            "analyze",
-            str(FIXTURES / "1f1b"),
-            "--json",
-            str(folder / "report.json"),
-        ],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program, report = PROGRAM.format(number=int(number)), str(folder / "report.json")
+    return started(["-c", program, "analyze", str(FIXTURES / "1f1b"), "--json", report])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -89,12 +75,7 @@ def test_the_next_run_removes_the_folder_that_a_killed_one_left(
         "    pathlib.Path(folder, 'export.sqlite').write_text('large')\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=CHECKOUT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        check=False,
-    )
+    started(["-c", program], TMPDIR=str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 1
     kept = ["bubbleviz-abcdefgh", "bubbleviz-00000000-999999999-x", "other"]
     for name in kept:

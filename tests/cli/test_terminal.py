@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +11,7 @@ from rich.progress import Progress
 
 from bubbleviz.cli.app import main
 from bubbleviz.cli.terminal import ReadingBars, reading_columns
+from tests.support.command_line import on_terminal
 from tests.support.places import FIXTURES
 
 
@@ -50,27 +47,6 @@ def test_the_bar_never_stands_full_while_the_rest_goes_on() -> None:
     assert "linking, aligning, counting" in done
     assert "%" not in done
     assert "left" not in done
-
-
-def on_terminal(*words: str, **environment: str) -> str:
-    """Return what a command prints where standard output is a terminal."""
-    main_end, end = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "bubbleviz", *words],
-        stdout=end,
-        stderr=end,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
-    ) as process:
-        os.close(end)
-        shown = b""
-        try:
-            while piece := os.read(main_end, 65536):
-                shown += piece
-        except OSError:  # the other end is closed
-            pass
-        process.wait()
-    os.close(main_end)
-    return shown.decode()
 
 
 def test_failed_is_red(tmp_path: Path) -> None:

@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from bubbleviz.cli.app import main
+from tests.support.places import CHECKOUT
+
+
+def started(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in the checkout; words of Python (``-m bubbleviz``), or a whole command."""
+    words = [sys.executable, *program] if program[0].startswith("-") else program
+    env = {**os.environ, **environment}
+    return subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
+
+
+def on_terminal(*words: str, **environment: str) -> str:
+    """Return what a command prints where standard output is a terminal."""
+    main_end, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "bubbleviz", *words],
+        stdout=end,
+        stderr=end,
+        cwd=CHECKOUT,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", **environment},
+    ) as process:
+        os.close(end)
+        shown = b""
+        try:
+            while piece := os.read(main_end, 65536):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        process.wait()
+    os.close(main_end)
+    return shown.decode()
 
 
 class CommandLine:
