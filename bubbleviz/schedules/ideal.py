@@ -9,18 +9,9 @@ from bubbleviz.model.limitations import Restriction
 from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
+from bubbleviz.schedules import known
 from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import LoweredPlan, Transport, makespan_of
-from bubbleviz.schedules.known import (
-    FORMULAS,
-    SCHEDULES,
-    Formula,
-    formula_named,
-    placement_of,
-    schedule_named,
-    searched_plan,
-    unknown_schedule,
-)
 from bubbleviz.schedules.measured_times import StageTimes, ticks_of
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.simulation import Simulation, Workload, device_workload
@@ -94,7 +85,7 @@ class Estimate:
 
 def theory_names() -> list[str]:
     """Return the names of all schedules, and of formulas."""
-    return sorted(rule.name for rule in (*SCHEDULES, *FORMULAS))
+    return sorted(rule.name for rule in (*known.SCHEDULES, *known.FORMULAS))
 
 
 def check_name(name: str) -> None:
@@ -104,7 +95,7 @@ def check_name(name: str) -> None:
         UsageError: none has.
     """
     if name not in theory_names():
-        raise unknown_schedule(name, theory_names())
+        raise known.unknown_schedule(name, theory_names())
 
 
 def theory(
@@ -123,7 +114,7 @@ def theory(
         UsageError: as there, and where a formula is given more than it takes.
     """
     check_name(name)
-    formula = formula_named(name)
+    formula = known.formula_named(name)
     if formula is None:
         return ideal(name, stages, microbatches, times, chunks, memory=memory, watch=watch)
     if memory != _NOTHING:
@@ -158,15 +149,15 @@ def ideal(
         UsageError: there is no such schedule, it does not allow these sizes, a time cannot be, or
             memory cannot be or is too little.
     """
-    rule = schedule_named(schedule)
+    rule = known.schedule_named(schedule)
     v = rule.chunks if chunks is None else chunks
     _check_sizes(stages, microbatches, v)
     activations = _memory(rule, stages, memory)
     if rule.searched and activations.limit is not None:
         *ticks, transfer = ticks_of(stages, microbatches * v, times, v)
-        placement = placement_of(rule, stages, v)
+        placement = known.placement_of(rule, stages, v)
         workload = device_workload(placement, microbatches, ticks, transfer, activations)
-        plan = searched_plan(rule.name, workload, makespan=of_makespan, watch=watch)
+        plan = known.searched_plan(rule.name, workload, makespan=of_makespan, watch=watch)
     else:
         plan = rule.plan(stages, microbatches, v)
     return ideal_of(plan, times, activations)
@@ -230,7 +221,11 @@ def ideal_workload(plan: Plan, times: StageTimes) -> Workload:
 
 
 def estimate(
-    formula: Formula, stages: int, microbatches: int, times: StageTimes, chunks: int | None = None
+    formula: known.Formula,
+    stages: int,
+    microbatches: int,
+    times: StageTimes,
+    chunks: int | None = None,
 ) -> Estimate:
     """Return the estimate of a formula.
 
@@ -279,7 +274,7 @@ def _memory(rule: Schedule, stages: int, given: GivenMemory) -> Memory:
             f"{backward:g}"
         )
     if limit is not None and searched is None:
-        names = ", ".join(each.name for each in SCHEDULES if each.searched)
+        names = ", ".join(each.name for each in known.SCHEDULES if each.searched)
         raise UsageError(
             f"{rule.name} has one order, whatever the memory; --memory-limit is for {names}"
         )

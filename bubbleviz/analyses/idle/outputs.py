@@ -16,17 +16,7 @@ from bubbleviz.conventions.host_activities import SHORT
 from bubbleviz.conventions.kinds import plain_name
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
-from bubbleviz.render.document import (
-    Block,
-    Bullets,
-    Heading,
-    Sentence,
-    Table,
-    in_percent,
-    milliseconds,
-    percent,
-    shortened,
-)
+from bubbleviz.render import document as blocks
 
 SCHEMA = "bubbleviz.idle/1"
 #: Of ranks, in the JSON: names, times and shares.
@@ -173,14 +163,14 @@ _SHARES = {
 _DEVICE, _WHO, _WORK = 24, 30, 36
 
 
-def sections(report: IdleReport, top: int) -> Iterator[Block]:
+def sections(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     """Yield what to print.
 
     Args:
         report: of some profiles.
         top: rows of a table, at most.
     """
-    yield Sentence(
+    yield blocks.Sentence(
         f"{idle_report.title_of(report)}\n"
         f"duty cycle: busy / span. busy: {DEFINITIONS['busy']}.\nspan: {DEFINITIONS['span']}.\n"
         "span = compute + exposed communication + exposed copies + idle."
@@ -198,17 +188,17 @@ def sections(report: IdleReport, top: int) -> Iterator[Block]:
         meaning = {**report.meaning, SHORT: short}
         known = [total.activity for total in shown if total.activity in meaning]
         if known:
-            yield Sentence("")
-            yield Bullets([f"{activity}: {meaning[activity]}" for activity in known])
+            yield blocks.Sentence("")
+            yield blocks.Bullets([f"{activity}: {meaning[activity]}" for activity in known])
         if examples := [_example(report, own, own.example) for own in shown if own.example]:
-            yield Heading("Longest gap by activity")
-            yield Bullets(examples)
+            yield blocks.Heading("Longest gap by activity")
+            yield blocks.Bullets(examples)
     by = ", ".join(dict.fromkeys(rank.steps_by for rank in report.ranks))
     yield from _steps(report, f"Steps ({by}), most idle ones", top)
-    yield Sentence("\n" + "\n".join(idle_report.advice(report)) + "\n")
+    yield blocks.Sentence("\n" + "\n".join(idle_report.advice(report)) + "\n")
 
 
-def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Block]:
+def first_screen(report: IdleReport, top: int | None = None) -> Iterator[blocks.Block]:
     """Yield what fits one screen.
 
     Args:
@@ -216,7 +206,7 @@ def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Block]:
         top: rows of a table, at most; None for as many as a screen holds.
     """
     devices, activities, steps, waits = (top,) * 4 if top else _FEW if _named(report) else _SOME
-    yield Sentence(
+    yield blocks.Sentence(
         f"{idle_report.title_of(report)}\nduty cycle: {DEFINITIONS['busy']}, over the span"
     )
     yield device_table(report, devices, " (-v)")
@@ -224,8 +214,8 @@ def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Block]:
         yield activity_table(report, activities, " (-v)")
     yield from _waits(report, waits, " (-v)")
     yield from _steps(report, "Steps, most idle ones", steps, " (-v)")
-    yield Sentence("\n" + "\n".join(idle_report.advice(report)))
-    yield Sentence(
+    yield blocks.Sentence("\n" + "\n".join(idle_report.advice(report)))
+    yield blocks.Sentence(
         "\nMore: -v (devices side by side, what activities mean, longest gaps); "
         "-o gaps.svg draws it",
         style="dim",
@@ -233,7 +223,7 @@ def first_screen(report: IdleReport, top: int | None = None) -> Iterator[Block]:
 
 
 def _short(name: str, width: int = _NAME) -> str:
-    return shortened(one_line(name, None), width)
+    return blocks.shortened(one_line(name, None), width)
 
 
 def _table(
@@ -244,28 +234,28 @@ def _table(
     hint: str,
     left: Sequence[str],
     giving_way: Sequence[str] = (),
-) -> Table:
+) -> blocks.Table:
     """Return a table of the ``top`` rows of so many, with a hint where to find the others."""
     hint = hint or f" (--top {count}, --json)"
-    return Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
+    return blocks.Table(title, rows, left, giving_way=giving_way, omitted=count - top, hint=hint)
 
 
-def device_table(report: IdleReport, top: int, hint: str = "") -> Table:
+def device_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     """Return a row a device: its span, and the shares of it."""
     rows = []
     for rank in report.ranks[:top]:
         shares = {
-            header: in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
+            header: blocks.in_percent(getattr(rank, name) / rank.span_ns if rank.measured else None)
             for header, name in _SHARES.items()
         }
         rows.append(
             {
                 "device": _short(rank.label),
-                "span ms": milliseconds(rank.span_ns),
+                "span ms": blocks.milliseconds(rank.span_ns),
                 **shares,
-                "idle ms": milliseconds(rank.idle_ns if rank.measured else None),
-                "comm. ms": milliseconds(rank.communication_ns),
-                "overlap %": in_percent(rank.overlap),
+                "idle ms": blocks.milliseconds(rank.idle_ns if rank.measured else None),
+                "comm. ms": blocks.milliseconds(rank.communication_ns),
+                "overlap %": blocks.in_percent(rank.overlap),
             }
         )
     giving_way = ("overlap %", "comm. ms", "exp. copy %", "idle ms", "exp. comm. %", "compute %")
@@ -273,7 +263,7 @@ def device_table(report: IdleReport, top: int, hint: str = "") -> Table:
     return _table(title, rows, len(report.ranks), top, hint, ("device",), giving_way)
 
 
-def _side_by_side(report: IdleReport, top: int) -> Iterator[Block]:
+def _side_by_side(report: IdleReport, top: int) -> Iterator[blocks.Block]:
     """Yield how far devices differ, and what the hosts of the idlest did; nothing of one alone."""
     ranks, names, shares = report.device_shares(_COMPARED)
     if len(ranks) < 2 or not report.activities:
@@ -285,45 +275,45 @@ def _side_by_side(report: IdleReport, top: int) -> Iterator[Block]:
     labels = [_short(report.ranks[at].label) for at in ranks]
     headers = [_short(name, _HEADER) for name in names]
     rows = [
-        {"device": labels[row], "idle": in_percent(float(idle[row]))}
-        | dict(zip(headers, map(in_percent, shares[row].tolist()), strict=True))
+        {"device": labels[row], "idle": blocks.in_percent(float(idle[row]))}
+        | dict(zip(headers, map(blocks.in_percent, shares[row].tolist()), strict=True))
         for row in order[:top]
     ]
     title = "Devices side by side, the idlest first: idle time in % of the span"
     yield _table(title, rows, len(order), top, "", ("device",))
     most, least = order[0], order[-1]
-    yield Sentence(
-        f"idle: {percent(float(idle[least]))} ({labels[least]}) to "
-        f"{percent(float(idle[most]))} ({labels[most]}), median "
-        f"{percent(float(np.median(idle)))} of {len(order)} devices"
+    yield blocks.Sentence(
+        f"idle: {blocks.percent(float(idle[least]))} ({labels[least]}) to "
+        f"{blocks.percent(float(idle[most]))} ({labels[most]}), median "
+        f"{blocks.percent(float(np.median(idle)))} of {len(order)} devices"
     )
 
 
-def activity_table(report: IdleReport, top: int, hint: str = "") -> Table:
+def activity_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` activities of hosts, and one for the sum of all."""
     rows = [
         {
             "activity": _short(total.activity),
-            "idle ms": milliseconds(total.idle_ns),
-            "of idle %": in_percent(total.idle_ns / report.idle_ns),
-            "of span %": in_percent(total.idle_ns / report.span_ns),
+            "idle ms": blocks.milliseconds(total.idle_ns),
+            "of idle %": blocks.in_percent(total.idle_ns / report.idle_ns),
+            "of span %": blocks.in_percent(total.idle_ns / report.span_ns),
             "gaps": f"{total.gaps:,}",
-            "longest ms": milliseconds(total.longest_ns),
+            "longest ms": blocks.milliseconds(total.longest_ns),
         }
         for total in report.activities[:top]
     ]
     whole = {
         "activity": f"sum of {len(report.activities)}",
-        "idle ms": milliseconds(report.idle_ns),
+        "idle ms": blocks.milliseconds(report.idle_ns),
         "of idle %": "100.00",
-        "of span %": in_percent(report.idle_ns / report.span_ns),
+        "of span %": blocks.in_percent(report.idle_ns / report.span_ns),
     }
     title = "What hosts did while devices were idle"
     every = [*rows, {}, whole]
     return _table(title, every, len(report.activities), top, hint, ("activity",))
 
 
-def wait_table(report: IdleReport, top: int, hint: str = "") -> Table:
+def wait_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
     """Return a row for each of the ``top`` waits of all devices."""
     waits = [(wait, rank) for rank in report.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
@@ -332,12 +322,12 @@ def wait_table(report: IdleReport, top: int, hint: str = "") -> Table:
         {
             "device": _short(rank.label, _DEVICE),
             "waiting": _short(wait.waiting, _WHO),
-            "for": shortened(plain_name(one_line(wait.work, None)), _WORK),
+            "for": blocks.shortened(plain_name(one_line(wait.work, None)), _WORK),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
-            "blocked ms": milliseconds(wait.blocked_ns),
-            "no compute ms": milliseconds(wait.without_compute_ns),
-            "idle ms": milliseconds(wait.idle_ns),
+            "blocked ms": blocks.milliseconds(wait.blocked_ns),
+            "no compute ms": blocks.milliseconds(wait.without_compute_ns),
+            "idle ms": blocks.milliseconds(wait.idle_ns),
         }
         for wait, rank in waits[:top]
     ]
@@ -346,34 +336,35 @@ def wait_table(report: IdleReport, top: int, hint: str = "") -> Table:
     return _table(title, rows, len(waits), top, hint, left, giving_way)
 
 
-def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[Block]:
+def _waits(report: IdleReport, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield who waited for which work, and how much of the time that explains; nothing of none."""
     if not any(rank.waits for rank in report.devices):
         return
     yield wait_table(report, top, hint)
     parts = []
     if report.idle_ns:
-        parts.append(f"{percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
+        parts.append(f"{blocks.percent(report.proved_idle_ns / report.idle_ns)} of the idle time")
     for what, name in (("communication", "communication_ns"), ("copies", "copy_ns")):
         awaited_ns = report.summed(f"awaited_{name}")
         if awaited_ns:
             share = awaited_ns / report.summed(f"exposed_{name}")
-            parts.append(f"{percent(share)} of exposed {what} held up launched work")
-    yield Sentence(f"proved: {', '.join(parts)}")
+            parts.append(f"{blocks.percent(share)} of exposed {what} held up launched work")
+    yield blocks.Sentence(f"proved: {', '.join(parts)}")
 
 
 def _example(report: IdleReport, total: ActivityIdle, gap: idle_report.Example) -> str:
     """Return where the longest gap of an activity is."""
     rank = report.ranks[total.rank]
-    at = milliseconds(gap.start_ns - rank.start_ns)
+    at = blocks.milliseconds(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {one_line(gap.step, _NAME)}"
     device = f" of {one_line(rank.label, _NAME)}" if len(report.ranks) > 1 else ""
     where = " > ".join(one_line(name, _NAME) for name in gap.where)
-    host = f"; the host in {shortened(where, _PATH)}" if where else ""
+    host = f"; the host in {blocks.shortened(where, _PATH)}" if where else ""
     return (
-        f"{one_line(total.activity, _NAME)}: {milliseconds(total.longest_ns)} ms of the "
-        f"{milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span{device}{step}; "
-        f"between {_short(gap.before, _KERNEL)} and {_short(gap.after, _KERNEL)}{host}"
+        f"{one_line(total.activity, _NAME)}: {blocks.milliseconds(total.longest_ns)} ms of the "
+        f"{blocks.milliseconds(gap.end_ns - gap.start_ns)} ms from {at} ms into the span"
+        f"{device}{step}; between {_short(gap.before, _KERNEL)} and "
+        f"{_short(gap.after, _KERNEL)}{host}"
     )
 
 
@@ -381,7 +372,7 @@ def _named(report: IdleReport) -> bool:
     return any(step.name is not None for rank in report.devices for step in rank.steps)
 
 
-def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator[Block]:
+def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield the steps with most idle time, in their own order; nothing where none has a name."""
     if not _named(report):
         return
@@ -391,11 +382,11 @@ def _steps(report: IdleReport, title: str, top: int, hint: str = "") -> Iterator
         {
             "device": _short(rank.label),
             "step": _short("(outside of steps)" if step.name is None else step.name),
-            "length ms": milliseconds(step.length_ns),
-            "duty %": in_percent(step.duty_cycle),
-            "idle ms": milliseconds(step.idle_ns),
+            "length ms": blocks.milliseconds(step.length_ns),
+            "duty %": blocks.in_percent(step.duty_cycle),
+            "idle ms": blocks.milliseconds(step.idle_ns),
             "most of it": ", ".join(
-                f"{_short(name)} {milliseconds(ns)}" for name, ns in step.activities[:2]
+                f"{_short(name)} {blocks.milliseconds(ns)}" for name, ns in step.activities[:2]
             ),
         }
         for rank, step in (steps[at] for at in sorted(most_idle))

@@ -15,14 +15,8 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
+from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout, best_layouts
-from bubbleviz.schedules.layout.layers import (
-    LayerKind,
-    Layers,
-    Layout,
-    megatron_layout,
-    torchtitan_layout,
-)
 
 
 @frozen
@@ -181,14 +175,16 @@ def _layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
     saved = "" if row.saving is None else f", {percent(row.saving)} shorter than before"
     title = f"{row.schedule}: {milliseconds(row.best.makespan_ns)} ms{saved}"
     yield Table(title, list(_stages(report, layers, layout)), left=("",), wrap=("",))
-    megatron = megatron_layout(layers, layout)
+    megatron = model.megatron_layout(layers, layout)
     if megatron is not None:
         yield HangingLines([("  Megatron    ", f"--pipeline-model-parallel-layout '{megatron}'")])
-    text = f"module_fqns_per_model_part = {json.dumps(torchtitan_layout(layers, layout))}"
+    text = f"module_fqns_per_model_part = {json.dumps(model.torchtitan_layout(layers, layout))}"
     yield HangingLines([("  torchtitan  ", text)])
 
 
-def _stages(report: LayoutReport, layers: Layers, layout: Layout) -> Iterator[dict[str, str]]:
+def _stages(
+    report: LayoutReport, layers: model.Layers, layout: model.Layout
+) -> Iterator[dict[str, str]]:
     work = report.question.workload(layout)
     several = len(layout.placement) > report.question.stages
     for number, stage in enumerate(layout.stages):
@@ -207,12 +203,12 @@ def _stages(report: LayoutReport, layers: Layers, layout: Layout) -> Iterator[di
         }
 
 
-def _names_of(layers: Layers, stage: range) -> str:
+def _names_of(layers: model.Layers, stage: range) -> str:
     """Return the layers of a stage in words: the first and the last transformer layer as a run."""
     words: list[str] = []
     run: list[int] = []
     for at in (*stage, None):
-        if at is not None and layers.kinds[at] is LayerKind.TRANSFORMER:
+        if at is not None and layers.kinds[at] is model.LayerKind.TRANSFORMER:
             run.append(at)
             continue
         if run:
@@ -253,7 +249,7 @@ def as_json(report: LayoutReport) -> str:
     return json_text(document)
 
 
-def _layer_rows(layers: Layers) -> list[dict[str, Any]]:
+def _layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
     columns = {
         "name": layers.names,
         "kind": tuple(kind.value for kind in layers.kinds),
@@ -292,7 +288,7 @@ def _schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any
     }
 
 
-def _layout_values(report: LayoutReport, layout: Layout) -> dict[str, Any]:
+def _layout_values(report: LayoutReport, layout: model.Layout) -> dict[str, Any]:
     layers = report.question.layers
     work = report.question.workload(layout)
     return {
@@ -307,8 +303,8 @@ def _layout_values(report: LayoutReport, layout: Layout) -> dict[str, Any]:
             }
             for number, stage in enumerate(layout.stages)
         ],
-        "megatron": megatron_layout(layers, layout),
-        "torchtitan": torchtitan_layout(layers, layout),
+        "megatron": model.megatron_layout(layers, layout),
+        "torchtitan": model.torchtitan_layout(layers, layout),
     }
 
 
@@ -323,7 +319,7 @@ def as_csv(report: LayoutReport) -> str:
     return table_text(report.question.layers, columns)
 
 
-def _stage_of_layers(layout: Layout) -> list[int]:
+def _stage_of_layers(layout: model.Layout) -> list[int]:
     return [number for number, stage in enumerate(layout.stages) for _ in stage]
 
 

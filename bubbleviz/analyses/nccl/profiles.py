@@ -11,21 +11,10 @@ import numpy as np
 
 from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
 from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
+from bubbleviz.conventions import kinds as naming
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.conventions.kinds import (
-    OPERATION_GLOBS,
-    Kinds,
-    is_nccl,
-    matching,
-    operation_of,
-    plain_name,
-)
 from bubbleviz.errors import InputError, ProfileError
-from bubbleviz.interpret.collectives import (
-    sound_collectives,
-    told_operations,
-    with_told_operations,
-)
+from bubbleviz.interpret import collectives as interpreted
 from bubbleviz.interpret.communication import with_added_communication
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.iterations import occurrences
@@ -64,8 +53,8 @@ def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
 
     The operation of a kernel that is none of NCCL's is its plain name.
     """
-    if not is_nccl(kernel):
-        return plain_name(kernel), "", ""
+    if not naming.is_nccl(kernel):
+        return naming.plain_name(kernel), "", ""
     found = (part.search(kernel) for part in (_FAMILY, _ALGORITHM, _PROTOCOL))
     operation, algorithm, protocol = (match[1] if match else "" for match in found)
     return "" if operation == "Generic" else operation, algorithm, protocol
@@ -116,7 +105,7 @@ class Kernels(Table):
         return Starts(own.start_ns, own.family, own.end_ns - own.start_ns)
 
 
-def kernels_of(activities: Activities, kinds: Kinds, host: str) -> tuple[Kernels, Ints]:
+def kernels_of(activities: Activities, kinds: naming.Kinds, host: str) -> tuple[Kernels, Ints]:
     """Return the kernels of NCCL by place and time, and their rows of the activities.
 
     Args:
@@ -124,8 +113,8 @@ def kernels_of(activities: Activities, kinds: Kinds, host: str) -> tuple[Kernels
         kinds: lists of what kernels are; what a user added to them counts as well.
         host: on which they were recorded.
     """
-    listed = matching(activities.names, kinds.added_communication)
-    listed |= np.array([is_nccl(name) for name in activities.names], bool)
+    listed = naming.matching(activities.names, kinds.added_communication)
+    listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
     rows = np.flatnonzero(listed[activities.name_id[: activities.kernels]])
     rows = rows[np.lexsort((activities.start_ns[rows], activities.rank[rows]))]
     used, name = np.unique(activities.name_id[rows], return_inverse=True)
@@ -383,7 +372,7 @@ def read_profile(
     jobs: int = 1,
     watch: Watch = unwatched,
     *,
-    kinds: Kinds,
+    kinds: naming.Kinds,
     keep_export: bool = False,
     window: Window | None = None,
 ) -> NcclProfile:
@@ -402,7 +391,7 @@ def read_profile(
         InputError: it holds no iteration of the window.
     """
     with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
-        whole = file.read((*GLOBS, *OPERATION_GLOBS), partial=True)
+        whole = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
         profile = _nccl_profile(whole, kinds)
         if len(profile.kernels) == 0:
             others = other_commands(whole, path, file.sample(("*hlo_op=*",)))
@@ -422,7 +411,7 @@ def read_profile(
     )
 
 
-def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
+def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
@@ -434,12 +423,14 @@ def _nccl_profile(profile: Profile, kinds: Kinds) -> NcclProfile:
     linked = link(profile, ranges)
     activities = linked.profile.activities
     kernels, rows = kernels_of(activities, kinds, profile.source.host)
-    of_nccl = np.array([is_nccl(name) for name in kernels.names], bool)[kernels.name]
+    of_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
     sizes: dict[Communicator, int] = {}
     without = 0
     if profile.collectives is not None:
-        collectives = sound_collectives(profile.collectives, linked.sound)
-        known = with_told_operations(collectives, *told_operations(collectives, linked))
+        collectives = interpreted.sound_collectives(profile.collectives, linked.sound)
+        known = interpreted.with_told_operations(
+            collectives, *interpreted.told_operations(collectives, linked)
+        )
         operations = operations_of_pytorch(known, kernels, rows)
         sizes = {group: group.size for group in collectives.groups if group.size}
         notes = ()
@@ -521,7 +512,7 @@ def operations_of_pytorch(collectives: Collectives, kernels: Kernels, rows: Ints
     in_time = np.argsort(first, kind="stable")
     first, last = first[in_time], last[in_time]
     collectives = collectives.take(operations.first[in_time])
-    texts = [operation_of(name) for name in collectives.names]
+    texts = [naming.operation_of(name) for name in collectives.names]
     plain = np.array([name == "AlltoAll" for name in texts], bool)
     known = (*dict.fromkeys((*filter(None, texts), "AlltoAllv", *filter(None, names))),)
     number = {name: place for place, name in enumerate(known)}

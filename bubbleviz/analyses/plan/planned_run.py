@@ -17,20 +17,13 @@ from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.saved import read_document, read_times
+from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
 from bubbleviz.schedules.known import known_plans
 from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.planning import BestPlan, best_plan
-from bubbleviz.schedules.simulation import (
-    MeasuredMemory,
-    Outcome,
-    Workload,
-    outcome_of,
-    peak_memory,
-    with_memory,
-)
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -58,12 +51,12 @@ class MeasuredRun:
     """
 
     source: str
-    workload: Workload
+    workload: simulated.Workload
     schedule: str | None
     ran: Plan | None
     ran_ns: int | None
     restrictions: tuple[Restriction, ...] = ()
-    memory: MeasuredMemory | None = None
+    memory: simulated.MeasuredMemory | None = None
     on_gpus: bool = False
     overlaps: bool = False
 
@@ -130,7 +123,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
 
 
 def _ran(
-    columns: Mapping[str, Ints], typical: int | None, workload: Workload, name: str | None
+    columns: Mapping[str, Ints], typical: int | None, workload: simulated.Workload, name: str | None
 ) -> Plan | None:
     """Return the order of the typical iteration; None where it is not known."""
     if not columns or typical is None:
@@ -203,7 +196,7 @@ UNLIMITED = "none"
 #: of a whole stage or a unit given; whether the limit is what the order that ran took at most; and
 #: what each device was measured to hold beside activations, in bytes, which limits leave out (empty
 #: where that is not known, or plays no part).
-LimitedWorkload = tuple[Workload, bool, bool, tuple[float, ...]]
+LimitedWorkload = tuple[simulated.Workload, bool, bool, tuple[float, ...]]
 
 
 def limited_workload(
@@ -235,9 +228,9 @@ def limited_workload(
             f"--memory-w {weight}: activations were measured; give --memory-b, too, or leave it out"
         )
     else:
-        workload, in_bytes = with_memory(run.workload, measured, None), True
+        workload, in_bytes = simulated.with_memory(run.workload, measured, None), True
     if limit is None and run.ran is not None:
-        most = max(peak_memory(run.ran, workload.activation, workload.kept))
+        most = max(simulated.peak_memory(run.ran, workload.activation, workload.kept))
         workload = replace(workload, limit=(most,) * workload.devices)
         return workload, in_bytes, True, ()
     if limit not in {None, UNLIMITED}:
@@ -252,15 +245,15 @@ def limited_workload(
                 unit = f"the unit of --memory-b {backward}; give that in bytes, too"
             raise UsageError(f"--memory-limit {limit}: activations are in {unit}")
         if measured is not None:
-            workload = with_memory(workload, measured, size.amount)
+            workload = simulated.with_memory(workload, measured, size.amount)
         else:
             workload = replace(workload, limit=(size.amount,) * workload.devices)
     return workload, in_bytes, False, measured.resident if measured else ()
 
 
 def _with_given_memory(
-    workload: Workload, backward: str | None, weight: str | None
-) -> tuple[Workload, bool]:
+    workload: simulated.Workload, backward: str | None, weight: str | None
+) -> tuple[simulated.Workload, bool]:
     """Return the workload with the activations that are given, and whether they are bytes."""
     if backward is None and weight is None:
         return workload, False
@@ -304,12 +297,12 @@ class PlannedRun:
     """
 
     run: MeasuredRun
-    workload: Workload
+    workload: simulated.Workload
     in_bytes: bool
     of_run: bool
     resident: tuple[float, ...]
     best: BestPlan
-    own: Outcome | None
+    own: simulated.Outcome | None
     communication: Communication
 
     @property
@@ -364,7 +357,7 @@ def plan_run(
     workload = replace(workload, microbatches=microbatches or workload.microbatches)
     own = None
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
-        own = outcome_of(run.ran, workload)
+        own = simulated.outcome_of(run.ran, workload)
     given = () if own is None else (own,)
     best = best_plan(workload, given, split=split, prove=prove, watch=watch)
     chosen, communication = carried(best, queued=run.on_gpus)
@@ -385,7 +378,7 @@ _MOVED, _COMPARED, _LARGE = 800, 3, 5_000
 _DEADLOCKED = 1 << 62
 
 
-def carried(best: BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
+def carried(best: BestPlan, *, queued: bool) -> tuple[simulated.Outcome, Communication]:
     """Return the best allowed order, with its communication on streams.
 
     Args:
@@ -404,7 +397,7 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
             lines = lowered(chosen.plan)
             return chosen, (lines, usual_ns, usual_ns)
         return chosen, communicated(chosen.plan, workload, STREAMS)
-    rows: list[tuple[Outcome, Communication]] = []
+    rows: list[tuple[simulated.Outcome, Communication]] = []
     for each in allowed:
         # No communication makes an order shorter.
         if all(each.makespan_ns < carried_ns for _, (_, carried_ns, _) in rows):
@@ -412,7 +405,7 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[Outcome, Communication]:
     return min(rows, key=lambda row: row[1][1])
 
 
-def _usual_ns(best: BestPlan, candidate: Outcome) -> int:
+def _usual_ns(best: BestPlan, candidate: simulated.Outcome) -> int:
     """Return how long an order takes as PyTorch lowers it."""
     try:
         return makespan_of(lowered(candidate.plan), best.workload, STREAMS)

@@ -6,20 +6,7 @@ from collections import Counter, deque
 
 from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
-from bubbleviz.schedules.communication.lowered import (
-    BUFFERED,
-    LoweredPlan,
-    Message,
-    Precedence,
-    Step,
-    Transfer,
-    Transport,
-    check_order,
-    crosses,
-    input_of,
-    output_of,
-    steps_of,
-)
+from bubbleviz.schedules.communication import lowered as model
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import Workload
 
@@ -27,7 +14,7 @@ from bubbleviz.schedules.simulation import Workload
 _GATHERED = 3
 
 
-def lowered(plan: Plan) -> LoweredPlan:
+def lowered(plan: Plan) -> model.LoweredPlan:
     """Return the plan with its communication, as PyTorch's ``_PipelineScheduleRuntime`` lowers it.
 
     Ranks take turns, an operation each. A send follows its operation, and the receive is put
@@ -38,34 +25,39 @@ def lowered(plan: Plan) -> LoweredPlan:
     Raises:
         MismatchError: the order deadlocks; the circle in a sentence.
     """
-    check_order(plan)
-    todo = [deque(_with_parameters(plan, steps)) for steps in steps_of(plan)]
-    lines: list[list[Step]] = [[] for _ in todo]
-    there: list[set[Message | None]] = [{None} for _ in todo]
+    model.check_order(plan)
+    todo = [deque(_with_parameters(plan, steps)) for steps in model.steps_of(plan)]
+    lines: list[list[model.Step]] = [[] for _ in todo]
+    there: list[set[model.Message | None]] = [{None} for _ in todo]
     while any(todo):
         left = sum(map(len, todo))
         for device, steps in enumerate(todo):
             if not steps or not all(
-                input_of(operation, plan) in there[device] for operation in steps[0].operations
+                model.input_of(operation, plan) in there[device]
+                for operation in steps[0].operations
             ):
                 continue
             step = steps.popleft()
             lines[device].append(step)
             for operation in step.operations:
-                message = output_of(operation, plan)
+                message = model.output_of(operation, plan)
                 there[device].add(message)
-                if crosses(message, plan):
+                if model.crosses(message, plan):
                     peer = plan.placement[message.receiver]
-                    lines[device].append(Step(transfers=(Transfer(message, sends=True),)))
-                    lines[peer].append(Step(transfers=(Transfer(message, sends=False),)))
+                    lines[device].append(
+                        model.Step(transfers=(model.Transfer(message, sends=True),))
+                    )
+                    lines[peer].append(
+                        model.Step(transfers=(model.Transfer(message, sends=False),))
+                    )
                     there[peer].add(message)
         # Orders were checked; should one be stuck all the same, it must not take for ever.
         if sum(map(len, todo)) == left:
             raise MismatchError(f"the order of {plan.name} deadlocks; change it")
-    return LoweredPlan(plan, tuple(map(tuple, lines)))
+    return model.LoweredPlan(plan, tuple(map(tuple, lines)))
 
 
-def _with_parameters(plan: Plan, steps: tuple[Step, ...]) -> list[Step]:
+def _with_parameters(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
     """Return the steps of a line, with what PyTorch does to the parameters of each stage.
 
     They are gathered for the next stages and freed for others, which only FSDP's modules do
@@ -81,21 +73,21 @@ def _with_parameters(plan: Plan, steps: tuple[Step, ...]) -> list[Step]:
         upcoming.append(soon[:_GATHERED])
     gathered: list[int] = []
     count: Counter[int] = Counter()
-    result: list[Step] = []
+    result: list[model.Step] = []
     for step, soon in zip(steps, reversed(upcoming), strict=True):
         away = [stage for stage in sorted(gathered) if stage not in soon]
-        result += [Step(parameters=f"{stage}RESHARD") for stage in away]
+        result += [model.Step(parameters=f"{stage}RESHARD") for stage in away]
         new = [stage for stage in soon if stage not in gathered]
-        result += [Step(parameters=f"{stage}UNSHARD") for stage in new]
+        result += [model.Step(parameters=f"{stage}UNSHARD") for stage in new]
         gathered = [stage for stage in gathered if stage in soon] + new
         result.append(step)
         for operation in step.operations:
             if operation.phase in (Phase.W, Phase.BW):
                 count[operation.virtual_stage] += 1
                 if count[operation.virtual_stage] == plan.microbatches:
-                    result.append(Step(parameters=f"{operation.virtual_stage}REDUCE_GRAD"))
+                    result.append(model.Step(parameters=f"{operation.virtual_stage}REDUCE_GRAD"))
     # PyTorch frees before it counts backwards, so the last reduction stands before the last frees.
-    return result + [Step(parameters=f"{stage}RESHARD") for stage in sorted(gathered)]
+    return result + [model.Step(parameters=f"{stage}RESHARD") for stage in sorted(gathered)]
 
 
 # Reordering: sends and receives in the order of time, so that none waits for an unrelated one.
@@ -118,17 +110,17 @@ _NOTHING = 1e-3
 
 #: What a line computes in one step: its device, its operations, and the steps with what is done to
 #: parameters around it.
-_Work = tuple[int, tuple[PlannedOperation, ...], tuple[Step, ...]]
+_Work = tuple[int, tuple[PlannedOperation, ...], tuple[model.Step, ...]]
 #: The common order.
-_Item = _Work | Message
+_Item = _Work | model.Message
 _Sequence = list[_Item]
 
 
 #: The communication of a plan, as :func:`communicated` returns it.
-Communication = tuple[LoweredPlan, int, int]
+Communication = tuple[model.LoweredPlan, int, int]
 
 
-def communicated(plan: Plan, workload: Workload, transport: Transport) -> Communication:
+def communicated(plan: Plan, workload: Workload, transport: model.Transport) -> Communication:
     """Return the fastest lowering that is found, its makespan, and that of PyTorch's own, in ns.
 
     Tried are PyTorch's own lowering, orders by time, and the best of these with messages moved
@@ -139,7 +131,7 @@ def communicated(plan: Plan, workload: Workload, transport: Transport) -> Commun
         MismatchError: the order of the plan deadlocks.
     """
     search = _Search(plan, workload, transport)
-    if transport != BUFFERED and not search.perfect:
+    if transport != model.BUFFERED and not search.perfect:
         search.follow_times()
         search.move_messages()
     makespan_ns = min(search.makespan_ns, search.own_ns)
@@ -151,10 +143,10 @@ def communicated(plan: Plan, workload: Workload, transport: Transport) -> Commun
 class _Search:
     """The best order so far, but for PyTorch's own, in which no messages can be moved."""
 
-    def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
+    def __init__(self, plan: Plan, workload: Workload, transport: model.Transport) -> None:
         self.plan, self.workload, self.transport = plan, workload, transport
         self.own = lowered(plan)
-        free = Precedence(self.own, BUFFERED, workload)
+        free = model.Precedence(self.own, model.BUFFERED, workload)
         self.least_ns = free.makespan_ns()
         _, happen = free.times()
         place = {event: rank for rank, event in enumerate(happen)}
@@ -163,7 +155,7 @@ class _Search:
             work for device, line in enumerate(self.own.lines) for work in _work(device, line)
         ]
         self.sequence = self.by_time(free)
-        self.own_ns = Precedence(self.own, transport, workload).makespan_ns()
+        self.own_ns = model.Precedence(self.own, transport, workload).makespan_ns()
         self.events = self.timed(self.sequence)
         self.makespan_ns = self.events.makespan_ns()
 
@@ -172,21 +164,21 @@ class _Search:
         """Whether hardly anything waits behind anything."""
         return min(self.own_ns, self.makespan_ns) <= self.least_ns * (1 + _NOTHING)
 
-    def timed(self, sequence: _Sequence) -> Precedence:
+    def timed(self, sequence: _Sequence) -> model.Precedence:
         """Return the events of a common order."""
-        lines: list[list[Step]] = [[] for _ in self.plan.orders]
+        lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
-            if not isinstance(item, Message):
+            if not isinstance(item, model.Message):
                 device, _, steps = item
                 lines[device] += steps
                 continue
             for sends, stage in ((True, item.virtual_stage), (False, item.receiver)):
-                step = Step(transfers=(Transfer(item, sends),))
+                step = model.Step(transfers=(model.Transfer(item, sends),))
                 lines[self.plan.placement[stage]].append(step)
-        made = LoweredPlan(self.plan, tuple(map(tuple, lines)))
-        return Precedence(made, self.transport, self.workload)
+        made = model.LoweredPlan(self.plan, tuple(map(tuple, lines)))
+        return model.Precedence(made, self.transport, self.workload)
 
-    def offer(self, sequence: _Sequence, events: Precedence) -> bool:
+    def offer(self, sequence: _Sequence, events: model.Precedence) -> bool:
         """Take an order if it is faster; return whether it is."""
         makespan_ns = events.makespan_ns()
         if makespan_ns >= self.makespan_ns:
@@ -204,7 +196,7 @@ class _Search:
             sequence, events = following, self.timed(following)
             self.offer(sequence, events)
 
-    def by_time(self, events: Precedence) -> _Sequence:
+    def by_time(self, events: model.Precedence) -> _Sequence:
         """Return work by when it starts, and messages by when they are ready."""
         at, _ = events.times()
         keyed: list[tuple[int, float, _Item]] = []
@@ -213,8 +205,8 @@ class _Search:
             last = work[1][-1]
             end, rank = at[events.operation[last]], self.rank[last]
             keyed.append((end - events.time[last], rank, work))
-            made = (output_of(operation, self.plan) for operation in work[1])
-            for place, message in enumerate(m for m in made if crosses(m, self.plan)):
+            made = (model.output_of(operation, self.plan) for operation in work[1])
+            for place, message in enumerate(m for m in made if model.crosses(m, self.plan)):
                 keyed.append((end, rank + 0.25 * (place + 1), message))
         keyed.sort(key=lambda item: item[:2])
         return [item for _, _, item in keyed]
@@ -237,10 +229,10 @@ class _Search:
                     break
 
 
-def _work(device: int, line: tuple[Step, ...]) -> list[_Work]:
+def _work(device: int, line: tuple[model.Step, ...]) -> list[_Work]:
     """Return what a line computes, step by step."""
     result: list[_Work] = []
-    steps: tuple[Step, ...] = ()
+    steps: tuple[model.Step, ...] = ()
     for step in line:
         if step.operations:
             result.append((device, step.operations, (*steps, step)))
@@ -253,11 +245,11 @@ def _work(device: int, line: tuple[Step, ...]) -> list[_Work]:
     return result
 
 
-def _critical(events: Precedence) -> list[Message]:
+def _critical(events: model.Precedence) -> list[model.Message]:
     """Return the messages of a critical path, the last first."""
     at, _ = events.times()
     event = max(events.operation.values(), key=lambda each: at[each])
-    messages: dict[Message, None] = {}
+    messages: dict[model.Message, None] = {}
     while True:
         if event in events.message:
             messages[events.message[event]] = None
@@ -267,10 +259,10 @@ def _critical(events: Precedence) -> list[Message]:
         event = tight[0]
 
 
-def _moves(plan: Plan, sequence: _Sequence, message: Message) -> list[_Sequence]:
+def _moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
     """Return the orders in which a message is before, or after, its neighbour on its ranks."""
 
-    def ranks_of(item: Message) -> set[int]:
+    def ranks_of(item: model.Message) -> set[int]:
         return {plan.placement[item.virtual_stage], plan.placement[item.receiver]}
 
     at, moves = sequence.index(message), []
@@ -278,14 +270,14 @@ def _moves(plan: Plan, sequence: _Sequence, message: Message) -> list[_Sequence]
         place = at + step
         while 0 <= place < len(sequence):
             item = sequence[place]
-            if isinstance(item, Message):
+            if isinstance(item, model.Message):
                 if ranks_of(message) & ranks_of(item):
                     moved = [other for other in sequence if other != message]
                     moved.insert(place, message)
                     moves.append(moved)
                     break
             elif any(
-                message in (output_of(operation, plan), input_of(operation, plan))
+                message in (model.output_of(operation, plan), model.input_of(operation, plan))
                 for operation in item[1]
             ):
                 break  # It is made there, or needed.

@@ -31,19 +31,7 @@ from bubbleviz.model.choices import CARRIERS, one_of
 from bubbleviz.model.files import read_bounded
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
-from bubbleviz.schedules.communication.lowered import (
-    STREAMS,
-    TRANSPORTS,
-    LoweredPlan,
-    Message,
-    Step,
-    Transfer,
-    Transport,
-    cell_of,
-    check_lowered,
-    check_order,
-    steps_of,
-)
+from bubbleviz.schedules.communication import lowered as model
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
@@ -94,7 +82,7 @@ class _Cell:
 _Line = list[_Cell | tuple[int, str]]
 
 
-def read(text: str, name: str) -> LoweredPlan:
+def read(text: str, name: str) -> model.LoweredPlan:
     """Return the plan in a text, with what is sent and received.
 
     Raises:
@@ -129,10 +117,10 @@ def read(text: str, name: str) -> LoweredPlan:
               if (match := _TRANSFER.fullmatch(cell[1])))  # fmt: skip
     first = min((int(match[4]) for match in others), default=0)
     steps = (tuple(_steps(device, line, plan, first)) for device, line in enumerate(lines))
-    return LoweredPlan(plan, tuple(steps))
+    return model.LoweredPlan(plan, tuple(steps))
 
 
-def write(plan: Plan | LoweredPlan) -> str:
+def write(plan: Plan | model.LoweredPlan) -> str:
     """Return the text of a plan, with its communication if it has any.
 
     Raises:
@@ -144,7 +132,7 @@ def write(plan: Plan | LoweredPlan) -> str:
         raise UsageError(
             f"PyTorch's CSV cannot tell the directions of {bare.name} apart; write one pipeline's"
         )
-    lines = steps_of(plan) if isinstance(plan, Plan) else plan.lines
+    lines = model.steps_of(plan) if isinstance(plan, Plan) else plan.lines
     if any(step.awaited or len(step.transfers) > 1 for line in lines for step in line):
         raise UsageError(
             f"PyTorch's CSV cannot say that transfers of {bare.name} are batched or waited "
@@ -155,10 +143,10 @@ def write(plan: Plan | LoweredPlan) -> str:
     return out.getvalue()
 
 
-def _text(step: Step) -> str:
+def _text(step: model.Step) -> str:
     if step.parameters or step.transfers:
         return step.parameters or str(step.transfers[0])
-    texts = ";".join(map(cell_of, step.operations))
+    texts = ";".join(map(model.cell_of, step.operations))
     return texts if len(step.operations) == 1 else f"({texts})OVERLAP_F_B"
 
 
@@ -304,7 +292,7 @@ def _refuse_disorder(rows: list[list[_Cell]]) -> None:
             seen[cell.key] = step
 
 
-def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[Step]:
+def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
     """Yield the steps of a row; ``first`` is the number of the file's first microbatch.
 
     Raises:
@@ -316,11 +304,11 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[Step]:
             operations = (*forward, item.operation)
             forward = operations if item.beside_next else ()
             if not item.beside_next:
-                yield Step(operations=operations)
+                yield model.Step(operations=operations)
         elif match := _TRANSFER.fullmatch(item[1]):
             phase, sends = Phase.F if match[3] == "F" else Phase.B, match[2] == "SEND"
             at = int(match[1]) if sends else int(match[1]) - (1 if phase is Phase.F else -1)
-            transfer = Transfer(Message(at, phase, int(match[4]) - first), sends)
+            transfer = model.Transfer(model.Message(at, phase, int(match[4]) - first), sends)
             cell = f"row {device + 1}, cell {item[0]}: {one_line(item[1], 40)}"
             ends = transfer.virtual_stage, transfer.other_stage
             outside = next((end for end in ends if not 0 <= end < plan.virtual_stages), None)
@@ -334,25 +322,25 @@ def _steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[Step]:
                 )
             if own == other:
                 raise InputError(f"{cell} stays on rank {own}, which has both stages; leave it out")
-            yield Step(transfers=(transfer,))
+            yield model.Step(transfers=(transfer,))
         elif _PARAMETERS.fullmatch(item[1]):
-            yield Step(parameters=item[1])
+            yield model.Step(parameters=item[1])
 
 
 # Plans from files, refused where they would deadlock.
 
 
-def transport_named(name: str | None) -> Transport:
+def transport_named(name: str | None) -> model.Transport:
     """Return the transport of that name; None stands for the one of GPUs.
 
     Raises:
         UsageError: there is none of that name.
     """
     one_of(name, CARRIERS, "--transport")
-    return next((each for each in TRANSPORTS if each.name == name), STREAMS)
+    return next((each for each in model.TRANSPORTS if each.name == name), model.STREAMS)
 
 
-def read_file(path: str) -> LoweredPlan:
+def read_file(path: str) -> model.LoweredPlan:
     """Return the plan in a file; its name is the file's.
 
     Raises:
@@ -371,7 +359,7 @@ def read_file(path: str) -> LoweredPlan:
         raise InputError(f"{path}: {error}") from error
 
 
-def read_checked(path: str, transport: Transport = STREAMS) -> LoweredPlan:
+def read_checked(path: str, transport: model.Transport = model.STREAMS) -> model.LoweredPlan:
     """Return the plan in a file, which runs, with the communication that the file has, if any.
 
     Raises:
@@ -380,9 +368,9 @@ def read_checked(path: str, transport: Transport = STREAMS) -> LoweredPlan:
     """
     lowered = read_file(path)
     try:
-        check_order(lowered.plan)
+        model.check_order(lowered.plan)
         if lowered.communicates:
-            check_lowered(lowered, transport)
+            model.check_lowered(lowered, transport)
     except MismatchError as error:
         raise MismatchError(f"{path}: {error}") from error
     return lowered

@@ -16,14 +16,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules.known import SCHEDULES, placement_of, schedule_named, searched_plan
-from bubbleviz.schedules.layout.layers import (
-    Layers,
-    Layout,
-    Recurrence,
-    edges_of,
-    even_layout,
-    layout_workload,
-)
+from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
 from bubbleviz.schedules.simulation import Workload, device_workload, fits, phase_times
@@ -47,24 +40,24 @@ class LayoutQuestion:
         split: whether both halves of the backward were measured.
     """
 
-    layers: Layers
+    layers: model.Layers
     stages: int
     microbatches: int
     limit: tuple[float, ...] | None = None
-    own: Layout | None = None
+    own: model.Layout | None = None
     links: tuple[tuple[int, ...], ...] | None = None
     split: bool = True
 
-    def recurrence(self, plan: Plan) -> Recurrence:
+    def recurrence(self, plan: Plan) -> model.Recurrence:
         """Return a plan, ready to be timed over these links."""
         links = None if self.links is None else np.array(self.links, np.int64)
-        return Recurrence(plan, links)
+        return model.Recurrence(plan, links)
 
-    def workload(self, layout: Layout) -> Workload:
+    def workload(self, layout: model.Layout) -> Workload:
         """Return what the virtual stages of a layout take."""
         links = None if self.links is None else np.array(self.links, np.int64)
-        edges = edges_of(layout.placement, links)
-        return layout_workload(
+        edges = model.edges_of(layout.placement, links)
+        return model.layout_workload(
             self.layers, layout, self.microbatches, self.limit, edges=edges, split=self.split
         )
 
@@ -92,7 +85,7 @@ class ScheduleLayout:
 
     schedule: str
     plan: Plan | None = None
-    before: Layout | None = None
+    before: model.Layout | None = None
     own: bool = False
     before_ns: int | None = None
     before_fits: bool = True
@@ -179,7 +172,7 @@ def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -
     return min(rows, key=_place)
 
 
-def _device_workload(question: LayoutQuestion, rule: Schedule, layout: Layout) -> Workload:
+def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Layout) -> Workload:
     """Return what an order is searched for: times of devices, and the schedule's own memory."""
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
@@ -198,7 +191,9 @@ def _device_workload(question: LayoutQuestion, rule: Schedule, layout: Layout) -
     )
 
 
-def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) -> ScheduleLayout:
+def _of_plan(
+    question: LayoutQuestion, plan: Plan, start: model.Layout | None = None
+) -> ScheduleLayout:
     """Return the best layout for one order."""
     recurrence, layers = question.recurrence(plan), question.layers
     before, own = _before(question, recurrence.placement)
@@ -224,22 +219,24 @@ def _of_plan(question: LayoutQuestion, plan: Plan, start: Layout | None = None) 
     )
 
 
-def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[Layout, bool]:
+def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[model.Layout, bool]:
     """Return the layout to compare with, and whether it is the run's own."""
     own = question.own
     if own is not None and own.placement == placement:
         return own, True
-    return even_layout(question.layers, placement), False
+    return model.even_layout(question.layers, placement), False
 
 
-def _work_ns(question: LayoutQuestion, plan: Plan, layout: Layout) -> int:
+def _work_ns(question: LayoutQuestion, plan: Plan, layout: model.Layout) -> int:
     """Return the work of all devices."""
     work = question.workload(layout)
     times, length = phase_times(work), work.virtual_stages
     return sum(times[op.phase][op.virtual_stage % length] for order in plan.orders for op in order)
 
 
-def peak_memory(layers: Layers, recurrence: Recurrence, layout: Layout) -> tuple[float, ...]:
+def peak_memory(
+    layers: model.Layers, recurrence: model.Recurrence, layout: model.Layout
+) -> tuple[float, ...]:
     """Return the most that each device holds, what is always taken included."""
     sums = Sums(layers, recurrence.length)
     rows = recurrence.memory_rows()

@@ -28,19 +28,9 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.schedules.plan import Plan
+from bubbleviz.schedules.search import trials as attempts
 from bubbleviz.schedules.search.orders import extended, improve
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem, codes_of
-from bubbleviz.schedules.search.trials import (
-    MANNERS,
-    WAIT,
-    Block,
-    Greedy,
-    Policy,
-    Squeezed,
-    Trial,
-    blocks,
-    policies,
-)
 
 
 @frozen
@@ -66,7 +56,7 @@ class Draft:
     shares: tuple[float, float] = (1.0, 1.0)
 
 
-class Filled(Trial):
+class Filled(attempts.Trial):
     """Fills the W into a draft."""
 
     def __init__(self, problem: Problem, target: int, draft: Draft) -> None:
@@ -95,13 +85,13 @@ class Filled(Trial):
         if self.near <= now:
             self.at[device] = at + 1
             return order[at]
-        return WAIT
+        return attempts.WAIT
 
     def _weights_there(self, device: int, stage: int, at: int) -> int:
         """Try the W that stands next, unless its B has not run."""
         if self.w_done[stage] == self.b_done[stage]:
             self.at[device] = at
-            return WAIT
+            return attempts.WAIT
         self.passed[stage] += 1
         self.at[device] = at + 1
         return 3 * stage + 2
@@ -121,7 +111,7 @@ class Filled(Trial):
 _REACH = 6
 
 
-def _changed(problem: Problem, random: Random, draft: Draft, result: Trial) -> Draft:
+def _changed(problem: Problem, random: Random, draft: Draft, result: attempts.Trial) -> Draft:
     """Return a draft with one change, or with two."""
     kind = random.random()
     if kind < 0.05:
@@ -197,11 +187,11 @@ class Best:
         self.problem = problem
         self.repeats = shorter is not None
         self.fillings = shorter.filled_well if shorter else _grid(problem)
-        self.policies = shorter.ran_well if shorter else list(policies(problem))
+        self.policies = shorter.ran_well if shorter else list(attempts.policies(problem))
         self.filled_well: list[Filling] = []
-        self.ran_well: list[Policy] = []
+        self.ran_well: list[attempts.Policy] = []
         self.blocks = shorter.repeated_well[:2] if shorter else None
-        self.repeated_well: list[Block] = []
+        self.repeated_well: list[attempts.Block] = []
         self.excess = NEVER
         self.codes: Codes = []
         self.drafts: list[Draft] = []
@@ -214,7 +204,7 @@ class Best:
         """Whether nothing can be better."""
         return self.excess <= self._least
 
-    def offer(self, result: Trial) -> int:
+    def offer(self, result: attempts.Trial) -> int:
         """Take a result if it is better; return the excess of the best."""
         if result.excess <= self.excess:
             # A device may have waited on purpose, so what counts is the time of its order.
@@ -352,7 +342,7 @@ def _from_greed(best: Best) -> None:
     problem = best.problem
     for policy in best.policies:
         # As good as the best is worth another trial with more microbatches.
-        result = Greedy(problem, best.excess + 1, policy).result()
+        result = attempts.Greedy(problem, best.excess + 1, policy).result()
         if result:
             best.ran_well.insert(0, policy)
             before = best.excess
@@ -365,8 +355,8 @@ def _from_greed(best: Best) -> None:
 def _from_blocks(best: Best) -> None:
     problem = best.problem
     for block in _ranked(problem) if best.blocks is None else best.blocks:
-        for manner in MANNERS:
-            while result := Squeezed(problem, best.excess, block, manner).result():
+        for manner in attempts.MANNERS:
+            while result := attempts.Squeezed(problem, best.excess, block, manner).result():
                 before = best.excess
                 if best.offer(result) == before:
                     break
@@ -374,14 +364,14 @@ def _from_blocks(best: Best) -> None:
                 best.keep_draft(result.codes)
 
 
-def _ranked(problem: Problem) -> list[Block]:
+def _ranked(problem: Problem) -> list[attempts.Block]:
     """Return the blocks that do best with few microbatches."""
     few = replace(problem, microbatches=min(problem.microbatches, problem.devices + 2))
-    ranked: list[tuple[int, int, Block]] = []
-    for block in blocks(problem.devices, min(problem.rooms)):
+    ranked: list[tuple[int, int, attempts.Block]] = []
+    for block in attempts.blocks(problem.devices, min(problem.rooms)):
         excess = NEVER
-        for manner in MANNERS[:2]:
-            result = Squeezed(few, excess, block, manner).result()
+        for manner in attempts.MANNERS[:2]:
+            result = attempts.Squeezed(few, excess, block, manner).result()
             excess = result.excess if result else excess
         ranked.append((excess, len(ranked), block))
     return [block for _, _, block in sorted(ranked, key=lambda row: row[:2])[:_BLOCKS]]

@@ -24,16 +24,7 @@ from bubbleviz.model.grouping import CodedTexts
 from bubbleviz.model.texts import one_line
 from bubbleviz.progress import Watch
 from bubbleviz.sources.gzip_files import BOM, unpacked
-from bubbleviz.sources.tables.cells import (
-    IS_NUMBER,
-    Cells,
-    NumberColumn,
-    Numbers,
-    columns_read,
-    refused,
-    shown,
-    stripped,
-)
+from bubbleviz.sources.tables import cells as model
 
 _DELIMITERS = (",", ";", "\t")
 #: Rows that are converted together.
@@ -67,7 +58,7 @@ def header_in(head: bytes) -> list[str]:
         return []
 
 
-def read_delimited(path: str, watch: Watch) -> Cells:
+def read_delimited(path: str, watch: Watch) -> model.Cells:
     """Return the columns of delimited text.
 
     Raises:
@@ -78,8 +69,10 @@ def read_delimited(path: str, watch: Watch) -> Cells:
         lines = _lines(path, file)
         first = next(lines, "")
         header = _header_of(first)
-        place = {name: header.index(name) for name in columns_read(path, header)}
-        numbers: dict[str, list[tuple[Numbers, Bools]]] = {n: [] for n in place if IS_NUMBER[n]}
+        place = {name: header.index(name) for name in model.columns_read(path, header)}
+        numbers: dict[str, list[tuple[model.Numbers, Bools]]] = {
+            n: [] for n in place if model.IS_NUMBER[n]
+        }
         codes: dict[str, list[Ints]] = {name: [] for name in place if name not in numbers}
         known: dict[str, dict[str, int]] = {name: {} for name in codes}
         count = 0
@@ -94,7 +87,7 @@ def read_delimited(path: str, watch: Watch) -> Cells:
                         f"it has {len(rows[at])} cells, and the header {len(header)}; quote cells "
                         "that hold the delimiter"
                     )
-                    raise refused(path, count + at, reason)
+                    raise model.refused(path, count + at, reason)
                 columns = list(zip(*rows, strict=True))
                 for name in numbers if rows else ():
                     numbers[name].append(_converted(path, count, name, columns[place[name]]))
@@ -105,22 +98,22 @@ def read_delimited(path: str, watch: Watch) -> Cells:
                 # Else they would stay until the next ones are read.
                 del block, rows, columns
         except csv.Error as error:
-            raise refused(path, count, f"it cannot be read as CSV ({error})") from error
+            raise model.refused(path, count, f"it cannot be read as CSV ({error})") from error
         if file.damaged or file.cut:
             raise ProfileError(f"{path}: its gzip data ends early or is damaged; copy it again")
     none = np.empty(0, np.int64)
-    return Cells(
+    return model.Cells(
         path,
         count,
         {
-            name: NumberColumn(
+            name: model.NumberColumn(
                 np.concatenate([values for values, _ in parts] or [none]),
                 np.concatenate([filled for _, filled in parts] or [none.astype(bool)]),
             )
             for name, parts in numbers.items()
         },
         {
-            name: stripped(np.concatenate(parts or [none]), list(known[name]))
+            name: model.stripped(np.concatenate(parts or [none]), list(known[name]))
             for name, parts in codes.items()
         },
     )
@@ -156,7 +149,9 @@ def _lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
     yield from io.StringIO("".join(parts), newline="")
 
 
-def _converted(path: str, first: int, name: str, cells: Sequence[str]) -> tuple[Numbers, Bools]:
+def _converted(
+    path: str, first: int, name: str, cells: Sequence[str]
+) -> tuple[model.Numbers, Bools]:
     """Return cells as numbers, and which of them hold one.
 
     Args:
@@ -179,7 +174,9 @@ def _converted(path: str, first: int, name: str, cells: Sequence[str]) -> tuple[
         if not np.isinf(floats).any():
             return floats, filled
     at = next(at for at, cell in enumerate(numbers) if not _is_finite(cell))
-    raise refused(path, first + at, f"{name} is {shown(numbers[at])}, which is no number")
+    raise model.refused(
+        path, first + at, f"{name} is {model.shown(numbers[at])}, which is no number"
+    )
 
 
 def _is_finite(cell: str) -> bool:
@@ -214,7 +211,7 @@ def check_pyarrow(path: str, what: str, otherwise: str = "write the table as CSV
 _Opened = tuple[Sequence[str], Callable[[Sequence[str]], Any]]
 
 
-def read_parquet(path: str, watch: Watch) -> Cells:
+def read_parquet(path: str, watch: Watch) -> model.Cells:
     """Return the columns of a Parquet file; see :func:`_columns`."""
 
     def opened() -> _Opened:
@@ -227,7 +224,7 @@ def read_parquet(path: str, watch: Watch) -> Cells:
     return _columns(path, "a Parquet table", opened)
 
 
-def read_arrow(path: str, watch: Watch) -> Cells:
+def read_arrow(path: str, watch: Watch) -> model.Cells:
     """Return the columns of a file or a stream of Arrow IPC; see :func:`_columns`."""
 
     def opened() -> _Opened:
@@ -245,7 +242,7 @@ def read_arrow(path: str, watch: Watch) -> Cells:
     return _columns(path, "an Arrow table", opened)
 
 
-def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> Cells:
+def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> model.Cells:
     """Return the columns of a file that mean something.
 
     Raises:
@@ -257,7 +254,7 @@ def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> Cells:
 
     try:
         header, read = opened()
-        names = columns_read(path, header)
+        names = model.columns_read(path, header)
         table = read(names)
         # Of a file of IPC nothing is checked before it is used, offsets into its texts included.
         table.validate(full=True)
@@ -267,7 +264,7 @@ def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> Cells:
             if str(column.type) == "string_view":
                 # Not every version of pyarrow computes with these.
                 column = column.cast(pa.string())
-            if IS_NUMBER[name]:
+            if model.IS_NUMBER[name]:
                 numbers[name] = _numbers(path, name, column)
             else:
                 texts[name] = _texts(path, name, column)
@@ -276,10 +273,10 @@ def _columns(path: str, what: str, opened: Callable[[], _Opened]) -> Cells:
         raise ProfileError(
             f"{path}: {what} that cannot be read ({reason}); write it again"
         ) from error
-    return Cells(path, table.num_rows, numbers, texts)
+    return model.Cells(path, table.num_rows, numbers, texts)
 
 
-def _numbers(path: str, name: str, column: Any) -> NumberColumn:
+def _numbers(path: str, name: str, column: Any) -> model.NumberColumn:
     """Return a column of numbers; dates and durations become nanoseconds.
 
     Raises:
@@ -294,7 +291,7 @@ def _numbers(path: str, name: str, column: Any) -> NumberColumn:
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         texts = ["" if text is None else text for text in column.to_pylist()]
-        return NumberColumn(*_converted(path, 0, name, texts))
+        return model.NumberColumn(*_converted(path, 0, name, texts))
     if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         whole = pa.timestamp("ns", kind.tz) if pa.types.is_timestamp(kind) else pa.duration("ns")
         column, in_ns = column.cast(whole).cast(pa.int64()), True
@@ -312,9 +309,9 @@ def _numbers(path: str, name: str, column: Any) -> NumberColumn:
     values = column.cast(pa.int64() if whole_numbers else pa.float64()).to_numpy()
     if not whole_numbers and (endless := np.isinf(values)).any():
         row = int(endless.argmax())
-        raise refused(path, row, f"{name} is {shown(values[row])}, which is no number")
+        raise model.refused(path, row, f"{name} is {model.shown(values[row])}, which is no number")
     values = np.array(values)
-    return NumberColumn(values, filled, in_ns)
+    return model.NumberColumn(values, filled, in_ns)
 
 
 def _texts(path: str, name: str, column: Any) -> CodedTexts:
@@ -340,4 +337,4 @@ def _texts(path: str, name: str, column: Any) -> CodedTexts:
     column = column.unify_dictionaries().combine_chunks()
     labels = ["" if text is None else str(text) for text in column.dictionary.to_pylist()]
     code = column.indices.cast(pa.int64()).fill_null(NONE).to_numpy()
-    return stripped(code, labels)
+    return model.stripped(code, labels)
