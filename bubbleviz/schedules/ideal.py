@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.limitations import Restriction
-from bubbleviz.model.texts import counted
+from bubbleviz.model import limitations, texts
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.schedules import known
@@ -56,7 +55,7 @@ class Ideal:
     peak_activations: tuple[float, ...]
     memory: Memory
     peak_memory: tuple[float, ...]
-    restrictions: tuple[Restriction, ...] = ()
+    restrictions: tuple[limitations.Restriction, ...] = ()
     carried_ms: float | None = None
 
 
@@ -80,7 +79,7 @@ class Estimate:
     chunks: int
     cost_ms: float
     stage_ratio: float | None
-    restrictions: tuple[Restriction, ...] = ()
+    restrictions: tuple[limitations.Restriction, ...] = ()
 
 
 def theory_names() -> list[str]:
@@ -296,9 +295,9 @@ def _check_sizes(stages: int, microbatches: int, chunks: int) -> None:
     count = 3 * stages * microbatches * chunks
     if count > _MOST_OPERATIONS:
         raise UsageError(
-            f"{counted(stages, 'stage')} with "
-            f"{counted(microbatches, 'microbatch', 'microbatches')} of "
-            f"{counted(chunks, 'chunk')} are up to "
+            f"{texts.counted(stages, 'stage')} with "
+            f"{texts.counted(microbatches, 'microbatch', 'microbatches')} of "
+            f"{texts.counted(chunks, 'chunk')} are up to "
             f"{count:,} operations; at most {_MOST_OPERATIONS:,} are simulated, give fewer "
             "microbatches"
         )

@@ -228,7 +228,7 @@ def check(found: Communication) -> None:
         assert total == pytest.approx(number(rows[-1][name]), abs=0.0006 * len(rows)), name
     assert rows[-1]["count"] == f"{len(found.operations):,}"
     assert f"{len(found.operations):,} operation" in summary(found)
-    assert sum(file.operations for file in found.files) == len(found.operations)
+    assert sum(found.counts) == len(found.operations)
     for key in ("operations", "bytes", "duration_ns", "waiting_ns", "moving_ns"):
         assert (told[key] or 0) == sum(total[key] or 0 for total in told["totals"])
     for key in ("sized", "timed", "waiting", "moving"):

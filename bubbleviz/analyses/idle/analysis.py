@@ -13,22 +13,16 @@ import numpy as np
 from bubbleviz.analyses.idle import attribution, host, waits
 from bubbleviz.analyses.idle.gaps import Device, devices_of, holding
 from bubbleviz.analyses.idle.report import ActivityIdle, Example, IdleGaps, IdleReport, RankIdle
+from bubbleviz.conventions import convention_file
 from bubbleviz.conventions import host_activities as known
-from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
-from bubbleviz.interpret.communication import candidates_of, with_added_communication
+from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.interpret.iterations import Steps, frequent_names, pattern_of, steps_of
-from bubbleviz.interpret.linking import LinkedProfile, link
-from bubbleviz.interpret.record import opened_profile, renamed_limitations
-from bubbleviz.model import intervals
-from bubbleviz.model.choices import SHORTEST_US
-from bubbleviz.model.collectives import Synchronisation
+from bubbleviz.model import choices, collectives, intervals, private_names
 from bubbleviz.model.columns import NONE, Ints, joined
 from bubbleviz.model.grouping import Numbering, distinct, found_in, without
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.private_names import note_host
 from bubbleviz.model.profile import Profile, Ranges, pid_of
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
@@ -83,7 +77,7 @@ def idle(
     paths: str | Path | Sequence[str | Path],
     *,
     step: str | None = None,
-    shortest_us: float = SHORTEST_US,
+    shortest_us: float = choices.SHORTEST_US,
     activities: str | Path | None = None,
     convention: str | Path | Sequence[str | Path] = (),
     window: Window | None = None,
@@ -115,9 +109,9 @@ def idle(
     builtin = known.default_activities()
     options = IdleOptions(
         shortest_ns=round(shortest_us * 1000),
-        step=None if step is None else pattern_of(step),
+        step=None if step is None else iterations.pattern_of(step),
         activities=builtin if activities is None else builtin.extended(activities),
-        kinds=extended_kinds(find_conventions(convention)),
+        kinds=convention_file.extended_kinds(convention_file.find_conventions(convention)),
         window=window,
     )
     inputs = [paths] if isinstance(paths, (str, Path)) else paths
@@ -125,16 +119,16 @@ def idle(
     refuse_same_content(Fleet(jobs), [file.path for file in files])
 
     def read(path: str, watch: Watch) -> tuple[tuple[RankIdle, ...], tuple[Limitation, ...]]:
-        with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+        with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             ranks, lost = ranks_of(file.read((), partial=True), options)
         # A temporary export goes by its report's name.
         named = tuple(replace(rank, path=path) for rank in ranks)
-        return named, renamed_limitations(lost, export, path)
+        return named, record.renamed_limitations(lost, export, path)
 
     profiles, unreadable = read_each(files, read, progress)
     ranks = _labelled([rank for of_profile, _ in profiles for rank in of_profile])
     for rank in ranks:
-        note_host(rank.host)
+        private_names.note_host(rank.host)
     counts: Counter[tuple[str, str]] = Counter()
     for limitation in (*unreadable, *(note for _, lost in profiles for note in lost)):
         counts[limitation.what, limitation.reason] += limitation.count
@@ -230,7 +224,7 @@ class _Evidence:
     devices: tuple[Device, ...]
     ranges: Ranges
     host: host.HostEvents
-    steps: Mapping[int, Steps]
+    steps: Mapping[int, iterations.Steps]
     lead: Mapping[int, int]
     numbers: Numbering[str]
     waiting: waits.Waiting
@@ -270,7 +264,7 @@ def ranks_of(
         *profile.limitations,
         *unread,
         *linked.limitations,
-        *candidates_of(profile, options.kinds),
+        *communication.candidates_of(profile, options.kinds),
         *evidence.limitations,
     )
     return ranks, (*losses, *_limitations(profile, evidence, ranks))
@@ -287,9 +281,11 @@ def window_extent(profile: Profile, window: Window, options: IdleOptions) -> tup
     return _extent(linked.profile, window, _evidence_of(linked, devices, options).steps)
 
 
-def _linked(profile: Profile, options: IdleOptions) -> tuple[LinkedProfile, list[Device]]:
+def _linked(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
     """Return a profile with its links, and its devices."""
-    linked = link(with_added_communication(profile, options.kinds), no_ranges())
+    linked = linking.link(
+        communication.with_added_communication(profile, options.kinds), no_ranges()
+    )
     devices = list(devices_of(linked.profile.activities, options.kinds, options.shortest_ns))
     if not devices:
         raise NothingToAnalyseError(
@@ -298,7 +294,9 @@ def _linked(profile: Profile, options: IdleOptions) -> tuple[LinkedProfile, list
     return linked, devices
 
 
-def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tuple[int, int]:
+def _extent(
+    profile: Profile, window: Window, steps: Mapping[int, iterations.Steps]
+) -> tuple[int, int]:
     """Return the start and end of a window, by the steps of all processes."""
     if window.times_ns is not None:
         return window.times_ns
@@ -319,10 +317,10 @@ def _extent(profile: Profile, window: Window, steps: Mapping[int, Steps]) -> tup
 
 
 def _evidence_of(
-    linked: LinkedProfile,
+    linked: linking.LinkedProfile,
     devices: Sequence[Device],
     options: IdleOptions,
-    found: Synchronisation | None = None,
+    found: collectives.Synchronisation | None = None,
 ) -> _Evidence:
     """Return the evidence for the idle time of devices.
 
@@ -403,7 +401,7 @@ def _steps(
     threads: Ints,
     lookup: known.ActivityList,
     pattern: re.Pattern[str] | None,
-) -> dict[int, Steps]:
+) -> dict[int, iterations.Steps]:
     """Return the steps of each process.
 
     Raises:
@@ -414,13 +412,13 @@ def _steps(
     first, last = np.array([since.min()]), np.array([until.max()])
     ranges = profile.every_range.lasting(shortest_ns, threads, first, last)
     steps = {
-        process: steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
+        process: iterations.steps_of(ranges, process, int(first[0]), int(last[0]), lookup, pattern)
         for process in sorted({device.process for device in devices})
     }
     if pattern is not None and not any(len(table) for table in steps.values()):
         raise UsageError(
             f"--step: no range of a launching thread in {profile.source.path} has this name; the "
-            f"longer ones are {frequent_names(ranges)}"
+            f"longer ones are {iterations.frequent_names(ranges)}"
         )
     return steps
 

@@ -17,9 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.model import intervals
+from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.grouping import distinct
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.values import frozen
 
@@ -162,7 +161,7 @@ def split(start_ns: Ints, end_ns: Ints, points_ns: Ints) -> tuple[Ints, Ints, In
     row = np.searchsorted(start_ns, points_ns, side="right") - 1
     nearest = np.maximum(row, 0)
     inside = (row >= 0) & (points_ns > start_ns[nearest]) & (points_ns < end_ns[nearest])
-    cut_ns = distinct(points_ns[inside])
+    cut_ns = grouping.distinct(points_ns[inside])
     behind = np.searchsorted(start_ns, cut_ns)
     begin_ns = np.insert(start_ns, behind, cut_ns)
     row = np.insert(np.arange(len(start_ns)), behind, behind - 1)

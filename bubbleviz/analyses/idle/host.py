@@ -20,7 +20,7 @@ import numpy as np
 from bubbleviz.analyses.idle.gaps import split, touching
 from bubbleviz.analyses.idle.waits import RecordTimes
 from bubbleviz.conventions import host_activities as known
-from bubbleviz.conventions.range_names import bare_name
+from bubbleviz.conventions import range_names
 from bubbleviz.interpret.iterations import Steps
 from bubbleviz.model import intervals
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, constant, joined
@@ -298,7 +298,7 @@ def host_ranges_of(
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()
-    texts = [bare_name(ranges.names[name]) for name in used.tolist()]
+    texts = [range_names.bare_name(ranges.names[name]) for name in used.tolist()]
     name_id = np.array([NONE if t in step_names else names.number(t) for t in texts], np.int64)
     of_xla = np.array([_XLA.match(text) is not None for text in texts], bool)
     keep = (name_id[row] != NONE) & (~on_device | of_xla[row])

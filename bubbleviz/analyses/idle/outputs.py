@@ -12,8 +12,7 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.analyses.idle import report as idle_report
 from bubbleviz.analyses.idle.report import BUSY, DEFINITIONS, ActivityIdle, IdleReport, RankIdle
-from bubbleviz.conventions.host_activities import SHORT
-from bubbleviz.conventions.kinds import plain_name
+from bubbleviz.conventions import host_activities, kinds
 from bubbleviz.model.columns import Ints
 from bubbleviz.model.texts import csv_text, inert, json_text, one_line
 from bubbleviz.render import document as blocks
@@ -185,7 +184,7 @@ def sections(report: IdleReport, top: int) -> Iterator[blocks.Block]:
             f"below {report.shortest_ns / 1000:g} us, too short to be attributed: the device goes "
             "from one kernel to the next"
         )
-        meaning = {**report.meaning, SHORT: short}
+        meaning = {**report.meaning, host_activities.SHORT: short}
         known = [total.activity for total in shown if total.activity in meaning]
         if known:
             yield blocks.Sentence("")
@@ -322,7 +321,7 @@ def wait_table(report: IdleReport, top: int, hint: str = "") -> blocks.Table:
         {
             "device": _short(rank.label, _DEVICE),
             "waiting": _short(wait.waiting, _WHO),
-            "for": blocks.shortened(plain_name(one_line(wait.work, None)), _WORK),
+            "for": blocks.shortened(kinds.plain_name(one_line(wait.work, None)), _WORK),
             "on": wait.stream,
             "waits": f"{wait.waits:,}",
             "blocked ms": blocks.milliseconds(wait.blocked_ns),

@@ -22,11 +22,10 @@ import numpy as np
 from bubbleviz.analyses.idle.gaps import LATENCY_NS
 from bubbleviz.conventions import host_activities
 from bubbleviz.conventions.kinds import Kinds, matching
-from bubbleviz.model import intervals
+from bubbleviz.model import intervals, limitations
 from bubbleviz.model.collectives import EventRecords, Synchronisation, Waits
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import distinct, found_in, groups_of, looked_up
-from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 from bubbleviz.model.values import frozen
 
@@ -97,7 +96,7 @@ def kinds_of(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
 
 def synchronisation_of(
     profile: Profile,
-) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
     """Return what a profile holds of waiting, None where that is nothing, and what is lost.
 
     What names no process is that of the only one that ran work.

@@ -32,10 +32,8 @@ from bubbleviz.align.run import Run, stages_of_chunks
 from bubbleviz.conventions.range_names import LAYER, LayerName, layer_of
 from bubbleviz.errors import InputError, UsageError
 from bubbleviz.interpret.recording import Recording
+from bubbleviz.model import files, memory_sizes, texts
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.files import read_bounded
-from bubbleviz.model.memory_sizes import parse_memory
-from bubbleviz.model.texts import csv_text, inert, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 from bubbleviz.schedules.layout.layers import MOST_LAYERS, LayerKind, Layers, Layout
@@ -144,11 +142,11 @@ def read_layers(path: str) -> MeasuredModel:
         held=held,
         kept=kept,
         resident=_amounts(path, "resident", cells["resident"], units),
-        names=tuple(one_line(row.get("name") or "", 200) for row in rows),
+        names=tuple(texts.one_line(row.get("name") or "", 200) for row in rows),
         kinds=_kinds(path, cells["kind"], cells["name"]),
     )
     return MeasuredModel(
-        source=one_line(path, 100),
+        source=texts.one_line(path, 100),
         layers=layers,
         split=split,
         assumptions=() if split else (HALVES,),
@@ -159,7 +157,7 @@ def read_layers(path: str) -> MeasuredModel:
 
 
 def _rows_of(path: str) -> list[dict[str, str | None]]:
-    content = read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
+    content = files.read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
     try:
         text = content.decode("utf-8-sig")
         delimiter = max((",", ";", "\t"), key=text.split("\n", 1)[0].count)
@@ -188,7 +186,7 @@ def _times(path: str, column: str, cells: Sequence[str]) -> Ints:
         except ValueError:
             value = math.nan
         if not 0 <= value <= _LONGEST_MS:
-            what = f"{one_line(cell, 40)!r} is no time in milliseconds"
+            what = f"{texts.one_line(cell, 40)!r} is no time in milliseconds"
             raise _wrong(path, at, column, what)
         found.append(round(value * 1e6))
     return np.array(found, np.int64)
@@ -202,12 +200,12 @@ def _amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> 
     """
     found = []
     for at, cell in enumerate(cells):
-        size = parse_memory(cell or "0", f"{path}: row {at + 1}, {column}")
+        size = memory_sizes.parse_memory(cell or "0", f"{path}: row {at + 1}, {column}")
         if size.amount:
             if units and size.in_bytes not in units:
                 kinds = "in bytes", "a plain number"
                 this, others = kinds if size.in_bytes else kinds[::-1]
-                what = f"{one_line(cell, 40)!r} is {this}, and what comes before {others}"
+                what = f"{texts.one_line(cell, 40)!r} is {this}, and what comes before {others}"
                 raise _wrong(path, at, column, what)
             units.add(size.in_bytes)
         found.append(size.amount)
@@ -221,7 +219,7 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
         known = None if given else layer_of(name)
         kind = given.lower() or (LAYER if known is None else known.kind)
         if kind not in (known_kinds := [each.value for each in LayerKind]):
-            what = f"{one_line(kind, 40)!r} is none of {known_kinds}"
+            what = f"{texts.one_line(kind, 40)!r} is none of {known_kinds}"
             raise _wrong(path, at, "kind", what)
         found.append(LayerKind(kind))
     return tuple(found)
@@ -230,7 +228,7 @@ def _kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[Layer
 def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:
     """Return layers as such a table, with further columns behind it."""
     cells = zip(
-        map(inert, layers.names),
+        map(texts.inert, layers.names),
         (kind.value for kind in layers.kinds),
         *((ns / 1e6).tolist() for ns in layers.times[:3]),
         *(column.tolist() for column in (layers.held, layers.kept, layers.resident)),
@@ -238,7 +236,7 @@ def table_text(layers: Layers, further: Mapping[str, Sequence[object]]) -> str:
         *further.values(),
         strict=True,
     )
-    return csv_text((*COLUMNS, *further), cells)
+    return texts.csv_text((*COLUMNS, *further), cells)
 
 
 # Memory of layers: what stages hold, divided among their layers as their allocations are.

@@ -15,35 +15,17 @@ from bubbleviz.analyses.nccl.alignment import Anchor, align_events, anchor_of
 from bubbleviz.analyses.nccl.profiles import Kernels, NcclProfile, find_inputs, pooled, read_profile
 from bubbleviz.conventions.convention_file import extended_kinds, find_conventions
 from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.model import private_names, texts
 from bubbleviz.model.columns import NONE, Ints, constant, joined
 from bubbleviz.model.grouping import Numbering, distinct, groups_of
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.private_names import note_host
 from bubbleviz.model.profile import Source
-from bubbleviz.model.texts import listed
 from bubbleviz.model.values import frozen
 from bubbleviz.model.window import Window
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.nccl.events import UNKNOWN, EventFile, OperationKind
 from bubbleviz.sources.nccl.formats import read_events
 from bubbleviz.sources.paths import read_each
-
-
-@frozen
-class FileRead:
-    """A file that was read.
-
-    Attributes:
-        path: as given.
-        format: ``nsys``, or the name of a format of event files.
-        operations: communication operations that it recorded, those of the window alone.
-        events: how many events each category has; empty for profiles.
-    """
-
-    path: str
-    format: str
-    operations: int
-    events: tuple[tuple[str, int], ...]
 
 
 @frozen
@@ -54,7 +36,8 @@ class Communication:
         operations: one row each.
         ranks: number of ranks of each communicator; None unknown.
         clocks: that ``operations.clock`` refers to; the first is the report's.
-        files: that were read.
+        files: that were read: the path as given; ``nsys``, or the name of a format of event files;
+            and how many events each category has, empty for profiles.
         limitations: what could not be measured, and why.
         window: the analysed part of the run, as the user wrote it; None for all.
     """
@@ -62,9 +45,15 @@ class Communication:
     operations: members.Communications
     ranks: tuple[int | None, ...]
     clocks: tuple[members.RecordingClock, ...]
-    files: tuple[FileRead, ...]
+    files: tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
     limitations: tuple[Limitation, ...]
     window: str | None = None
+
+    @property
+    def counts(self) -> list[int]:
+        """How many operations each file recorded, those of the window alone."""
+        source = self.operations.source
+        return [int(n) for n in np.bincount(source, minlength=len(self.files))]
 
     @property
     def communicators(self) -> tuple[tuple[members.Communicator, int | None], ...]:
@@ -124,7 +113,7 @@ def measure_communication(
     contents, unreadable = read_each(list(files), read, progress)
     recorded = [content for content in contents if isinstance(content, EventFile)]
     for profile in profiles:
-        note_host(profile.source.host)
+        private_names.note_host(profile.source.host)
     communication = merge_communication(recorded, profiles, known_instants)
     communication = replace(communication, limitations=(*unreadable, *communication.limitations))
     if window is None:
@@ -168,12 +157,9 @@ def merge_communication(
         proxy_ns[row, : sum(map(len, column))] = np.concatenate([np.empty(0, np.int64), *column])
     table = members.split(with_shared(table), instance, in_order, compared, *proxy_ns)
     ranks = _sizes(table, profiles)
-    counts = np.bincount(table.source, minlength=len(recorded) + len(profiles)).tolist()
-    read = [(file.path, file.format, file.seen) for file in recorded]
-    read += [(profile.source.path, profile.source.format, ()) for profile in profiles]
-    files = tuple(
-        FileRead(path, kind, count, events)
-        for (path, kind, events), count in zip(read, counts, strict=True)
+    files = (
+        *((file.path, file.format, file.seen) for file in recorded),
+        *((profile.source.path, profile.source.format, ()) for profile in profiles),
     )
     communication = Communication(table, ranks, all_clocks, files, ())
     limitations = _limitations(recorded, profiles, communication, ambiguous, instance)
@@ -393,8 +379,8 @@ def _limitations(
         (
             "event files that may be of another run than the profiles",
             len(loose),
-            f"{listed(loose, 3)}: none of their operations is one of the profiles' kernels, and "
-            "totals count both; measure them apart, or give an instant with --anchor",
+            f"{texts.listed(loose, 3)}: none of their operations is one of the profiles' kernels, "
+            "and totals count both; measure them apart, or give an instant with --anchor",
         ),
         (
             "operations whose waiting is unknown",
@@ -450,13 +436,9 @@ def _within(
         "their times are unknown, or on a clock that is not aligned; the window leaves them out"
     )
     limitation = Limitation("operations that lie in no window", reason, lost)
-    operations = table.take(inside)
-    counts = np.bincount(operations.source, minlength=len(communication.files)).tolist()
-    files = zip(communication.files, counts, strict=True)
     return replace(
         communication,
-        operations=operations,
-        files=tuple(replace(file, operations=count) for file, count in files),
+        operations=table.take(inside),
         limitations=(*communication.limitations, *((limitation,) if lost else ())),
         window=window.text,
     )

@@ -17,10 +17,8 @@ from enum import Enum, IntEnum
 import numpy as np
 
 from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.model import intervals
-from bubbleviz.model.collectives import Group
+from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints, Table, constant
-from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.values import frozen
 from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
@@ -28,7 +26,7 @@ from bubbleviz.sources.nccl.events import STATES, UNKNOWN, OperationKind
 
 
 #: NCCL's hash of it, or the PyTorch process group that owns it.
-Communicator = int | Group
+Communicator = int | collectives.Group
 #: How many bytes an element has (``ncclDataType_t`` of nccl.h).
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
@@ -43,7 +41,7 @@ EACH = frozenset(("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather"
 
 def communicator_text(value: Communicator | None) -> str:
     """Return a communicator's hash as NCCL's log has it, or a group's label; "" unknown."""
-    if isinstance(value, Group):
+    if isinstance(value, collectives.Group):
         return value.label
     return "" if value is None else f"0x{value:016x}"
 
@@ -263,11 +261,11 @@ def instances_of(table: Communications) -> Ints:
     counted = np.empty(len(rows), np.int64)
     columns = (*key, rank, sends.astype(np.int64))
     counted[in_time] = occurrences(tuple(column[in_time] for column in columns))
-    number = groups_of(*key, counted).of_row
+    number = grouping.groups_of(*key, counted).of_row
     # A rank is a member once: wrapped sequence numbers, or a rank recorded twice, are ambiguous.
-    members = groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
+    members = grouping.groups_of(number, rank, np.where(p2p, sends, 0).astype(np.int64))
     twice = np.bincount(members.of_row)[members.of_row] > 1
-    instance[rows] = np.where(np.isin(number, distinct(number[twice])), NONE, number)
+    instance[rows] = np.where(np.isin(number, grouping.distinct(number[twice])), NONE, number)
     return instance
 
 
@@ -289,7 +287,7 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     rows = np.flatnonzero(unpaired & (place != NONE) & (family != NONE))
     if len(rows) == 0:
         return number
-    kernels = groups_of(table.kernel[rows])
+    kernels = grouping.groups_of(table.kernel[rows])
     first = rows[kernels.first]
     order = np.lexsort((table.start_ns[first], place[first], family[first]))
     start_ns, end_ns = table.start_ns[first[order]], table.end_ns[first[order]]
@@ -297,10 +295,10 @@ def paired_by_order(table: Communications, place: Ints, family: Ints) -> Ints:
     nth = occurrences((of_family, of_place))
     paired = np.full(len(first), NONE, np.int64)
     used = 0
-    for code in distinct(of_family).tolist():
+    for code in grouping.distinct(of_family).tolist():
         alike = np.flatnonzero(of_family == code)
         counts = np.unique(of_place[alike], return_counts=True)[1]
-        if len(counts) < 2 or len(distinct(counts)) > 1:
+        if len(counts) < 2 or len(grouping.distinct(counts)) > 1:
             continue
         (_, last_start_ns), (first_end_ns, _) = (
             intervals.group_extents(nth[alike], int(counts[0]), times_ns[alike], times_ns[alike])
@@ -438,7 +436,7 @@ def _until_the_last(table: Communications, number: Ints, together: Ints) -> Ints
     rows = np.flatnonzero((number != NONE) & ran)
     if len(rows) == 0:
         return wait_ns
-    by = groups_of(number[rows], together[rows])
+    by = grouping.groups_of(number[rows], together[rows])
     start_ns = table.start_ns[rows]
     _, latest = intervals.group_extents(by.of_row, len(by), start_ns, start_ns)
     # Rows of one kernel are one member.

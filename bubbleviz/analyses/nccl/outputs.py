@@ -11,10 +11,8 @@ import numpy as np
 from bubbleviz._version import __version__
 from bubbleviz.analyses.nccl import members
 from bubbleviz.analyses.nccl.analysis import Communication
-from bubbleviz.model import intervals
-from bubbleviz.model.collectives import stretches
+from bubbleviz.model import collectives, grouping, intervals
 from bubbleviz.model.columns import NONE, Floats, Ints
-from bubbleviz.model.grouping import distinct, groups_of
 from bubbleviz.model.texts import counted, csv_text, inert, json_text, one_line
 from bubbleviz.model.values import frozen
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, milliseconds, shortened
@@ -55,7 +53,7 @@ def bandwidths_of(communication: Communication) -> tuple[Floats, Floats, Floats,
     """
     table = communication.operations
     sizes, names = (*communication.ranks, None), (*table.names, "")
-    pairs = groups_of(table.name, table.communicator)
+    pairs = grouping.groups_of(table.name, table.communicator)
     columns = (table.name[pairs.first].tolist(), table.communicator[pairs.first].tolist())
     of_pair = [(names[name], sizes[number]) for name, number in zip(*columns, strict=True)]
     # None becomes what is not a number.
@@ -133,7 +131,7 @@ def sums_of(table: members.Communications) -> Total:
         rest_ns = table.duration_ns[(table.duration_ns >= 0) & ~placed].sum()
         start_ns, length_ns = table.start_ns[placed], table.duration_ns[placed]
         # The times of two clocks do not compare.
-        clocks = groups_of(table.gpu[placed], table.clock[placed])
+        clocks = grouping.groups_of(table.gpu[placed], table.clock[placed])
         covered_ns = intervals.group_measure(
             clocks.of_row, len(clocks), start_ns, start_ns + length_ns
         )
@@ -148,7 +146,7 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
     """
     table = communication.operations
     sizes, names = bandwidths_of(communication)[0], (*table.names, "")
-    groups = groups_of(table.communicator, table.name, table.algorithm, table.protocol)
+    groups = grouping.groups_of(table.communicator, table.name, table.algorithm, table.protocol)
     order = np.argsort(groups.of_row, kind="stable")
     bounds = np.searchsorted(groups.of_row[order], np.arange(len(groups) + 1)).tolist()
     totals = []
@@ -171,7 +169,7 @@ def totals_of(communication: Communication) -> tuple[Total, ...]:
                 communicator=None if number == NONE else table.communicators[number],
                 ranks=ranks,
                 name=name,
-                peers=tuple(distinct(other[other != NONE]).tolist()),
+                peers=tuple(grouping.distinct(other[other != NONE]).tolist()),
                 algorithm=names[table.algorithm[first]],
                 protocol=names[table.protocol[first]],
                 algorithm_gbps=whole,
@@ -222,7 +220,12 @@ def as_json(communication: Communication) -> str:
     document = {
         "schema": SCHEMA,
         "version": __version__,
-        "files": [{**asdict(file), "events": dict(file.events)} for file in communication.files],
+        "files": [
+            {"path": path, "format": kind, "operations": count, "events": dict(events)}
+            for (path, kind, events), count in zip(
+                communication.files, communication.counts, strict=True
+            )
+        ],
         "clocks": [
             {**asdict(clock), "aligned_by": clock.aligned_by.value}
             for clock in communication.clocks
@@ -271,7 +274,7 @@ def csv_of_operations(communication: Communication) -> str:
     kinds[OperationKind.POINT_TO_POINT] = "point-to-point"
     #: Texts by the values of columns; others hold numbers.
     texts = {
-        "file": [inert(file.path) for file in communication.files],
+        "file": [inert(path) for path, *_ in communication.files],
         "kind": kinds,
         "communicator": [inert(members.communicator_text(value)) for value in table.communicators],
         "clock": ["" if clock.aligned else inert(clock.label) for clock in communication.clocks],
@@ -339,11 +342,12 @@ def first_screen(communication: Communication) -> Iterator[Block]:
 def summary(communication: Communication) -> str:
     """Return the files and the sums, in lines."""
     lines = []
-    for file in communication.files:
-        events = sum(count for _, count in file.events)
+    files = zip(communication.files, communication.counts, strict=True)
+    for (path, kind, categories), operations in files:
+        events = sum(count for _, count in categories)
         of = f" of {counted(events, 'event')}" if events else ""
-        name = one_line(file.path, None)
-        lines.append(f"{name}: {file.format}, {counted(file.operations, 'operation')}{of}\n")
+        name = one_line(path, None)
+        lines.append(f"{name}: {kind}, {counted(operations, 'operation')}{of}\n")
     sums = sums_of(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
     named = communication.communicators
@@ -354,15 +358,15 @@ def summary(communication: Communication) -> str:
         if sums.sized_operations < sums.operations:
             size += f" in the {counted(sums.sized_operations, 'operation')} whose bytes are known"
     if sums.duration_ns is not None:
-        operations = "operations"
+        timed = "operations"
         if sums.timed_operations < sums.operations:
-            operations = f"the {counted(sums.timed_operations, 'operation')} whose time is known"
+            timed = f"the {counted(sums.timed_operations, 'operation')} whose time is known"
         time = (
-            f"{milliseconds(sums.duration_ns)} ms, summed over {operations}; "
+            f"{milliseconds(sums.duration_ns)} ms, summed over {timed}; "
             f"{milliseconds(sums.busy_ns)} ms in which GPUs run any of them"
         )
-    operations = counted(sums.operations, "operation")
-    return "".join(lines) + f"{window}{operations} in {of_communicators}, {size}; {time}\n"
+    of_all = counted(sums.operations, "operation")
+    return "".join(lines) + f"{window}{of_all} in {of_communicators}, {size}; {time}\n"
 
 
 def _table(communication: Communication, most: int) -> Table:
@@ -376,7 +380,7 @@ def _table(communication: Communication, most: int) -> Table:
                 "communicator": _short(members.communicator_text(total.communicator)) or "-",
                 "n": "-" if total.ranks is None else f"{total.ranks:,}",
                 "operation": _short(total.name),
-                "peers": shortened(stretches(total.peers), _NAME // 2) or "-",
+                "peers": shortened(collectives.stretches(total.peers), _NAME // 2) or "-",
                 "algorithm": shortened(one_line(algorithm, None), _NAME // 2) or "-",
                 **_sum_cells(total),
                 "alg GB/s": _rate(total.algorithm_gbps),

@@ -11,15 +11,12 @@ import numpy as np
 
 from bubbleviz.analyses.idle.analysis import IdleOptions, window_extent
 from bubbleviz.analyses.nccl.members import Communications, Communicator, Timing, communications
+from bubbleviz.conventions import host_activities
 from bubbleviz.conventions import kinds as naming
-from bubbleviz.conventions.host_activities import default_activities
 from bubbleviz.errors import InputError, ProfileError
 from bubbleviz.interpret import collectives as interpreted
-from bubbleviz.interpret.communication import with_added_communication
+from bubbleviz.interpret import communication, iterations, linking, record
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.linking import link
-from bubbleviz.interpret.record import opened_profile, other_commands, renamed_limitations
 from bubbleviz.model import intervals
 from bubbleviz.model.collectives import Collectives, Payloads
 from bubbleviz.model.columns import NONE, Ints, Table, joined
@@ -325,7 +322,7 @@ def distribute(wanted: tuple[Ints, ...], given: tuple[Ints, ...]) -> tuple[Ints,
     size = int(key.max()) + 1
     wanted_count = np.bincount(wanted_key, minlength=size)
     given_count = np.bincount(given_key, minlength=size)
-    place = occurrences((wanted_key,))
+    place = iterations.occurrences((wanted_key,))
     has = np.flatnonzero(given_count[wanted_key] > 0)
     keys = wanted_key[has]
     n, k, j = wanted_count[keys], given_count[keys], place[has]
@@ -390,14 +387,14 @@ def read_profile(
         ProfileError: it cannot be read.
         InputError: it holds no iteration of the window.
     """
-    with opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
+    with record.opened_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         whole = file.read((*GLOBS, *naming.OPERATION_GLOBS), partial=True)
         profile = _nccl_profile(whole, kinds)
         if len(profile.kernels) == 0:
-            others = other_commands(whole, path, file.sample(("*hlo_op=*",)))
+            others = record.other_commands(whole, path, file.sample(("*hlo_op=*",)))
             profile = replace(profile, others=others)
         if window is not None:
-            options = IdleOptions(0, None, default_activities(), kinds)
+            options = IdleOptions(0, None, host_activities.default_activities(), kinds)
             try:
                 profile = replace(profile, window_ns=window_extent(whole, window, options))
             except ProfileError as error:
@@ -407,7 +404,7 @@ def read_profile(
     return replace(
         profile,
         source=replace(profile.source, path=path),
-        limitations=renamed_limitations(profile.limitations, export, path),
+        limitations=record.renamed_limitations(profile.limitations, export, path),
     )
 
 
@@ -415,12 +412,12 @@ def _nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     payloads, notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
         payloads = None
-    profile = with_added_communication(profile, kinds)
+    profile = communication.with_added_communication(profile, kinds)
     path = profile.source.path
     ranges = profile.ranges
     own = np.array([not name.startswith("nccl:") for name in ranges.names], bool)
     ranges = ranges.take(own[ranges.name_id])
-    linked = link(profile, ranges)
+    linked = linking.link(profile, ranges)
     activities = linked.profile.activities
     kernels, rows = kernels_of(activities, kinds, profile.source.host)
     of_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]

@@ -16,11 +16,10 @@ from bubbleviz.conventions.convention_file import extended_kinds, find_conventio
 from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import opened_profile, renamed_limitations
+from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints, joined
-from bubbleviz.model.grouping import Numbering, distinct, groups_of
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile
-from bubbleviz.model.texts import csv_text, inert
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Progress, Watch
 from bubbleviz.sources.paths import find_profiles, read_each
@@ -121,7 +120,7 @@ class Costs:
 
 def merge_samples(samples: Sequence[instructions.Samples]) -> instructions.Samples:
     """Return the samples of several profiles, with one number for each name and device."""
-    names, modules = Numbering[str](), Numbering[str]()
+    names, modules = grouping.Numbering[str](), grouping.Numbering[str]()
     devices = 0
     renumbered = []
     for table in samples:
@@ -154,7 +153,7 @@ def costs_of(
     if len(samples) == 0:
         return ()
     module = samples.module if apart else np.full(len(samples), NONE, np.int64)
-    groups = groups_of(module, samples.instruction)
+    groups = grouping.groups_of(module, samples.instruction)
     order = np.lexsort((samples.cost_ns, groups.of_row))
     ascending = samples.cost_ns[order]
     count = np.bincount(groups.of_row, minlength=len(groups))
@@ -221,7 +220,7 @@ def csv_of_comparison(comparison: CostComparison) -> str:
     """Return a comparison as CSV, one row an instruction; empty cells for what is unknown."""
     rows = (
         (
-            inert(cost.name),
+            texts.inert(cost.name),
             estimated_us,
             cost.cost_us,
             cost.cost_us / estimated_us if estimated_us else None,
@@ -230,7 +229,7 @@ def csv_of_comparison(comparison: CostComparison) -> str:
         )
         for cost, estimated_us in comparison[0]
     )
-    return csv_text(COLUMNS, rows)
+    return texts.csv_text(COLUMNS, rows)
 
 
 # The analysis of instruction costs, from profiles to costs and cost files. It never prints.
@@ -312,7 +311,7 @@ def measure_costs(
         compilation=left_out["compilation"],
         cut=left_out["cut"],
         warm_up=left_out["warm_up"],
-        devices=len(distinct(samples.device)),
+        devices=len(grouping.distinct(samples.device)),
         aggregate=compute,
         aggregate_collectives=collective,
         limitations=(
@@ -348,7 +347,7 @@ def _modules(samples: instructions.Samples) -> tuple[tuple[str, int, int], ...]:
     for number, label in enumerate(samples.modules):
         own = samples.take(samples.module == number)
         if len(own):
-            totals.append((label, len(distinct(own.instruction)), int(own.cost_ns.sum())))
+            totals.append((label, len(grouping.distinct(own.instruction)), int(own.cost_ns.sum())))
     return tuple(sorted(totals, key=lambda total: (-total[2], total[0])))
 
 
@@ -377,7 +376,7 @@ def _chosen(samples: instructions.Samples, wanted: Sequence[str]) -> Bools:
 def _shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
     """Yield that several modules have instructions of one name, if that is so."""
     known = samples.module != NONE
-    pairs = groups_of(samples.instruction[known], samples.module[known])
+    pairs = grouping.groups_of(samples.instruction[known], samples.module[known])
     instruction = samples.instruction[known][pairs.first]
     count = int((np.unique(instruction, return_counts=True)[1] > 1).sum())
     if count:

@@ -15,17 +15,14 @@ import numpy as np
 
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, matching
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import with_added_communication
-from bubbleviz.interpret.iterations import occurrences
-from bubbleviz.interpret.linking import LinkRule, link
-from bubbleviz.interpret.record import other_commands
-from bubbleviz.model import intervals
+from bubbleviz.model import intervals, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.grouping import Numbering, distinct, found_in, groups_of
 from bubbleviz.model.intervals import Innermost
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Profile, Ranges
-from bubbleviz.model.texts import counted
 from bubbleviz.model.values import frozen
 
 # Range names: the instruction, the module or the compilation that a range of XLA names.
@@ -276,7 +273,7 @@ def measure(
     rows = np.flatnonzero(names.kind[profile.ranges.name_id] == RangeKind.INSTRUCTION)
     if len(rows) == 0:
         raise without_instructions(profile)
-    linked = link(with_added_communication(profile, kinds), profile.ranges.take(rows))
+    linked = linking.link(with_added_communication(profile, kinds), profile.ranges.take(rows))
     links, activities = linked.links, linked.profile.activities
     thunks, apart = thunks_of(profile.ranges, rows, names)
     work = np.flatnonzero(links.range != NONE)
@@ -322,7 +319,9 @@ def measure(
     calls = profile.calls.names(called[called != NONE].astype(np.int64))
     graphs = sum(name.startswith(GRAPH_LAUNCHES) for name in calls)
     length_ns = activities.end_ns - activities.start_ns
-    outside, unlinked = (links.rule == rule for rule in (LinkRule.OUTSIDE, LinkRule.UNLINKED))
+    outside, unlinked = (
+        links.rule == rule for rule in (linking.LinkRule.OUTSIDE, linking.LinkRule.UNLINKED)
+    )
     notes = [
         Limitation(what, f"{path}: {reason}", int(count), kind)
         for what, count, reason, kind in (
@@ -363,8 +362,8 @@ def measure(
             (
                 "modules whose warm-up counts",
                 once,
-                f"no device runs them more than {counted(skip, 'time')}, so their warm-up is in "
-                "their costs",
+                f"no device runs them more than {texts.counted(skip, 'time')}, so their warm-up "
+                "is in their costs",
                 LimitationKind.COSTS,
             ),
         )
@@ -381,7 +380,7 @@ def without_instructions(profile: Profile) -> NothingToAnalyseError:
         profile: with its work.
     """
     path = profile.source.path
-    others = other_commands(profile, path)
+    others = record.other_commands(profile, path)
     if profile.source.format == "kineto":
         reason = (
             "a trace of PyTorch, which names no instructions of XLA; give the .xplane.pb of a JAX "
@@ -428,7 +427,7 @@ def _kept(
     start_ns = np.append(ranges.start_ns, 0)[np.where(in_module, thunks.within, NONE)]
     each = groups_of(device, key, start_ns, run)
     of_module = (device[each.first], key[each.first])
-    place = occurrences(of_module)[each.of_row]
+    place = iterations.occurrences(of_module)[each.of_row]
     whole = groups_of(*of_module).of_row
     runs = np.bincount(whole, minlength=1)[whole][each.of_row]
     most = np.zeros(int(key.max(initial=NONE)) + 1, np.int64)

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from bubbleviz._version import __version__
 from bubbleviz.analyses.plan.planned_run import PlannedRun
 from bubbleviz.errors import UsageError
-from bubbleviz.model.limitations import written
-from bubbleviz.model.memory_sizes import memory_text
+from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, json_text, one_line, percent
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table, in_percent, milliseconds
 from bubbleviz.render.picture.typesetting import as_pdf, as_png
-from bubbleviz.schedules.communication.lowered import STREAMS
-from bubbleviz.schedules.communication.torch_csv import write
+from bubbleviz.schedules.communication import lowered, torch_csv
 from bubbleviz.schedules.simulation import Outcome, Workload
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def as_json(planned: PlannedRun) -> str:
         {
             "schema": SCHEMA,
             "version": __version__,
-            **written(run.restrictions),
+            **limitations.written(run.restrictions),
             "workload": _workload(planned),
             "run": {
                 "schedule": run.schedule,
@@ -49,7 +47,7 @@ def as_json(planned: PlannedRun) -> str:
                 "orders": _orders(best.best),
             },
             "communication": {
-                "transport": STREAMS.name,
+                "transport": lowered.STREAMS.name,
                 "makespan_ns": carried_ns,
                 "own_makespan_ns": own_ns,
             },
@@ -235,8 +233,8 @@ def _as_memory_plot(planned: PlannedRun) -> str:
 #: The outputs of a planned run, by name.
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
-    "csv": lambda planned, _: write(planned.best.best.plan),
-    "comms": lambda planned, _: write(planned.communication[0]),
+    "csv": lambda planned, _: torch_csv.write(planned.best.best.plan),
+    "comms": lambda planned, _: torch_csv.write(planned.communication[0]),
     "zero-bubble": lambda planned, _: as_zero_bubble(planned),
     "memory-plot": lambda planned, _: _as_memory_plot(planned),
     "svg": as_svg,
@@ -289,7 +287,7 @@ def _order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
 
     def row(name: str, outcome: Outcome, note: str) -> dict[str, str]:
         saved = 1 - outcome.makespan_ns / own.makespan_ns if own and own.makespan_ns else None
-        peak = memory_text(max(outcome.peak_memory), in_bytes=planned.in_bytes)
+        peak = memory_sizes.memory_text(max(outcome.peak_memory), in_bytes=planned.in_bytes)
         return {
             "order": name,
             "ms": milliseconds(outcome.makespan_ns),
@@ -371,7 +369,8 @@ def _memory_note(planned: PlannedRun) -> str:
     if limit is None:
         return "memory: no limit; give --memory-limit"
     least, most = (
-        memory_text(each, in_bytes=planned.in_bytes) for each in (min(limit), max(limit))
+        memory_sizes.memory_text(each, in_bytes=planned.in_bytes)
+        for each in (min(limit), max(limit))
     )
     unit = "" if planned.in_bytes else " M_B (a microbatch on a stage)"
     amount = f"at most {most}{unit}" if least == most else f"{least} to {most}{unit}"

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.errors import MismatchError, UsageError
+from bubbleviz.model import limitations, memory_sizes
 from bubbleviz.model.columns import Ints
-from bubbleviz.model.limitations import Restriction
-from bubbleviz.model.memory_sizes import MemorySize, parse_memory
 from bubbleviz.model.phases import WORK, Phase
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
 from bubbleviz.report.memory import measured_memory
 from bubbleviz.report.saved import read_document, read_times
+from bubbleviz.schedules import known, measured_times, planning
 from bubbleviz.schedules import simulation as simulated
 from bubbleviz.schedules.communication.lowered import STREAMS, makespan_of
 from bubbleviz.schedules.communication.lowering import Communication, communicated, lowered
-from bubbleviz.schedules.known import known_plans
-from bubbleviz.schedules.measured_times import measured_workload
 from bubbleviz.schedules.plan import Plan, PlannedOperation
-from bubbleviz.schedules.planning import BestPlan, best_plan
 
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
@@ -55,7 +52,7 @@ class MeasuredRun:
     schedule: str | None
     ran: Plan | None
     ran_ns: int | None
-    restrictions: tuple[Restriction, ...] = ()
+    restrictions: tuple[limitations.Restriction, ...] = ()
     memory: simulated.MeasuredMemory | None = None
     on_gpus: bool = False
     overlaps: bool = False
@@ -69,7 +66,7 @@ def of_saved(path: str) -> MeasuredRun:
         MismatchError: it lacks the times of a virtual stage.
     """
     times, saved = read_times(path), read_document(path)
-    workload = measured_workload(times.kinds, times.transfer_ns, times.microbatches)
+    workload = measured_times.measured_workload(times.kinds, times.transfer_ns, times.microbatches)
     document = saved.document
     columns: Mapping[str, Ints] = {}
     if saved.timeline is not None:
@@ -102,7 +99,7 @@ def of_report(report: Report, source: str) -> MeasuredRun:
         )
     typical, times = report.typical_iteration(), report.explanation.phase_times
     index, microbatches = (typical.index, typical.microbatches) if typical else (None, None)
-    workload = measured_workload(times.kinds, times.transfer_ns, microbatches)
+    workload = measured_times.measured_workload(times.kinds, times.transfer_ns, microbatches)
     name, memory = report.schedule.name if report.schedule else None, None
     if report.memory is not None:
         of_stages = {kind.virtual_stage: kind.stage for kind in times.kinds}
@@ -127,7 +124,7 @@ def _ran(
 ) -> Plan | None:
     """Return the order of the typical iteration; None where it is not known."""
     if not columns or typical is None:
-        plans = known_plans(workload.placement, workload.microbatches)
+        plans = known.known_plans(workload.placement, workload.microbatches)
         return next((plan for plan in plans if plan.name == name), None)
     plan = order_that_ran(columns, typical, workload.placement, name or "the order that ran")
     return plan if plan is not None and plan.microbatches == workload.microbatches else None
@@ -234,7 +231,7 @@ def limited_workload(
         workload = replace(workload, limit=(most,) * workload.devices)
         return workload, in_bytes, True, ()
     if limit not in {None, UNLIMITED}:
-        size = parse_memory(limit, "--memory-limit")
+        size = memory_sizes.parse_memory(limit, "--memory-limit")
         if size.in_bytes != in_bytes:
             unit = (
                 "units of M_B, as the report holds no bytes of them; give --memory-b in bytes, too"
@@ -257,10 +254,10 @@ def _with_given_memory(
     """Return the workload with the activations that are given, and whether they are bytes."""
     if backward is None and weight is None:
         return workload, False
-    whole = MemorySize(1.0, in_bytes=False)
+    whole = memory_sizes.MemorySize(1.0, in_bytes=False)
     if backward is not None:
-        whole = parse_memory(backward, "--memory-b")
-    rest = whole if weight is None else parse_memory(weight, "--memory-w")
+        whole = memory_sizes.parse_memory(backward, "--memory-b")
+    rest = whole if weight is None else memory_sizes.parse_memory(weight, "--memory-w")
     if rest.in_bytes != whole.in_bytes:
         raise UsageError("--memory-b and --memory-w are of different units; give both in bytes")
     if not 0 <= rest.amount <= whole.amount or not whole.amount:
@@ -301,7 +298,7 @@ class PlannedRun:
     in_bytes: bool
     of_run: bool
     resident: tuple[float, ...]
-    best: BestPlan
+    best: planning.BestPlan
     own: simulated.Outcome | None
     communication: Communication
 
@@ -359,7 +356,7 @@ def plan_run(
     if run.ran is not None and run.ran.microbatches == workload.microbatches:
         own = simulated.outcome_of(run.ran, workload)
     given = () if own is None else (own,)
-    best = best_plan(workload, given, split=split, prove=prove, watch=watch)
+    best = planning.best_plan(workload, given, split=split, prove=prove, watch=watch)
     chosen, communication = carried(best, queued=run.on_gpus)
     best = replace(best, best=chosen)
     return PlannedRun(run, workload, in_bytes, of_run, resident, best, own, communication)
@@ -378,7 +375,7 @@ _MOVED, _COMPARED, _LARGE = 800, 3, 5_000
 _DEADLOCKED = 1 << 62
 
 
-def carried(best: BestPlan, *, queued: bool) -> tuple[simulated.Outcome, Communication]:
+def carried(best: planning.BestPlan, *, queued: bool) -> tuple[simulated.Outcome, Communication]:
     """Return the best allowed order, with its communication on streams.
 
     Args:
@@ -405,7 +402,7 @@ def carried(best: BestPlan, *, queued: bool) -> tuple[simulated.Outcome, Communi
     return min(rows, key=lambda row: row[1][1])
 
 
-def _usual_ns(best: BestPlan, candidate: simulated.Outcome) -> int:
+def _usual_ns(best: planning.BestPlan, candidate: simulated.Outcome) -> int:
     """Return how long an order takes as PyTorch lowers it."""
     try:
         return makespan_of(lowered(candidate.plan), best.workload, STREAMS)

@@ -21,14 +21,12 @@ from bubbleviz.count.count import count
 from bubbleviz.count.iterations import Iteration
 from bubbleviz.errors import BubblevizError, UsageError
 from bubbleviz.explain.explanation import explain
-from bubbleviz.interpret.recording import gathered
-from bubbleviz.interpret.tables import recording_of
+from bubbleviz.interpret import recording, tables
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import counted, one_line, percent
 from bubbleviz.model.values import frozen
+from bubbleviz.report import bubbles, gate
 from bubbleviz.report.advice import first_thing
-from bubbleviz.report.bubbles import BubblePart, parts_of
-from bubbleviz.report.gate import limits_of
 from bubbleviz.report.report import Report, assemble, schedule_ran, with_schedule
 from bubbleviz.sources.recordings import parts as recorded
 from bubbleviz.sources.recordings.operations import RecordedSession, table_of
@@ -337,7 +335,7 @@ class WatchedIteration:
     world_size: int
     headline: str
     ratios: Mapping[str, float | None]
-    parts: tuple[BubblePart, ...]
+    parts: tuple[bubbles.BubblePart, ...]
     paces: tuple[RankPace, ...]
     slow: tuple[RankPace, ...] = ()
     usual_pause_ns: int = NONE
@@ -374,7 +372,9 @@ def _report(run: FollowedRun, chosen: tuple[int, ...]) -> Report:
         BubblevizError: they cannot be analysed.
     """
     sessions = [rank.session(chosen, run.names) for rank in run.ranks.values()]
-    read = gathered([recording_of(table_of(own, 0)) for own in sessions if own is not None])
+    read = recording.gathered(
+        [tables.recording_of(table_of(own, 0)) for own in sessions if own is not None]
+    )
     recordings, merged = read.recordings, merge(read, RunHints())
     counts = count(merged)
     explanation = explain(merged, counts)
@@ -408,7 +408,7 @@ def _watched(
         world_size=run.world_size,
         headline=report.headline,
         ratios=ratios,
-        parts=() if shown is None else parts_of(report, [shown]),
+        parts=() if shown is None else bubbles.parts_of(report, [shown]),
         paces=_paces(report, iteration),
     )
 
@@ -563,7 +563,7 @@ class LimitWatch:
     def __init__(self, texts: Sequence[str], most: int) -> None:
         if most < 1:
             raise UsageError(f"--for {most}: must be 1 or more iterations")
-        self._limits = limits_of(texts) if texts else ()
+        self._limits = gate.limits_of(texts) if texts else ()
         self._most = most
         self._above = [0] * len(self._limits)
 

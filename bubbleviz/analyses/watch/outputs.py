@@ -18,9 +18,8 @@ from rich.text import Text
 
 from bubbleviz.analyses.watch.measurement import RankPace, Sight, WatchedIteration
 from bubbleviz.errors import OutputError, UsageError
+from bubbleviz.model import private_names, texts
 from bubbleviz.model.columns import NONE
-from bubbleviz.model.private_names import anonymous
-from bubbleviz.model.texts import percent
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -98,7 +97,7 @@ def _json_lines(path: str) -> Iterator[Take]:
             }
             for own in sight.iterations
         )
-        lines = [json.dumps(anonymous(document)) + "\n" for document in documents]
+        lines = [json.dumps(private_names.anonymous(document)) + "\n" for document in documents]
         with refusals():
             file.write("".join(lines))
             file.flush()
@@ -263,7 +262,10 @@ def _gauges(sight: Sight) -> Iterator[_Gauge]:
     states = [((state,), float(n)) for state, n in ranks.items() if state != "expected" or n > 0]
     yield "ranks", "Ranks of the run, by state.", ("state",), states
     text = f"How much longer than others a slow rank computes; at most {_RANKS} ranks."
-    slow = [((str(own.rank), anonymous(own.host)), own.excess) for own in newest.slow[:_RANKS]]
+    slow = [
+        ((str(own.rank), private_names.anonymous(own.host)), own.excess)
+        for own in newest.slow[:_RANKS]
+    ]
     yield "rank_compute_excess_ratio", text, ("rank", "host"), slow
 
 
@@ -283,11 +285,11 @@ def line_of(iteration: WatchedIteration) -> str:
     value = iteration.ratios.get(iteration.headline)
     parts = [
         f"iteration {iteration.number}",
-        f"{iteration.headline} {'unknown' if value is None else percent(value)}",
+        f"{iteration.headline} {'unknown' if value is None else texts.percent(value)}",
         f"{iteration.length_ns / 1e6:,.3f} ms",
         _ranks(iteration),
     ]
-    causes = " ".join(f"{own.name} {percent(own.share)}" for own in iteration.parts[:_CAUSES])
+    causes = " ".join(f"{own.name} {texts.percent(own.share)}" for own in iteration.parts[:_CAUSES])
     if causes:
         parts.append(causes)
     if iteration.usual_pause_ns != NONE:
@@ -307,7 +309,7 @@ def _slow(slow: RankPace) -> str:
     host = f" ({slow.host})" if slow.host else ""
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
     return (
-        f"rank {slow.rank}{host} computes {percent(slow.excess)} longer, since iteration "
+        f"rank {slow.rank}{host} computes {texts.percent(slow.excess)} longer, since iteration "
         f"{slow.since} ({clock:%H:%M:%S} UTC)"
     )
 
@@ -342,7 +344,7 @@ def page_of(folder: str, sight: Sight, told: tuple[str, ...]) -> RenderableType:
 def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
     newest = sight.trend[-1]
     value = newest.ratios.get(newest.headline)
-    shown = "unknown" if value is None else percent(value)
+    shown = "unknown" if value is None else texts.percent(value)
     yield Text.assemble(
         (f"{newest.headline} {shown}", "bold"),
         f"   iteration {newest.number}, {newest.length_ns / 1e6:,.3f} ms, {_ranks(newest)}, ",
@@ -355,7 +357,7 @@ def _lines(folder: str, sight: Sight, told: tuple[str, ...]) -> Iterator[Text]:
     largest = max((own.share for own in newest.parts), default=0.0)
     for own in newest.parts[:_CAUSES]:
         bar = "█" * max(1, round(30 * own.share / largest))
-        yield Text(f"  {own.name:<16}{percent(own.share):>9}  {bar}")
+        yield Text(f"  {own.name:<16}{texts.percent(own.share):>9}  {bar}")
     if not newest.parts:
         yield Text("  nothing")
     paused = [own for own in sight.trend[-_PAUSES:] if own.usual_pause_ns != NONE]
@@ -388,4 +390,4 @@ def _span(values: list[float | None]) -> str:
     if not known:
         return ""
     count = f"{len(known)} {'iteration' if len(known) == 1 else 'iterations'}"
-    return f"{percent(min(known))} to {percent(max(known))} in {count}"
+    return f"{texts.percent(min(known))} to {texts.percent(max(known))} in {count}"

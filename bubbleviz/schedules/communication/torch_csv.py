@@ -27,8 +27,7 @@ from itertools import product
 from pathlib import Path
 
 from bubbleviz.errors import InputError, MismatchError, UsageError
-from bubbleviz.model.choices import CARRIERS, one_of
-from bubbleviz.model.files import read_bounded
+from bubbleviz.model import choices, files
 from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import counted, one_line
 from bubbleviz.schedules.communication import lowered as model
@@ -336,7 +335,7 @@ def transport_named(name: str | None) -> model.Transport:
     Raises:
         UsageError: there is none of that name.
     """
-    one_of(name, CARRIERS, "--transport")
+    choices.one_of(name, choices.CARRIERS, "--transport")
     return next((each for each in model.TRANSPORTS if each.name == name), model.STREAMS)
 
 
@@ -348,7 +347,7 @@ def read_file(path: str) -> model.LoweredPlan:
     """
     if Path(path).suffix.lower() != ".csv":
         raise InputError(f"{path}: no plan format has this suffix; give a file that ends with .csv")
-    raw = read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
+    raw = files.read_bounded(path, _MOST_BYTES, "a plan", "give the file of one iteration's order")
     try:
         return read(raw.decode("utf-8-sig"), one_line(Path(path).name, 60))
     except UnicodeDecodeError as error:

@@ -15,11 +15,10 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch, unwatched
-from bubbleviz.schedules.known import SCHEDULES, placement_of, schedule_named, searched_plan
+from bubbleviz.schedules import known, simulation
 from bubbleviz.schedules.layout import layers as model
 from bubbleviz.schedules.layout.partition import Partition, Sums, best_partition
 from bubbleviz.schedules.plan import Memory, Plan, Schedule
-from bubbleviz.schedules.simulation import Workload, device_workload, fits, phase_times
 
 #: How often order and layout of a searched schedule are improved in turn, at most.
 _TURNS = 4
@@ -53,7 +52,7 @@ class LayoutQuestion:
         links = None if self.links is None else np.array(self.links, np.int64)
         return model.Recurrence(plan, links)
 
-    def workload(self, layout: model.Layout) -> Workload:
+    def workload(self, layout: model.Layout) -> simulation.Workload:
         """Return what the virtual stages of a layout take."""
         links = None if self.links is None else np.array(self.links, np.int64)
         edges = model.edges_of(layout.placement, links)
@@ -125,8 +124,8 @@ def best_layouts(
     Raises:
         UsageError: a schedule that was named is unknown, or does not allow the sizes.
     """
-    rules = [schedule_named(name) for name in names] or [
-        rule for rule in SCHEDULES if rule.has_one_order
+    rules = [known.schedule_named(name) for name in names] or [
+        rule for rule in known.SCHEDULES if rule.has_one_order
     ]
     rows: list[ScheduleLayout] = []
     for number, rule in enumerate(rules):
@@ -155,12 +154,12 @@ def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -
     several = rule.chunks if chunks is None or rule.chunks == 1 else chunks
     if rule.has_one_order:
         return _of_plan(question, rule.plan(question.stages, question.microbatches, several))
-    placement = placement_of(rule, question.stages, several)
+    placement = known.placement_of(rule, question.stages, several)
     layout, _ = _before(question, placement)
     rows: list[ScheduleLayout] = []
     for _ in range(_TURNS):
         workload = _device_workload(question, rule, layout)
-        plan = searched_plan(rule.name, workload, makespan=True)
+        plan = known.searched_plan(rule.name, workload, makespan=True)
         row = _of_plan(question, plan, layout)
         first_ns = rows[0].before_ns if rows else row.before_ns
         row = replace(row, schedule=rule.name, exact=False, before_ns=first_ns)
@@ -172,7 +171,9 @@ def _of_schedule(question: LayoutQuestion, rule: Schedule, chunks: int | None) -
     return min(rows, key=_place)
 
 
-def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Layout) -> Workload:
+def _device_workload(
+    question: LayoutQuestion, rule: Schedule, layout: model.Layout
+) -> simulation.Workload:
     """Return what an order is searched for: times of devices, and the schedule's own memory."""
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
@@ -182,7 +183,7 @@ def _device_workload(question: LayoutQuestion, rule: Schedule, layout: model.Lay
         for each in (work.forward_ns, work.backward_ns, work.weight_ns)
     ]
     limit = searched.limit(question.stages) if searched.limit else None
-    return device_workload(
+    return simulation.device_workload(
         layout.placement,
         question.microbatches,
         times,
@@ -204,7 +205,7 @@ def _of_plan(
         before=before,
         own=own,
         before_ns=int(recurrence.makespans(layers, np.array([before.bounds], np.int64))[0]),
-        before_fits=fits(peak_memory(layers, recurrence, before), question.limit),
+        before_fits=simulation.fits(peak_memory(layers, recurrence, before), question.limit),
     )
     best = best_partition(recurrence, layers, question.limit, starts)
     if isinstance(best, str):
@@ -230,7 +231,7 @@ def _before(question: LayoutQuestion, placement: tuple[int, ...]) -> tuple[model
 def _work_ns(question: LayoutQuestion, plan: Plan, layout: model.Layout) -> int:
     """Return the work of all devices."""
     work = question.workload(layout)
-    times, length = phase_times(work), work.virtual_stages
+    times, length = simulation.phase_times(work), work.virtual_stages
     return sum(times[op.phase][op.virtual_stage % length] for order in plan.orders for op in order)
 
 

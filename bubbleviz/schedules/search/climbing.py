@@ -25,51 +25,38 @@ from dataclasses import replace
 from random import Random
 
 from bubbleviz.model.phases import Phase
-from bubbleviz.model.values import frozen
 from bubbleviz.progress import Watch
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.search import trials as attempts
 from bubbleviz.schedules.search.orders import extended, improve
 from bubbleviz.schedules.search.problem import NEVER, Codes, Problem, codes_of
 
-
-@frozen
-class Draft:
-    """An order to be filled.
-
-    ::
-
-        order    F0 F1 B0    F2 B1
-        filled   F0 F1 B0 W0 F2 B1 W1        W0 in time that was idle, or for its memory
-
-    Attributes:
-        codes: F and B of each device in order, and those W that are not to run later than there.
-        eager: of each device: W run at once while so many forwards are left.
-        patience: see :class:`bubbleviz.schedules.search.trials.Trial`.
-        shares: of the target that the first and the last device may take, rising evenly between
-            them: what the last ones delay reaches the first, whose slack is better kept for it.
-    """
-
-    codes: Codes
-    eager: tuple[int, ...]
-    patience: float
-    shares: tuple[float, float] = (1.0, 1.0)
+#: How W are filled into an order: those of each device run at once while so many forwards are left;
+#: the patience of :class:`bubbleviz.schedules.search.trials.Trial`; and the shares of the target
+#: that the first and the last device may take, rising evenly between them: what the last ones delay
+#: reaches the first, whose slack is better kept for it.
+Filling = tuple[tuple[int, ...], float, tuple[float, float]]
+#: An order to be filled: F and B of each device, and those W that are not to run later than there.
+#: ::
+#:
+#:     order    F0 F1 B0    F2 B1
+#:     filled   F0 F1 B0 W0 F2 B1 W1        W0 in time that was idle, or for its memory
+Draft = tuple[Codes, Filling]
 
 
 class Filled(attempts.Trial):
     """Fills the W into a draft."""
 
     def __init__(self, problem: Problem, target: int, draft: Draft) -> None:
-        super().__init__(problem, target, draft.patience)
-        self.draft = draft
+        self.draft, (self.eager, patience, (first, last)) = draft
+        super().__init__(problem, target, patience)
         self.passed = [0] * len(problem.placement)
-        first, last = draft.shares
         rise = (last - first) / max(1, problem.devices - 1)
         self.allowed = [target * (first + device * rise) for device in range(problem.devices)]
 
     def choose(self, device: int, now: int) -> int:  # noqa: D102
         self.near = NEVER
-        order, at = self.draft.codes[device], self.at[device]
+        order, at = self.draft[device], self.at[device]
         while at < len(order) and order[at] % 3 == 2:
             stage = order[at] // 3
             if self.w_done[stage] <= self.passed[stage]:
@@ -98,7 +85,7 @@ class Filled(attempts.Trial):
 
     def _goes_on(self, device: int, now: int, stage: int) -> bool:
         """Return whether the next F or B comes before a W of that stage."""
-        if self.left[device] >= self.draft.eager[device] or self.near == NEVER:
+        if self.left[device] >= self.eager[device] or self.near == NEVER:
             return False
         if self.near <= now:
             return True
@@ -113,18 +100,18 @@ _REACH = 6
 
 def _changed(problem: Problem, random: Random, draft: Draft, result: attempts.Trial) -> Draft:
     """Return a draft with one change, or with two."""
+    orders, (eager, patience, shares) = draft
     kind = random.random()
     if kind < 0.05:
         device = random.randrange(problem.devices)
         most = problem.chunks * problem.microbatches + 1
         step = random.choice((-3, -2, -1, 1, 2, 3))
-        eager = list(draft.eager)
-        eager[device] = max(1, min(eager[device], most) + step)
-        return replace(draft, eager=tuple(eager))
+        early = max(1, min(eager[device], most) + step)
+        return orders, ((*eager[:device], early, *eager[device + 1 :]), patience, shares)
     if kind < 0.1:
-        patience = draft.patience + random.choice((-0.25, 0.25))
-        return replace(draft, patience=max(0.0, patience))
-    codes = list(draft.codes)
+        patience += random.choice((-0.25, 0.25))
+        return orders, (eager, max(0.0, patience), shares)
+    codes = list(orders)
     for _ in range(random.choice((1, 1, 2))):
         if kind < 0.8 and result.gaps:
             device, at = random.choice(result.gaps)
@@ -132,7 +119,7 @@ def _changed(problem: Problem, random: Random, draft: Draft, result: attempts.Tr
         else:
             device = random.randrange(problem.devices)
             codes[device] = _changed_anywhere(problem, random, codes[device])
-    return replace(draft, codes=codes)
+    return codes, draft[1]
 
 
 def _changed_at_a_gap(
@@ -169,10 +156,8 @@ def _changed_anywhere(problem: Problem, random: Random, codes: list[int]) -> lis
     return order
 
 
-#: Shares of the target to try; see :class:`Draft`.
+#: Shares of the target to try; see :data:`Filling`.
 _SHARES = ((1.0, 1.0), (0.72, 1.2), (0.8, 1.2), (0.6, 1.0), (0.6, 1.4))
-#: How a known order is filled: eager, patience and shares of a draft.
-Filling = tuple[tuple[int, ...], float, tuple[float, float]]
 
 
 class Best:
@@ -227,7 +212,7 @@ class Best:
         """
         target = self.excess if self.repeats else NEVER
         for filling in self.fillings:
-            draft = Draft(codes, *filling)
+            draft = (codes, filling)
             while result := Filled(self.problem, target, draft).result():
                 if target == NEVER or filling not in self.filled_well[:1]:
                     self.filled_well.insert(0, filling)
@@ -245,7 +230,7 @@ class Best:
             codes.append([code for place, code in enumerate(order) if code % 3 < 2 or place < end])
         devices = self.problem.devices
         for patience in (0.5, 1.0):
-            self.drafts.append(Draft(codes, (NEVER,) * devices, patience))
+            self.drafts.append((codes, ((NEVER,) * devices, patience, (1.0, 1.0))))
 
 
 def _grid(problem: Problem) -> list[Filling]:

@@ -13,14 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from bubbleviz import recording_layout as layout
-from bubbleviz.conventions.convention_file import built_in
-from bubbleviz.conventions.range_names import understand
+from bubbleviz.conventions import convention_file, range_names
 from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.model import collectives, grouping, limitations
 from bubbleviz.model import operations as model
-from bubbleviz.model.collectives import ToldCollectives
 from bubbleviz.model.columns import NONE, Ints
-from bubbleviz.model.grouping import CodedTexts, Numbering, sorted_rows
-from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operation_table import OperationTable, RowIntervals, ToldPlace
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Source
@@ -192,7 +189,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
         NothingToAnalyseError: it holds no whole iteration.
     """
     watch(0.0)
-    names: Numbering[str] = Numbering()
+    names: grouping.Numbering[str] = grouping.Numbering()
     paths = parts_of(path)
     readers = [PartReader(part, names) for part in paths]
     stretches: list[Stretch] = []
@@ -258,7 +255,7 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
     Raises:
         NothingToAnalyseError: it holds no operations.
     """
-    meanings = understand(session.names, built_in()[_CONVENTION])
+    meanings = range_names.understand(session.names, convention_file.built_in()[_CONVENTION])
     recorded = session.stretch.operations
     known = np.append(meanings.phase >= 0, False)[recorded.name_id]
     rows = np.flatnonzero(known & ~recorded.launches)
@@ -329,15 +326,15 @@ def table_of(session: RecordedSession, others: int) -> OperationTable:
         places=(place,),
         iterations=iterations,
         virtual_stage=meanings.stage[name],
-        kind=CodedTexts(none, ()),
-        group=CodedTexts(none, ()),
+        kind=grouping.CodedTexts(none, ()),
+        group=grouping.CodedTexts(none, ()),
         paired=paired,
         told=frozenset(told),
         waits=RowIntervals.none(),
         unattributed=RowIntervals.none(),
         exposed=RowIntervals.none(),
         overheads=RowIntervals.none(),
-        collectives=ToldCollectives.none(),
+        collectives=collectives.ToldCollectives.none(),
         pauses=_pauses(session, own),
         noun="recording",
         notes=tuple(_notes(session, int((~known).sum()), others)),
@@ -357,7 +354,7 @@ def with_parts_joined(own: RecordedOperations, phase_of_name: Ints) -> RecordedO
         own: some operations.
         phase_of_name: of each name.
     """
-    own = own.take(sorted_rows(own.host_start_ns))
+    own = own.take(grouping.sorted_rows(own.host_start_ns))
     work = np.flatnonzero(np.isin(phase_of_name[own.name_id], WORK))
     again = np.zeros(len(own), bool)
     again[work[1:]] = (own.name_id[work[1:]] == own.name_id[work[:-1]]) & (
@@ -416,7 +413,7 @@ def _pauses(session: RecordedSession, own: RecordedOperations) -> RowIntervals:
 _ENDLESS = "recordings without an end"
 
 
-def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[Limitation]:
+def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[limitations.Limitation]:
     """Yield what a recording could not tell."""
     path, header, stretch = session.path, session.header, session.stretch
     for what, count, reason in (
@@ -450,21 +447,23 @@ def _notes(session: RecordedSession, unknown: int, others: int) -> Iterator[Limi
         ),
     ):
         if count:
-            yield Limitation(what, f"{path}: {reason}", 1 if what == _ENDLESS else count)
+            yield limitations.Limitation(
+                what, f"{path}: {reason}", 1 if what == _ENDLESS else count
+            )
     if _repeated_numbers(session):
-        yield Limitation(
+        yield limitations.Limitation(
             "numbers of iterations",
             f"{path}: they do not go up, so iterations are counted in their order",
         )
     if header.every:
         # Of any number of ranks once, and so without a path.
-        yield Limitation(
+        yield limitations.Limitation(
             "iterations that were not recorded",
             f"{header.iterations} of every {header.every} were, as asked for; the period of the "
             "last one before a pause is unknown",
         )
     if others:
-        yield Limitation(
+        yield limitations.Limitation(
             "other recordings",
             "beside these files lie those of other runs, which are left out; name one of them to "
             "analyze it",

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 
 from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.model import grouping, texts
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints
-from bubbleviz.model.grouping import CodedTexts, groups_of
 from bubbleviz.model.operation_table import OperationTable, ToldPlace
 from bubbleviz.model.phases import COUNTED, Phase
 from bubbleviz.model.profile import Contents, NameCount, Profile, Source, TableCount, ToldClock
-from bubbleviz.model.texts import shell_word, suggestion
 from bubbleviz.progress import Watch
 from bubbleviz.sources.tables.cells import Cells, refused, shown, stripped
 
@@ -67,7 +66,7 @@ def operation_table(cells: Cells, source: Source) -> OperationTable:
     keys = _keys(cells, place, iteration, span)
     virtual_stage = cells.whole("virtual_stage", least=NONE)[0]
     rows = np.flatnonzero(np.isin(keys.phase, COUNTED) & (virtual_stage != NONE))
-    chunk = groups_of(place[rows], keys.chunk[rows]).of_row
+    chunk = grouping.groups_of(place[rows], keys.chunk[rows]).of_row
     _refuse_two(cells, "virtual_stage", chunk, rows, virtual_stage[rows], str)
     _refuse_twice(cells, keys, span)
     length_ns = end_ns - start_ns
@@ -186,7 +185,7 @@ def _refuse_two(
     Raises:
         ProfileError: there are two such rows.
     """
-    groups = groups_of(group)
+    groups = grouping.groups_of(group)
     first = groups.first[groups.of_row]
     other: Bools = values != values[first]
     if not other.any():
@@ -233,7 +232,7 @@ def _keys(
     labels = [phase.label for phase in Phase]
 
     def unknown_phase(text: str) -> str:
-        near = suggestion(text, labels)
+        near = texts.suggestion(text, labels)
         return f"the phase {shown(text)} is unknown{near}; the phases are {', '.join(labels)}"
 
     def no_number(text: str) -> str:
@@ -283,7 +282,7 @@ def _numbers_of(text: str) -> tuple[int, ...] | None:
 
 
 def _looked_up(
-    column: CodedTexts,
+    column: grouping.CodedTexts,
     cells: Cells,
     meaning: Callable[[str], tuple[int, ...] | None],
     reason: Callable[[str], str],
@@ -336,7 +335,7 @@ def _refuse_twice(cells: Cells, keys: model.OperationKeys, span: tuple[Ints, Int
     mixed.sort()
     if not (mixed[1:] == mixed[:-1]).any():
         return
-    groups = groups_of(*columns)
+    groups = grouping.groups_of(*columns)
     again = groups.first[groups.of_row] != np.arange(len(rows))
     if not again.any():
         return
@@ -408,7 +407,7 @@ class OpenTable:
         table = self.operations()
         raise NothingToAnalyseError(
             f"{self.path}: a {table.noun}, which holds no kernels, calls or ranges; "
-            f"bubbleviz analyze {shell_word(self.path)} gives its bubbles"
+            f"bubbleviz analyze {texts.shell_word(self.path)} gives its bubbles"
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
